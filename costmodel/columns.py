@@ -1,0 +1,108 @@
+"""Frozen records of equally long NumPy columns, and the factoring of repeated rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+
+def column(unit: str, default: float | None = None) -> Any:
+    """A dataclass field that holds one column, with its SI unit ("-" for a pure number)."""
+    if default is None:
+        return field(metadata={"unit": unit})
+    return field(default_factory=lambda: np.asarray(default, dtype=np.float64), metadata={"unit": unit})
+
+
+@cache
+def column_units(record: type[Columns]) -> dict[str, str]:
+    """Name -> SI unit of every column of a record class, in order."""
+    return {f.name: f.metadata["unit"] for f in fields(record) if "unit" in f.metadata}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Columns:
+    """A table: every column is a float64 array of shape (), (1,) or (points,)."""
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Build from scalars, lists and arrays; non-column fields pass through untouched."""
+        units = column_units(cls)
+        return cls(**{k: np.asarray(v, dtype=np.float64) if k in units else v for k, v in values.items()})
+
+    def columns(self) -> dict[str, FloatArray]:
+        """Name -> array of every column, in order."""
+        return {name: cast(FloatArray, getattr(self, name)) for name in column_units(type(self))}
+
+    def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
+        """The same record with `function` applied to every column."""
+        return replace(self, **{name: function(values) for name, values in self.columns().items()})
+
+    def take(self, rows: IntArray) -> Self:
+        """Rows of the table; columns that hold one value for all points stay as they are."""
+        return self.map(lambda values: values[rows] if values.size > 1 else values)
+
+    @property
+    def num_points(self) -> int:
+        """Length of the longest column."""
+        return max((values.size for values in self.columns().values()), default=1)
+
+
+def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:
+    """Columns of one common length from scalars and one-axis arrays.
+
+    Raises
+    ------
+    ValueError
+        If a value has more than one axis, is not finite, or lengths differ.
+    """
+    arrays = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in values.items()}
+    for name, array in arrays.items():
+        if array.ndim != 1:
+            raise ValueError(f"{name}: expected a scalar or one axis, got shape {array.shape}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name}: expected finite numbers")
+    lengths = {name: array.size for name, array in arrays.items() if array.size != 1}
+    if len(set(lengths.values())) > 1:
+        raise ValueError("columns differ in length: " + ", ".join(f"{k}: {v}" for k, v in lengths.items()))
+    length = next(iter(lengths.values()), 1)
+    return {name: np.broadcast_to(array, (length,)) for name, array in arrays.items()}
+
+
+def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
+    """Rows that differ in the given columns, and where each point finds its own.
+
+    Returns
+    -------
+    rows : (distinct,) array
+        Index of the first point of each distinct row. [-]
+    back : (points,) array
+        For each point, its place in `rows`. [-]
+
+    Notes
+    -----
+    Columns of one value cannot tell rows apart and are skipped. Rows are told apart by the exact
+    values: `x[rows][back]` equals `x` for each given column.
+
+    >>> rows, back = distinct_rows(np.array([8.0, 4.0, 8.0]), np.array([1.0]))
+    >>> rows.tolist(), back.tolist()
+    ([1, 0], [1, 0, 1])
+    """
+    varying = [values for values in columns if values.size > 1]
+    if not varying:
+        return np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp)
+    codes = np.zeros(varying[0].size, dtype=np.int64)
+    for values in varying:
+        levels, code = np.unique(values, return_inverse=True)
+        if levels.size > 1:
+            # Fold the pair of codes back to a dense range, so that the product never overflows.
+            codes = np.unique(codes * levels.size + code, return_inverse=True)[1]
+    _, rows, back = np.unique(codes, return_index=True, return_inverse=True)
+    return rows, back

@@ -1,0 +1,101 @@
+"""A candidate training layout, as a row of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from costmodel.columns import Columns, FloatArray, broadcast_columns, column, column_units
+from costmodel.errors import DseError, suggestion
+
+#: Columns that users write as words: word -> code, the place in the tuple.
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "recompute": ("none", "selective", "full"),
+    "attention": ("unfused", "fused"),
+}
+
+#: Codes of `recompute`.
+RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DesignPoints(Columns):
+    """Candidate training layouts, one row each; every column has shape (points,). [-]
+
+    Switches are 0 or 1; `recompute` and `attention` hold the codes of `CHOICES`.
+    """
+
+    tp: FloatArray = column("-", 1)
+    pp: FloatArray = column("-", 1)
+    vpp: FloatArray = column("-", 1)
+    dp: FloatArray = column("-", 1)
+    micro_batch_size: FloatArray = column("-", 1)
+    gradient_accumulation_steps: FloatArray = column("-", 1)
+    sequence_parallel: FloatArray = column("-", 0)
+    recompute: FloatArray = column("-", RECOMPUTE_NONE)
+    distributed_optimizer: FloatArray = column("-", 0)
+    attention: FloatArray = column("-", 1)
+    overlap_grad_reduce: FloatArray = column("-", 0)
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Build from scalars, lists and arrays, broadcast to one length; words are taken for `CHOICES`.
+
+        Raises
+        ------
+        DseError
+            For an unknown column or word, lengths that differ, or a count that is not positive.
+        """
+        units = column_units(cls)
+        for name in values:
+            if name not in units:
+                raise DseError(f"design: {name}: unknown column{suggestion(name, units)}")
+        defaults = {name: array for name, array in cls().columns().items() if name not in values}
+        try:
+            columns = broadcast_columns(**defaults, **{k: encoded(k, v) for k, v in values.items()})
+        except ValueError as error:
+            raise DseError(f"design: {error}") from error
+        for name, array in columns.items():
+            lowest = 0 if name in SWITCHES or name in CHOICES else 1
+            if (array < lowest).any():
+                raise DseError(f"design: {name}: expected at least {lowest}, got {array.min():g}")
+        return cls(**{name: columns[name] for name in units})
+
+    @property
+    def world_size(self) -> FloatArray:
+        """Chips of the run. [-]"""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def global_batch_size(self) -> FloatArray:
+        """Sequences of one optimizer step. [-]"""
+        return self.dp * self.micro_batch_size * self.gradient_accumulation_steps
+
+
+#: Columns that are off (0) or on (1).
+SWITCHES = ("sequence_parallel", "distributed_optimizer", "overlap_grad_reduce")
+
+
+def encoded(name: str, value: Any) -> FloatArray:
+    """Codes of a column's words, where it has words; numbers and switches pass through. [-]
+
+    Raises
+    ------
+    DseError
+        For a word that is not one of the column's, or a value that is no number.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "USO":
+        return array.astype(np.float64)
+    words = CHOICES.get(name, ())
+    codes = {word: float(code) for code, word in enumerate(words)}
+    try:
+        return np.array([codes[v] if isinstance(v, str) else float(v) for v in array.ravel()]).reshape(
+            array.shape
+        )
+    except (KeyError, ValueError, TypeError):
+        wrong = next(v for v in array.ravel() if not (v in codes or isinstance(v, int | float)))
+        raise DseError(f"design: {name}: {wrong!r} is not a value{suggestion(str(wrong), words)}") from None

@@ -1,0 +1,135 @@
+"""What a transformer is: its dimensions, and the parameter and FLOP counts that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodel.errors import DseError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """A decoder-only transformer: dimensions in elements, tokens and counts. [-]
+
+    GPT-3 has ``layer_norm``, biases, learned positions and tied embeddings; Llama has ``rms_norm``, a
+    gated MLP, rotary positions, grouped queries and none of the rest.
+
+    Raises
+    ------
+    DseError
+        If a dimension is not positive, or heads and query groups do not divide.
+    """
+
+    name: str = "model"
+    num_layers: float
+    hidden_size: float
+    num_attention_heads: float
+    num_query_groups: float = 0.0  #: 0 means one per head
+    head_size: float = 0.0  #: 0 means hidden_size / num_attention_heads
+    ffn_hidden_size: float = 0.0  #: 0 means 4 * hidden_size
+    seq_len: float = 2048.0
+    vocab_size: float = 51200.0
+    gated_mlp: bool = False
+    normalization: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    position_embedding: Literal["learned", "rotary"] = "learned"
+    biases: bool = True
+    dropout: bool = True
+    tied_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        defaults = {
+            "num_query_groups": self.num_attention_heads,
+            "head_size": self.hidden_size / self.num_attention_heads if self.num_attention_heads else 0.0,
+            "ffn_hidden_size": 4 * self.hidden_size,
+        }
+        for name, value in defaults.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)
+        for name in DIMENSIONS:
+            if not (getattr(self, name) >= 1 and float(getattr(self, name)).is_integer()):
+                raise DseError(
+                    f"model {self.name}: {name}: expected a whole number of at least 1, got {getattr(self, name)!r}"
+                )
+        if self.num_attention_heads % self.num_query_groups:
+            raise DseError(
+                f"model {self.name}: num_query_groups: {self.num_query_groups:g} does not divide "
+                f"num_attention_heads, {self.num_attention_heads:g}"
+            )
+
+    @property
+    def attention_size(self) -> float:
+        """Width of all query heads together. [elements]"""
+        return self.num_attention_heads * self.head_size
+
+    @property
+    def key_value_size(self) -> float:
+        """Width of all key heads together, or of all value heads. [elements]"""
+        return self.num_query_groups * self.head_size
+
+    @property
+    def norm_parameters(self) -> float:
+        """Parameters of one normalization: a gain, and in layer norm a bias. [-]"""
+        return (2 if self.normalization == "layer_norm" else 1) * self.hidden_size
+
+    @property
+    def matrix_parameters_per_layer(self) -> float:
+        """Weights of one layer that multiply activations. [-]"""
+        attention = self.hidden_size * (2 * self.attention_size + 2 * self.key_value_size)
+        return attention + (3 if self.gated_mlp else 2) * self.hidden_size * self.ffn_hidden_size
+
+    @property
+    def bias_parameters_per_layer(self) -> float:
+        """Biases of QKV, projection and both MLP matrices of one layer. [-]"""
+        if not self.biases:
+            return 0.0
+        qkv = self.attention_size + 2 * self.key_value_size
+        return qkv + 2 * self.hidden_size + (2 if self.gated_mlp else 1) * self.ffn_hidden_size
+
+    @property
+    def parameters_per_layer(self) -> float:
+        """All parameters of one layer; 12 h^2 + 13 h for GPT [Narayanan2021]_. [-]"""
+        return self.matrix_parameters_per_layer + self.bias_parameters_per_layer + 2 * self.norm_parameters
+
+    @property
+    def embedding_parameters(self) -> float:
+        """Word table, and position table where positions are learned. [-]"""
+        positions = self.seq_len if self.position_embedding == "learned" else 0.0
+        return (self.vocab_size + positions) * self.hidden_size
+
+    @property
+    def head_parameters(self) -> float:
+        """Output matrix where it is not the word table, [-]"""
+        return 0.0 if self.tied_embeddings else self.vocab_size * self.hidden_size
+
+    @property
+    def num_parameters(self) -> float:
+        """Every parameter once, the final normalization included. [-]"""
+        layers = self.num_layers * self.parameters_per_layer
+        return layers + self.embedding_parameters + self.head_parameters + self.norm_parameters
+
+    @property
+    def forward_flops_per_sequence(self) -> float:
+        """Multiply-adds of the forward pass of one sequence, each counted as two. [FLOP]
+
+        Matrices, full (not causally halved) attention, and the logits: for GPT this is
+        24 s l h^2 (1 + s/(6h) + V/(12 l h)), a third of the model FLOPs per sequence of [Narayanan2021]_.
+        """
+        matrices = 2 * self.seq_len * self.matrix_parameters_per_layer
+        attention = 4 * self.seq_len**2 * self.attention_size
+        return (
+            self.num_layers * (matrices + attention) + 2 * self.seq_len * self.hidden_size * self.vocab_size
+        )
+
+
+#: Fields that count something, and so must be whole and positive.
+DIMENSIONS = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "head_size",
+    "ffn_hidden_size",
+    "seq_len",
+    "vocab_size",
+)

@@ -1,0 +1,164 @@
+"""What a machine is: a chip, its memory levels, the tiers of links around it, what it costs and draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodel.columns import Columns, FloatArray, column, column_units
+from costmodel.errors import DseError, suggestion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Chip(Columns):
+    """One accelerator. Each column holds one value, or one per design. Energies and areas are unit costs."""
+
+    cores: FloatArray = column("-")
+    arrays_per_core: FloatArray = column("-")  #: matrix units in one core
+    array_height: FloatArray = column("-")  #: multiply-adds per cycle of one matrix unit: height * width
+    array_width: FloatArray = column("-")
+    clock: FloatArray = column("Hz")
+    sustained: FloatArray = column("-")  #: share of the peak matrix rate that long dense GEMMs can hold
+    vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
+    kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
+    tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
+    reserved_memory: FloatArray = column("B")  #: taken by the driver, the runtime and the allocator
+    energy_per_flop: FloatArray = column("J")
+    idle_power: FloatArray = column("W")
+    fixed_area: FloatArray = column("m2")  #: die area that no quantity here changes
+    array_area: FloatArray = column("m2")  #: die area per multiply-add of the matrix units
+    sram_area: FloatArray = column("m2/B")
+    area_price: FloatArray = column("$/m2")
+    base_price: FloatArray = column("$")  #: package, board, and margin of the seller
+
+    @property
+    def peak_flop_rate(self) -> FloatArray:
+        """Matrix units, 16-bit operands, datasheet clock. [FLOP/s]"""
+        return 2 * self.cores * self.arrays_per_core * self.array_height * self.array_width * self.clock
+
+    @property
+    def vector_flop_rate(self) -> FloatArray:
+        """Vector lanes at the datasheet clock. [FLOP/s]"""
+        return 2 * self.cores * self.vector_lanes * self.clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MemoryLevel(Columns):
+    """A level of the memory hierarchy, all of the chip together."""
+
+    name: str
+    capacity: FloatArray = column("B")
+    bandwidth: FloatArray = column("B/s")
+    efficiency: FloatArray = column("-")  #: share of the bandwidth that streaming kernels reach
+    energy: FloatArray = column("J/B")
+    price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels are priced by area instead
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LinkTier(Columns):
+    """Links that join groups of chips: those of a node, then those of the fabric between nodes."""
+
+    name: str
+    size: FloatArray = column("-")  #: chips that one group of this tier joins
+    bandwidth: FloatArray = column("B/s")  #: of one chip, one direction
+    efficiency: FloatArray = column("-")  #: share of the bandwidth that large collectives reach
+    latency: FloatArray = column("s")  #: of one step of an algorithm
+    launch: FloatArray = column("s")  #: floor of one collective
+    in_switch: FloatArray = column("-", 0)  #: 1 where switches reduce and multicast
+    energy: FloatArray = column("J/B")
+    price: FloatArray = column("$ s/B", 0)  #: of bandwidth: links, and the share of switches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Host(Columns):
+    """What surrounds the chips, per chip, and what a step costs outside of them."""
+
+    step_overhead: FloatArray = column("s", 0)  #: data loading, logging, loss scaling: once per step
+    straggler: FloatArray = column("-", 0)  #: added share of compute time per doubling of the number of nodes
+    power: FloatArray = column("W", 0)
+    price: FloatArray = column("$", 0)
+    power_overhead: FloatArray = column("-", 1)  #: facility power over machine power
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class System:
+    """A chip, its memory levels from the nearest to the farthest, and its link tiers from the inside out.
+
+    The last memory level is the one that holds the model. The first tier is the node.
+    """
+
+    name: str
+    chip: Chip
+    memory: tuple[MemoryLevel, ...]
+    network: tuple[LinkTier, ...]
+    host: Host = field(default_factory=lambda: Host.of())
+
+    @property
+    def dram(self) -> MemoryLevel:
+        """The level that holds the model."""
+        return self.memory[-1]
+
+    def parts(self) -> dict[str, Columns]:
+        """Every record by the prefix of its quantities: ``""``, ``"dram_"``, ``"node_"``, ``"host_"``."""
+        return {
+            "": self.chip,
+            **{level.name + "_": level for level in self.memory},
+            **{tier.name + "_": tier for tier in self.network},
+            "host_": self.host,
+        }
+
+    def quantities(self) -> dict[str, FloatArray]:
+        """Name -> values of every quantity, as search spaces write them: ``dram_bandwidth``."""
+        return {
+            prefix + name: values
+            for prefix, part in self.parts().items()
+            for name, values in part.columns().items()
+        }
+
+    def units(self) -> dict[str, str]:
+        """Name -> SI unit of every quantity."""
+        return {
+            prefix + name: unit
+            for prefix, part in self.parts().items()
+            for name, unit in column_units(type(part)).items()
+        }
+
+    def with_quantities(self, values: Mapping[str, ArrayLike]) -> Self:
+        """The same system with some quantities replaced, by one value or by one per design.
+
+        Raises
+        ------
+        DseError
+            For a name that is no quantity of this system.
+        """
+        known = self.quantities()
+        for name in values:
+            if name not in known:
+                raise DseError(f"system {self.name}: {name}: unknown quantity{suggestion(name, known)}")
+        new = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
+
+        def changed(prefix: str, part: Any) -> Any:
+            own = {n: new[prefix + n] for n in column_units(type(part)) if prefix + n in new}
+            return replace(part, **own) if own else part
+
+        return replace(
+            self,
+            chip=changed("", self.chip),
+            memory=tuple(changed(level.name + "_", level) for level in self.memory),
+            network=tuple(changed(tier.name + "_", tier) for tier in self.network),
+            host=changed("host_", self.host),
+        )
+
+    def take(self, rows: Any) -> Self:
+        """The system of some of the points; quantities of one value stay as they are."""
+        return replace(
+            self,
+            chip=self.chip.take(rows),
+            memory=tuple(level.take(rows) for level in self.memory),
+            network=tuple(tier.take(rows) for tier in self.network),
+            host=self.host.take(rows),
+        )
