@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import Any, Self, cast
 
 import numpy as np
@@ -21,7 +20,6 @@ def column(unit: str, default: float | None = None) -> Any:
     return field(default_factory=lambda: np.asarray(default, dtype=np.float64), metadata={"unit": unit})
 
 
-@cache
 def column_units(record: type[Columns]) -> dict[str, str]:
     """Name -> SI unit of every column of a record class, in order."""
     return {f.name: f.metadata["unit"] for f in fields(record) if "unit" in f.metadata}
@@ -106,3 +104,8 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
             codes = np.unique(codes * levels.size + code, return_inverse=True)[1]
     _, rows, back = np.unique(codes, return_index=True, return_inverse=True)
     return rows, back
+
+
+def per_kernel(values: FloatArray) -> FloatArray:
+    """A per-design column (points,) or scalar, as (points, 1): it broadcasts against (points, kernels)."""
+    return np.atleast_1d(values)[:, np.newaxis]

@@ -1,0 +1,194 @@
+"""Physical quantities as text: ``"3.35 TB/s"`` <-> 3.35e12 B/s.
+
+A unit is a product of prefixed symbols with whole powers. K, M, G are decimal; Ki, Mi, Gi are binary;
+``b`` is a bit. The factors are exact, so ``"0.6 pJ"`` is the float nearest to 0.6e-12.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Final
+
+from costmodel.errors import suggestion
+
+#: Powers of (second, byte, joule, metre, dollar, FLOP).
+Dimension = tuple[int, int, int, int, int, int]
+
+PURE_NUMBER: Final[Dimension] = (0, 0, 0, 0, 0, 0)
+SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
+    "s": (Fraction(1), (1, 0, 0, 0, 0, 0)),
+    "B": (Fraction(1), (0, 1, 0, 0, 0, 0)),
+    "b": (Fraction(1, 8), (0, 1, 0, 0, 0, 0)),
+    "J": (Fraction(1), (0, 0, 1, 0, 0, 0)),
+    "W": (Fraction(1), (-1, 0, 1, 0, 0, 0)),
+    "Hz": (Fraction(1), (-1, 0, 0, 0, 0, 0)),
+    "m": (Fraction(1), (0, 0, 0, 1, 0, 0)),
+    "$": (Fraction(1), (0, 0, 0, 0, 1, 0)),
+    "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1)),
+}
+PREFIXES: Final[dict[str, Fraction]] = {
+    **{letter: Fraction(10) ** power for letter, power in zip("pnuµμmkKMGTPE", (-12, -9, -6, -6, -6, -3, 3, 3, 6, 9, 12, 15, 18), strict=True)},
+    **{letter + "i": Fraction(2) ** (10 * power) for power, letter in enumerate("KMGTP", start=1)},
+}  # fmt: skip
+#: A quantity of each unit, for messages.
+EXAMPLES: Final[dict[str, str]] = {
+    "B/s": "3.35 TB/s",
+    "s": "1.2 us",
+    "J": "0.6 pJ",
+    "J/B": "4 pJ/B",
+    "m2": "825 mm2",
+    "m2/B": "0.4 mm2/MB",
+    "$/m2": "0.3 $/mm2",
+    "$/B": "10 $/GB",
+    "$ s/B": "40 $ s/GB",
+    "$": "$15000",
+    "W": "400 W",
+    "Hz": "1.41 GHz",
+    "B": "80 GB",
+    "FLOP/s": "312 TFLOP/s",
+    "FLOP": "1 EFLOP",
+    "-": "8",
+}
+
+_NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
+_DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*")
+_FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?\d))?")
+_SYMBOL = rf"(?:(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|[sBbJWm])\d?\b|\$)"
+#: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
+QUANTITY_IN_FORMULA: Final = re.compile(
+    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*{_SYMBOL}(?:/{_SYMBOL})*"
+    r"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d+)?[KMB]?\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number in SI units, and what it measures."""
+
+    value: float
+    dimension: Dimension
+
+
+def quantity(text: str) -> Quantity:
+    """Read a number with a unit; a number alone is a pure number.
+
+    Raises
+    ------
+    ValueError
+        If the text is neither, saying what is wrong with it.
+
+    >>> quantity("200 Gb/s").value, quantity("40 MiB").value, quantity("$23.4M").value
+    (25000000000.0, 41943040.0, 23400000.0)
+    """
+    dollars = _DOLLARS.fullmatch(text)
+    if dollars:
+        scale = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[dollars[2]]
+        return Quantity(float(Fraction(dollars[1].replace("_", "")) * scale), dimension("$"))
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise ValueError("expected a number and a unit")
+    factor, measures = unit(match[2])
+    try:
+        return Quantity(float(Fraction(match[1].replace("_", "")) * factor), measures)
+    except OverflowError:
+        raise ValueError("the number is too large") from None
+
+
+@cache
+def unit(text: str) -> tuple[Fraction, Dimension]:
+    """Factor to SI, and the dimension, of a unit; ``""`` and ``"-"`` are pure numbers.
+
+    Raises
+    ------
+    ValueError
+        For a unit that is not known.
+
+    >>> unit("GB/s")
+    (Fraction(1000000000, 1), (-1, 1, 0, 0, 0, 0))
+    """
+    factor, powers, at = Fraction(1), list(PURE_NUMBER), 0
+    end = 0 if text == "-" else len(text)
+    while at < end:
+        match = _FACTOR.match(text, at)
+        if not match or (match[1] and at == 0):
+            raise ValueError(f"{text!r} is not a unit")
+        scale, measures = _symbol(match[2])
+        power = int(match[3] or 1) * (-1 if match[1] == "/" else 1)
+        factor *= scale**power
+        powers = [total + power * own for total, own in zip(powers, measures, strict=True)]
+        at = match.end()
+    return factor, (powers[0], powers[1], powers[2], powers[3], powers[4], powers[5])
+
+
+def _symbol(text: str) -> tuple[Fraction, Dimension]:
+    """Factor and dimension of one symbol with its prefix."""
+    if text == "1":
+        return Fraction(1), PURE_NUMBER
+    if text in SYMBOLS:
+        return SYMBOLS[text]
+    for prefix, scale in PREFIXES.items():
+        if text.startswith(prefix) and text.removeprefix(prefix) in SYMBOLS:
+            factor, measures = SYMBOLS[text.removeprefix(prefix)]
+            return scale * factor, measures
+    known = {prefix + symbol for prefix in ("", *PREFIXES) for symbol in SYMBOLS}
+    close = suggestion(text, known)
+    raise ValueError(f"{text!r} is not a unit" + (close if "did you mean" in close else ""))
+
+
+def dimension(unit_text: str) -> Dimension:
+    """What a unit measures.
+
+    >>> dimension("W") == dimension("J/s")
+    True
+    """
+    return unit(unit_text)[1]
+
+
+def si_value(text: object, unit_text: str) -> float:
+    """The number in SI units of a text (or, for pure numbers, of a number) that measures `unit_text`.
+
+    Raises
+    ------
+    ValueError
+        If it measures something else, or is no quantity: with an example of what would do.
+
+    >>> si_value("3.35 TB/s", "B/s"), si_value(8, "-"), si_value("825 mm2", "m2")
+    (3350000000000.0, 8.0, 0.000825)
+    """
+    example = f"such as {EXAMPLES.get(unit_text, '1 ' + unit_text)!r}"
+    pure = dimension(unit_text) == PURE_NUMBER
+    expected = "a number" if pure else f"a number and a unit, {example}"
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"{text!r}: expected {expected}")
+    if not isinstance(text, str) and not pure:
+        raise ValueError(f"{text!r}: expected {expected}")
+    try:
+        found = quantity(str(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {str(error).removesuffix(' and a unit') if pure else error}"
+                         + ("" if pure else f"; {example}")) from None  # fmt: skip
+    if found.dimension != dimension(unit_text):
+        raise ValueError(f"{text!r}: expected {expected}; this is in {unit_name(found.dimension)}")
+    return found.value
+
+
+@cache
+def unit_name(measures: Dimension) -> str:
+    """The SI unit of a dimension, by its usual name where it has one.
+
+    >>> unit_name(dimension("J/s")), unit_name(dimension("$ s/B")), unit_name(dimension("FLOP/J"))
+    ('W', '$ s/B', 'FLOP/J')
+    """
+    for name in ("-", "s", "B", "J", "W", "m", "$", "FLOP", "1/s", "FLOP/s", *EXAMPLES):
+        if dimension(name) == measures:
+            return name
+    powers = dict(zip(("s", "B", "J", "m", "$", "FLOP"), measures, strict=True))
+    above = " ".join(f"{symbol}{power if power > 1 else ''}" for symbol, power in powers.items() if power > 0)
+    below = "".join(
+        f"/{symbol}{-power if power < -1 else ''}" for symbol, power in powers.items() if power < 0
+    )
+    return (above or "1") + below

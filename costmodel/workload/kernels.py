@@ -1,0 +1,102 @@
+"""Kernel tables: what a workload asks of a chip, one row per design and one column per kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+
+#: Passes over a layer. `activation_gradient` and `weight_gradient` make up the backward pass.
+PASSES = ("forward", "activation_gradient", "weight_gradient")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a kernel is: its name, the pass it belongs to, and the part of the model that repeats it."""
+
+    name: str
+    of_pass: str
+    part: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class KernelTable:
+    """Kernels of one rank and one micro-batch; every array has shape (points, kernels).
+
+    `labels` and the columns are shared by all designs: a kernel that a design lacks has count 0.
+    """
+
+    labels: tuple[Label, ...]
+    count: FloatArray
+
+    def select(self, of_pass: str | None = None, part: str | None = None) -> IntArray:
+        """Places of the kernels of one pass, or one part, or both."""
+        return np.array(
+            [
+                i
+                for i, label in enumerate(self.labels)
+                if of_pass in (None, label.of_pass) and part in (None, label.part)
+            ],
+            dtype=np.intp,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Gemms(KernelTable):
+    """Matrix products, `count` times `batch` of C[m, n] += A[m, k] B[k, n]. [elements]"""
+
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    batch: FloatArray
+    output_bytes: FloatArray  #: moved per element of C: written once, or read and written in fp32 [B]
+
+    @classmethod
+    def stack(cls, rows: Sequence[tuple[Label, Sequence[FloatArray | float]]]) -> Self:
+        """From (label, (m, n, k, batch, output_bytes, count)) per kernel; entries are (points,) or scalar."""
+        m, n, k, batch, output_bytes, count = stacked([values for _, values in rows])
+        labels = tuple(label for label, _ in rows)
+        return cls(labels=labels, m=m, n=n, k=k, batch=batch, output_bytes=output_bytes, count=count)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Pointwise(KernelTable):
+    """Kernels without reuse: `count` times `bytes_moved` [B] and `flops` [FLOP]."""
+
+    bytes_moved: FloatArray
+    flops: FloatArray
+
+    @classmethod
+    def stack(cls, rows: Sequence[tuple[Label, Sequence[FloatArray | float]]]) -> Self:
+        """From (label, (bytes_moved, flops, count)) per kernel; entries are (points,) or scalar."""
+        bytes_moved, flops, count = stacked([values for _, values in rows])
+        return cls(
+            labels=tuple(label for label, _ in rows), bytes_moved=bytes_moved, flops=flops, count=count
+        )
+
+
+def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
+    """One (points, kernels) array per entry of a row, from rows of scalars and (points,) arrays."""
+    points = max(np.size(value) for row in rows for value in row)
+    columns = []
+    for entry in zip(*rows, strict=True):
+        array = np.empty((points, len(rows)), dtype=np.float64)
+        for place, value in enumerate(entry):
+            array[:, place] = value
+        columns.append(array)
+    return columns
+
+
+def total(values: FloatArray) -> FloatArray:
+    """Sum over kernels, strictly from left to right.
+
+    `np.sum` adds in an order that depends on the layout in memory; a running sum does not, so that a
+    batch of n designs gives the same bits as n batches of one.
+    """
+    if values.shape[-1] == 0:
+        return np.zeros(values.shape[:-1])
+    return np.add.accumulate(values, axis=-1)[..., -1]
