@@ -22,10 +22,12 @@ class Chip(Columns):
     array_height: FloatArray = column("-")  #: multiply-adds per cycle of one matrix unit: height * width
     array_width: FloatArray = column("-")
     clock: FloatArray = column("Hz")
-    sustained: FloatArray = column("-")  #: share of the peak matrix rate that long dense GEMMs can hold
+    sustained: FloatArray = column("-")  #: share of the clock that hours of dense matrix work can hold
+    matrix_efficiency: FloatArray = column("-")  #: share of cycles in which a busy matrix unit multiplies
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
+    collective_cores: FloatArray = column("-")  #: cores that a running collective takes from the kernels beside it
     reserved_memory: FloatArray = column("B")  #: taken by the driver, the runtime and the allocator
     energy_per_flop: FloatArray = column("J")
     idle_power: FloatArray = column("W")
@@ -39,6 +41,11 @@ class Chip(Columns):
     def peak_flop_rate(self) -> FloatArray:
         """Matrix units, 16-bit operands, datasheet clock. [FLOP/s]"""
         return 2 * self.cores * self.arrays_per_core * self.array_height * self.array_width * self.clock
+
+    @property
+    def matrix_flop_rate(self) -> FloatArray:
+        """What busy matrix units deliver over hours. [FLOP/s]"""
+        return self.peak_flop_rate * self.sustained * self.matrix_efficiency
 
     @property
     def vector_flop_rate(self) -> FloatArray:
@@ -77,6 +84,7 @@ class LinkTier(Columns):
 class Host(Columns):
     """What surrounds the chips, per chip, and what a step costs outside of them."""
 
+    dispatch: FloatArray = column("s", 0)  #: time to prepare one kernel; kernels shorter than that wait for it
     step_overhead: FloatArray = column("s", 0)  #: data loading, logging, loss scaling: once per step
     straggler: FloatArray = column("-", 0)  #: added share of compute time per doubling of the number of nodes
     power: FloatArray = column("W", 0)

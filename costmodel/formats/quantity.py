@@ -29,10 +29,14 @@ SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
     "$": (Fraction(1), (0, 0, 0, 0, 1, 0)),
     "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1)),
 }
+_DECIMAL: Final = {
+    **{"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3},
+    **{"k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18},
+}
 PREFIXES: Final[dict[str, Fraction]] = {
-    **{letter: Fraction(10) ** power for letter, power in zip("pnuµμmkKMGTPE", (-12, -9, -6, -6, -6, -3, 3, 3, 6, 9, 12, 15, 18), strict=True)},
+    **{letter: Fraction(10) ** power for letter, power in _DECIMAL.items()},
     **{letter + "i": Fraction(2) ** (10 * power) for power, letter in enumerate("KMGTP", start=1)},
-}  # fmt: skip
+}
 #: A quantity of each unit, for messages.
 EXAMPLES: Final[dict[str, str]] = {
     "B/s": "3.35 TB/s",
@@ -53,15 +57,15 @@ EXAMPLES: Final[dict[str, str]] = {
     "-": "8",
 }
 
-_NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*")
 _FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?\d))?")
 _SYMBOL = rf"(?:(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|[sBbJWm])\d?\b|\$)"
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
 QUANTITY_IN_FORMULA: Final = re.compile(
-    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*{_SYMBOL}(?:/{_SYMBOL})*"
-    r"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d+)?[KMB]?\b"
+    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1, 3})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
+    r"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d{1,3})?[KMB]?\b"
 )
 
 
@@ -192,3 +196,58 @@ def unit_name(measures: Dimension) -> str:
         f"/{symbol}{-power if power < -1 else ''}" for symbol, power in powers.items() if power < 0
     )
     return (above or "1") + below
+
+
+#: Units that read better in another than their own prefixed form: SI unit -> (shown, its factor).
+_SHOWN: Final[dict[str, str]] = {
+    "m2": "mm2",
+    "m2/B": "mm2/MB",
+    "$/m2": "$/mm2",
+    "$/B": "$/GB",
+    "$ s/B": "$ s/GB",
+}
+_STEPS: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""),
+                 (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))  # fmt: skip
+
+
+def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
+    """A quantity as a person writes it.
+
+    >>> [readable(v, u) for v, u in [(3.35e12, "B/s"), (0.037, "s"), (2.34e7, "$"), (1.5e-8, "$/B")]]
+    ['3.35 TB/s', '37 ms', '$23.4M', '15 $/GB']
+    """
+    if unit_text == "-" or not abs(value) < float("inf"):
+        return _plain(value, digits) + ("" if unit_text == "-" else " " + unit_text)
+    if unit_text == "$":
+        scale, letter = next(((s, n) for s, n in ((1e9, "B"), (1e6, "M"), (1.0, ""))
+                              if abs(value) >= s * (1 - 0.5 * 10**-digits)), (1.0, ""))  # fmt: skip
+        return f"{'-' if value < 0 else ''}${_plain(abs(value) / scale, digits)}{letter}"
+    if unit_text in _SHOWN:
+        shown = _SHOWN[unit_text]
+        return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
+    largest = 1.0 if unit_text == "s" else 1e18
+    steps = [step for step in _STEPS if step[0] <= largest]
+    scale, letter = next((s for s in steps if abs(value) >= s[0] * (1 - 0.5 * 10**-digits)), (1.0, ""))
+    if unit_text.startswith("1/") or value == 0:
+        scale, letter = 1.0, ""
+    return f"{_plain(value / scale, digits)} {letter}{unit_text}"
+
+
+def _plain(value: float, digits: int) -> str:
+    """Significant digits, whole numbers below a million in full."""
+    if abs(value) < 1e6 and float(value).is_integer():
+        return str(int(value))
+    return f"{value:.{digits}g}"
+
+
+def exact(value: float, unit_text: str) -> str:
+    """The shortest readable text that reads back as the very same number.
+
+    >>> exact(3.35e12, "B/s"), exact(1 / 3, "s")
+    ('3.35 TB/s', '333.3333333333333 ms')
+    """
+    for digits in range(3, 18):
+        text = readable(value, unit_text, digits=digits)
+        if si_value(text, unit_text) == value:
+            return text
+    return f"{value!r} {unit_text}"

@@ -1,0 +1,265 @@
+"""YAML read strictly: numbers are numbers, keys occur once, and every mistake is told with its line.
+
+Scalars follow YAML 1.2 rather than 1.1: ``1e12`` is a number; ``on``, ``yes`` and ``12:30`` are words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import yaml
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.quantity import si_value
+
+T = TypeVar("T")
+Location = tuple[str | int, ...]
+
+_INT: Final = re.compile(r"[-+]?[0-9]+")
+_FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_CONSTANTS: Final[dict[str, bool | None]] = {
+    **dict.fromkeys(("true", "True"), True),
+    **dict.fromkeys(("false", "False"), False),
+    **dict.fromkeys(("null", "~", ""), None),
+}
+_NODES: Final[type[yaml.SafeLoader]] = cast(Any, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def scalar(text: str) -> str | int | float | bool | None:
+    """What an unquoted word of a file means.
+
+    >>> [scalar(word) for word in ("8", "1e12", "on", "true", "017", "80 GB")]
+    [8, 1000000000000.0, 'on', True, 17, '80 GB']
+    """
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text):
+        return int(text) if len(text) < 4000 else text
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `scalar` reads back: quotes a text exactly where it would be taken for something else."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  (PyYAML's own attribute)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern, _first in (
+    ("tag:yaml.org,2002:int", _INT, "-+0123456789"),
+    ("tag:yaml.org,2002:float", _FLOAT, "-+.0123456789"),
+    ("tag:yaml.org,2002:bool", re.compile("true|True|false|False"), "tTfF"),
+    ("tag:yaml.org,2002:null", re.compile("null|~|"), ["n", "~", ""]),
+):
+    _Dumper.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern.pattern})$"), list(_first))
+
+
+def dump(data: Mapping[str, Any]) -> str:
+    """YAML text that `parse` reads back as the same data, keys in order."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+@dataclass
+class Source:
+    """One text, where its parts stand, and the mistakes found in it so far."""
+
+    name: str
+    lines: dict[Location, int] = field(default_factory=dict)
+    mistakes: list[tuple[int, str]] = field(default_factory=list)
+
+    def mistake(self, at: Location, what: str) -> None:
+        """Note that the part at `at` is wrong."""
+        near = next((at[:n] for n in range(len(at), -1, -1) if at[:n] in self.lines), ())
+        line = self.lines.get(near, 1)
+        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".")
+        self.mistakes.append((line, f"{self.name}:{line}: {where + ': ' if where else ''}{what}"))
+
+    def finish(self) -> None:
+        """Raise what was noted.
+
+        Raises
+        ------
+        DseError
+            With one line for each mistake, in the order of the file.
+        """
+        if self.mistakes:
+            raise DseError("\n".join(dict.fromkeys(text for _, text in sorted(self.mistakes))))
+
+
+def read_text(path: Path) -> str:
+    """Text of a file.
+
+    Raises
+    ------
+    DseError
+        If it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise DseError(f"{path}: not a text file; expected YAML in UTF-8") from None
+    except OSError as error:
+        raise DseError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def parse(text: str, name: str) -> Section:
+    """The mapping that a text holds.
+
+    Raises
+    ------
+    DseError
+        If the text is not YAML, or is something else than a mapping.
+    """
+    try:
+        loader = _NODES(text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise DseError(f"{name}:{line}:{at}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise DseError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise DseError(f"{name}: nested too deeply") from None
+    source = Source(name)
+    if root is None:
+        raise DseError(f"{name}: empty; expected keys and values, such as 'schema: search_space/v1'")
+    data = _data(root, (), source, set())
+    source.finish()
+    if not isinstance(data, dict):
+        raise DseError(f"{name}: expected keys and values, such as 'schema: search_space/v1'")
+    return Section(source, (), data)
+
+
+def _data(node: yaml.Node, at: Location, source: Source, seen: set[int]) -> Any:
+    """Plain data of a node; notes repeated keys, and aliases, by which a small file can grow without end."""
+    source.lines[at] = node.start_mark.line + 1
+    if id(node) in seen:
+        source.mistake(at, "aliases (&name, *name) are not understood; write the value out")
+        return None
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, at, source, seen)
+    if isinstance(node, yaml.SequenceNode):
+        return [_data(item, (*at, place), source, seen) for place, item in enumerate(node.value)]
+    if node.tag.startswith("!") or "python" in node.tag:
+        source.mistake(at, "tags (!name) are not understood; write the value alone")
+    plain = isinstance(node, yaml.ScalarNode) and not node.style
+    return scalar(node.value) if plain else node.value
+
+
+def _mapping(node: yaml.MappingNode, at: Location, source: Source, seen: set[int]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            source.mistake(at, "expected a word before each ':'")
+            continue
+        key = key_node.value
+        if key in data:
+            first = source.lines[(*at, key)]
+            source.lines[(*at, key)] = key_node.start_mark.line + 1
+            source.mistake((*at, key), f"already given on line {first}")
+            continue
+        data[key] = _data(value_node, (*at, key), source, seen)
+        source.lines[(*at, key)] = key_node.start_mark.line + 1
+    return data
+
+
+@dataclass
+class Section:
+    """A mapping of a file, read key by key.
+
+    A mistake is noted and a stand-in handed out, so that one reading finds them all.
+    """
+
+    source: Source
+    at: Location
+    data: dict[str, Any]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def mistake(self, key: str | None, what: str) -> None:
+        """Note a mistake in the value of `key`, or in the section itself."""
+        self.source.mistake(self.at if key is None else (*self.at, key), what)
+
+    def only(self, known: Collection[str], what: str = "key") -> None:
+        """Note every key that is not known."""
+        for key in self.data:
+            if key not in known:
+                self.mistake(key, f"unknown {what}{suggestion(key, known)}")
+
+    def value(self, key: str, read: Callable[[Any], T], stand_in: T, *, required: bool = True) -> T:
+        """`read(value)`; notes the message of its ValueError, and a key that is required and missing."""
+        if key not in self.data:
+            if required:
+                self.mistake(None, f"{key}: missing")
+            return stand_in
+        try:
+            return read(self.data[key])
+        except ValueError as error:
+            self.mistake(key, str(error))
+            return stand_in
+
+    def text(self, key: str, *, required: bool = True) -> str:
+        """A text."""
+        return self.value(key, _text, "", required=required)
+
+    def word(self, key: str, words: Collection[str], *, default: str | None = None) -> str:
+        """One of some words."""
+
+        def read(value: Any) -> str:
+            if value in words:
+                return str(value)
+            raise ValueError(f"{value!r} is not a value{suggestion(str(value), words)}")
+
+        return self.value(key, read, default or next(iter(words)), required=default is None)
+
+    def switch(self, key: str, *, default: bool) -> bool:
+        """true or false."""
+
+        def read(value: Any) -> bool:
+            if isinstance(value, bool):
+                return value
+            raise ValueError(f"{value!r}: expected true or false")
+
+        return self.value(key, read, default, required=False)
+
+    def number(self, key: str, unit: str = "-", *, default: float | None = None) -> float:
+        """A quantity in the SI unit given."""
+        stand_in = float("nan") if default is None else default
+        return self.value(key, lambda value: si_value(value, unit), stand_in, required=default is None)
+
+    def section(self, key: str, *, required: bool = True) -> Section:
+        """A mapping inside this one."""
+
+        def read(value: Any) -> dict[str, Any]:
+            if isinstance(value, dict):
+                return value
+            raise ValueError(f"expected keys and values, got {'nothing' if value is None else repr(value)}")
+
+        return Section(self.source, (*self.at, key), self.value(key, read, {}, required=required))
+
+    def sections(self, what: str) -> dict[str, Section]:
+        """Every value of this mapping, each a mapping itself."""
+        if not self.data and not self.source.mistakes:
+            self.mistake(None, f"expected at least one {what}")
+        return {key: self.section(key) for key in self.data}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    raise ValueError(f"{value!r}: expected a text")

@@ -1,0 +1,243 @@
+"""What one micro-batch costs on one rank, by part of the model and pass.
+
+This is the expensive half of a pricing, and it depends on few columns of a design: `step` prices the
+distinct rows and scatters them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from costmodel.attention import fused_attention
+from costmodel.collectives import collective
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
+from costmodel.design import DesignPoints
+from costmodel.gemm import GemmCost, gemm_cost
+from costmodel.model import ModelShape
+from costmodel.precision import Precision
+from costmodel.roofline import pointwise_time
+from costmodel.sharding import transitions
+from costmodel.system import System
+from costmodel.workload.kernels import Gemms, Pointwise, total
+from costmodel.workload.transformer import transformer_gemms, transformer_pointwise
+
+#: Columns of a design that the price of a micro-batch depends on.
+DEPENDS_ON = ("tp", "micro_batch_size", "sequence_parallel", "attention")
+
+#: Boundary -> the product whose gradient kernels run while its collectives do.
+OVERLAPPED_WITH = {"attention_input": "qkv", "mlp_input": "mlp_up", "head_input": "head"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Work(Columns):
+    """Time and energy of some kernels and their tensor-parallel collectives; (points,) each."""
+
+    time: FloatArray = column("s", 0)
+    tp_time: FloatArray = column("s", 0)
+    compute_energy: FloatArray = column("J", 0)
+    memory_energy: FloatArray = column("J", 0)
+    link_energy: FloatArray = column("J", 0)
+    launches: FloatArray = column("-", 0)
+
+    def __add__(self, other: Work) -> Work:
+        mine, others = self.columns(), other.columns()
+        return Work(**{name: mine[name] + others[name] for name in mine})
+
+    def times(self, count: FloatArray | float) -> Work:
+        """The same work, `count` times."""
+        return Work(**{name: values * count for name, values in self.columns().items()})
+
+    @property
+    def total_time(self) -> FloatArray:
+        """Kernels and exposed collectives. [s]"""
+        return self.time + self.tp_time
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MicroBatch:
+    """Work of one micro-batch on one rank: of one layer, of the embedding, of the head and loss."""
+
+    layer_forward: Work
+    layer_core: Work  #: the attention core's share of the forward pass
+    layer_backward: Work
+    embedding_forward: Work
+    embedding_backward: Work
+    head_forward: Work
+    head_backward: Work
+
+    def take(self, rows: IntArray) -> Self:
+        """Rows of every table."""
+        return type(self)(**{name: getattr(self, name).take(rows) for name in self.__slots__})
+
+
+def micro_batch(model: ModelShape, design: DesignPoints, system: System, precision: Precision) -> MicroBatch:
+    """Price one micro-batch of each design.
+
+    Parameters
+    ----------
+    model, design, system, precision
+        What is run, laid out how, on what, in which number format.
+
+    Returns
+    -------
+    work : MicroBatch
+        (points,) columns. [s], [J]
+    """
+    gemms = transformer_gemms(model, design, precision)
+    gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
+    pointwise = transformer_pointwise(model, design, precision)
+    table = PricedTable(gemms, gemm_costs, pointwise, pointwise_time(pointwise, system), system)
+    core = {
+        "forward": table.work("core", "forward") + fused_work(model, design, system, precision, "forward"),
+        "backward": table.work("core", "backward") + fused_work(model, design, system, precision, "backward"),
+    }
+    work = {"layer_core": dispatched(core["forward"], system)}
+    for part in ("layer", "embedding", "head"):
+        communication = tensor_parallel(part, model, design, system, precision, table)
+        for direction, collectives in zip(DIRECTIONS, communication, strict=True):
+            kernels = table.work(part, direction) + collectives
+            if part == "layer":
+                kernels += core[direction]
+            work[f"{part}_{direction}"] = dispatched(kernels, system)
+    return MicroBatch(**work)
+
+
+#: Direction -> passes over the kernel tables.
+DIRECTIONS = {"forward": ("forward",), "backward": ("activation_gradient", "weight_gradient")}
+
+
+def dispatched(work: Work, system: System) -> Work:
+    """The same work, no faster than the host can launch its kernels. [s]
+
+    Kernels are launched ahead, so that only their sum counts, not the shortest one.
+    """
+    waiting = np.maximum(work.launches * system.host.dispatch - work.total_time, 0.0)
+    return replace(work, time=work.time + waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedTable:
+    """Both kernel tables with their prices, to be summed by part and pass."""
+
+    gemms: Gemms
+    gemm_costs: GemmCost
+    pointwise: Pointwise
+    pointwise_times: FloatArray
+    system: System
+
+    def work(self, part: str, direction: str) -> Work:
+        """Sum over the kernels of a part in one direction."""
+        dense = np.concatenate([self.gemms.select(of_pass, part) for of_pass in DIRECTIONS[direction]])
+        thin = np.concatenate([self.pointwise.select(of_pass, part) for of_pass in DIRECTIONS[direction]])
+        chip, kernels = self.system.chip, self.pointwise
+        count = self.gemms.count[:, dense]
+        flops = total(count * self.gemm_costs.flops[:, dense]) + total(
+            (kernels.count * kernels.flops)[:, thin]
+        )
+        moved = [total(count * traffic[:, dense]) for traffic in self.gemm_costs.traffic]
+        moved[-1] = moved[-1] + total((kernels.count * kernels.bytes_moved)[:, thin])
+        return Work(
+            time=total(count * self.gemm_costs.time[:, dense]) + total(self.pointwise_times[:, thin]),
+            compute_energy=flops * chip.energy_per_flop,
+            memory_energy=traffic_energy(moved, self.system),
+            launches=total(count) + total(kernels.count[:, thin]),
+        )
+
+    def gemm_time(self, name: str, of_pass: str) -> FloatArray:
+        """Time of one product. [s]"""
+        places = [i for i in self.gemms.select(of_pass) if self.gemms.labels[i].name == name]
+        return total(self.gemm_costs.time[:, places])
+
+
+def traffic_energy(moved: Sequence[FloatArray], system: System) -> FloatArray:
+    """Energy of bytes moved at each memory level, nearest first. [J]"""
+    energy = moved[0] * system.memory[0].energy
+    for level, level_bytes in zip(system.memory[1:], moved[1:], strict=True):
+        energy = energy + level_bytes * level.energy
+    return energy
+
+
+def fused_work(
+    model: ModelShape, design: DesignPoints, system: System, precision: Precision, of_pass: str
+) -> Work:
+    """The fused attention core of one layer, as work."""
+    cost = fused_attention(model, design, system, precision, of_pass=of_pass)
+    return Work(
+        time=cost.time,
+        compute_energy=cost.flops * system.chip.energy_per_flop,
+        memory_energy=traffic_energy(cost.traffic, system),
+        launches=np.where(design.attention > 0, 1.0, 0.0),
+    )
+
+
+def tensor_parallel(
+    part: str,
+    model: ModelShape,
+    design: DesignPoints,
+    system: System,
+    precision: Precision,
+    table: PricedTable,
+) -> tuple[Work, Work]:
+    """Exposed collectives of a part's layout changes, in the forward and in the backward pass.
+
+    Notes
+    -----
+    Going back through a column-split product, the collective of its input's gradient runs while the
+    weight gradient is computed. In sequence parallelism the input itself is gathered once more, while
+    the activation gradient is computed [Korthikanti2022]_.
+    """
+    message = design.micro_batch_size * model.seq_len * model.hidden_size * precision.element_bytes
+    shared = design.sequence_parallel > 0
+    forward, backward = Work(), Work()
+    for boundary, both in transitions("megatron", part).items():
+        both_shared = transitions("megatron_sp", part)[boundary]
+        overlap = OVERLAPPED_WITH.get(boundary)
+        hidden = table.gemm_time(overlap, "weight_gradient") if overlap else 0.0
+        forward += layout_change((both[0], both_shared[0]), message, shared, design, system, hidden_time=0.0)
+        backward += layout_change(
+            (both[1], both_shared[1]), message, shared, design, system, hidden_time=hidden
+        )
+        if overlap:
+            hidden = table.gemm_time(overlap, "activation_gradient")
+            backward += layout_change(
+                (None, "all_gather"), message, shared, design, system, hidden_time=hidden
+            )
+    return forward, backward
+
+
+def layout_change(
+    collectives: tuple[str | None, str | None],
+    message: FloatArray,
+    shared: BoolArray,
+    design: DesignPoints,
+    system: System,
+    *,
+    hidden_time: FloatArray | float,
+) -> Work:
+    """One change of layout: without and with sequence parallelism, as `shared` says for each design."""
+    work = Work()
+    for name, chosen in zip(collectives, (~shared, shared), strict=True):
+        if name is None:
+            continue
+        cost = collective(name, message, design.tp, stride=np.ones_like(design.tp), network=system.network)
+        share = np.where(chosen, 1.0, 0.0)
+        overlapped = np.minimum(cost.time, hidden_time)
+        taken = overlapped * system.chip.collective_cores / system.chip.cores
+        work += Work(
+            tp_time=share * (cost.time - overlapped + taken),
+            link_energy=share * link_energy(cost.bytes_sent, system),
+            launches=share,
+        )
+    return work
+
+
+def link_energy(bytes_sent: Sequence[FloatArray], system: System) -> FloatArray:
+    """Energy of bytes that one rank sends over each tier. [J]"""
+    energy = bytes_sent[0] * system.network[0].energy
+    for tier, sent in zip(system.network[1:], bytes_sent[1:], strict=True):
+        energy = energy + sent * tier.energy
+    return energy

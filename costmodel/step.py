@@ -1,0 +1,305 @@
+"""One optimizer step of every design: the one module that knows all the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.breakdown import Breakdown
+from costmodel.collectives import collective, send_recv
+from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
+from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
+from costmodel.memory import fullest_stage, layer_parameters, stage_memories
+from costmodel.microbatch import DEPENDS_ON, MicroBatch, Work, link_energy, micro_batch
+from costmodel.model import ModelShape
+from costmodel.optimizer import optimizer_work
+from costmodel.pipeline import bubble_time, stage_layers
+from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.price import chip_power, chip_price
+from costmodel.system import System
+
+#: Designs that are priced at once: enough to drown Python's overhead, few enough for the caches.
+CHUNK = 4096
+
+
+def step(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
+) -> Breakdown:
+    """Price one optimizer step of each design.
+
+    Parameters
+    ----------
+    model : ModelShape
+        The transformer.
+    system : System
+        The machine; each quantity holds one value, or one per design.
+    design : DesignPoints
+        Layouts, (points,). Nothing is refused here: whether layers, heads and batches divide is for
+        the caller's rules to say.
+    precision : Precision
+        Bytes of operands, gradients and optimizer states.
+
+    Returns
+    -------
+    breakdown : Breakdown
+        (points,) columns; times of the slowest pipeline stage, memory of the fullest. [s], [B], [J], [$], [W]
+
+    Notes
+    -----
+    Designs are priced in chunks, so that memory does not grow with their number except for the result.
+    """
+    points = max(design.num_points, *(values.size for values in system.quantities().values()))
+    design = design.map(lambda values: np.broadcast_to(values, (points,)))
+    chunks = [
+        priced_chunk(model, system.take(rows), design.take(rows), precision)
+        for rows in np.split(np.arange(points), range(CHUNK, points, CHUNK))
+    ]
+    if len(chunks) == 1:
+        return chunks[0]
+    columns = [chunk.columns() for chunk in chunks]
+    return Breakdown(**{name: np.concatenate([chunk[name] for chunk in columns]) for name in columns[0]})
+
+
+def priced_chunk(model: ModelShape, system: System, design: DesignPoints, precision: Precision) -> Breakdown:
+    """Price a chunk of designs."""
+    rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
+    work = micro_batch(model, design.take(rows), system.take(rows), precision).take(back)
+    schedule = schedule_step(model, system, design, work, precision)
+    update = update_step(model, system, design, work, precision)
+    stage, reserved = fullest_stage(*stage_memories(model, design, precision), system)
+
+    nodes = np.maximum(design.world_size / system.network[0].size, 1.0)
+    computing = schedule.forward_time + schedule.backward_time + schedule.recompute_time
+    host_time = system.host.step_overhead + system.host.straggler * np.log2(nodes) * computing
+    step_time = (
+        computing
+        + schedule.tp_communication_time
+        + schedule.pp_communication_time
+        + schedule.bubble_time
+        + update.dp_communication_time
+        + update.optimizer_time
+        + host_time
+    )
+    idle_energy = design.world_size * step_time * (system.chip.idle_power + system.host.power)
+    energies = (
+        schedule.compute_energy + update.compute_energy,
+        schedule.memory_energy + update.memory_energy,
+        schedule.link_energy + update.link_energy,
+    )
+    energy = energies[0] + energies[1] + energies[2] + idle_energy
+    flops = 3 * model.forward_flops_per_sequence * design.global_batch_size
+    return Breakdown(
+        step_time=step_time,
+        forward_time=schedule.forward_time,
+        backward_time=schedule.backward_time,
+        recompute_time=schedule.recompute_time,
+        tp_communication_time=schedule.tp_communication_time,
+        pp_communication_time=schedule.pp_communication_time,
+        bubble_time=schedule.bubble_time,
+        dp_communication_time=update.dp_communication_time,
+        optimizer_time=update.optimizer_time,
+        host_time=host_time,
+        peak_memory=stage.total + reserved,
+        weights_memory=stage.weights,
+        gradients_memory=stage.gradients,
+        optimizer_memory=stage.optimizer,
+        activations_memory=stage.activations,
+        buffers_memory=stage.buffers,
+        reserved_memory=reserved,
+        energy_per_step=energy,
+        compute_energy=energies[0],
+        memory_energy=energies[1],
+        link_energy=energies[2],
+        idle_energy=idle_energy,
+        tokens_per_second=design.global_batch_size * model.seq_len / step_time,
+        model_flops=flops,
+        mfu=flops / (step_time * design.world_size * system.chip.peak_flop_rate),
+        world_size=design.world_size,
+        system_price=design.world_size * chip_price(system),
+        system_power=design.world_size * chip_power(system),
+        average_power=energy / step_time * system.host.power_overhead,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Schedule(Columns):
+    """All micro-batches of a step: times of the slowest stage, energies of all ranks; (points,) each."""
+
+    forward_time: FloatArray = column("s")
+    backward_time: FloatArray = column("s")
+    recompute_time: FloatArray = column("s")
+    tp_communication_time: FloatArray = column("s")
+    pp_communication_time: FloatArray = column("s")
+    bubble_time: FloatArray = column("s")
+    compute_energy: FloatArray = column("J")
+    memory_energy: FloatArray = column("J")
+    link_energy: FloatArray = column("J")
+
+
+def schedule_step(
+    model: ModelShape, system: System, design: DesignPoints, work: MicroBatch, precision: Precision
+) -> Schedule:
+    """Forward and backward passes of all micro-batches through the pipeline."""
+    repeated = repeated_work(design, work)
+    layer = work.layer_forward + work.layer_backward + repeated
+    embedding = work.embedding_forward + work.embedding_backward
+    head = work.head_forward + work.head_backward
+    hop = pipeline_hop(model, system, design, precision)
+    messages = np.where(design.pp > 1, 2 * design.vpp, 0.0)  # an activation and a gradient per chunk
+
+    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
+    layers, has_embedding, has_head = slowest_stage(outer, inner, layer, embedding, head, design.pp)
+    stage_time = layers * layer.total_time + has_embedding * embedding.total_time + has_head * head.total_time
+    all_stages = model.num_layers * layer.total_time + embedding.total_time + head.total_time
+    hops = messages * hop.time
+    steps = design.gradient_accumulation_steps
+
+    def of_stage(of_layer: FloatArray, of_embedding: FloatArray, of_head: FloatArray) -> FloatArray:
+        return steps * (layers * of_layer + has_embedding * of_embedding + has_head * of_head)
+
+    everywhere = layer.times(model.num_layers) + embedding + head
+    runs = steps * design.dp * design.tp
+    return Schedule(
+        forward_time=of_stage(work.layer_forward.time, work.embedding_forward.time, work.head_forward.time),
+        backward_time=of_stage(
+            work.layer_backward.time, work.embedding_backward.time, work.head_backward.time
+        ),
+        recompute_time=steps * layers * repeated.time,
+        tp_communication_time=of_stage(layer.tp_time, embedding.tp_time, head.tp_time),
+        pp_communication_time=steps * hops,
+        bubble_time=bubble_time(
+            stage_time + hops,
+            all_stages + design.pp * hops,
+            pp=design.pp,
+            vpp=design.vpp,
+            gradient_accumulation_steps=steps,
+        ),
+        compute_energy=runs * everywhere.compute_energy,
+        memory_energy=runs * everywhere.memory_energy,
+        link_energy=runs * (everywhere.link_energy + (design.pp - 1) * messages * hop.link_energy),
+    )
+
+
+def repeated_work(design: DesignPoints, work: MicroBatch) -> Work:
+    """What recomputation runs again in the backward pass of one layer."""
+    core, forward = work.layer_core.columns(), work.layer_forward.columns()
+    selective, full = design.recompute == RECOMPUTE_SELECTIVE, design.recompute == RECOMPUTE_FULL
+    return Work(
+        **{name: np.where(full, forward[name], np.where(selective, core[name], 0.0)) for name in core}
+    )
+
+
+def slowest_stage(
+    outer: FloatArray, inner: FloatArray, layer: Work, embedding: Work, head: Work, pp: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Layers of the stage that takes longest, and whether it has the embedding and the head. [-]"""
+    single = pp == 1
+    first_is_slower = embedding.total_time > head.total_time
+    outer_time = outer * layer.total_time + np.maximum(embedding.total_time, head.total_time)
+    inner_is_slower = ~single & (inner * layer.total_time > outer_time)
+    has_embedding = single | (~inner_is_slower & first_is_slower)
+    has_head = single | (~inner_is_slower & ~first_is_slower)
+    return np.where(inner_is_slower, inner, outer), has_embedding.astype(float), has_head.astype(float)
+
+
+def pipeline_hop(model: ModelShape, system: System, design: DesignPoints, precision: Precision) -> Work:
+    """One message to the next stage: each rank sends its share, which the receivers gather again.
+
+    In sequence parallelism the receivers keep their shares and gather nothing.
+    """
+    whole = design.micro_batch_size * model.seq_len * model.hidden_size * precision.element_bytes
+    sent = send_recv(whole / design.tp, design.pp, stride=design.tp * design.dp, network=system.network)
+    gathered = collective(
+        "all_gather", whole, design.tp, stride=np.ones_like(design.tp), network=system.network
+    )
+    gathers = np.where((design.sequence_parallel == 0) & (design.pp > 1), 1.0, 0.0)
+    return Work(
+        time=sent.time + gathers * gathered.time,
+        link_energy=link_energy(sent.bytes_sent, system) + gathers * link_energy(gathered.bytes_sent, system),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Update(Columns):
+    """The end of a step: gradients reduced, weights updated; (points,) each."""
+
+    dp_communication_time: FloatArray = column("s")
+    optimizer_time: FloatArray = column("s")
+    compute_energy: FloatArray = column("J")
+    memory_energy: FloatArray = column("J")
+    link_energy: FloatArray = column("J")
+
+
+def update_step(
+    model: ModelShape, system: System, design: DesignPoints, work: MicroBatch, precision: Precision
+) -> Update:
+    """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
+
+    Notes
+    -----
+    Without a distributed optimizer gradients are all-reduced. With one they are reduce-scattered, each
+    replica updates its share, and weights are gathered. Overlapped, the collectives hide behind the
+    last micro-batch's backward pass and the next step's first forward pass, all but the last bucket.
+    """
+    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
+    layers = np.maximum(outer, inner)
+    parameters = layers * layer_parameters(model, design.tp) + model.embedding_parameters / design.tp
+    sharded = design.distributed_optimizer > 0
+    gradients, weights = parameters * precision.gradient_bytes, parameters * precision.element_bytes
+
+    def over_replicas(name: str, message: FloatArray, chosen: BoolArray, window: FloatArray) -> Work:
+        cost = collective(name, message, design.dp, stride=design.tp, network=system.network)
+        bucket = cost.time / np.maximum(layers, 1.0)
+        exposed = np.where(design.overlap_grad_reduce > 0, np.maximum(cost.time - window, bucket), cost.time)
+        share = np.where(chosen, 1.0, 0.0)
+        return Work(time=share * exposed, link_energy=share * link_energy(cost.bytes_sent, system))
+
+    backward_window = layers * (work.layer_backward.total_time + repeated_work(design, work).total_time)
+    forward_window = layers * work.layer_forward.total_time
+    reduced = (
+        over_replicas("all_reduce", gradients, ~sharded, backward_window)
+        + over_replicas("reduce_scatter", gradients, sharded, backward_window)
+        + over_replicas("all_gather", weights, sharded, forward_window)
+    )
+    tied = tied_embedding_reduction(model, system, design, precision)
+    owned = parameters / np.where(sharded, design.dp, 1.0)
+    update = optimizer_step(owned, system, design)
+    ranks = design.world_size
+    return Update(
+        dp_communication_time=reduced.time + tied.time,
+        optimizer_time=update.time,
+        compute_energy=ranks * update.compute_energy,
+        memory_energy=ranks * update.memory_energy,
+        link_energy=ranks * reduced.link_energy + 2 * design.tp * design.dp * tied.link_energy,
+    )
+
+
+def tied_embedding_reduction(
+    model: ModelShape, system: System, design: DesignPoints, precision: Precision
+) -> Work:
+    """The word table lives on the first and last stage when tied: its gradients are added up."""
+    if not model.tied_embeddings:
+        return Work()
+    message = model.vocab_size * model.hidden_size / design.tp * precision.gradient_bytes
+    holders = np.where(design.pp > 1, 2.0, 1.0)
+    apart = design.world_size - design.tp * design.dp
+    cost = collective("all_reduce", message, holders, stride=np.maximum(apart, 1.0), network=system.network)
+    return Work(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))
+
+
+def optimizer_step(owned: FloatArray, system: System, design: DesignPoints) -> Work:
+    """Gradient clipping, with the all-reduce of its norm over all ranks, and the update of owned weights."""
+    dram, chip = system.dram, system.chip
+    update = Work()
+    for kernel in ("gradclip", "apply_grad"):
+        flops, moved = optimizer_work(kernel, owned, element_bytes=4.0)
+        busy = np.maximum(flops / chip.vector_flop_rate, moved / (dram.bandwidth * dram.efficiency))
+        update += Work(
+            time=busy + chip.kernel_launch,
+            compute_energy=flops * chip.energy_per_flop,
+            memory_energy=moved * dram.energy,
+        )
+    one = np.ones_like(owned)
+    norm = collective("all_reduce", 4.0 * one, design.world_size, stride=one, network=system.network)
+    return update + Work(time=norm.time)
