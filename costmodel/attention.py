@@ -81,9 +81,7 @@ def fused_attention(
     flops = scores * work.products * 2 * model.head_size
     tiles = heads * np.ceil(model.seq_len / QUERY_TILE)
     idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
-    arithmetic = (
-        flops / chip.matrix_flop_rate + scores * work.vector_flops / chip.vector_flop_rate
-    )
+    arithmetic = flops / chip.matrix_flop_rate + scores * work.vector_flops / chip.vector_flop_rate
     queries, keys = work.reads
     tokens = fused * design.micro_batch_size * model.seq_len
     w = precision.element_bytes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
+AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
 
 def column(unit: str, default: float | None = None) -> Any:
@@ -52,6 +53,15 @@ class Columns:
     def num_points(self) -> int:
         """Length of the longest column."""
         return max((values.size for values in self.columns().values()), default=1)
+
+
+def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
+    """One table from consecutive pieces of it; every column of a piece is as long as the piece."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    tables = [piece.columns() for piece in pieces]
+    return replace(first, **{name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
 
 
 def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:

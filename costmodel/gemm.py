@@ -237,5 +237,6 @@ def wave_time(
     per_core = np.minimum(np.ceil(tiles / cores), resident)
     waves = np.ceil(tiles / (resident * cores))
     return waves * (
-        per_core * cycles / per_kernel(chip.clock * chip.sustained * chip.matrix_efficiency) + per_kernel(chip.tile_latency)
+        per_core * cycles / per_kernel(chip.clock * chip.sustained * chip.matrix_efficiency)
+        + per_kernel(chip.tile_latency)
     )

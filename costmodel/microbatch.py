@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.attention import fused_attention
 from costmodel.collectives import collective
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, concatenated
 from costmodel.design import DesignPoints
 from costmodel.gemm import GemmCost, gemm_cost
 from costmodel.model import ModelShape
@@ -74,6 +74,24 @@ class MicroBatch:
         return type(self)(**{name: getattr(self, name).take(rows) for name in self.__slots__})
 
 
+#: Rows whose kernels are priced at once: (rows, kernels) arrays that fit into a core's cache.
+KERNEL_CHUNK = 2048
+
+
+def micro_batches(
+    model: ModelShape, design: DesignPoints, system: System, precision: Precision
+) -> MicroBatch:
+    """`micro_batch` in pieces that fit into a core's cache; parameters and result are the same."""
+    points = design.num_points
+    pieces = [
+        micro_batch(model, design.take(rows), system.take(rows), precision)
+        for rows in np.split(np.arange(points), range(KERNEL_CHUNK, points, KERNEL_CHUNK))
+    ]
+    return MicroBatch(
+        **{name: concatenated([getattr(piece, name) for piece in pieces]) for name in MicroBatch.__slots__}
+    )
+
+
 def micro_batch(model: ModelShape, design: DesignPoints, system: System, precision: Precision) -> MicroBatch:
     """Price one micro-batch of each design.
 
@@ -116,7 +134,7 @@ def dispatched(work: Work, system: System) -> Work:
     Kernels are launched ahead, so that only their sum counts, not the shortest one.
     """
     waiting = np.maximum(work.launches * system.host.dispatch - work.total_time, 0.0)
-    return replace(work, time=work.time + waiting)
+    return replace(work, time=work.time + waiting).map(lambda values: np.broadcast_to(values, waiting.shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ import numpy as np
 
 from costmodel.breakdown import Breakdown
 from costmodel.collectives import collective, send_recv
-from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
+from costmodel.columns import BoolArray, Columns, FloatArray, column, concatenated, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
 from costmodel.memory import fullest_stage, layer_parameters, stage_memories
-from costmodel.microbatch import DEPENDS_ON, MicroBatch, Work, link_energy, micro_batch
+from costmodel.microbatch import DEPENDS_ON, MicroBatch, Work, link_energy, micro_batches
 from costmodel.model import ModelShape
 from costmodel.optimizer import optimizer_work
 from costmodel.pipeline import bubble_time, stage_layers
@@ -19,8 +19,8 @@ from costmodel.precision import MIXED_PRECISION, Precision
 from costmodel.price import chip_power, chip_price
 from costmodel.system import System
 
-#: Designs that are priced at once: enough to drown Python's overhead, few enough for the caches.
-CHUNK = 4096
+#: Designs that are priced at once: enough to drown Python's overhead, few enough to bound memory.
+CHUNK = 16384
 
 
 def step(
@@ -55,16 +55,13 @@ def step(
         priced_chunk(model, system.take(rows), design.take(rows), precision)
         for rows in np.split(np.arange(points), range(CHUNK, points, CHUNK))
     ]
-    if len(chunks) == 1:
-        return chunks[0]
-    columns = [chunk.columns() for chunk in chunks]
-    return Breakdown(**{name: np.concatenate([chunk[name] for chunk in columns]) for name in columns[0]})
+    return concatenated(chunks)
 
 
 def priced_chunk(model: ModelShape, system: System, design: DesignPoints, precision: Precision) -> Breakdown:
     """Price a chunk of designs."""
     rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
-    work = micro_batch(model, design.take(rows), system.take(rows), precision).take(back)
+    work = micro_batches(model, design.take(rows), system.take(rows), precision).take(back)
     schedule = schedule_step(model, system, design, work, precision)
     update = update_step(model, system, design, work, precision)
     stage, reserved = fullest_stage(*stage_memories(model, design, precision), system)

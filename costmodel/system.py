@@ -27,7 +27,9 @@ class Chip(Columns):
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
-    collective_cores: FloatArray = column("-")  #: cores that a running collective takes from the kernels beside it
+    collective_cores: FloatArray = column(
+        "-"
+    )  #: cores that a running collective takes from the kernels beside it
     reserved_memory: FloatArray = column("B")  #: taken by the driver, the runtime and the allocator
     energy_per_flop: FloatArray = column("J")
     idle_power: FloatArray = column("W")
@@ -84,7 +86,9 @@ class LinkTier(Columns):
 class Host(Columns):
     """What surrounds the chips, per chip, and what a step costs outside of them."""
 
-    dispatch: FloatArray = column("s", 0)  #: time to prepare one kernel; kernels shorter than that wait for it
+    dispatch: FloatArray = column(
+        "s", 0
+    )  #: time to prepare one kernel; kernels shorter than that wait for it
     step_overhead: FloatArray = column("s", 0)  #: data loading, logging, loss scaling: once per step
     straggler: FloatArray = column("-", 0)  #: added share of compute time per doubling of the number of nodes
     power: FloatArray = column("W", 0)

@@ -1,4 +1,7 @@
-"""System files: a chip, its memory and its network in YAML -> `System`. Every constant says where it comes from."""
+"""System files: a chip, its memory and its network in YAML -> `System`.
+
+Every constant says how it is known and where it comes from, or the file does not load.
+"""
 
 from __future__ import annotations
 
@@ -92,5 +95,5 @@ def _check_names(section: Section, names: list[str]) -> None:
     """Note level and tier names that cannot prefix the names of quantities."""
     for place, name in enumerate(names):
         if not name.isidentifier() or name == "host" or name in names[:place]:
-            section.mistake(None, f"{name}: not a name for a memory level or a tier of links; expected a word "
-                                  f"of its own{suggestion(name, ('sram', 'l2', 'dram', 'node', 'fabric'))}")  # fmt: skip
+            known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
+            section.mistake(None, f"{name}: not a name of its own for a memory level or a tier of links{known}")
