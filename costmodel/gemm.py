@@ -55,7 +55,7 @@ def tile_edge(capacity: FloatArray, element_bytes: float) -> FloatArray:
 
     Notes
     -----
-    Rule TL1 of DeepFlow's first generation. The power is read off the binary exponent of the square,
+    Rule TL1 of the first generation of [DeepFlow]_. The power is read off the binary exponent of the square,
     which is exact: floor(log2(sqrt(x))) = floor(floor(log2(x)) / 2).
 
     >>> tile_edge(np.array([9.2201 * 2**20, 0.0]), 4.0)
@@ -86,7 +86,7 @@ def reload_factors(
 
     Notes
     -----
-    Rule GT2 of DeepFlow's first generation.
+    Rule GT2 of the first generation of [DeepFlow]_.
     """
     present = edge > 0
     width = np.where(present, edge, 1.0)
@@ -98,8 +98,8 @@ def reload_factors(
 def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: float) -> FloatArray:
     """Bytes that cross into a memory tiled by `edge`, in the better of the two loop orders. [B]
 
-    The orders are the product as given and its transpose (n, k, m), rule GT1 of DeepFlow's first
-    generation; the smaller traffic is taken.
+    The orders are the product as given and its transpose (n, k, m), rule GT1 of the first
+    generation of [DeepFlow]_; the smaller traffic is taken.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, column
+from costmodel.columns import BoolArray, Columns, FloatArray, column
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_NONE, DesignPoints
 from costmodel.model import ModelShape
 from costmodel.pipeline import layers_in_flight, stage_layers
@@ -147,29 +147,28 @@ def stage_memories(
     first_activations = in_flight * kept + np.minimum(design.pp, steps) * of_embedding
     last_in_flight = outer * np.where(design.vpp > 1, np.minimum(steps, 1 + (design.pp - 1) / design.pp), 1.0)
     last_activations = last_in_flight * kept + of_head
-    one = first_activations + of_head
+    logits = 2 * precision.element_bytes * design.micro_batch_size * model.seq_len
+    loss = logits * np.ceil(model.vocab_size / design.tp)  # 16-bit logits, and their gradient
+    buffers = working_buffers(model, design, precision)
+
+    def stage(parameters: FloatArray, activations: FloatArray, has_head: BoolArray) -> StageMemory:
+        owners = np.where(design.distributed_optimizer > 0, design.dp, 1.0)
+        return StageMemory(
+            weights=parameters * precision.element_bytes,
+            gradients=parameters * precision.gradient_bytes,
+            optimizer=parameters * precision.state_bytes / owners,
+            activations=activations,
+            buffers=buffers + np.where(has_head, loss, 0.0),
+        )
+
+    first_activations = first_activations + np.where(single, of_head, 0.0)
     return (
-        stage_memory(first_parameters, np.where(single, one, first_activations), model, design, precision),
-        stage_memory(np.where(single, first_parameters, last_parameters),
-                     np.where(single, one, last_activations), model, design, precision),
-    )  # fmt: skip
-
-
-def stage_memory(
-    parameters: FloatArray,
-    activations: FloatArray,
-    model: ModelShape,
-    design: DesignPoints,
-    precision: Precision,
-) -> StageMemory:
-    """Memory of a rank with some parameters and activations."""
-    owners = np.where(design.distributed_optimizer > 0, design.dp, 1.0)
-    return StageMemory(
-        weights=parameters * precision.element_bytes,
-        gradients=parameters * precision.gradient_bytes,
-        optimizer=parameters * precision.state_bytes / owners,
-        activations=activations,
-        buffers=working_buffers(model, design, precision),
+        stage(first_parameters, first_activations, single),
+        stage(
+            np.where(single, first_parameters, last_parameters),
+            np.where(single, first_activations, last_activations),
+            np.ones_like(single),
+        ),
     )
 
 

@@ -47,10 +47,9 @@ class ModelShape:
             if not getattr(self, name):
                 object.__setattr__(self, name, value)
         for name in DIMENSIONS:
-            if not (getattr(self, name) >= 1 and float(getattr(self, name)).is_integer()):
-                raise DseError(
-                    f"model {self.name}: {name}: expected a whole number of at least 1, got {getattr(self, name)!r}"
-                )
+            value = getattr(self, name)
+            if not (value >= 1 and float(value).is_integer()):
+                raise DseError(f"model {self.name}: {name}: expected a whole number from 1, got {value!r}")
         if self.num_attention_heads % self.num_query_groups:
             raise DseError(
                 f"model {self.name}: num_query_groups: {self.num_query_groups:g} does not divide "
@@ -99,7 +98,7 @@ class ModelShape:
 
     @property
     def head_parameters(self) -> float:
-        """Output matrix where it is not the word table, [-]"""
+        """Output matrix where it is not the word table. [-]"""
         return 0.0 if self.tied_embeddings else self.vocab_size * self.hidden_size
 
     @property

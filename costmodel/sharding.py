@@ -32,7 +32,8 @@ BOUNDARIES = {
     "head": ("head_input",),
 }
 
-#: Assignment -> layouts (held, needed) at inputs and at outputs of split kernels [Shoeybi2019]_ [Korthikanti2022]_.
+#: Assignment -> layouts (held, needed) at inputs and at outputs of split kernels [Shoeybi2019]_,
+#: [Korthikanti2022]_.
 ASSIGNMENTS: Mapping[str, Mapping[str, tuple[Layout, Layout]]] = {
     "megatron": {"input": ("replicated", "replicated"), "output": ("partial", "replicated")},
     "megatron_sp": {"input": ("sequence", "replicated"), "output": ("partial", "sequence")},
