@@ -26,6 +26,11 @@ Mode = Literal["read", "write", "create"]
 #: Seconds to wait for another program's transaction; ``sqlite:///dse.db?timeout=60`` waits longer.
 PATIENCE = 10.0
 
+#: SQLite settings of a connection. A write-ahead log takes one fsync per transaction, and lets readers and
+#: the writer be; "full": what was acknowledged survives not only a killed process but also a power cut.
+READING = ("query_only=ON",)
+WRITING = ("journal_mode=WAL", "synchronous=FULL")
+
 #: What a driver's message means -> what to say and do. The first match wins.
 FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -95,26 +100,37 @@ def sqlite_engine(url: URL, mode: Mode) -> Engine:
         raise DseError(f"storage {url}: no folder {str(path.parent)!r}; create it first")
     if mode != "create" and not path.exists():
         raise DseError(f"storage {url}: no database there; `dse search` starts one")
-    patience = url.query.get("timeout", PATIENCE)
-    access = {"read": "mode=ro", "write": "mode=rw", "create": "mode=rwc"}[mode]
-    if mode == "read" and not os.access(path.parent, os.W_OK):
-        access += "&immutable=1"  # a write-ahead log needs a file beside the database, even to read it
+    patience = float(str(url.query.get("timeout", PATIENCE)))
+    access = sqlite_access(path, mode)
 
     def connection() -> sqlite3.Connection:
         return sqlite3.connect(
-            f"file:{quote(str(path))}?{access}", uri=True, timeout=float(str(patience)), isolation_level=None
+            f"file:{quote(str(path))}?{access}", uri=True, timeout=patience, isolation_level=None
         )
 
     engine = sqlalchemy.create_engine("sqlite://", creator=connection, poolclass=StaticPool)
     event.listen(engine, "begin", begin_sqlite)
-    with failures_in_one_line(shown(url)), engine.connect() as opened:
-        if mode != "read":
-            # One fsync per transaction, and readers never wait for the writer. FULL: what was
-            # acknowledged survives not only a killed process but also a power cut.
+    try:
+        with failures_in_one_line(shown(url)), engine.connect() as opened:
             driver = opened.connection.cursor()
-            driver.execute("PRAGMA journal_mode=WAL")
-            driver.execute("PRAGMA synchronous=FULL")
+            for pragma in READING if mode == "read" else WRITING:
+                driver.execute(f"PRAGMA {pragma}")
+    except DseError:
+        engine.dispose()
+        raise
     return engine
+
+
+def sqlite_access(path: Path, mode: Mode) -> str:
+    """How SQLite opens a file. Its write-ahead log needs files beside it, even to read, and only those
+    who may write clear them away; where nobody may write, and no log is left, the file cannot change.
+    """
+    if mode == "create":
+        return "mode=rwc"
+    if mode == "write" or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return "mode=rw"
+    log = path.with_name(path.name + "-wal")
+    return "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
 
 
 def begin_sqlite(connection: Connection) -> None:

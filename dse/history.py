@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from costmodel.breakdown import tabled
 from costmodel.columns import FloatArray
 from dse.evaluate import Evaluation
-from dse.samplers import Key, LegalSampler, SpaceExhausted, base_sampler
+from dse.samplers import Key, SpaceExhausted, legal_sampler
 from dse.space import Space
 from dse.storage import StoredStudy
 
@@ -101,8 +101,7 @@ class History:
         """The designs of the batch in progress that are not yet stored; none when the space is exhausted."""
         number = self.complete // self.plan.batch_size
         seeds = SeedSequence([self.plan.seed, number])
-        base = base_sampler(self.plan.sampler, int(seeds.generate_state(1)[0]))
-        sampler = LegalSampler(base, self.space, np.random.default_rng(seeds), self._seen)
+        sampler = legal_sampler(self.plan.sampler, self.space, seeds, self._seen)
         self._study.sampler = sampler
         asked = []
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+from numpy.random import SeedSequence
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
@@ -34,6 +35,7 @@ class Choice:
     description: str
     batch_size: int  #: trials that are proposed, and priced, together
     build: Callable[[int], BaseSampler | None]  #: from a seed; None draws uniformly from the legal designs
+    joint: bool = True  #: samples all parameters together; else it says which
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
 
 
@@ -53,6 +55,7 @@ SAMPLERS: Mapping[str, Choice] = {
         "tree-structured Parzen estimator: good from few trials, slow beyond 500",
         10,
         lambda seed: optuna.samplers.TPESampler(seed=seed),
+        joint=False,
     ),
     "gp": Choice(
         "Gaussian process: best from very few trials, seconds for each",
@@ -82,13 +85,6 @@ def sampler_choice(name: str) -> Choice:
     return choice
 
 
-def base_sampler(name: str, seed: int) -> BaseSampler | None:
-    """A fresh sampler of that name; None draws uniformly from the legal designs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return sampler_choice(name).build(seed)
-
-
 class LegalSampler(BaseSampler):
     """Makes each proposal of another sampler legal, and different from every design before it.
 
@@ -102,12 +98,16 @@ class LegalSampler(BaseSampler):
         base: BaseSampler | None,
         space: Space,
         rng: np.random.Generator,
+        *,
         seen: Iterable[Key] = (),
+        joint: bool = True,
     ) -> None:
         self.base = base
         self.space = space
         self.rng = rng
+        self.joint = joint
         self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
         self.seen = set(seen)
         self.informed = base is not None and bool(self.seen)
 
@@ -131,7 +131,9 @@ class LegalSampler(BaseSampler):
 
     def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> Params:
         """What the base sampler would try, legal or not."""
-        known = base.sample_relative(study, trial, base.infer_relative_search_space(study, trial))
+        # Every trial has every parameter, so there is no need to look through all of them for a common set.
+        together = self.varying if self.joint else base.infer_relative_search_space(study, trial)
+        known = base.sample_relative(study, trial, together)
         return {
             name: known[name] if name in known else base.sample_independent(study, trial, name, distribution)
             for name, distribution in self.distributions.items()
@@ -157,3 +159,24 @@ class LegalSampler(BaseSampler):
     ) -> None:
         if self.base is not None:
             self.base.after_trial(study, trial, state, values)
+
+
+def legal_sampler(name: str, space: Space, seeds: SeedSequence, seen: Iterable[Key]) -> LegalSampler:
+    """A fresh sampler of that name for one batch.
+
+    Parameters
+    ----------
+    name : str
+        One of `SAMPLERS`.
+    space : Space
+        What it samples.
+    seeds : SeedSequence
+        Source of all its random numbers.
+    seen : iterable of keys
+        Designs that it must not propose again.
+    """
+    choice = sampler_choice(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        base = choice.build(int(seeds.generate_state(1)[0]))
+    return LegalSampler(base, space, np.random.default_rng(seeds), seen=seen, joint=choice.joint)

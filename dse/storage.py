@@ -67,12 +67,16 @@ class Store:
         self.url = url
         self.engine = connect(url, mode)
         self.where = shown(make_url(url))
-        with failures_in_one_line(self.where):
-            if mode == "create":
-                with self.engine.execution_options(writes=True).begin() as connection:
-                    set_up(connection)
-            with self.engine.begin() as connection:
-                self._has_tables = self._checked(connection)
+        try:
+            with failures_in_one_line(self.where):
+                if mode == "create":
+                    with self._writing() as connection:
+                        set_up(connection)
+                with self.engine.begin() as connection:
+                    self._has_tables = self._checked(connection)
+        except DseError:
+            self.close()
+            raise
 
     def _checked(self, connection: Connection) -> bool:
         """Whether Optuna's tables are there; those of another revision are refused."""
@@ -216,7 +220,7 @@ class Store:
         stale = (TRIALS.c.study_id == study_id) & TRIALS.c.state.in_([TrialState.RUNNING, TrialState.WAITING])
         failed = {"state": TrialState.FAIL, "datetime_complete": datetime.now(UTC).replace(tzinfo=None)}
         with failures_in_one_line(self.where), self._writing() as connection:
-            return connection.execute(update(TRIALS).where(stale).values(failed)).rowcount
+            return int(connection.execute(update(TRIALS).where(stale).values(failed)).rowcount)
 
     def _writing(self) -> Any:
         """A transaction that holds the right to write from its start."""

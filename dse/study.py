@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
+import yaml
 from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
 
@@ -329,6 +330,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(one: Space, other: Space) -> list[str]:
-    """Which parts of two spaces differ."""
-    parts = ("model", "system", "given", "parameters", "objectives", "limits")
-    return [part for part in parts if repr(getattr(one, part)) != repr(getattr(other, part))]
+    """Which keys of two spaces differ, as their files spell them."""
+    texts = yaml.safe_load(one.text), yaml.safe_load(other.text)
+    keys = dict.fromkeys(key for text in texts for key in text if key != "description")
+    return [key for key in keys if texts[0].get(key) != texts[1].get(key)]

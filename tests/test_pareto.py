@@ -1,0 +1,76 @@
+"""Fronts and hypervolumes, against definitions that are too slow to use."""
+
+import numpy as np
+import pytest
+
+from dse.hypervolume import Box, history, hypervolume
+from dse.pareto import as_costs, non_dominated
+
+
+def beaten(point, others):
+    return any((other <= point).all() and (other < point).any() for other in others)
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
+def test_front_is_what_the_definition_says(objectives):
+    rng = np.random.default_rng(objectives)
+    for size in (1, 2, 7, 60):
+        costs = rng.integers(0, 6, (size, objectives)).astype(float)  # few levels, so many ties and duplicates
+        expected = [not beaten(point, costs) for point in costs]
+        assert non_dominated(costs).tolist() == expected
+
+
+def test_equal_points_are_kept_or_dropped_together():
+    costs = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
+    assert non_dominated(costs).tolist() == [True, True, True, False, False]
+
+
+def test_no_points_have_no_front():
+    assert non_dominated(np.empty((0, 2))).tolist() == []
+
+
+def test_infeasible_points_are_never_on_the_front():
+    costs = np.array([[np.nan, np.nan], [3.0, 3.0]])
+    assert non_dominated(costs).tolist() == [False, True]
+
+
+def test_more_is_better_where_an_objective_is_maximized():
+    values = np.array([[1.0, 10.0], [1.0, 20.0]])
+    assert non_dominated(as_costs(values, ["minimize", "maximize"])).tolist() == [False, True]
+
+
+def test_hypervolume_of_one_point_is_its_box():
+    assert hypervolume(np.array([[1.0, 2.0, 3.0]]), np.array([3.0, 5.0, 7.0])) == 2 * 3 * 4
+
+
+def test_points_beyond_the_reference_add_nothing():
+    assert hypervolume(np.array([[4.0, 0.0], [1.0, 1.0]]), np.array([3.0, 3.0])) == 4
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4, 5])
+def test_hypervolume_is_the_measure_of_the_union_of_boxes(objectives):
+    """Inclusion and exclusion over every subset of points: exact, and exponential."""
+    points = np.random.default_rng(objectives).random((8, objectives))
+    reference = np.full(objectives, 1.1)
+    union = 0.0
+    for subset in range(1, 2 ** len(points)):
+        members = [i for i in range(len(points)) if subset >> i & 1]
+        corner = points[members].max(axis=0)
+        union += (-1) ** (len(members) + 1) * np.prod(reference - corner)
+    assert hypervolume(points, reference) == pytest.approx(union, rel=1e-9)
+
+
+@pytest.mark.parametrize("objectives", [2, 3])
+def test_history_is_the_hypervolume_of_each_prefix(objectives):
+    points = np.random.default_rng(objectives).random((30, objectives))
+    points[[3, 17]] = np.nan  # infeasible
+    reference = np.ones(objectives)
+    prefixes = [hypervolume(points[: i + 1][~np.isnan(points[: i + 1, 0])], reference) for i in range(30)]
+    assert history(points, reference) == pytest.approx(prefixes)
+
+
+def test_a_box_scales_its_corners_to_zero_and_one():
+    box = Box.around(np.array([[1.0, 400.0], [3.0, 200.0]]))
+    assert box.hypervolume(np.array([[1.0, 200.0]])) == 1
+    assert box.hypervolume(np.array([[2.0, 300.0]])) == 0.25
+    assert box.hypervolume(np.array([[3.0, 400.0]])) == 0
