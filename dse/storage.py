@@ -170,7 +170,8 @@ class Store:
         """How many trials a study has in each state."""
         with failures_in_one_line(self.where), self.engine.begin() as connection:
             query = select(TRIALS.c.state, func.count()).where(TRIALS.c.study_id == study_id)
-            return Counter(dict(connection.execute(query.group_by(TRIALS.c.state)).tuples().all()))
+            rows = connection.execute(query.group_by(TRIALS.c.state))
+            return Counter(dict(map(tuple, rows)))
 
     def trials(self, study_id: int) -> list[FrozenTrial]:
         """Every trial of a study, by number, in five queries."""

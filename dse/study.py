@@ -14,6 +14,7 @@ import optuna
 import yaml
 from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
+from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
 from dse.database import storage_url
@@ -223,7 +224,11 @@ class Study:
         url = make_url(self.storage)
         if url.get_backend_name().startswith("postgres"):
             url = url.set(drivername="postgresql+psycopg")
-        return optuna.load_study(study_name=self.name, storage=url.render_as_string(hide_password=False))
+        # Optuna never closes its connections; without a pool it holds none between calls.
+        storage = optuna.storages.RDBStorage(
+            url.render_as_string(hide_password=False), engine_kwargs={"poolclass": NullPool}
+        )
+        return optuna.load_study(study_name=self.name, storage=storage)
 
 
 @dataclass(frozen=True)

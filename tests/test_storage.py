@@ -1,0 +1,305 @@
+"""Studies in Optuna's own tables: what we write, Optuna reads; what Optuna writes, we read."""
+
+import itertools
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+from sqlalchemy.pool import NullPool
+
+from costmodel.errors import DseError
+from dse.storage import REVISION, Store
+
+DISTRIBUTIONS = {
+    "tp": CategoricalDistribution((1, 2, 4)),
+    "recompute": CategoricalDistribution(("none", "full")),
+    "sequence_parallel": CategoricalDistribution((False, True)),
+    "cores": IntDistribution(1, 128, step=1),
+    "dram_bandwidth": FloatDistribution(1e12, 8e12, log=True),
+}
+
+
+def finished(step_time=0.1, tp=4):
+    return optuna.trial.create_trial(
+        values=[step_time, 1e10 / 3],
+        params={
+            "tp": tp,
+            "recompute": "full",
+            "sequence_parallel": True,
+            "cores": 108,
+            "dram_bandwidth": 2.039e12,
+        },
+        distributions=DISTRIBUTIONS,
+        constraints={"fits_in_memory_bytes": -0.125, "power_w": 0.5},
+        user_attrs={"breakdown": {"forward_time_s": 1 / 3}},
+        system_attrs={"NSGAIISampler:generation": 2},
+    )
+
+
+@contextmanager
+def a_study(url, trials=()):
+    with Store(url, "create") as store:
+        study = store.create_study(
+            "gpt3", ["minimize", "maximize"], user_attrs={"a": [1, 2]}, metric_names=["t", "m"]
+        )
+        assert store.append(study.study_id, list(trials), after=0)
+        yield store, study
+
+
+def plain_optuna(url):
+    """A storage that Optuna opens by itself; it holds no connection between calls."""
+    return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/dse.db"
+
+
+def test_optuna_opens_a_study_as_its_own(url):
+    with a_study(url, [finished(0.1), finished(0.2)]) as (store, study):
+        ours = store.trials(study.study_id)
+    plain = optuna.load_study(study_name="gpt3", storage=plain_optuna(url))
+    assert plain.get_trials() == ours
+    assert plain.trials[1].params == finished().params
+    assert plain.trials[1].constraints == {"fits_in_memory_bytes": -0.125, "power_w": 0.5}
+    assert [direction.name for direction in plain.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert (plain.user_attrs, plain.metric_names) == ({"a": [1, 2]}, ["t", "m"])
+
+
+def test_a_study_that_optuna_wrote_reads_the_same(url):
+    plain = optuna.create_study(
+        study_name="plain", directions=["minimize", "maximize"], storage=plain_optuna(url)
+    )
+    plain.add_trials([finished(0.1), finished(0.2)])
+    with Store(url, "read") as store:
+        stored = store.study("plain")
+        assert store.trials(stored.study_id) == plain.get_trials()
+        assert stored.directions == ("minimize", "maximize")
+
+
+def schema(url):
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        return sorted(database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+def test_tables_are_those_that_optuna_sets_up(url, tmp_path):
+    Store(url, "create").close()
+    stock = f"sqlite:///{tmp_path}/stock.db"
+    revision = plain_optuna(stock).get_head_version()
+    tables = {name: sql for name, sql in schema(url) if name != "alembic_version"}
+    assert tables == {name: sql for name, sql in schema(stock) if name != "alembic_version"}
+    assert revision == REVISION
+
+
+def test_numbers_go_on_where_optuna_stopped(url):
+    with a_study(url, [finished()]) as (store, study):
+        plain = optuna.load_study(study_name="gpt3", storage=plain_optuna(url))
+        plain.add_trial(finished())
+        assert store.append(study.study_id, [finished()], after=2)
+        assert [trial.number for trial in store.trials(study.study_id)] == [0, 1, 2]
+        assert plain.ask().number == 3
+
+
+def test_a_batch_is_refused_once_the_study_has_grown(url):
+    with a_study(url, [finished()]) as (store, study):
+        assert not store.append(study.study_id, [finished()], after=0)
+        assert len(store.trials(study.study_id)) == 1
+
+
+def test_a_batch_that_fails_halfway_leaves_nothing(url):
+    broken = finished()
+    broken.user_attrs = {"breakdown": object()}  # JSON does not know it
+    with a_study(url) as (store, study):
+        with pytest.raises(TypeError):
+            store.append(study.study_id, [finished(), broken], after=0)
+        assert store.trials(study.study_id) == []
+
+
+def test_unfinished_trials_are_marked_as_failed(url):
+    with a_study(url) as (store, study):
+        optuna.load_study(study_name="gpt3", storage=plain_optuna(url)).ask()
+        assert store.fail_running(study.study_id) == 1
+        assert store.counts(study.study_id) == {TrialState.FAIL: 1}
+
+
+def test_numbers_survive_to_the_last_bit(url):
+    with a_study(url, [finished(0.1 + 0.2)]) as (store, study):
+        [trial] = store.trials(study.study_id)
+    assert trial.values == [0.1 + 0.2, 1e10 / 3]
+    assert trial.params["dram_bandwidth"] == 2.039e12
+
+
+# What goes wrong, in one line each.
+
+
+def test_reading_creates_nothing(tmp_path):
+    with pytest.raises(DseError, match=r"no database there; `dse search` starts one"):
+        Store(f"sqlite:///{tmp_path}/dse.db", "read")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_leaves_no_files_behind(url, tmp_path):
+    with a_study(url):
+        pass
+    with Store(url, "read") as store:
+        assert store.names() == ["gpt3"]
+    assert [path.name for path in tmp_path.iterdir()] == ["dse.db"]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("dse.db", "not a database URL, such as sqlite:///dse.db"),
+        ("mysql://host/dse", "expected sqlite:///FILE or postgresql://"),
+        ("sqlite://", "a study in memory cannot be resumed"),
+        ("sqlite:///no/such/folder/dse.db", "no folder 'no/such/folder'; create it first"),
+        ("postgresql://me:secret@127.0.0.1:1/dse", r"me:\*\*\*@127.*no server answers there"),
+    ],
+)
+def test_a_wrong_url_says_what_would_do(url, message):
+    with pytest.raises(DseError, match=message):
+        Store(url, "create")
+
+
+def test_an_unknown_study_suggests_a_known_one(url):
+    with a_study(url) as (store, _), pytest.raises(DseError, match=r"no study 'gtp3'; did you mean 'gpt3'\?"):
+        store.study("gtp3")
+
+
+def test_a_locked_database(url):
+    with a_study(url) as (_, study):
+        pass
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with Store(url + "?timeout=0.05", "write") as store:
+        assert store.trials(study.study_id) == []  # readers do not wait
+        with pytest.raises(DseError, match="locked by another program"):
+            store.append(study.study_id, [finished()], after=0)
+    other.close()
+
+
+@pytest.mark.parametrize("damage", ["another file", "cut short", "overwritten"])
+def test_a_corrupt_database(url, tmp_path, damage):
+    with a_study(url, [finished()] * 50):
+        pass
+    path = tmp_path / "dse.db"
+    content = path.read_bytes()
+    third = len(content) // 3
+    path.write_bytes(
+        {
+            "another file": b"seed: 1\n" * 1000,
+            "cut short": content[:third],
+            "overwritten": content[:4096] + bytes(range(256)) * (third // 256) + content[4096 + third :],
+        }[damage]
+    )
+    with (
+        pytest.raises(DseError, match="not an SQLite database, or a damaged one"),
+        Store(url, "read") as store,
+    ):
+        store.trials(store.study("gpt3").study_id)
+
+
+def test_tables_of_another_optuna(url):
+    with a_study(url):
+        pass
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v3.0.0.d'")
+    with pytest.raises(DseError, match="optuna storage upgrade"):
+        Store(url, "read")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 512 KiB, where this machine lets us mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_keeps_what_was_stored(small_disk):
+    url = f"sqlite:///{small_disk}/dse.db"
+    accepted = []
+
+    def fill(store, study):
+        for after in itertools.count(step=20):
+            store.append(study.study_id, [finished()] * 20, after=after)
+            accepted.append(20)
+
+    with a_study(url) as (store, study), pytest.raises(DseError, match="the disk is full or failing"):
+        fill(store, study)
+    with Store(url, "read") as store:
+        assert len(store.trials(study.study_id)) == sum(accepted) > 0
+
+
+def test_a_read_only_folder_can_be_read(small_disk):
+    url = f"sqlite:///{small_disk}/dse.db"
+    with a_study(url, [finished()] * 3) as (_, study):
+        pass
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with Store(url, "read") as store:
+        assert len(store.trials(study.study_id)) == 3
+    for mode, path in (("write", "dse.db"), ("create", "new.db")):
+        with pytest.raises(DseError, match=r"cannot be (written|opened)"):
+            Store(f"sqlite:///{small_disk}/{path}", mode)
+
+
+# The same on PostgreSQL, where its programs are installed.
+
+
+@pytest.fixture(scope="module")
+def postgresql(tmp_path_factory):
+    """URL of a temporary server's database."""
+    pytest.importorskip("psycopg", reason="needs pip install 'dse[postgresql]'")
+    found = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
+    if found is None:
+        pytest.skip("needs the PostgreSQL server programs")
+    programs, folder = Path(found).parent, tmp_path_factory.mktemp("postgresql")
+    as_user = []
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        shutil.chown(folder, "postgres")
+        for parent in (folder.parent, folder.parent.parent):
+            parent.chmod(0o755)
+        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+
+    def call(program, *arguments):
+        command = [*as_user, programs / program, *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+
+    data, port = folder / "data", 20000 + os.getpid() % 20000
+    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+    call("initdb", "-D", data, "-U", "dse", "--auth=trust", "-E", "UTF8")
+    call("pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start")
+    yield f"postgresql://dse@127.0.0.1:{port}/postgres"
+    call("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+
+
+def test_postgresql_holds_the_same(postgresql):
+    with a_study(postgresql, [finished(0.1), finished(0.1 + 0.2)]) as (store, study):
+        ours = store.trials(study.study_id)
+        assert ours[1].values == [0.1 + 0.2, 1e10 / 3]
+        assert not store.append(study.study_id, [finished()], after=0)
+        with pytest.raises(DseError, match="did you mean 'gpt3'"):
+            store.study("gpt")
+    plain = optuna.load_study(
+        study_name="gpt3", storage=plain_optuna(postgresql.replace("://", "+psycopg://"))
+    )
+    assert plain.get_trials() == ours
+    assert json.loads(json.dumps(plain.user_attrs)) == {"a": [1, 2]}
+
+
+def test_a_missing_database_on_a_postgresql_server(postgresql):
+    with pytest.raises(DseError, match="no such database on the server"):
+        Store(postgresql.replace("/postgres", "/nowhere"), "create")
