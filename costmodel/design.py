@@ -97,5 +97,5 @@ def encoded(name: str, value: Any) -> FloatArray:
             array.shape
         )
     except (KeyError, ValueError, TypeError):
-        wrong = next(v for v in array.ravel() if not (v in codes or isinstance(v, int | float)))
-        raise DseError(f"design: {name}: {wrong!r} is not a value{suggestion(str(wrong), words)}") from None
+        wrong = next(str(v) for v in array.ravel() if not (v in codes or isinstance(v, int | float)))
+        raise DseError(f"design: {name}: {wrong!r} is not a value{suggestion(wrong, words)}") from None

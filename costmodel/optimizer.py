@@ -16,9 +16,9 @@ class WeightKernel:
     accesses: float  #: reads and writes of a full-precision number
 
 
-#: The optimizer kernels of [DeepFlow]_ (rule OP1), which are those of Adam on fp32 as well: clipping reads the
-#: gradients for the norm, then reads and writes them to scale; the update reads gradient, weight and two
-#: moments, and writes the latter three.
+#: The optimizer kernels of [DeepFlow]_ (rule OP1), which are those of Adam on fp32 as well: clipping reads
+#: the gradients for the norm, then reads and writes them to scale; the update reads gradient, weight and
+#: two moments, and writes the latter three.
 OPTIMIZER_KERNELS: Mapping[str, WeightKernel] = {
     "gradclip": WeightKernel(flops=4, accesses=3),
     "apply_grad": WeightKernel(flops=3, accesses=7),

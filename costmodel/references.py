@@ -5,20 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 REFERENCES: Mapping[str, str] = {
-    "Dao2022": "T. Dao et al., FlashAttention: fast and memory-efficient exact attention with IO-awareness, "
-    "NeurIPS 2022, arXiv:2205.14135; T. Dao, FlashAttention-2, arXiv:2307.08691",
-    "DeepFlow": "N. Ardalani et al., DeepFlow: a cross-stack pathfinding framework for distributed AI systems, "
-    "ACM TODAES 29(2), 2024, arXiv:2211.03309; first generation of the code, 2019",
-    "Klenk2020": "B. Klenk et al., An in-network architecture for accelerating shared-memory multiprocessor "
-    "collectives, ISCA 2020",
-    "Korthikanti2022": "V. Korthikanti et al., Reducing activation recomputation in large transformer models, "
-    "MLSys 2023, arXiv:2205.05198",
-    "Narayanan2021": "D. Narayanan et al., Efficient large-scale language model training on GPU clusters using "
-    "Megatron-LM, SC 2021, arXiv:2104.04473",
-    "Patarasuk2009": "P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of "
-    "workstations, JPDC 69(2), 2009",
-    "Shoeybi2019": "M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using "
-    "model parallelism, arXiv:1909.08053",
-    "Thakur2005": "R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication "
-    "operations in MPICH, IJHPCA 19(1), 2005",
+    "Dao2022": (
+        "T. Dao et al., FlashAttention: fast and memory-efficient exact attention with IO-awareness, "
+        "NeurIPS 2022, arXiv:2205.14135; T. Dao, FlashAttention-2, arXiv:2307.08691"
+    ),
+    "DeepFlow": (
+        "N. Ardalani et al., DeepFlow: a cross-stack pathfinding framework for distributed AI systems, "
+        "ACM TODAES 29(2), 2024, arXiv:2211.03309; first generation of the code, 2019"
+    ),
+    "Klenk2020": (
+        "B. Klenk et al., An in-network architecture for accelerating shared-memory multiprocessor "
+        "collectives, ISCA 2020"
+    ),
+    "Korthikanti2022": (
+        "V. Korthikanti et al., Reducing activation recomputation in large transformer models, "
+        "MLSys 2023, arXiv:2205.05198"
+    ),
+    "Narayanan2021": (
+        "D. Narayanan et al., Efficient large-scale language model training on GPU clusters using "
+        "Megatron-LM, SC 2021, arXiv:2104.04473"
+    ),
+    "Patarasuk2009": (
+        "P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, "
+        "JPDC 69(2), 2009"
+    ),
+    "Shoeybi2019": (
+        "M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using "
+        "model parallelism, arXiv:1909.08053"
+    ),
+    "Thakur2005": (
+        "R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations "
+        "in MPICH, IJHPCA 19(1), 2005"
+    ),
 }

@@ -1,0 +1,85 @@
+"""Machines and models that several tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
+
+
+@pytest.fixture
+def toy_system() -> System:
+    """A machine of unlike numbers, so that one quantity taken for another shows."""
+    return System(
+        name="toy",
+        chip=Chip.of(
+            cores=37,
+            arrays_per_core=3,
+            array_height=8,
+            array_width=16,
+            clock=1.3e9,
+            sustained=0.91,
+            matrix_efficiency=0.83,
+            vector_lanes=48,
+            kernel_launch=3e-6,
+            tile_latency=2e-6,
+            collective_cores=5,
+            reserved_memory=1.7e9,
+            energy_per_flop=0.7e-12,
+            idle_power=61,
+            fixed_area=230e-6,
+            array_area=1.1e-9,
+            sram_area=0.9e-12,
+            area_price=1.9e5,
+            base_price=2300,
+        ),
+        memory=(
+            MemoryLevel.of(name="sram", capacity=11e6, bandwidth=13e12, efficiency=0.97, energy=1.3e-12),
+            MemoryLevel.of(name="l2", capacity=17e6, bandwidth=2.9e12, efficiency=0.71, energy=7e-12),
+            MemoryLevel.of(
+                name="dram", capacity=53e9, bandwidth=0.83e12, efficiency=0.79, energy=43e-12, price=11e-9
+            ),
+        ),
+        network=(
+            LinkTier.of(
+                name="node", size=4, bandwidth=97e9, efficiency=0.73, latency=1.9e-6, launch=11e-6,
+                in_switch=1, energy=19e-12, price=3e-9,
+            ),
+            LinkTier.of(
+                name="fabric", size=4096, bandwidth=13e9, efficiency=0.67, latency=5.3e-6, launch=17e-6,
+                energy=59e-12, price=23e-9,
+            ),
+        ),
+        host=Host.of(
+            dispatch=23e-6, step_overhead=0.011, straggler=0.007, power=71, price=1700, power_overhead=1.2
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def gpt() -> ModelShape:
+    """A small GPT of unlike dimensions."""
+    return ModelShape(
+        name="gpt", num_layers=24, hidden_size=1536, num_attention_heads=24, seq_len=1152, vocab_size=20011
+    )
+
+
+@pytest.fixture
+def llama() -> ModelShape:
+    """A small Llama with grouped queries."""
+    return ModelShape(
+        name="llama",
+        num_layers=24,
+        hidden_size=1536,
+        num_attention_heads=24,
+        num_query_groups=8,
+        ffn_hidden_size=4352,
+        seq_len=1152,
+        vocab_size=20011,
+        gated_mlp=True,
+        normalization="rms_norm",
+        position_embedding="rotary",
+        biases=False,
+        dropout=False,
+        tied_embeddings=False,
+    )

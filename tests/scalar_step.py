@@ -1,0 +1,295 @@
+"""The step model once more, for one design at a time in plain Python numbers: what the tables must equal.
+
+Written from the documentation of the model and not from its code: no NumPy, no tables, no factoring.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+W, GRADIENT, STATE = 2.0, 4.0, 12.0
+
+
+def plain(columns: Any, row: int) -> SimpleNamespace:
+    """One row of a record of columns, as numbers."""
+    return SimpleNamespace(
+        **{name: float(v[row] if v.size > 1 else v.reshape(-1)[0]) for name, v in columns.columns().items()}
+    )
+
+
+class ScalarStep:
+    """Time and memory of one design."""
+
+    def __init__(self, model: Any, system: Any, design: Any, row: int) -> None:
+        self.model, self.d = model, plain(design, row)
+        self.chip, self.host = plain(system.chip, row), plain(system.host, row)
+        self.levels = [plain(level, row) for level in system.memory]
+        self.tiers = [plain(tier, row) for tier in system.network]
+        self.dram_rate = self.levels[-1].bandwidth * self.levels[-1].efficiency
+        self.fused = self.d.attention > 0
+        self.tokens = self.d.micro_batch_size * model.seq_len
+        self.shared = self.d.tp if self.d.sequence_parallel else 1.0
+
+    # -- kernels ------------------------------------------------------------------------------------
+
+    def edge(self, capacity: float) -> float:
+        return 2.0 ** math.floor(math.log2(math.sqrt(capacity / W / 3)))
+
+    def gemm(self, m: float, n: float, k: float, batch: float = 1.0, out: float = W) -> float:
+        chip, levels = self.chip, self.levels
+        rates = [level.bandwidth * level.efficiency for level in levels]
+        feed = W * m * n * k * (1 / (chip.arrays_per_core * chip.array_height))
+        feed += W * m * n * k * (1 / (chip.arrays_per_core * chip.array_width))
+        floor = batch * feed / rates[0]
+        for inner, rate in zip(levels[1:-1], rates[2:], strict=True):
+            e = self.edge(inner.capacity)
+            orders = []
+            for rows, cols in ((m, n), (n, m)):
+                again = math.ceil(cols / e) if k > e else 1
+                orders.append(W * (rows * k * again + k * cols * math.ceil(rows / e)) + out * m * n)
+            floor = max(floor, batch * min(orders) / rate)
+        e = self.edge(levels[0].capacity / chip.cores)
+        times = []
+        for a, b in ((0.5, 1), (1, 0.5), (0.5, 0.5), (0.25, 0.5), (0.5, 0.25), (0.25, 0.25)):
+            tile_m, tile_n, resident = e * a, e * b, 0.5 / (a * b)
+            rows, cols = math.ceil(m / tile_m), math.ceil(n / tile_n)
+            tiles = batch * rows * cols
+            longest = max(k // 1024, 1)
+            for split in (1, min(max(math.floor(resident * chip.cores / tiles), 1), longest)):
+                blocks = math.ceil(tile_m / chip.array_height) * math.ceil(tile_n / chip.array_width)
+                cycles = math.ceil(blocks / chip.arrays_per_core) * k / split
+                cycles += chip.array_height + chip.array_width
+                rate = chip.clock * chip.sustained * chip.matrix_efficiency
+                waves = math.ceil(tiles * split / (resident * chip.cores))
+                per_core = min(math.ceil(tiles * split / chip.cores), resident)
+                time = waves * (per_core * cycles / rate + chip.tile_latency)
+                moved = W * (m * k * cols + k * n * rows) + out * m * n
+                moved += 8 * split * m * n if split > 1 else 0
+                times.append(max(time, batch * moved / rates[1], floor))
+        return min(times) + chip.kernel_launch
+
+    def pointwise(self, elements: float, tensors: float, extra: float, flops: float) -> float:
+        lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock
+        moved = elements * (W * tensors + extra) / self.dram_rate
+        return max(elements * flops / lanes, moved) + self.chip.kernel_launch
+
+    def flash(self, products: int, vector: int, query_tensors: int, key_tensors: int) -> float:
+        chip, m, d = self.chip, self.model, self.d
+        tiles_of_a_row = math.ceil(m.seq_len / 128)
+        heads = d.micro_batch_size * m.num_attention_heads / d.tp
+        scores = heads * m.seq_len**2 * (tiles_of_a_row + 1) / (2 * tiles_of_a_row)
+        peak = 2 * chip.cores * chip.arrays_per_core * chip.array_height * chip.array_width * chip.clock
+        lanes = 2 * chip.cores * chip.vector_lanes * chip.clock
+        time = scores * products * 2 * m.head_size / (peak * chip.sustained * chip.matrix_efficiency)
+        time += scores * vector / lanes
+        tiles = heads * tiles_of_a_row
+        time *= math.ceil(tiles / chip.cores) * chip.cores / tiles
+        queries = m.num_attention_heads * m.head_size
+        keys = m.num_query_groups * m.head_size
+        once = W * self.tokens * (query_tensors * queries + key_tensors * keys) / d.tp
+        streamed = once + W * scores / 128 * key_tensors * m.head_size
+        rates = [level.bandwidth * level.efficiency for level in self.levels]
+        return max([time, streamed / rates[1], *[once / rate for rate in rates[2:]]]) + chip.kernel_launch
+
+    # -- collectives --------------------------------------------------------------------------------
+
+    def collective(self, name: str, message: float, group: float, stride: float) -> float:
+        islands = [group]
+        for tier in self.tiers[:-1]:
+            islands.append(min(max(math.ceil(group * stride / tier.size), 1), islands[-1]))
+        islands.append(1)
+        time, launch, share = 0.0, 0.0, 1.0
+        for tier, inner, outer in zip(self.tiers, islands[:-1], islands[1:], strict=True):
+            n = inner / outer
+            passes = 2 if name == "all_reduce" else 1
+            steps, sent = passes * (n - 1), passes * (n - 1) / n
+            if name == "all_reduce" and tier.in_switch and n > 1:
+                steps, sent = 2, (n + 1) / n
+            time += steps * tier.latency + sent * share * message / (tier.bandwidth * tier.efficiency)
+            launch = max(launch, tier.launch if n > 1 else 0.0)
+            share /= n
+        return time + launch
+
+    def tensor_parallel(self, name: str, hidden: float = 0.0) -> float:
+        message = self.tokens * self.model.hidden_size * W
+        time = self.collective(name, message, self.d.tp, 1)
+        covered = min(time, hidden)
+        return time - covered + covered * self.chip.collective_cores / self.chip.cores
+
+    # -- one micro-batch ----------------------------------------------------------------------------
+
+    def dispatched(self, time: float, communication: float, launches: int) -> tuple[float, float]:
+        return max(time, launches * self.host.dispatch - communication), communication
+
+    def layer(self) -> dict[str, tuple[float, float]]:
+        m, d, t = self.model, self.d, self.tokens
+        h, seq = m.hidden_size, t * m.hidden_size / self.shared
+        heads = m.num_attention_heads * m.head_size
+        keys = m.num_query_groups * m.head_size
+        gate, mask = float(m.gated_mlp), float(m.dropout)
+        up = (1 + gate) * m.ffn_hidden_size
+        dense = [
+            (t, (heads + 2 * keys) / d.tp, h),
+            (t, h, heads / d.tp),
+            (t, up / d.tp, h),
+            (t, h, m.ffn_hidden_size / d.tp),
+        ]
+        ffn = t * m.ffn_hidden_size / d.tp
+        forward = [self.gemm(*shape) for shape in dense]
+        forward += [self.pointwise(seq, 2, 0, 8)] * 2 + [self.pointwise(seq, 3, mask, 4)] * 2
+        forward += [self.pointwise(ffn, 2 + gate, 0, 12)]
+        backward = [self.gemm(a, c, b) for a, b, c in dense]
+        backward += [self.gemm(c, b, a, out=2 * GRADIENT) for a, b, c in dense]
+        backward += [self.pointwise(seq, 5, 0, 12)] * 2 + [self.pointwise(seq, 5, mask, 2)] * 2
+        backward += [self.pointwise(ffn, 3 + 2 * gate, 0, 16)]
+        if m.biases:
+            biases = t * (heads + 2 * keys + up) / d.tp + 2 * seq
+            backward += [self.pointwise(biases, 1, 0, 1)]
+        if m.position_embedding == "rotary":
+            turned = t * (heads + keys) / d.tp
+            forward.append(self.pointwise(turned, 2, 0, 6))
+            backward.append(self.pointwise(turned, 2, 0, 6))
+        core, core_backward = self.core()
+        names = (("all_gather", "reduce_scatter") if d.sequence_parallel else (None, "all_reduce"),)
+        into, out_of = names[0], "reduce_scatter" if d.sequence_parallel else "all_reduce"
+        into_forward = self.tensor_parallel("all_gather") if into[0] else 0.0
+        communication = 2 * into_forward + 2 * self.tensor_parallel(out_of)
+        back = 0.0
+        for a, b, c in (dense[0], dense[2]):
+            back += self.tensor_parallel(str(into[1]), self.gemm(c, b, a, out=2 * GRADIENT))
+            if d.sequence_parallel:
+                back += self.tensor_parallel("all_gather", self.gemm(a, c, b))
+        if d.sequence_parallel:
+            back += 2 * self.tensor_parallel("all_gather")
+        collectives = 4 if d.sequence_parallel else 2
+        back_collectives = 6 if d.sequence_parallel else 2
+        return {
+            "core": self.dispatched(sum(core), 0.0, len(core)),
+            "forward": self.dispatched(
+                sum(forward) + sum(core), communication, len(forward) + len(core) + collectives
+            ),
+            "backward": self.dispatched(
+                sum(backward) + sum(core_backward),
+                back,
+                len(backward) + len(core_backward) + back_collectives,
+            ),
+        }
+
+    def core(self) -> tuple[list[float], list[float]]:
+        m, d = self.model, self.d
+        if self.fused:
+            return [self.flash(2, 16, 2, 2)], [self.flash(5, 40, 5, 4)]
+        batch = d.micro_batch_size * m.num_attention_heads / d.tp
+        s, width, mask = m.seq_len, m.head_size, float(m.dropout)
+        scores = batch * s * s
+        forward = [self.gemm(s, s, width, batch), self.gemm(s, width, s, batch)]
+        backward = [
+            self.gemm(s, width, s, batch),
+            self.gemm(width, s, s, batch),
+            self.gemm(s, s, width, batch),
+            self.gemm(s, width, s, batch),
+        ]
+        forward.append(self.pointwise(scores, 2, 0, 8))
+        backward.append(self.pointwise(scores, 3, 0, 6))
+        if m.dropout:
+            forward.append(self.pointwise(scores, 2, mask, 2))
+            backward.append(self.pointwise(scores, 2, mask, 2))
+        return forward, backward
+
+    def outer(self) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
+        m, d, t = self.model, self.d, self.tokens
+        seq, mask, sp = t * m.hidden_size / self.shared, float(m.dropout), bool(d.sequence_parallel)
+        out = self.tensor_parallel("reduce_scatter" if sp else "all_reduce")
+        embedding = {
+            "forward": self.dispatched(self.pointwise(seq, 2, mask, 2), out, 2),
+            "backward": self.dispatched(
+                self.pointwise(seq, 1, mask + 2 * GRADIENT, 2),
+                self.tensor_parallel("all_gather") if sp else 0.0,
+                1 + sp,
+            ),
+        }
+        v, h = math.ceil(m.vocab_size / d.tp), m.hidden_size
+        to_input, to_weight = self.gemm(t, h, v), self.gemm(h, v, t, out=2 * GRADIENT)
+        forward = self.gemm(t, v, h) + self.pointwise(seq, 2, 0, 8) + self.pointwise(t * v, 1, 32, 6)
+        backward = to_input + to_weight + self.pointwise(seq, 5, 0, 12) + self.pointwise(t * v, 1, 12, 3)
+        back = self.tensor_parallel("reduce_scatter" if sp else "all_reduce", to_weight)
+        back += self.tensor_parallel("all_gather", to_input) if sp else 0.0
+        head = {
+            "forward": self.dispatched(forward, self.tensor_parallel("all_gather") if sp else 0.0, 3 + sp),
+            "backward": self.dispatched(backward, back, 5 + sp),
+        }
+        return embedding, head
+
+    # -- the step -----------------------------------------------------------------------------------
+
+    def step_time(self) -> float:
+        m, d = self.model, self.d
+        layer, (embedding, head) = self.layer(), self.outer()
+        repeated = {0: (0.0, 0.0), 1: layer["core"], 2: layer["forward"]}[int(d.recompute)]
+        one_layer = sum(layer["forward"]) + sum(layer["backward"]) + sum(repeated)
+        first = sum(embedding["forward"]) + sum(embedding["backward"])
+        last = sum(head["forward"]) + sum(head["backward"])
+        layers = m.num_layers / d.pp
+        assert layers % d.vpp == 0, "the scalar model knows even stages only"
+        hops = 0.0
+        if d.pp > 1:
+            whole = self.tokens * m.hidden_size * W
+            tier = self.tiers[0] if d.pp * d.tp * d.dp <= self.tiers[0].size else self.tiers[1]
+            hop = tier.launch + tier.latency + whole / d.tp / (tier.bandwidth * tier.efficiency)
+            if not d.sequence_parallel:
+                hop += self.collective("all_gather", whole, d.tp, 1)
+            hops = 2 * d.vpp * hop
+        stages = [layers * one_layer + hops for _ in range(int(d.pp))]
+        stages[0] += first
+        stages[-1] += last
+        slowest = max(stages)
+        steps = d.gradient_accumulation_steps
+        missing = (-steps) % d.pp
+        bubble = (sum(stages) - slowest) / d.vpp + missing * slowest * (d.vpp - 1) / d.vpp
+        computing = layers * (layer["forward"][0] + layer["backward"][0] + repeated[0])
+        if stages[-1] == slowest:
+            computing += head["forward"][0] + head["backward"][0]
+        if stages[0] == slowest:
+            computing += embedding["forward"][0] + embedding["backward"][0]
+        nodes = max(d.tp * d.pp * d.dp / self.tiers[0].size, 1)
+        host = self.host.step_overhead + self.host.straggler * math.log2(nodes) * steps * computing
+        backward_window = layers * (sum(layer["backward"]) + sum(repeated))
+        forward_window = layers * sum(layer["forward"])
+        return steps * slowest + bubble + self.update(layers, backward_window, forward_window) + host
+
+    def update(self, layers: float, backward_window: float, forward_window: float) -> float:
+        m, d = self.model, self.d
+        table = m.vocab_size + (m.seq_len if m.position_embedding == "learned" else 0)
+        parameters = layers * self.layer_parameters() + table * m.hidden_size / d.tp
+
+        def exposed(name: str, message: float, window: float) -> float:
+            time = self.collective(name, message, d.dp, d.tp)
+            return max(time - window, time / layers) if d.overlap_grad_reduce else time
+
+        if d.distributed_optimizer:
+            reduced = exposed("reduce_scatter", parameters * GRADIENT, backward_window)
+            reduced += exposed("all_gather", parameters * W, forward_window)
+        else:
+            reduced = exposed("all_reduce", parameters * GRADIENT, backward_window)
+        if m.tied_embeddings and d.pp > 1:
+            message = m.vocab_size * m.hidden_size / d.tp * GRADIENT
+            reduced += self.collective("all_reduce", message, 2, d.tp * d.dp * (d.pp - 1))
+        owned = parameters / (d.dp if d.distributed_optimizer else 1)
+        lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock
+        for flops, accesses in ((4, 3), (3, 7)):
+            reduced += max(flops * owned / lanes, accesses * owned * 4 / self.dram_rate)
+            reduced += self.chip.kernel_launch
+        return reduced + self.collective("all_reduce", 4.0, d.tp * d.pp * d.dp, 1)
+
+    def layer_parameters(self) -> float:
+        m, d = self.model, self.d
+        h, ffn = m.hidden_size, m.ffn_hidden_size
+        heads, keys = m.num_attention_heads * m.head_size, m.num_query_groups * m.head_size
+        up = (2 if m.gated_mlp else 1) * ffn
+        split = h * (heads + 2 * keys) + heads * h + h * up + ffn * h
+        norms = (4 if m.normalization == "layer_norm" else 2) * h
+        if not m.biases:
+            return split / d.tp + norms
+        return (split + heads + 2 * keys + up) / d.tp + norms + 2 * h

@@ -1,0 +1,128 @@
+"""Collectives and pipeline schedules: published formulas and their limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.collectives import RING, collective, members_per_tier, send_recv
+from costmodel.pipeline import bubble_time, stage_layers
+
+ONE = np.ones(1)
+
+
+def time_of(name, message, group, system, stride=1.0):
+    return collective(
+        name, message * ONE, group * ONE, stride=stride * ONE, network=system.network
+    ).time.item()
+
+
+def without_switches(system):
+    return replace(system, network=tuple(replace(tier, in_switch=0 * ONE) for tier in system.network))
+
+
+@pytest.mark.parametrize("name", RING)
+def test_a_group_of_one_is_free(name, toy_system):
+    assert time_of(name, 1e9, 1, toy_system) == 0
+
+
+def test_ring_inside_a_node_matches_thakur_2005(toy_system):
+    """All-gather of n bytes over p ranks: (p - 1) alpha + (p - 1)/p n beta; all-reduce twice that."""
+    system = without_switches(toy_system)
+    node = system.network[0]
+    alpha, beta = node.latency, 1 / (node.bandwidth * node.efficiency)
+    gather = 3 * alpha + 3 / 4 * 7e6 * beta + node.launch
+    assert time_of("all_gather", 7e6, 4, system) == pytest.approx(gather)
+    assert time_of("all_reduce", 7e6, 4, system) == pytest.approx(2 * gather - node.launch)
+
+
+def test_all_reduce_is_reduce_scatter_and_all_gather(toy_system):
+    system = without_switches(toy_system)
+    for group, stride in ((4, 1), (12, 1), (6, 2), (5, 8)):
+        both = sum(time_of(name, 3e7, group, system, stride) for name in ("reduce_scatter", "all_gather"))
+        launch = (
+            max(tier.launch for tier in system.network) if group * stride > 4 else system.network[0].launch
+        )
+        assert time_of("all_reduce", 3e7, group, system, stride) == pytest.approx(both - launch)
+
+
+def test_switches_that_reduce_move_each_message_once(toy_system):
+    node = toy_system.network[0]
+    expected = 2 * node.latency + 5 / 4 * 1e9 / (node.bandwidth * node.efficiency) + node.launch
+    assert time_of("all_reduce", 1e9, 4, toy_system) == pytest.approx(expected)
+    assert time_of("all_reduce", 1e9, 4, toy_system) < time_of(
+        "all_reduce", 1e9, 4, without_switches(toy_system)
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "stride", "members"),
+    [
+        (4, 1, (4, 1)),  # fills one node of four
+        (8, 1, (4, 2)),  # fills two
+        (8, 2, (2, 4)),  # every other rank: two in each of four nodes
+        (8, 4, (1, 8)),  # one in each of eight
+        (6, 1, (3, 2)),  # a node and a half, taken as three in each of two
+        (3, 64, (1, 3)),
+    ],
+)
+def test_groups_are_placed_node_after_node(group, stride, members, toy_system):
+    placed = members_per_tier(group * ONE, stride * ONE, toy_system.network)
+    assert [m.item() for m in placed] == list(members)
+
+
+def test_hierarchy_sends_what_a_flat_ring_sends(toy_system):
+    """Reduce-scatter inside, all-reduce across, gather inside: 2 (n-1)/n of the message in all."""
+    for group, stride in ((12, 1), (8, 2), (64, 1)):
+        cost = collective(
+            "all_reduce",
+            1e9 * ONE,
+            group * ONE,
+            stride=stride * ONE,
+            network=without_switches(toy_system).network,
+        )
+        assert sum(cost.bytes_sent).item() == pytest.approx(2 * (group - 1) / group * 1e9)
+
+
+def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):
+    node, fabric = toy_system.network
+    for stride, tier in ((1, node), (4, fabric)):
+        cost = send_recv(1e8 * ONE, 2 * ONE, stride=stride * ONE, network=toy_system.network)
+        expected = tier.launch + tier.latency + 1e8 / (tier.bandwidth * tier.efficiency)
+        assert cost.time == pytest.approx(expected)
+    assert send_recv(1e8 * ONE, ONE, stride=ONE, network=toy_system.network).time == 0
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 7), (4, 1, 7), (8, 3, 64), (64, 1, 512), (2, 5, 6)])
+def test_bubble_matches_narayanan_2021(p, v, m):
+    """Equal stages: (p - 1) / v micro-batches' time, (p - 1)/(v m) of the ideal time."""
+    stage = 0.37 * ONE
+    bubble = bubble_time(stage, p * stage, pp=p * ONE, vpp=v * ONE, gradient_accumulation_steps=m * ONE)
+    assert bubble.item() / (m * stage.item()) == pytest.approx((p - 1) / (v * m))
+
+
+def test_interleaving_waits_for_a_group_of_micro_batches_that_is_not_full():
+    stage = 0.37 * ONE
+    full, ragged = (
+        bubble_time(stage, 4 * stage, pp=4 * ONE, vpp=2 * ONE, gradient_accumulation_steps=m * ONE).item()
+        for m in (8, 7)
+    )
+    assert ragged - full == pytest.approx(0.37 / 2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp", "outer", "inner"),
+    [
+        (96, 8, 3, 12, 12),
+        (96, 1, 1, 96, 0),
+        (96, 2, 1, 48, 0),
+        (62, 32, 1, 1, 2),  # zero-bubble paper: first and last stage hold one layer fewer
+        (126, 16, 1, 7, 8),  # Llama 3 405B: the same
+        (7, 2, 1, 4, 0),
+        (11, 3, 1, 4, 4),
+    ],
+)
+def test_left_over_layers_go_to_inner_stages_first(layers, pp, vpp, outer, inner):
+    assert [x.item() for x in stage_layers(layers, pp * ONE, vpp * ONE)] == [outer, inner]

@@ -1,0 +1,106 @@
+"""Tiling and reload analysis."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel.gemm import gemm_cost, reload_factors, reload_traffic, tile_edge
+from costmodel.optimizer import optimizer_work
+from costmodel.workload.kernels import Gemms, Label
+
+
+def product(m: float, n: float, k: float, batch: float = 1.0, output_bytes: float = 2.0) -> Gemms:
+    return Gemms.stack([(Label("product", "forward", "layer"), (m, n, k, batch, output_bytes, 1.0))])
+
+
+# A log of the first generation of DeepFlow, 4-byte elements: L2 of 9.2201 MiB has tiles of 512, shared
+# memory of 55.3206 MiB tiles of 2048. Products (m, k, n) with reload factors of AB, AC, BC at both levels.
+DEEPFLOW_RELOADS = [
+    # m, k, n, at tile 512, at tile 2048
+    ((512, 39936, 79872), (156, 1, 1), (39, 1, 1)),
+    ((512, 79872, 39936), (78, 1, 1), (20, 1, 1)),
+    ((10240, 19968, 800000), (1563, 1, 20), (391, 1, 5)),
+    ((10240, 2048, 19968), (39, 1, 20), (1, 1, 5)),
+]
+
+
+def test_tile_edges_match_the_deepflow_log():
+    assert tile_edge(np.array([9.2201 * 2**20, 55.3206 * 2**20, 0.0, -1.0]), 4.0).tolist() == [
+        512,
+        2048,
+        0,
+        0,
+    ]
+
+
+@pytest.mark.parametrize(("shape", "l2", "shared"), DEEPFLOW_RELOADS)
+def test_reload_factors_match_the_deepflow_log(shape, l2, shared):
+    m, k, n = (np.array(float(x)) for x in shape)
+    for edge, (of_ab, of_ac, of_bc) in ((512.0, l2), (2048.0, shared)):
+        factors = reload_factors(m, k, n, edge=np.array(edge))
+        assert [float(x) for x in factors] == [of_ab, of_bc, of_ac]
+
+
+def test_reload_traffic_matches_the_deepflow_log():
+    """Cf: 4 (512 * 39936 * 156 + 39936 * 79872 * 1 + 512 * 79872) bytes from DRAM."""
+    gemms = product(512.0, 79872.0, 39936.0, output_bytes=4.0)
+    traffic = reload_traffic(gemms, edge=np.array([[512.0]]), element_bytes=4.0)
+    assert traffic.item() == 25_681_723_392
+
+
+def test_optimizer_work_matches_the_deepflow_log():
+    """The hidden weights of the log: 2 * 19968 by 4 * 19968, 4-byte elements."""
+    weights = np.array(2 * 19968.0 * 4 * 19968)
+    clip_flops, clip_bytes = optimizer_work("gradclip", weights, element_bytes=4.0)
+    apply_flops, apply_bytes = optimizer_work("apply_grad", weights, element_bytes=4.0)
+    assert (clip_flops, clip_bytes / clip_flops) == (12_759_072_768, 3)
+    assert (apply_flops, apply_bytes) == (9_569_304_576, 89_313_509_376)
+
+
+def test_work_is_two_per_multiply_add(toy_system):
+    assert (
+        gemm_cost(product(640, 96, 1111, batch=3), toy_system, element_bytes=2.0).flops
+        == 2 * 640 * 96 * 1111 * 3
+    )
+
+
+def test_a_large_product_runs_near_the_sustained_rate(toy_system):
+    cost = gemm_cost(product(16384, 16384, 16384), toy_system, element_bytes=2.0)
+    share = cost.flops / cost.time / toy_system.chip.matrix_flop_rate
+    assert 0.9 < share < 1.0
+
+
+def test_no_product_beats_the_roofline(toy_system):
+    rng = np.random.default_rng(5)
+    chip, dram = toy_system.chip, toy_system.dram
+    for m, n, k in rng.integers(1, 5000, (50, 3)).astype(float):
+        cost = gemm_cost(product(m, n, k), toy_system, element_bytes=2.0)
+        least = 2 * (m * k + k * n + m * n) / (dram.bandwidth * dram.efficiency)
+        assert cost.time >= max(least, cost.flops.item() / chip.matrix_flop_rate) + chip.kernel_launch
+        assert cost.traffic[-1] >= 2 * (m * k + k * n + m * n)
+
+
+def test_one_tile_more_than_a_wave_costs_a_wave(toy_system):
+    """37 cores finish 37 large tiles of 64 by 128 together; one row more needs another round of some tile."""
+    full, spilled = (
+        gemm_cost(product(rows, 128.0, 8192.0), toy_system, element_bytes=2.0).time.item()
+        for rows in (37 * 64.0, 37 * 64.0 + 1)
+    )
+    assert spilled > 1.2 * full
+
+
+def test_a_deep_product_with_few_tiles_is_split_along_k(toy_system):
+    """One tile would leave 36 cores idle: pieces of k keep them busy, at the price of partial sums."""
+    deep = gemm_cost(product(128.0, 128.0, 262144.0), toy_system, element_bytes=2.0)
+    single_core = deep.flops / (toy_system.chip.matrix_flop_rate / toy_system.chip.cores)
+    assert deep.time < single_core / 10
+
+
+@pytest.mark.parametrize("bigger", [{"l2_capacity": 68e6}, {"sram_bandwidth": 26e12}, {"l2_bandwidth": 6e12}])
+def test_more_memory_is_never_slower(bigger, toy_system):
+    gemms = product(2048.0, 12288.0, 1536.0)
+    before = gemm_cost(gemms, toy_system, element_bytes=2.0)
+    after = gemm_cost(gemms, toy_system.with_quantities(bigger), element_bytes=2.0)
+    assert after.time <= before.time
+    assert after.traffic[-1] <= before.traffic[-1]
