@@ -30,8 +30,19 @@ SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
     "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1)),
 }
 _DECIMAL: Final = {
-    "p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3,
-    "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18,
+    "p": -12,
+    "n": -9,
+    "u": -6,
+    "µ": -6,
+    "μ": -6,
+    "m": -3,
+    "k": 3,
+    "K": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
 }
 PREFIXES: Final[dict[str, Fraction]] = {
     **{letter: Fraction(10) ** power for letter, power in _DECIMAL.items()},

@@ -1,0 +1,192 @@
+"""A search space: what may be chosen, what follows from it, what it must hold, and what is sought."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError, suggestion
+from costmodel.formats import shipped
+from costmodel.formats.quantity import unit_name
+from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
+from dse.legal import LegalDesigns
+from dse.objectives import Constraint, directed
+from dse.parameters import Parameter, Value
+from dse.space_file import DESIGN_COLUMNS, Definition, read_definition
+
+Params = dict[str, Value]
+Batch = dict[str, FloatArray]
+
+
+def space_names() -> list[str]:
+    """Names of the spaces that ship."""
+    return shipped.names("spaces")
+
+
+@dataclass(frozen=True)
+class Space(Definition):
+    """A search space, and the ways between its designs and the columns that are priced.
+
+    One design is a mapping of parameter names to values as the file writes them, in SI units. A batch
+    of designs is a column per parameter: numbers, 0 or 1, or the code of a word.
+    """
+
+    @classmethod
+    def load(cls, name_or_path: str | Path, pins: Mapping[str, Any] | None = None) -> Self:
+        """A space by the name of one that ships, or by path, with some of its names pinned.
+
+        Raises
+        ------
+        DseError
+            With one line for each mistake in the file.
+        """
+        name, path, section = shipped.opened(name_or_path, "spaces")
+        space = cls._read(section, name, path.parent)
+        return space.pinned(pins) if pins else space
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The space that `text` once was."""
+        return cls._read(parse(text, "space"), "space", Path())
+
+    @classmethod
+    def _read(cls, section: Section, name: str, base: Path) -> Self:
+        definition = read_definition(section, name, base)
+        return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
+
+    def _changed(self, data: Mapping[str, Any]) -> Self:
+        return self._read(Section(Source(self.name), (), dict(data)), self.name, Path())
+
+    @cached_property
+    def text(self) -> str:
+        """YAML that needs no other file: the model and the system are written out in it."""
+        return dump({"schema": self.data["schema"], "name": self.name, **self.data})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
+        system = {name: float(values) for name, values in self.system.quantities().items()}
+        decisive = [
+            {
+                field.name: getattr(self.model, field.name)
+                for field in fields(self.model)
+                if field.name != "name"
+            },
+            system,
+            list(self.system.parts()),
+            dict(self.given),
+            [[p.name, p.unit, p.choices, p.low, p.high, p.step, p.log, p.integer] for p in self.parameters],
+            sorted([d.name, d.expression] for d in self.derived),
+            sorted([c.name, c.expression] for c in (*self.rules, *self.limits)),
+            [[o.name, o.direction] for o in self.objectives],
+        ]
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def legal(self) -> LegalDesigns:
+        """Designs that keep every rule."""
+        return LegalDesigns(self)
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """Parameters by name."""
+        return {parameter.name: parameter for parameter in self.parameters}
+
+    def encode(self, designs: Sequence[Mapping[str, Value]]) -> Batch:
+        """Columns of a list of designs."""
+        return {p.name: np.array([p.code(design[p.name]) for design in designs]) for p in self.parameters}
+
+    def decode(self, columns: Mapping[str, FloatArray]) -> list[Params]:
+        """Designs of a batch, one mapping each."""
+        values = [[p.value(code) for code in columns[p.name].tolist()] for p in self.parameters]
+        names = [p.name for p in self.parameters]
+        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def known_values(self, columns: Mapping[str, FloatArray]) -> dict[str, Any]:
+        """Values of every name that is known before pricing: constants, parameters, derived columns."""
+        values: dict[str, Any] = {**self.constants, **columns}
+        for derived in self.derived:
+            if not derived.priced:
+                values[derived.name] = derived.formula(values)
+        return values
+
+    def broken_rules(self, params: Mapping[str, Value]) -> list[Constraint]:
+        """Rules that a design breaks."""
+        values = self.known_values(self.encode([params]))
+        return [rule for rule in self.rules if not np.all(rule.formula(values))]
+
+    def pinned(self, pins: Mapping[str, Any]) -> Self:
+        """The space with some names held fixed: parameters, given values, design columns, system quantities.
+
+        Raises
+        ------
+        DseError
+            If a name is unknown or a value impossible, saying what would be possible.
+        """
+        parameters = dict(self.data["parameters"])
+        given = dict(self.data.get("given") or {})
+        for name, written in pins.items():
+            value = scalar(written) if isinstance(written, str) else written
+            if name in self.by_name:
+                parameters[name] = [self.by_name[name].accepted(self._text(name, value))]
+                parameters[name] = [self._text(name, parameters[name][0])]
+            else:
+                self._check_given(name)
+                given[name] = self._text(name, value)
+        space = self._changed({**self.data, "given": given, "parameters": parameters})
+        if space.legal.count == 0:
+            raise DseError(self._why_impossible(space, pins))
+        return space
+
+    def _text(self, name: str, value: Any) -> Any:
+        """A value as a file writes it: a bare number of a physical quantity is in SI units."""
+        unit = self.by_name[name].unit if name in self.by_name else "-"
+        if name not in self.by_name and name in self.scope:
+            unit = unit_name(self.scope[name].dimension)
+        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        return f"{float(value)!r} {unit}" if number and unit != "-" else value
+
+    def _check_given(self, name: str) -> None:
+        """Refuse a name that cannot be held fixed."""
+        if any(name == derived.name for derived in self.derived):
+            raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
+        known = {*self.by_name, *self.given, *DESIGN_COLUMNS, *self.system.units()}
+        if name not in known:
+            raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, known)}")
+
+    def _formula_of(self, name: str) -> str:
+        return next(f"{name}: {d.expression}" for d in self.derived if d.name == name)
+
+    def _why_impossible(self, space: Self, pins: Mapping[str, Any]) -> str:
+        """Which rules the pins break, and what the first of them could be beside the others."""
+        shown = " ".join(f"{name}={value}" for name, value in pins.items())
+        blocked = space.legal.blocking()
+        reasons = "; ".join(f"{name} ({text})" for name, text in blocked) or "no design keeps all rules"
+        message = f"space {self.name}: no legal design with {shown}: breaks {reasons}"
+        name = next((name for name in pins if name in self.by_name), None)
+        if name is None:
+            return message
+        others = {key: value for key, value in pins.items() if key != name}
+        try:
+            possible = self.pinned(others).legal.values_of(name)
+        except DseError:
+            return message
+        return f"{message}; {name} can be {', '.join(self.by_name[name].shown(v) for v in possible)}"
+
+    def with_objectives(self, objectives: Iterable[str]) -> Self:
+        """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.
+
+        Raises
+        ------
+        DseError
+            If a name is no column.
+        """
+        return self._changed({**self.data, "objectives": directed(list(objectives))})
