@@ -17,10 +17,9 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.errors import DseError, suggestion
-from dse.space import Space
+from dse.space import Params, Space
 
-#: A design by its parameters, and what tells two designs apart.
-Params = dict[str, Any]
+#: What tells two designs apart.
 Key = tuple[Any, ...]
 
 

@@ -25,6 +25,7 @@ from sqlalchemy.engine import Connection, make_url
 
 from costmodel.errors import DseError, suggestion
 from dse.database import Mode, connect, failures_in_one_line, shown
+from dse.objectives import Direction
 
 TABLES: Mapping[str, Table] = models.BaseModel.metadata.tables
 STUDIES = TABLES["studies"]
@@ -43,13 +44,19 @@ REVISION = "v3.2.0.a"
 REVISION_TABLE = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 
 
+DIRECTION_NAMES: Mapping[StudyDirection, Direction] = {
+    StudyDirection.MINIMIZE: "minimize",
+    StudyDirection.MAXIMIZE: "maximize",
+}
+
+
 @dataclass(frozen=True)
 class StoredStudy:
     """What the database holds of one study, its trials aside."""
 
     study_id: int
     name: str
-    directions: tuple[str, ...]  #: "minimize" or "maximize", one per objective
+    directions: tuple[Direction, ...]  #: one per objective
     user_attrs: Mapping[str, Any]
     system_attrs: Mapping[str, Any]
 
@@ -124,7 +131,7 @@ class Store:
                 .where(DIRECTIONS.c.study_id == study_id)
                 .order_by(DIRECTIONS.c.objective)
             )
-            directions = tuple(direction.name.lower() for direction in connection.scalars(query))
+            directions = tuple(DIRECTION_NAMES[direction] for direction in connection.scalars(query))
             user_attrs, system_attrs = (
                 {key: json.loads(text) for key, text in connection.execute(query)}
                 for query in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class TrialTable:
         import pandas as pd
 
         rows = [
-            flat(record) | {"feasible": feasible, "completed": completed_utc(trial)}
+            flat(record) | {"feasible": feasible, "completed": in_utc(trial.datetime_complete)}
             for record, feasible, trial in zip(
                 self.records(), self.feasible.tolist(), self.trials, strict=True
             )
@@ -102,9 +103,6 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def completed_utc(trial: FrozenTrial) -> pd.Timestamp:
-    """When a trial was finished."""
-    import pandas as pd
-
-    local = trial.datetime_complete
-    return pd.Timestamp(local.astimezone()).tz_convert("UTC") if local else pd.NaT
+def in_utc(local: datetime | None) -> datetime | None:
+    """A time of a trial, which is naive and local, as one that knows its zone."""
+    return local.astimezone(UTC) if local else None

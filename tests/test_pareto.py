@@ -15,7 +15,7 @@ def beaten(point, others):
 def test_front_is_what_the_definition_says(objectives):
     rng = np.random.default_rng(objectives)
     for size in (1, 2, 7, 60):
-        costs = rng.integers(0, 6, (size, objectives)).astype(float)  # few levels, so many ties and duplicates
+        costs = 1.0 * rng.integers(0, 6, (size, objectives))  # few levels, so many ties and duplicates
         expected = [not beaten(point, costs) for point in costs]
         assert non_dominated(costs).tolist() == expected
 
