@@ -7,6 +7,7 @@ from costmodel.breakdown import Breakdown
 from costmodel.design import DesignPoints
 from costmodel.errors import DseError
 from costmodel.model import ModelShape
+from costmodel.step import step
 from costmodel.system import Chip, Host, LinkTier, MemoryLevel, System
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "load_model",
     "load_system",
     "model_names",
+    "step",
     "system_names",
 ]
 

@@ -1,10 +1,9 @@
-"""Collectives over tiers of links: algorithms as data, placement of groups, hierarchical composition."""
+"""Collectives over tiers of links: algorithms as data, placement of groups, rings through all tiers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +18,6 @@ RING: dict[str, Algorithm] = {
     "all_gather": lambda n: (n - 1, (n - 1) / n),  # [Thakur2005]
     "reduce_scatter": lambda n: (n - 1, (n - 1) / n),  # [Patarasuk2009]
     "all_reduce": lambda n: (2 * (n - 1), 2 * (n - 1) / n),  # [Patarasuk2009]
-    "all_to_all": lambda n: (n - 1, (n - 1) / n),  # each rank keeps 1/n of its own message
 }
 
 #: Switches that reduce and multicast: every rank sends its message up once and its share of the sum once.
@@ -37,10 +35,10 @@ class CollectiveCost:
     bytes_sent: tuple[FloatArray, ...]  #: by one rank over each tier [B]
 
 
-def members_per_tier(
+def islands_per_tier(
     group_size: FloatArray, stride: FloatArray, network: Sequence[LinkTier]
 ) -> list[FloatArray]:
-    """How a group of ranks spreads over the tiers, from the inside out. [-]
+    """Into how many islands each tier gathers a group of ranks, from the inside out. [-]
 
     Parameters
     ----------
@@ -54,8 +52,8 @@ def members_per_tier(
 
     Returns
     -------
-    members : list of (points,) array
-        Sizes of the sub-groups that each tier joins; their product is `group_size`. [-]
+    islands : list of (points,) array
+        First the ranks themselves, then what is left to join after each tier; the last is 1. [-]
 
     Notes
     -----
@@ -65,8 +63,7 @@ def members_per_tier(
     for tier in network[:-1]:
         spanned = np.ceil(group_size * stride / tier.size)
         islands.append(np.clip(spanned, 1.0, islands[-1]))
-    islands.append(np.ones_like(group_size))
-    return [inner / outer for inner, outer in pairwise(islands)]
+    return [*islands, np.ones_like(group_size)]
 
 
 def collective(
@@ -77,7 +74,7 @@ def collective(
     stride: FloatArray,
     network: Sequence[LinkTier],
 ) -> CollectiveCost:
-    """Time and traffic of a hierarchical collective.
+    """Time and traffic of a collective over a group that may span several tiers.
 
     Parameters
     ----------
@@ -97,25 +94,32 @@ def collective(
 
     Notes
     -----
-    Reduce-scatter inside the node, then between nodes on the node's share, then gather back: the tier
-    behind g ranks carries 1/g of the message per rank, so all NICs of a node work at once. Bytes sent
-    over all tiers add up to those of one flat ring. The arithmetic of the reduction is left out.
+    Rings go through all ranks, island after island, one ring per rank of an island, so that all NICs of
+    a node work at once. Of the bytes that a rank sends, the share of hops that leave its island goes
+    over the outer tier. Chunks are pipelined, so that the slowest tier sets the time; latencies are
+    those of a hierarchy of rings, one per tier, since short messages take a tree. The arithmetic of the
+    reduction is left out.
     """
-    time = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
-    share: FloatArray = np.ones_like(time)
-    launch = np.zeros_like(time)
+    islands = islands_per_tier(group_size, stride, network)
+    steps_of, sent_of = RING[name], RING[name](group_size)[1]
+    leaving: FloatArray = np.ones_like(group_size)
+    latency = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    transfer, launch = latency, latency
     sent_per_tier = []
-    for tier, members in zip(network, members_per_tier(group_size, stride, network), strict=True):
-        steps, sent = RING[name](members)
+    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+        members = inner / outer
+        still_leaving = np.where(outer > 1, outer / group_size, 0.0)
         switch_steps, switch_sent = IN_SWITCH[name](members)
         reducing = tier.in_switch > 0
-        steps, sent = np.where(reducing, switch_steps, steps), np.where(reducing, switch_sent, sent)
-        tier_bytes = sent * share * message_bytes
-        time = time + steps * tier.latency + tier_bytes / (tier.bandwidth * tier.efficiency)
+        steps = np.where(reducing, switch_steps, steps_of(members)[0])
+        sent = np.where(reducing, switch_sent * inner / group_size, sent_of * (leaving - still_leaving))
+        tier_bytes = sent * message_bytes
+        latency = latency + steps * tier.latency
+        transfer = np.maximum(transfer, tier_bytes / (tier.bandwidth * tier.efficiency))
         launch = np.maximum(launch, np.where(members > 1, tier.launch, 0.0))
         sent_per_tier.append(tier_bytes)
-        share = share / members
-    return CollectiveCost(time + launch, tuple(sent_per_tier))
+        leaving = still_leaving
+    return CollectiveCost(launch + latency + transfer, tuple(sent_per_tier))
 
 
 def send_recv(
@@ -128,8 +132,9 @@ def send_recv(
     """
     cost: FloatArray = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
     sent_per_tier: list[FloatArray] = []
-    for tier, members in zip(network, members_per_tier(group_size, stride, network), strict=True):
-        crosses = members > 1
+    islands = islands_per_tier(group_size, stride, network)
+    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+        crosses = inner > outer
         tier_time = tier.launch + tier.latency + message_bytes / (tier.bandwidth * tier.efficiency)
         cost = np.where(crosses, tier_time, cost)
         sent_per_tier = [np.where(crosses, 0.0, sent) for sent in sent_per_tier]

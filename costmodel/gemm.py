@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.columns import FloatArray, per_kernel
+from costmodel.columns import FloatArray, IntArray, per_kernel
 from costmodel.roofline import slowest_level
 from costmodel.system import System
 from costmodel.workload.kernels import Gemms
@@ -165,78 +165,141 @@ def gemm_cost(gemms: Gemms, system: System, *, element_bytes: float) -> GemmCost
     fullest core is done. Each level's traffic follows from the tiles above it, and the time is that
     of the slowest of arithmetic and levels, plus the launch.
     """
-    chip, levels = system.chip, system.memory
+    levels = system.memory
     beyond = [
         reload_traffic(
             gemms, edge=per_kernel(tile_edge(level.capacity, element_bytes)), element_bytes=element_bytes
         )
         for level in levels[1:-1]
     ]
-    beyond_time = slowest_level(beyond, levels[2:], repeats=gemms.batch)
-    tensor_rows = per_kernel(chip.arrays_per_core * chip.array_height)
-    tensor_columns = per_kernel(chip.arrays_per_core * chip.array_width)
-    products = gemms.m * gemms.n * gemms.k
-    feed = element_bytes * products * (1 / tensor_rows + 1 / tensor_columns)
-    floor = np.maximum(beyond_time, slowest_level([feed], levels[:1], repeats=gemms.batch))
-
-    best = np.full(gemms.m.shape, np.inf)
-    best_filling = np.zeros_like(best)
-    edge = per_kernel(tile_edge(levels[0].capacity / chip.cores, element_bytes))
-    for share_m, share_n in TILE_SHARES:
-        tile_m, tile_n = np.maximum(edge * share_m, 1.0), np.maximum(edge * share_n, 1.0)
-        resident = LARGEST_TILE_AREA / (share_m * share_n)
-        rows, columns = np.ceil(gemms.m / tile_m), np.ceil(gemms.n / tile_n)
-        tiles = gemms.batch * rows * columns
-        whole = np.ones_like(tiles)
-        spread = np.clip(
-            np.floor(resident * per_kernel(chip.cores) / tiles),
-            1.0,
-            np.maximum(gemms.k // SHORTEST_SPLIT, 1.0),
-        )
-        for split in (whole, spread):
-            # Pieces of a split product are added up in fp32: written, and read once more.
-            partial_sums = np.where(split > 1, 2 * ACCUMULATOR_BYTES * split * gemms.m * gemms.n, 0.0)
-            filling = (
-                element_bytes * (gemms.m * gemms.k * columns + gemms.k * gemms.n * rows)
-                + gemms.output_bytes * gemms.m * gemms.n
-                + partial_sums
-            )
-            waves = wave_time(
-                tiles * split, gemms.k / split, tile_m, tile_n, resident=resident, system=system
-            )
-            time = np.maximum(
-                np.maximum(waves, slowest_level([filling], levels[1:2], repeats=gemms.batch)), floor
-            )
-            better = time < best
-            np.copyto(best, time, where=better)
-            np.copyto(best_filling, filling, where=better)
-    traffic = tuple(gemms.batch * values for values in (feed, best_filling, *beyond))
+    feed = operand_feed(gemms, system, element_bytes=element_bytes)
+    floor = np.maximum(
+        slowest_level(beyond, levels[2:], repeats=gemms.batch),
+        slowest_level([feed], levels[:1], repeats=gemms.batch),
+    )
+    time, filling = fastest_tiling(gemms, system, floor, element_bytes=element_bytes)
     return GemmCost(
-        time=np.where(gemms.count > 0, best + per_kernel(chip.kernel_launch), 0.0),
-        flops=2 * gemms.batch * products,
-        traffic=traffic[: len(levels)],
+        time=np.where(gemms.count > 0, time + per_kernel(system.chip.kernel_launch), 0.0),
+        flops=2 * gemms.batch * gemms.m * gemms.n * gemms.k,
+        traffic=tuple(gemms.batch * moved for moved in (feed, filling, *beyond))[: len(levels)],
     )
 
 
-def wave_time(
-    tiles: FloatArray,
-    k: FloatArray,
-    tile_m: FloatArray,
-    tile_n: FloatArray,
-    *,
-    resident: float,
-    system: System,
-) -> FloatArray:
+def operand_feed(gemms: Gemms, system: System, *, element_bytes: float) -> FloatArray:
+    """Bytes that the matrix units read from the nearest memory, for one product of the batch. [B]
+
+    The units of a core work on one block together, so that an operand read once serves a row or a
+    column of all of them.
+    """
+    chip = system.chip
+    per_row = 1 / per_kernel(chip.arrays_per_core * chip.array_height)
+    per_column = 1 / per_kernel(chip.arrays_per_core * chip.array_width)
+    return element_bytes * (gemms.m * gemms.n * gemms.k) * (per_row + per_column)
+
+
+def fastest_tiling(
+    gemms: Gemms, system: System, floor: FloatArray, *, element_bytes: float
+) -> tuple[FloatArray, FloatArray]:
+    """Time of the best of the candidate tiles, and its traffic into the nearest memory.
+
+    Parameters
+    ----------
+    gemms, system, element_bytes
+        As for `gemm_cost`.
+    floor : (points, kernels) array
+        Time that no tiling can beat. [s]
+
+    Returns
+    -------
+    time : (points, kernels) array
+        Of the whole batch, without the launch. [s]
+    filling : (points, kernels) array
+        Of one product of the batch. [B]
+
+    Notes
+    -----
+    A grid with fewer tiles than the cores can hold is also tried with k split among the idle ones.
+    """
+    chip = system.chip
+    edge = per_kernel(tile_edge(system.memory[0].capacity / chip.cores, element_bytes))
+    edges = {
+        share: np.maximum(edge * share, 1.0) for share in {share for both in TILE_SHARES for share in both}
+    }
+    rows = {share: np.ceil(gemms.m / tile) for share, tile in edges.items()}
+    columns = {share: np.ceil(gemms.n / tile) for share, tile in edges.items()}
+    longest_split = np.maximum(gemms.k // SHORTEST_SPLIT, 1.0)
+    best = np.full(gemms.m.shape, np.inf)
+    best_filling = np.zeros_like(best)
+
+    for share_m, share_n in TILE_SHARES:
+        tiling = Tiling(
+            tile_m=edges[share_m],
+            tile_n=edges[share_n],
+            rows=rows[share_m],
+            columns=columns[share_n],
+            resident=LARGEST_TILE_AREA / (share_m * share_n),
+        )
+        tiles = gemms.batch * tiling.rows * tiling.columns
+        split = np.minimum(np.floor(tiling.resident * per_kernel(chip.cores) / tiles), longest_split)
+        splitting = np.flatnonzero((split > 1).any(axis=0))
+        for places, pieces in (
+            (slice(None), np.ones((1, tiles.shape[1]))),
+            (splitting, np.maximum(split, 1.0)),
+        ):
+            time, filling = tiling_time(
+                gemms.take_kernels(places), tiling.take_kernels(places), pieces[:, places], system,
+                element_bytes=element_bytes,
+            )  # fmt: skip
+            time = np.maximum(time, floor[:, places])
+            better = time < best[:, places]
+            best[:, places] = np.where(better, time, best[:, places])
+            best_filling[:, places] = np.where(better, filling, best_filling[:, places])
+    return best, best_filling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Tiling:
+    """A way to cut products into output tiles."""
+
+    tile_m: FloatArray  #: (points, 1) [elements]
+    tile_n: FloatArray  #: (points, 1) [elements]
+    rows: FloatArray  #: tiles along m, (points, kernels) [-]
+    columns: FloatArray  #: tiles along n, (points, kernels) [-]
+    resident: float  #: tiles that a core works on at once [-]
+
+    def take_kernels(self, places: IntArray | slice) -> Tiling:
+        """The same tiling of some of the products."""
+        return replace(self, rows=self.rows[:, places], columns=self.columns[:, places])
+
+
+def tiling_time(
+    gemms: Gemms, tiling: Tiling, split: FloatArray, system: System, *, element_bytes: float
+) -> tuple[FloatArray, FloatArray]:
+    """Time of products cut in one way, their k in `split` pieces, and the traffic into the nearest memory.
+
+    Pieces of a split product are added up in fp32: each writes its sum, and reads one.
+
+    Parameters and returns as for `fastest_tiling`; `split` broadcasts against (points, kernels). [-]
+    """
+    m, n, k = gemms.m, gemms.n, gemms.k
+    partial_sums = np.where(split > 1, 2 * ACCUMULATOR_BYTES * split, 0.0)
+    filling = element_bytes * (m * k * tiling.columns + k * n * tiling.rows)
+    filling = filling + (gemms.output_bytes + partial_sums) * (m * n)
+    tiles = gemms.batch * tiling.rows * tiling.columns * split
+    arithmetic = wave_time(tiles, k / split, tiling, system)
+    transfer = slowest_level([filling], system.memory[1:2], repeats=gemms.batch)
+    return np.maximum(arithmetic, transfer), filling
+
+
+def wave_time(tiles: FloatArray, k: FloatArray, tiling: Tiling, system: System) -> FloatArray:
     """Time of the arithmetic of a grid of output tiles on the cores. [s]
 
     Parameters
     ----------
     tiles, k : (points, kernels) array
         Number of tiles [-] and their depth [elements].
-    tile_m, tile_n : array that broadcasts against `tiles`
-        Edges of a tile. [elements]
-    resident : float
-        Tiles that a core works on at once. [-]
+    tiling : Tiling
+        Their edges, and how many a core works on at once.
     system : System
         Machine.
 
@@ -249,11 +312,9 @@ def wave_time(
     chip = system.chip
     cores = per_kernel(chip.cores)
     height, width = per_kernel(chip.array_height), per_kernel(chip.array_width)
-    blocks = np.ceil(tile_m / height) * np.ceil(tile_n / width)
-    cycles = np.ceil(blocks / per_kernel(chip.arrays_per_core)) * k + height + width
-    per_core = np.minimum(np.ceil(tiles / cores), resident)
-    waves = np.ceil(tiles / (resident * cores))
-    return waves * (
-        per_core * cycles / per_kernel(chip.clock * chip.sustained * chip.matrix_efficiency)
-        + per_kernel(chip.tile_latency)
-    )
+    blocks = np.ceil(tiling.tile_m / height) * np.ceil(tiling.tile_n / width)
+    cycles_per_k = np.ceil(blocks / per_kernel(chip.arrays_per_core))
+    rate = per_kernel(chip.clock * chip.sustained * chip.matrix_efficiency)
+    per_core = np.minimum(np.ceil(tiles / cores), tiling.resident)
+    waves = np.ceil(tiles / (tiling.resident * cores))
+    return waves * (per_core * ((cycles_per_k * k + (height + width)) / rate) + per_kernel(chip.tile_latency))

@@ -105,9 +105,9 @@ def micro_batch(model: ModelShape, design: DesignPoints, system: System, precisi
     work : MicroBatch
         (points,) columns. [s], [J]
     """
-    gemms = transformer_gemms(model, design, precision)
+    gemms = transformer_gemms(model, design, precision).present()
     gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
-    pointwise = transformer_pointwise(model, design, precision)
+    pointwise = transformer_pointwise(model, design, precision).present()
     table = PricedTable(gemms, gemm_costs, pointwise, pointwise_time(pointwise, system), system)
     core = {
         "forward": table.work("core", "forward") + fused_work(model, design, system, precision, "forward"),

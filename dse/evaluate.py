@@ -14,9 +14,9 @@ from costmodel.columns import FloatArray, column_units
 from costmodel.design import DesignPoints
 from costmodel.model import ModelShape
 from costmodel.system import System
+from dse.names import DESIGN_COLUMNS
 from dse.objectives import Constraint
 from dse.space import Space
-from dse.space_file import DESIGN_COLUMNS
 
 Pricing = Callable[[ModelShape, System, DesignPoints], Breakdown]
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from dse.names import COUNTS
 from dse.parameters import Parameter, Value
-from dse.space_file import COUNTS
 
 if TYPE_CHECKING:
     from dse.space_file import Definition
@@ -29,6 +29,8 @@ MOST_ROWS: Final = 20_000_000
 BLOCK_ROWS: Final = 1 << 20
 #: Draws of parameters that have no list of options before giving up on the rules they must keep.
 MOST_DRAWS: Final = 1000
+#: Rows of a component that are offered as neighbours, before all others.
+MOST_NEIGHBOURS: Final = 256
 
 Batch = dict[str, FloatArray]
 
@@ -80,6 +82,26 @@ class Component:
             )
         return low
 
+    def nearest_rows(
+        self, wanted: Mapping[str, int], rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], FloatArray]:
+        """Rows near the places wanted, but not at them, and how far they are: fewest changes, then smallest.
+
+        In a table of more than `BLOCK_ROWS` rows, as many are looked at, at random.
+        """
+        whole = self.rows <= BLOCK_ROWS
+        rows = np.arange(self.rows) if whole else rng.integers(self.rows, size=BLOCK_ROWS)
+        distance = np.zeros(rows.size)
+        for parameter, places in zip(self.parameters, self.places, strict=True):
+            moved = np.abs((places if whole else places[rows]) - wanted[parameter.name])
+            distance += (moved > 0) + moved / _options(parameter).size
+        elsewhere = np.flatnonzero(distance)
+        rows, distance = rows[elsewhere], distance[elsewhere] + 1e-6 * rng.random(elsewhere.size)
+        if rows.size > MOST_NEIGHBOURS:
+            nearest = np.argpartition(distance, MOST_NEIGHBOURS)[:MOST_NEIGHBOURS]
+            rows, distance = rows[nearest], distance[nearest]
+        return rows, distance
+
 
 class LegalDesigns:
     """The legal designs of a space."""
@@ -91,8 +113,9 @@ class LegalDesigns:
         self._listed = [p for p in space.parameters if p.options is not None]
         self._ranged = [p for p in space.parameters if p.options is None]
         ranged = {p.name for p in self._ranged}
-        self._late = [check for check in self.checks if check.parameters & ranged]
-        self._early = [check for check in self.checks if not check.parameters & ranged]
+        # What no table can filter, for want of a list of options, is filtered as it is drawn.
+        self._late = [check for check in self.checks if check.parameters & ranged or not self._listed]
+        self._early = [check for check in self.checks if check not in self._late]
         self._groups = _groups(self._listed, self._early)
 
     @cached_property
@@ -150,20 +173,31 @@ class LegalDesigns:
         return {p.name: p.value(float(columns[p.name][0])) for p in self.space.parameters}
 
     def neighbours(self, params: Mapping[str, Value], rng: np.random.Generator) -> Iterator[dict[str, Value]]:
-        """Legal designs other than `params`, roughly the nearer the earlier, in random order.
+        """Legal designs other than `params`, roughly the nearer the earlier, ties in random order.
 
-        Every legal design of a listed space comes at least once; some come more often.
+        First come those that differ in one component only, at most `MOST_NEIGHBOURS` of each. Every legal
+        design of a listed space comes at least once; some come more often.
         """
         self._some()
+        while self._ranged:  # there is always another value nearby
+            yield self.nearest(self._shifted(params, rng), rng)
+        wanted = {p.name: _place(p, params[p.name]) for p in self._listed}
+        near = [component.nearest_rows(wanted, rng) for component in self.components]
+        distances = np.concatenate([distance for _, distance in near])
+        owners = np.repeat(np.arange(len(near)), [rows.size for rows, _ in near])
+        rows = np.concatenate([rows for rows, _ in near])
+        for at in np.argsort(distances).tolist():
+            component = self.components[owners[at]]
+            changed = component.columns(rows[at : at + 1])
+            values = {p.name: p.value(float(changed[p.name][0])) for p in component.parameters}
+            yield {**params, **values}
+        yield from self._all_others(params, rng)
+
+    def _all_others(
+        self, params: Mapping[str, Value], rng: np.random.Generator
+    ) -> Iterator[dict[str, Value]]:
+        """Every legal design of a listed space but one, in order from a random start."""
         own = self.key(params)
-        for radius in range(1, 9):
-            for _ in range(4 * len(self.space.parameters)):
-                found = self.nearest(self._moved(params, radius, rng), rng)
-                if self.key(found) != own:
-                    yield found
-        if math.isinf(self.count):
-            while True:
-                yield from self._decoded(self.random(16, rng))
         total = int(self.count)
         first = int(rng.integers(min(total, 2**62)))
         for start, stop in ((first, total), (0, first)):
@@ -221,7 +255,8 @@ class LegalDesigns:
 
     def _hopeless(self) -> str:
         names = ", ".join(check.name for check in self._late)
-        return f"space {self.space.name}: {MOST_DRAWS} draws found no design that keeps {names}; narrow the ranges"
+        found = f"{MOST_DRAWS} draws found no design that keeps {names}"
+        return f"space {self.space.name}: {found}; narrow the ranges"
 
     def _kept(self, columns: Batch, checks: Sequence[Check], n: int) -> NDArray[np.bool_]:
         """Rows that pass every check."""
@@ -300,20 +335,15 @@ class LegalDesigns:
         names = [p.name for p in self.space.parameters]
         return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
-    def _moved(self, params: Mapping[str, Value], radius: int, rng: np.random.Generator) -> dict[str, Value]:
-        """`params` with up to `radius` parameters moved by up to `radius` places. It may break rules."""
-        moved = dict(params)
-        parameters = self.space.parameters
-        for at in rng.choice(len(parameters), size=min(radius, len(parameters)), replace=False).tolist():
-            p = parameters[at]
-            shift = int(rng.integers(1, radius + 1)) * (1 if rng.random() < 0.5 else -1)
-            if p.options is None:
-                span = ((p.high or 0.0) - (p.low or 0.0)) * 0.01 * shift * rng.random()
-                moved[p.name] = p.value(_within(p, p.code(params[p.name]) + span))
-            else:
-                place = min(max(_place(p, params[p.name]) + shift, 0), p.options.size - 1)
-                moved[p.name] = p.value(float(p.options[place]))
-        return moved
+    def _shifted(self, params: Mapping[str, Value], rng: np.random.Generator) -> dict[str, Value]:
+        """`params` with the values of ranges moved by some hundredths of their span. It may break rules."""
+        shifted = dict(params)
+        for p in self._ranged:
+            span = (p.high or 0.0) - (p.low or 0.0)
+            shifted[p.name] = p.value(
+                _within(p, p.code(params[p.name]) + 0.05 * span * rng.standard_normal())
+            )
+        return shifted
 
 
 def _options(parameter: Parameter) -> FloatArray:

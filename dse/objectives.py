@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from costmodel.breakdown import UNIT_SUFFIX
 from costmodel.errors import DseError
-from dse.expressions import Compiled
+from dse.margins import Compiled
 
 Direction = Literal["minimize", "maximize"]
 #: Columns of which more is better, where an objective does not say.

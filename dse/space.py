@@ -18,9 +18,10 @@ from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from dse.legal import LegalDesigns
+from dse.names import DESIGN_COLUMNS, MODEL_SETTINGS
 from dse.objectives import Constraint, directed
 from dse.parameters import Parameter, Value
-from dse.space_file import DESIGN_COLUMNS, Definition, read_definition
+from dse.space_file import Definition, read_definition
 
 Params = dict[str, Value]
 Batch = dict[str, FloatArray]
@@ -149,8 +150,8 @@ class Space(Definition):
     def _text(self, name: str, value: Any) -> Any:
         """A value as a file writes it: a bare number of a physical quantity is in SI units."""
         unit = self.by_name[name].unit if name in self.by_name else "-"
-        if name not in self.by_name and name in self.scope:
-            unit = unit_name(self.scope[name].dimension)
+        if name not in self.by_name and name in self.names:
+            unit = unit_name(self.names[name].dimension)
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         return f"{float(value)!r} {unit}" if number and unit != "-" else value
 
@@ -158,7 +159,7 @@ class Space(Definition):
         """Refuse a name that cannot be held fixed."""
         if any(name == derived.name for derived in self.derived):
             raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
-        known = {*self.by_name, *self.given, *DESIGN_COLUMNS, *self.system.units()}
+        known = {*self.by_name, *self.given, *DESIGN_COLUMNS, *MODEL_SETTINGS, *self.system.units()}
         if name not in known:
             raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, known)}")
 

@@ -5,57 +5,29 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
-from costmodel.breakdown import Breakdown, tabled
-from costmodel.columns import column_units
-from costmodel.design import CHOICES, SWITCHES, DesignPoints
+from costmodel.design import CHOICES, SWITCHES
 from costmodel.errors import DseError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.model_file import read_model
 from costmodel.formats.quantity import dimension, quantity, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
-from costmodel.model import DIMENSIONS, ModelShape
+from costmodel.model import ModelShape
 from costmodel.system import System
-from dse.expressions import Compiled, Expression, Name
+from dse.expressions import Expression, Name
+from dse.names import COUNTS, DESIGN_COLUMNS, MODEL_SETTINGS, TOTALS, WITH_UNIT, Derived, Names
 from dse.objectives import Constraint, Direction, Objective
 from dse.parameters import Parameter, read_parameter, written_value
 
 SCHEMA: Final = "search_space/v1"
 KEYS: Final = ("schema", "name", "description", "model", "system", "given", "parameters", "derived",
                "constraints", "objectives")  # fmt: skip
-DESIGN_COLUMNS: Final = tuple(column_units(DesignPoints))
-#: Model dimensions that a space may set without making another model of it.
-MODEL_SETTINGS: Final = ("seq_len", "vocab_size")
-#: Columns that count things: a design where one is not whole, or below 1, is not legal.
-COUNTS: Final = frozenset(DESIGN_COLUMNS) - set(SWITCHES) - set(CHOICES) | {
-    *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
-    *("cores", "arrays_per_core", "array_height", "array_width"),
-}
-#: Column names with their unit, as tables show them -> the name.
-WITH_UNIT: Final = {tabled(name): name for name in column_units(Breakdown)}
-#: Held by every design that gives the total: total -> columns whose product it is.
-TOTALS: Final = {
-    "world_size": ("tp", "pp", "dp"),
-    "global_batch_size": ("dp", "micro_batch_size", "gradient_accumulation_steps"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """A column worked out from others."""
-
-    name: str
-    unit: str
-    expression: str
-    formula: Compiled
-    parameters: frozenset[str]  #: that it depends on
-    needs: tuple[str, ...]  #: derived columns it needs, in order, itself last
-    priced: bool  #: whether it needs pricing
 
 
 @dataclass(frozen=True)
@@ -70,170 +42,124 @@ class Definition:
     given: Mapping[str, float]
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]
-    rules: tuple[Constraint, ...]
-    limits: tuple[Constraint, ...]
+    rules: tuple[Constraint, ...]  #: conditions that are known before pricing
+    limits: tuple[Constraint, ...]  #: conditions that need pricing
     objectives: tuple[Objective, ...]
-    scope: Mapping[str, Name]
-    constants: Mapping[str, Any]  #: values of every name that is the same for all designs
+    names: Mapping[str, Name]  #: every name known before pricing
+    constants: Mapping[str, float]  #: values of those that are the same for all designs
 
 
 def read_definition(section: Section, name: str, base: Path) -> Definition:
-    """The space that a mapping describes.
+    """The space that a mapping describes; paths in it count from `base`.
 
     Raises
     ------
     DseError
         With one line for each mistake.
     """
-    reader = _Reader(section, name, base)
-    definition = reader.definition()
+    section.only(KEYS)
+    section.word("schema", [SCHEMA])
+    name = section.text("name", required=False) or name
+    data = dict(section.data)
+    model = read_model(*_named(section, "model", name, base, data))
+    system = read_system(*_named(section, "system", name, base, data))
     section.source.finish()
-    return definition
+    reader = _Reader(section, Names(model, system))
+    given = reader.given()
+    settings: dict[str, Any] = {key: value for key, value in given.items() if key in MODEL_SETTINGS}
+    constants = {key: value for key, value in given.items() if key in reader.names.quantities}
+    parameters = reader.parameters()
+    reader.derive()
+    rules, limits = reader.constraints()
+    objectives = reader.objectives()
+    reader.check_use()
+    section.source.finish()
+    return Definition(
+        name=name, description=section.text("description", required=False),
+        data={**data, "model": {"name": model.name, **data["model"]},
+              "system": {"name": system.name, **data["system"]}},
+        model=replace(model, **settings), system=system.with_quantities(constants), given=given,
+        parameters=parameters, derived=tuple(reader.names.derived.values()), rules=(*rules, *reader.totals()),
+        limits=limits, objectives=objectives, names=reader.names.known, constants=reader.names.constants,
+    )  # fmt: skip
+
+
+def _named(section: Section, key: str, name: str, base: Path, data: dict[str, Any]) -> tuple[Section, str]:
+    """The model or system by name, by path or written out, and its name; `data` gets it written out."""
+    written = section.data.get(key)
+    if isinstance(written, dict):
+        return section.section(key), name
+    if not isinstance(written, str):
+        section.mistake(
+            key if key in section else None, f"{key}: expected a name, a path, or the {key} itself"
+        )
+        section.source.finish()
+    try:
+        name, _, part = shipped.opened(str(written), key + "s", base)
+    except DseError as error:
+        section.mistake(key, str(error))
+        section.source.finish()
+        raise
+    data[key] = part.data
+    part.source.mistakes = section.source.mistakes  # told together
+    return part, name
 
 
 class _Reader:
-    """Reads the parts of a space in the order in which they need each other."""
+    """Reads the parts of a space, in the order in which they need each other's names."""
 
-    def __init__(self, section: Section, name: str, base: Path) -> None:
+    def __init__(self, section: Section, names: Names) -> None:
         self.section = section
-        self.name = section.text("name", required=False) or name
-        self.base = base
-        self.scope: dict[str, Name] = {}
-        self.constants: dict[str, Any] = {}
-        self.depends: dict[str, frozenset[str]] = {}  #: name -> parameters behind it
-        self.derived: dict[str, Derived] = {}
-        self.used: set[str] = set()
-
-    def definition(self) -> Definition:
-        section = self.section
-        section.only(KEYS)
-        section.word("schema", [SCHEMA])
-        data = dict(section.data)
-        model = self.named("model", data)
-        system = self.named("system", data)
-        if not isinstance(model, ModelShape) or not isinstance(system, System):
-            section.source.finish()
-            raise DseError(f"{section.source.name}: expected a model and a system")
-        self.look_up(model, system)
-        given = self.given()
-        settings: dict[str, Any] = {k: v for k, v in given.items() if k in MODEL_SETTINGS}
-        model = replace(model, **settings)
-        quantities = system.units()
-        system = system.with_quantities({k: v for k, v in given.items() if k in quantities})
-        parameters = self.parameters(quantities)
-        self.derive()
-        rules, limits = self.constraints()
-        rules += self.totals()
-        objectives = self.objectives()
-        self.check_use(parameters, given, quantities)
-        return Definition(
-            name=self.name, description=section.text("description", required=False), data=data,
-            model=model, system=system, given=given, parameters=parameters,
-            derived=tuple(self.derived.values()), rules=tuple(rules), limits=tuple(limits),
-            objectives=tuple(objectives), scope=self.scope, constants=self.constants,
-        )  # fmt: skip
-
-    def named(self, key: Literal["model", "system"], data: dict[str, Any]) -> ModelShape | System | None:
-        """The model or system, by name, by path, or written out; `data` gets it written out."""
-        written = data.get(key)
-        if isinstance(written, dict):
-            name, part = self.name, self.section.section(key)
-        elif isinstance(written, str):
-            try:
-                name, _, part = shipped.opened(written, key + "s", self.base)
-            except DseError as error:
-                self.section.mistake(key, str(error))
-                return None
-        else:
-            self.section.mistake(key if key in data else None,
-                                 f"{key}: expected a name, a path, or the {key} itself")  # fmt: skip
-            return None
-        found = read_model(part, name) if key == "model" else read_system(part, name)
-        if part.source is not self.section.source:
-            part.source.finish()
-        data[key] = {"name": found.name, **part.data}
-        return found
-
-    def look_up(self, model: ModelShape, system: System) -> None:
-        """Names that every space knows."""
-        for name in (*DIMENSIONS, "num_parameters"):
-            self.scope[name] = Name()
-            self.constants[name] = float(getattr(model, name))
-        for name, unit in system.units().items():
-            self.scope[name] = Name(dimension(unit))
-            self.constants[name] = float(system.quantities()[name])
-        self.priced = {}
-        for name, unit in column_units(Breakdown).items():
-            self.priced[name] = self.priced[tabled(name)] = Name(dimension(unit))
-        self.priced = {name: known for name, known in self.priced.items() if name not in self.scope}
-        self.depends = dict.fromkeys(self.scope, frozenset())
-
-    def new_name(self, section: Section, name: str, known: Name) -> bool:
-        """Add a name, unless it is one already."""
-        taken = name in self.depends and (name in self.defined or name in (*DIMENSIONS, "num_parameters"))
-        if name in MODEL_SETTINGS and section.at == ("given",):
-            taken = False
-        if taken or not name.isidentifier() or (name in self.priced and name not in COUNTS):
-            section.mistake(name, "already means something else" if name.isidentifier() else "not a name")
-            return False
-        self.defined.add(name)
-        self.scope[name] = known
-        self.constants.pop(name, None)
-        self.priced.pop(name, None)
-        return True
+        self.names = names
 
     def given(self) -> dict[str, float]:
-        """Values that all designs share."""
-        self.defined: set[str] = set()
-        section, given = self.section.section("given", required=False), {}
+        """Values that all designs share, by name."""
+        section = self.section.section("given", required=False)
+        given: dict[str, float] = {}
         for name in section:
-            words = CHOICES.get(name, ())
-
-            def read(written: Any, name: str = name, words: tuple[str, ...] = words) -> tuple[float, str]:
-                unit = unit_name(self.scope[name].dimension) if name in self.scope else None
-                unit = unit or (_unit_of(written) if not words else "-")
-                boolean = name in SWITCHES or isinstance(written, bool)
-                value = written_value(written, unit, words, boolean)
-                number = float(words.index(value)) if isinstance(value, str) else float(value)
-                if name in COUNTS and not (number >= 1 and number.is_integer()):
-                    raise ValueError(f"{number:g}: expected a whole number of at least 1")
-                return number, unit
-
-            value, unit = section.value(name, read, (np.nan, "-"))
-            known = Name(dimension(unit), words, name in SWITCHES or isinstance(section.data[name], bool))
-            if self.new_name(section, name, known):
-                given[name] = self.constants[name] = value
-                self.depends[name] = frozenset()
+            value, known = section.value(name, partial(self._given, name), (np.nan, Name()))
+            if self.names.claim(section, name):
+                self.names.define(name, known, constant=value)
+                given[name] = value
         return given
 
-    def parameters(self, quantities: Mapping[str, str]) -> tuple[Parameter, ...]:
+    def _given(self, name: str, written: Any) -> tuple[float, Name]:
+        """Value of a column, and what the column is."""
+        words = CHOICES.get(name, ())
+        boolean = name in SWITCHES or isinstance(written, bool)
+        unit = "-" if words or boolean else self._unit(name) or _unit_of(written)
+        value = written_value(written, unit, words, boolean)
+        number = float(words.index(value)) if isinstance(value, str) else float(value)
+        if name in COUNTS and not (number >= 1 and number.is_integer()):
+            raise ValueError(f"{number:g}: expected a whole number of at least 1")
+        if number < 0 and name in self.names.quantities:
+            raise ValueError(f"{written!r}: expected no negative number")
+        return number, Name(dimension(unit), words, boolean)
+
+    def _unit(self, name: str) -> str | None:
+        """Unit that a column must have; None for a name of the file's own."""
+        return "-" if name in COUNTS or name in DESIGN_COLUMNS else self.names.quantities.get(name)
+
+    def parameters(self) -> tuple[Parameter, ...]:
         """Degrees of freedom."""
         section, parameters = self.section.section("parameters"), []
         for name in section:
-            unit = "-" if name in COUNTS or name in DESIGN_COLUMNS else quantities.get(name)
-            stand_in = Parameter(name, unit or "-", (1,))
-            known = {n: k for n, k in self.scope.items() if n in self.constants}
-
-            def read(written: Any, name: str = name, unit: str | None = unit,
-                     known: Mapping[str, Name] = known) -> Parameter:  # fmt: skip
-                self.note_use(written)
-                parameter = read_parameter(name, written, unit, self.constants, known)
-                _check_options(parameter)
-                return parameter
-
-            parameter = section.value(name, read, stand_in)
-            entry = Name(dimension(parameter.unit), parameter.words, parameter.boolean)
-            if self.new_name(section, name, entry):
-                self.depends[name] = frozenset({name})
+            stand_in = Parameter(name, self._unit(name) or "-", (1,))
+            parameter = section.value(name, partial(self._parameter, name), stand_in)
+            if self.names.claim(section, name):
+                known = Name(dimension(parameter.unit), parameter.words, parameter.boolean)
+                self.names.define(name, known, decided_by=frozenset({name}))
                 parameters.append(parameter)
         if not parameters and "parameters" in self.section:
             self.section.mistake("parameters", "expected at least one, such as tp: [1, 2, 4, 8]")
         return tuple(parameters)
 
-    def note_use(self, written: Any) -> None:
-        """Remember the names of a formula among the options."""
+    def _parameter(self, name: str, written: Any) -> Parameter:
+        parameter = read_parameter(name, written, self._unit(name), self.names.constants, self.names.fixed())
         if isinstance(written, str):
-            self.used |= Expression.parse(written).names
+            self.names.used |= Expression.parse(written).names
+        _check_options(parameter)
+        return parameter
 
     def derive(self) -> None:
         """Derived columns, each after those it needs, in whatever order the file has them."""
@@ -241,131 +167,98 @@ class _Reader:
         waiting: dict[str, Expression] = {}
         for name in section:
             formula = section.value(name, _formula, None)
-            if formula is not None and self.new_name(section, name, Name()):
+            if self.names.claim(section, name) and formula is not None:
                 waiting[name] = formula
-            self.scope.pop(name, None) if formula is not None else None
         while waiting:
             ready = [name for name, formula in waiting.items() if not formula.names & set(waiting)]
             if not ready:
-                circle = ", ".join(sorted(waiting))
-                self.section.mistake("derived", f"each of {circle} needs another of them first")
+                circle = " and ".join(sorted(waiting))
+                self.section.mistake(
+                    "derived", f"{circle}: cannot be worked out, each needs itself or another"
+                )
                 return
             for name in ready:
-                self.derive_one(section, name, waiting.pop(name))
+                self.names.derive(section, name, waiting[name])
+            waiting = {name: formula for name, formula in waiting.items() if name not in ready}
 
-    def derive_one(self, section: Section, name: str, formula: Expression) -> None:
-        compiled = self.compiled(section, name, formula)
-        if compiled is None or compiled.kind not in ("number", "boolean"):
-            if compiled is not None:
-                section.mistake(name, f"{formula.text!r} gives {compiled.kind}s; expected a number")
-            self.scope[name], self.depends[name] = Name(), frozenset()
-            return
-        priced = self.needs_pricing(formula)
-        self.scope[name] = Name(compiled.dimension, boolean=compiled.kind == "boolean")
-        self.depends[name] = self.parameters_behind(formula)
-        self.derived[name] = Derived(
-            name, unit_name(compiled.dimension), formula.text, compiled, self.depends[name],
-            (*self.derived_behind(formula), name), priced,
-        )  # fmt: skip
-        if priced and (name in COUNTS or name in DESIGN_COLUMNS or name in self.constants):
-            section.mistake(name, "must be known before pricing, and this formula needs its result")
-
-    def compiled(self, section: Section, key: str, formula: Expression) -> Compiled | None:
-        """A formula with its names looked up, pricing's columns included."""
-        self.used |= formula.names
-        try:
-            return formula.compiled({**self.priced, **self.scope})
-        except DseError as error:
-            section.mistake(key, str(error))
-            return None
-
-    def needs_pricing(self, formula: Expression) -> bool:
-        return any(
-            name in self.priced or (name in self.derived and self.derived[name].priced)
-            for name in formula.names
-        )
-
-    def parameters_behind(self, formula: Expression) -> frozenset[str]:
-        return frozenset[str]().union(*(self.depends.get(name, frozenset()) for name in formula.names))
-
-    def derived_behind(self, formula: Expression) -> tuple[str, ...]:
-        needed = {need for n in formula.names if n in self.derived for need in self.derived[n].needs}
-        return tuple(name for name in self.derived if name in needed)
-
-    def constraints(self) -> tuple[list[Constraint], list[Constraint]]:
-        """Rules, which parameters alone decide, and limits, which need pricing."""
+    def constraints(self) -> tuple[tuple[Constraint, ...], tuple[Constraint, ...]]:
+        """Rules and limits."""
         section = self.section.section("constraints", required=False)
         rules: list[Constraint] = []
         limits: list[Constraint] = []
         for name in section:
             formula = section.value(name, _formula, None)
-            compiled = None if formula is None else self.compiled(section, name, formula)
-            if formula is None or compiled is None:
-                continue
-            if compiled.margin is None:
-                section.mistake(name, f"{formula.text!r} is no condition; compare it with something")
-                continue
-            unit = unit_name(compiled.margin.dimension)
-            constraint = Constraint(name, unit, formula.text, compiled, self.parameters_behind(formula),
-                                    self.derived_behind(formula))  # fmt: skip
-            (limits if self.needs_pricing(formula) else rules).append(constraint)
-        return rules, limits
+            constraint = formula and self._constraint(section, name, formula)
+            if formula and constraint:
+                (limits if self.names.needs_pricing(formula) else rules).append(constraint)
+        return tuple(rules), tuple(limits)
 
-    def totals(self) -> list[Constraint]:
-        """Rules that hold in every space: the parallel sizes use all of the world size and of the batch."""
+    def _constraint(self, section: Section, name: str, formula: Expression) -> Constraint | None:
+        compiled = self.names.compiled(section, name, formula)
+        if compiled is None:
+            return None
+        if compiled.margin is None:
+            section.mistake(name, f"{formula.text!r} is no condition; compare it with something")
+            return None
+        unit = unit_name(compiled.margin.dimension)
+        behind, derived = self.names.parameters_behind(formula), self.names.derived_behind(formula)
+        return Constraint(name, unit, formula.text, compiled, behind, derived)
+
+    def totals(self) -> tuple[Constraint, ...]:
+        """Rules of every space: the parallel sizes use all of the world size, and all of the batch."""
         rules = []
         for total, factors in TOTALS.items():
-            present = [name for name in factors if name in self.scope]
-            if total in self.scope and present:
+            present = [name for name in factors if name in self.names.known]
+            if total in self.names.known and present:
                 formula = Expression.parse(f"{' * '.join(present)} == {total}")
-                try:
-                    compiled = formula.compiled(self.scope)
-                except DseError:
-                    continue  # a factor of another unit has been noted where it is defined
-                rules.append(Constraint(f"uses_all_of_{total}", "-", formula.text, compiled,
-                                        self.parameters_behind(formula), self.derived_behind(formula)))  # fmt: skip
-        return rules
+                rules.append(self._constraint(self.section, f"uses_all_of_{total}", formula))
+        return tuple(rule for rule in rules if rule)
 
-    def objectives(self) -> list[Objective]:
+    def objectives(self) -> tuple[Objective, ...]:
         """Columns to minimize or maximize."""
         section = self.section.section("objectives")
-        objectives: list[Objective] = []
-        none: list[str] = []
         section.only(("minimize", "maximize"))
+        objectives: list[Objective] = []
         directions: tuple[Direction, ...] = ("minimize", "maximize")
         for direction in directions:
-            for name in section.value(direction, _name_list, none, required=False):
-                name = WITH_UNIT.get(name, name)
-                known = {**self.priced, **self.scope}
-                if name not in known or known[name].words:
-                    numbers = [n for n in known if n not in WITH_UNIT and not known[n].words]
-                    section.mistake(direction, f"{name}: no column of this name{suggestion(name, numbers)}; "
-                                               "a formula is named under 'derived'")  # fmt: skip
-                    continue
-                self.used.add(name)
-                if any(name == objective.name for objective in objectives):
+            for written in section.value(direction, _name_list, list[str](), required=False):
+                name = WITH_UNIT.get(written, written)
+                objective = self._objective(section, name, direction)
+                if objective and any(name == other.name for other in objectives):
                     section.mistake(direction, f"{name}: given twice")
-                formula = Expression.parse(name).compiled(known)
-                objectives.append(Objective(name, direction, unit_name(known[name].dimension), name, formula))
+                elif objective:
+                    objectives.append(objective)
         if not objectives and "objectives" in self.section:
             self.section.mistake("objectives", "expected at least one, such as minimize: [step_time]")
-        return objectives
+        return tuple(objectives)
 
-    def check_use(self, parameters: tuple[Parameter, ...], given: Mapping[str, float],
-                  quantities: Mapping[str, str]) -> None:  # fmt: skip
+    def _objective(self, section: Section, name: str, direction: Direction) -> Objective | None:
+        known = self.names.all()
+        if name not in known or known[name].words:
+            columns = [n for n in known if n not in WITH_UNIT and not known[n].words]
+            hint = suggestion(name, columns)
+            section.mistake(direction, f"{name}: no column of this name{hint}; 'derived' names formulas")
+            return None
+        self.names.used.add(name)
+        formula = Expression.parse(name).compiled(known)
+        return Objective(name, direction, unit_name(known[name].dimension), name, formula)
+
+    def check_use(self) -> None:
         """Note names that nothing reads: most likely misspelt."""
-        read = self.used | set(DESIGN_COLUMNS) | set(quantities) | set(MODEL_SETTINGS) | set(TOTALS)
-        known = sorted({*DESIGN_COLUMNS, *quantities, *TOTALS})
-        for kind, names in (("given", given), ("parameters", [p.name for p in parameters])):
-            for name in names:
-                if name not in read:
-                    close = difflib.get_close_matches(name, known, n=1)
-                    hint = f"; did you mean {close[0]!r}?" if close else ", and no formula uses it"
-                    self.section.source.mistake((kind, name), f"unknown {kind.removesuffix('s')}{hint}")
-        for name in self.derived:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-            if name not in read and close:
-                self.section.source.mistake(("derived", name), f"unknown column; did you mean {close[0]!r}?")
+        columns = {*DESIGN_COLUMNS, *self.names.quantities, *TOTALS}
+        read = self.names.used | columns | set(MODEL_SETTINGS)
+        for key, what, alike in (
+            ("given", "name", 0.6),
+            ("parameters", "parameter", 0.6),
+            ("derived", "column", 0.85),
+        ):
+            section = self.section.section(key, required=False)
+            for name in (name for name in section if name not in read):
+                close = difflib.get_close_matches(name, columns, n=1, cutoff=alike)
+                if close:
+                    section.mistake(name, f"unknown {what}; did you mean {close[0]!r}?")
+                elif key != "derived":
+                    section.mistake(name, f"unknown {what}, and no formula uses it")
 
 
 def _unit_of(written: Any) -> str:
@@ -374,14 +267,14 @@ def _unit_of(written: Any) -> str:
 
 
 def _check_options(parameter: Parameter) -> None:
-    """Counts are whole and positive; quantities are not negative."""
+    """Refuse counts that are not whole and positive, and quantities that are negative."""
     options = parameter.options
-    values = [parameter.low or 0.0, parameter.high or 0.0] if options is None else options.tolist()
-    for value in values:
-        if parameter.name in COUNTS and not (value >= 1 and float(value).is_integer()):
+    count = parameter.name in COUNTS
+    if options is None and count and not parameter.integer:
+        raise ValueError("expected whole numbers: add kind: integer")
+    for value in [parameter.low or 0.0, parameter.high or 0.0] if options is None else options.tolist():
+        if count and not (value >= 1 and float(value).is_integer()):
             raise ValueError(f"{value:g}: expected whole numbers of at least 1")
-        if parameter.name in COUNTS and options is None and not parameter.integer:
-            raise ValueError("expected whole numbers: add kind: integer")
         if value < 0:
             raise ValueError(f"{value:g}: expected no negative number")
 

@@ -100,17 +100,19 @@ class ScalarStep:
         for tier in self.tiers[:-1]:
             islands.append(min(max(math.ceil(group * stride / tier.size), 1), islands[-1]))
         islands.append(1)
-        time, launch, share = 0.0, 0.0, 1.0
+        passes = 2 if name == "all_reduce" else 1
+        latency, transfer, launch, leaving = 0.0, 0.0, 0.0, 1.0
         for tier, inner, outer in zip(self.tiers, islands[:-1], islands[1:], strict=True):
             n = inner / outer
-            passes = 2 if name == "all_reduce" else 1
-            steps, sent = passes * (n - 1), passes * (n - 1) / n
-            if name == "all_reduce" and tier.in_switch and n > 1:
-                steps, sent = 2, (n + 1) / n
-            time += steps * tier.latency + sent * share * message / (tier.bandwidth * tier.efficiency)
+            still_leaving = outer / group if outer > 1 else 0.0
+            steps, sent = passes * (n - 1), passes * (group - 1) / group * (leaving - still_leaving)
+            if name == "all_reduce" and tier.in_switch:
+                steps, sent = (2, (n + 1) / n * inner / group) if n > 1 else (0, 0.0)
+            latency += steps * tier.latency
+            transfer = max(transfer, sent * message / (tier.bandwidth * tier.efficiency))
             launch = max(launch, tier.launch if n > 1 else 0.0)
-            share /= n
-        return time + launch
+            leaving = still_leaving
+        return latency + transfer + launch
 
     def tensor_parallel(self, name: str, hidden: float = 0.0) -> float:
         message = self.tokens * self.model.hidden_size * W

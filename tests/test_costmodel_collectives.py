@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.collectives import RING, collective, members_per_tier, send_recv
+from costmodel.collectives import RING, collective, islands_per_tier, send_recv
 from costmodel.pipeline import bubble_time, stage_layers
 
 ONE = np.ones(1)
@@ -58,32 +58,38 @@ def test_switches_that_reduce_move_each_message_once(toy_system):
 
 
 @pytest.mark.parametrize(
-    ("group", "stride", "members"),
+    ("group", "stride", "nodes"),
     [
-        (4, 1, (4, 1)),  # fills one node of four
-        (8, 1, (4, 2)),  # fills two
-        (8, 2, (2, 4)),  # every other rank: two in each of four nodes
-        (8, 4, (1, 8)),  # one in each of eight
-        (6, 1, (3, 2)),  # a node and a half, taken as three in each of two
-        (3, 64, (1, 3)),
+        (4, 1, 1),  # fills one node of four
+        (8, 1, 2),  # fills two
+        (8, 2, 4),  # every other rank: two in each of four nodes
+        (8, 4, 8),  # one in each of eight
+        (6, 1, 2),  # a node and a half, taken as three in each of two
+        (3, 64, 3),
     ],
 )
-def test_groups_are_placed_node_after_node(group, stride, members, toy_system):
-    placed = members_per_tier(group * ONE, stride * ONE, toy_system.network)
-    assert [m.item() for m in placed] == list(members)
+def test_groups_are_placed_node_after_node(group, stride, nodes, toy_system):
+    islands = islands_per_tier(group * ONE, stride * ONE, toy_system.network)
+    assert [count.item() for count in islands] == [group, nodes, 1]
 
 
-def test_hierarchy_sends_what_a_flat_ring_sends(toy_system):
-    """Reduce-scatter inside, all-reduce across, gather inside: 2 (n-1)/n of the message in all."""
-    for group, stride in ((12, 1), (8, 2), (64, 1)):
-        cost = collective(
-            "all_reduce",
-            1e9 * ONE,
-            group * ONE,
-            stride=stride * ONE,
-            network=without_switches(toy_system).network,
-        )
-        assert sum(cost.bytes_sent).item() == pytest.approx(2 * (group - 1) / group * 1e9)
+@pytest.mark.parametrize(
+    ("group", "stride", "nodes"), [(4, 1, 0), (12, 1, 3), (8, 2, 4), (5, 8, 5), (64, 1, 16)]
+)
+def test_a_ring_leaves_each_node_once(group, stride, nodes, toy_system):
+    """Every rank sends 2 (n-1)/n of the message; of n hops, one per node goes over the fabric."""
+    system = without_switches(toy_system)
+    cost = collective("all_reduce", 1e9 * ONE, group * ONE, stride=stride * ONE, network=system.network)
+    inside, across = (sent.item() for sent in cost.bytes_sent)
+    assert inside + across == pytest.approx(2 * (group - 1) / group * 1e9)
+    assert across == pytest.approx((inside + across) * nodes / group)
+
+
+def test_the_slowest_tier_sets_the_pace_of_a_large_message(toy_system):
+    """Twelve ranks in three nodes: each fabric link carries a quarter of a ring's 2 (n-1)/n."""
+    fabric = toy_system.network[1]
+    wire = 2 * 11 / 12 * 1e10 / 4 / (fabric.bandwidth * fabric.efficiency)
+    assert time_of("all_reduce", 1e10, 12, toy_system) == pytest.approx(wire, rel=1e-3)
 
 
 def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):

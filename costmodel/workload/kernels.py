@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -32,6 +32,16 @@ class KernelTable:
 
     labels: tuple[Label, ...]
     count: FloatArray
+
+    def take_kernels(self, places: IntArray | slice) -> Self:
+        """The same table with some of its kernels."""
+        arrays = {f.name: getattr(self, f.name)[:, places] for f in fields(self) if f.name != "labels"}
+        labels = np.arange(len(self.labels))[places]
+        return replace(self, labels=tuple(self.labels[place] for place in labels), **arrays)
+
+    def present(self) -> Self:
+        """The table without the kernels that no design has."""
+        return self.take_kernels(np.flatnonzero((self.count > 0).any(axis=0)))
 
     def select(self, of_pass: str | None = None, part: str | None = None) -> IntArray:
         """Places of the kernels of one pass, or one part, or both."""

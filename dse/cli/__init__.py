@@ -1,0 +1,111 @@
+"""The `dse` command: parse, call one function, write."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+from dse.cli import catalogue, enumerate, evaluate, search, studies
+from dse.cli.options import HelpFormatter
+
+DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
+EXAMPLES = """\
+examples:
+  dse search --budget 500                       GPT-3 175B on 1,024 A100s: the Pareto front in seconds
+  dse search llama3_70b_512_h100 --set tp=8     another space, one parameter pinned
+  dse resume gpt3_175b_1024_a100 --budget 1000  go on tomorrow, from the database alone
+  dse pareto gpt3_175b_1024_a100 -o front.csv   the front as a table
+
+`dse COMMAND --help` explains a command."""
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments after ``dse``; those of the process by default.
+
+    Returns
+    -------
+    code : int
+        0 done; 1 a mistake in the input, or nothing feasible found; 130 interrupted. [-]
+    """
+    args = parser().parse_args(argv)
+    from costmodel.errors import DseError  # here, so that `dse --help` need not import NumPy
+
+    try:
+        with terminated_like_interrupted():
+            code = int(args.run(args))
+            sys.stdout.flush()
+            return code
+    except DseError as error:
+        for line in str(error).splitlines():
+            print(f"dse: {line}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt as interrupt:
+        print(f"dse: {interrupt or 'interrupted'}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader has seen enough; nothing is left to say at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = Parser(
+        prog="dse",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for group in (search, studies, evaluate, enumerate, catalogue):
+        group.register(commands)
+    return top
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that says which word was probably meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            from costmodel.errors import suggestion
+
+            known = list(map(str, action.choices))
+            raise argparse.ArgumentError(action, f"{value!r} is not one{suggestion(str(value), known)}")
+
+
+class Version(argparse.Action):
+    """Look the version up only when it is asked for: that takes as long as all the rest of start-up."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"dse {version('dse')}")
+        parser.exit()
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: what is stored stays whole."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

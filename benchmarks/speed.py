@@ -1,0 +1,116 @@
+"""Designs per second and seconds per search: `python benchmarks/speed.py`.
+
+Prices random layouts of GPT-3 175B in one process pinned to one thread: with the hardware fixed, and with
+six hardware quantities that differ in every row. Then runs `dse --help` and `dse search --budget 500` on a
+fresh SQLite database as whole processes, start-up included, and says where a search spends its time.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from costmodel import DesignPoints, load_model, load_system, step
+
+OPENED = ("cores", "clock", "dram_bandwidth", "sram_capacity", "l2_capacity", "node_bandwidth")
+
+
+def random_designs(points: int, rng: np.random.Generator) -> DesignPoints:
+    """Layouts drawn column by column; pricing does not ask whether they divide."""
+    return DesignPoints.of(
+        tp=rng.choice([1, 2, 4, 8], points),
+        pp=rng.choice([1, 2, 4, 8, 16, 32], points),
+        vpp=rng.choice([1, 2, 3, 6], points),
+        dp=rng.choice([4, 8, 16, 32], points),
+        micro_batch_size=rng.choice([1, 2, 4, 8], points),
+        gradient_accumulation_steps=rng.choice([8, 16, 32, 96], points),
+        sequence_parallel=rng.integers(0, 2, points),
+        recompute=rng.integers(0, 3, points),
+        distributed_optimizer=rng.integers(0, 2, points),
+    )
+
+
+def median_seconds(run: Callable[[], object], repeats: int) -> float:
+    """Median wall time of a call, after one that does not count. [s]"""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def pricing(points: int, repeats: int) -> None:
+    """Print designs per second of the cost model."""
+    rng = np.random.default_rng(0)
+    model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
+    designs = random_designs(points, rng)
+    opened = {name: system.quantities()[name] * rng.uniform(0.5, 2.0, points) for name in OPENED}
+    for what, machine in (
+        ("fixed hardware", system),
+        ("hardware varying in every row", system.with_quantities(opened)),
+    ):
+        seconds = median_seconds(lambda machine=machine: step(model, machine, designs), repeats)
+        print(f"{what:32s} {points / seconds:12,.0f} designs/s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{'peak memory of this process':32s} {peak:12,.0f} MiB for {points:,} designs")
+
+
+def commands(repeats: int) -> None:
+    """Print seconds of whole processes, and where a search spends its own."""
+    dse = [sys.executable, "-m", "dse"]
+    print(f"{'dse --help':32s} {median_seconds(lambda: run([*dse, '--help']), repeats):12.2f} s")
+
+    def fresh_search() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run([*dse, "search", "--budget", "500"], folder)
+
+    print(f"{'dse search --budget 500':32s} {median_seconds(fresh_search, repeats):12.2f} s")
+
+
+def run(command: Sequence[str], folder: str | Path | None = None) -> None:
+    """Run a command quietly."""
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def search_parts() -> None:
+    """Print how a search in this process divides its time, imports left out."""
+    from dse import Space, Study
+
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        study = Study.open(Space.load("gpt3_175b_1024_a100"), storage=f"sqlite:///{folder}/dse.db")
+        outcome = study.run(500)
+        whole = time.perf_counter() - start
+    parts = {**outcome.seconds, "the rest": whole - sum(outcome.seconds.values())}
+    print("of which " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--points", type=int, default=200_000, help="designs to price (default 200,000)")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="timed repetitions, of which the median counts"
+    )
+    args = parser.parse_args()
+    pricing(args.points, args.repeats)
+    commands(args.repeats)
+    search_parts()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dse.space import Space
+
+Commands = argparse._SubParsersAction
+
+#: What `dse search` searches when it is told nothing.
+DEFAULT_SPACE = "gpt3_175b_1024_a100"
+
+#: Trials of a study when nothing else is said.
+DEFAULT_BUDGET = 500
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Texts as they are written, in two columns."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+        self._action_max_length = 16  # argparse forgets that commands are indented
+
+
+def command(
+    commands: Commands[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    about: str,
+    examples: Sequence[str],
+) -> argparse.ArgumentParser:
+    """A command: what the list of commands says, what its own help says, and its examples."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=about,
+        epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """``--storage URL``."""
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="database of the studies: sqlite:///FILE or postgresql://USER@HOST/NAME "
+        "($DSE_STORAGE, else sqlite:///dse.db)",
+    )
+
+
+def add_space(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+    """``SPACE`` with ``--set`` and ``--objective``."""
+    optional = f" (default: {default})" if default else ""
+    parser.add_argument(
+        "space",
+        metavar="SPACE",
+        nargs="?" if default else None,
+        default=default,
+        help=f"name of a shipped space (`dse spaces`), or a YAML file{optional}",
+    )
+    add_changes(parser)
+
+
+def add_changes(parser: argparse.ArgumentParser) -> None:
+    """``--set`` and ``--objective``: what to change in a space."""
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=pin,
+        help="pin a parameter, or change what the space holds fixed; repeatable",
+    )
+    parser.add_argument(
+        "--objective",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="replace the objectives by this column of the breakdown, such as step_time or "
+        "maximize:tokens_per_second; repeatable",
+    )
+
+
+def changed_space(args: argparse.Namespace) -> Space:
+    """The space that `add_space` arguments describe.
+
+    Raises
+    ------
+    DseError
+        If it does not load, or cannot be changed so.
+    """
+    from dse.space import Space
+
+    space = Space.load(args.space)
+    if args.set:
+        space = space.pinned(dict(args.set))
+    return space.with_objectives(args.objective) if args.objective else space
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """``--jobs N``."""
+    parser.add_argument(
+        "--jobs", metavar="N", type=positive, default=1, help="threads that price designs (default: 1)"
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    return whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """A whole number of at least 0."""
+    return whole(text, 0)
+
+
+def whole(text: str, lowest: int) -> int:
+    """A whole number of at least `lowest`."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = lowest - 1
+    if number < lowest:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {lowest}")
+    return number
+
+
+def pin(text: str) -> tuple[str, str]:
+    """``tp=8`` -> ``("tp", "8")``."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, such as tp=8")
+    return name, value

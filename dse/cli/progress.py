@@ -1,0 +1,89 @@
+"""How far a search is: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from dse.search import Progress
+    from dse.space import Space
+
+#: Least time between two plain lines. [s]
+LINE_INTERVAL = 1.0
+
+
+@contextmanager
+def progress_of(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+    """A function that shows where a search of `space` stands.
+
+    Parameters
+    ----------
+    space : Space
+        What is searched; its objectives say the units.
+    stream : text file
+        Where to show it: standard error.
+    """
+    if stream.isatty():
+        with bar(space, stream) as update:
+            yield update
+    else:
+        yield lines(space, stream)
+
+
+def state(space: Space, progress: Progress) -> str:
+    """Infeasible count and best values, in words."""
+    from costmodel.formats.quantity import readable
+
+    best = [
+        f"best {objective.name} {readable(progress.best[objective.key], objective.unit)}"
+        for objective in space.objectives
+        if objective.key in progress.best
+    ]
+    return ", ".join([f"{progress.infeasible} infeasible", *best])
+
+
+def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
+    """One plain line per `LINE_INTERVAL`, and one at the end."""
+    last = -LINE_INTERVAL
+
+    def update(progress: Progress) -> None:
+        nonlocal last
+        if progress.complete < progress.budget and monotonic() - last < LINE_INTERVAL:
+            return
+        last = monotonic()
+        print(
+            f"{progress.complete}/{progress.budget} trials, {state(space, progress)}", file=stream, flush=True
+        )
+
+    return update
+
+
+@contextmanager
+def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+    """A progress bar that disappears when it is done."""
+    import rich.progress as rich
+    from rich.console import Console
+
+    shown = rich.Progress(
+        rich.BarColumn(bar_width=20),
+        rich.MofNCompleteColumn(),
+        rich.TextColumn("{task.description}", markup=False),
+        rich.TimeElapsedColumn(),
+        console=Console(file=stream),
+        transient=True,
+    )
+    with shown:
+        task = shown.add_task("starting", total=None)
+
+        def update(progress: Progress) -> None:
+            shown.update(
+                task,
+                completed=progress.complete,
+                total=progress.budget,
+                description=state(space, progress),
+            )
+
+        yield update

@@ -1,0 +1,192 @@
+"""`dse search` and `dse resume`: run a study up to a budget, then say what was found."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dse.cli.options import (
+    DEFAULT_BUDGET,
+    DEFAULT_SPACE,
+    Commands,
+    add_jobs,
+    add_space,
+    add_storage,
+    changed_space,
+    command,
+    natural,
+    positive,
+)
+
+if TYPE_CHECKING:
+    from dse.search import Outcome
+    from dse.study import Study
+
+
+def register(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add both commands."""
+    search = command(
+        commands,
+        "search",
+        run_search,
+        summary="search a space for the designs that nothing beats",
+        about="Search a space: run its study, or continue it, until it holds `budget` finished trials\n"
+        "in all. Then print the Pareto front, and what binds the fastest design.",
+        examples=[
+            "dse search --budget 500",
+            "dse search llama3_70b_512_h100 --set recompute=none --study no_recompute",
+            "dse search my_space.yaml --objective step_time --objective energy_per_step --out results",
+            "dse search --format json | jq '.front[0].params'",
+        ],
+    )
+    add_space(search, default=DEFAULT_SPACE)
+    search.add_argument("--study", metavar="NAME", help="name of the study (default: that of the space)")
+    search.add_argument(
+        "--sampler",
+        metavar="NAME",
+        help="what proposes designs: nsga2 (default), nsga3, tpe, gp or random; settled when a study starts",
+    )
+    search.add_argument(
+        "--seed",
+        metavar="N",
+        type=natural,
+        help="source of randomness: the same seed gives the same trials (default: 0)",
+    )
+    search.add_argument(
+        "--profile",
+        choices=["native"],
+        default="native",
+        help="rules of the cost model (default, and so far only: native)",
+    )
+    add_run(search)
+
+    resume = command(
+        commands,
+        "resume",
+        run_resume,
+        summary="continue a study",
+        about="Continue a study until it holds `budget` finished trials in all. The database is all it\n"
+        "needs: the space, its model and its system are stored in the study.",
+        examples=["dse resume gpt3_175b_1024_a100", "dse resume gpt3_175b_1024_a100 --budget 2000"],
+    )
+    resume.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    add_run(resume)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """What both commands take."""
+    parser.add_argument(
+        "--budget",
+        metavar="N",
+        type=positive,
+        default=DEFAULT_BUDGET,
+        help=f"finished trials in all, earlier runs included (default: {DEFAULT_BUDGET})",
+    )
+    add_jobs(parser)
+    add_storage(parser)
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="also write trials, front and hypervolume history there, as CSV and Parquet",
+    )
+    parser.add_argument(
+        "--format",
+        choices=["table", "json"],
+        default="table",
+        help="a report to read, or one JSON object (default: table)",
+    )
+
+
+def run_search(args: argparse.Namespace) -> int:
+    """Start or continue the study of a space."""
+    from dse.study import Study
+
+    space = changed_space(args)
+    prepare(args.out)
+    study = Study.open(space, args.study, storage=args.storage, seed=args.seed, sampler=args.sampler)
+    return run_study(study, args)
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Continue a study by its name."""
+    from dse.study import Study
+
+    study = Study.load(args.study, storage=args.storage)
+    prepare(args.out)
+    return run_study(study, args)
+
+
+def prepare(directory: Path | None) -> None:
+    """Find out before the search, not after it, that results cannot be written."""
+    if directory:
+        from dse.export import writable_directory
+
+        writable_directory(directory)
+
+
+def run_study(study: Study, args: argparse.Namespace) -> int:
+    """Search, report, write; 1 when nothing feasible was found."""
+    from dse.cli.progress import progress_of
+    from dse.report import nothing_feasible
+
+    try:
+        with progress_of(study.space, sys.stderr) as progress:
+            outcome = study.run(args.budget, jobs=args.jobs, progress=progress)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; every stored trial is kept, go on with: {resumption(study, args)}"
+        ) from None
+    warn(study, outcome, args)
+    table = study.table
+    report(study, args)
+    if args.out:
+        from dse.export import write_study
+
+        write_study(study, args.out)
+    if table.feasible.any():
+        return 0
+    print(f"dse: {nothing_feasible(study.space, table.records())}", file=sys.stderr)
+    return 1
+
+
+def resumption(study: Study, args: argparse.Namespace) -> str:
+    """The command that continues an interrupted study."""
+    storage = f" --storage {args.storage}" if args.storage else ""
+    return f"dse resume {study.name} --budget {args.budget}{storage}"
+
+
+def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
+    """What the user should know beside the results."""
+    if outcome.failed:
+        print(
+            f"dse: {outcome.failed} trials that another program left unfinished are marked as failed",
+            file=sys.stderr,
+        )
+    if outcome.exhausted:
+        print(
+            f"dse: all {outcome.complete} legal designs are evaluated, so the front is exact; "
+            f"the budget of {args.budget} is not used up",
+            file=sys.stderr,
+        )
+    elif not outcome.added:
+        print(
+            f"dse: study {study.name} holds {outcome.complete} finished trials already; "
+            "a larger --budget adds to them",
+            file=sys.stderr,
+        )
+
+
+def report(study: Study, args: argparse.Namespace) -> None:
+    """The results, to stdout."""
+    if args.format == "json":
+        from dse.export import json_text, study_record
+
+        print(json_text(study_record(study)))
+        return
+    from dse.report import study_report
+    from dse.text import show
+
+    show(sys.stdout, lambda width: study_report(study, width))

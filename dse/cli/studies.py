@@ -1,0 +1,121 @@
+"""`dse studies`, `dse pareto` and `dse trials`: what a database holds."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dse.cli.options import Commands, add_storage, command
+
+if TYPE_CHECKING:
+    from dse.export import Part
+    from dse.study import Study
+
+FORMATS = ("table", "csv", "json", "parquet")
+
+#: A table in a file leaves nothing out. [characters]
+FILE_WIDTH = 400
+
+
+def register(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the three commands."""
+    studies = command(
+        commands,
+        "studies",
+        run_studies,
+        summary="list the studies of a database",
+        about="List the studies of a database: their trials, and their best feasible values.",
+        examples=["dse studies", "dse studies --storage postgresql://me@host/dse --format json"],
+    )
+    studies.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
+    add_storage(studies)
+    for name, run, what in (
+        ("pareto", run_pareto, "print the Pareto front of a study"),
+        ("trials", run_trials, "print every finished trial of a study"),
+    ):
+        parser = command(
+            commands,
+            name,
+            run,
+            summary=what,
+            about=f"{what[0].upper()}{what[1:]}, with all that pricing says about them.",
+            examples=[f"dse {name} gpt3_175b_1024_a100", f"dse {name} gpt3_175b_1024_a100 -o {name}.csv"],
+        )
+        parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+        parser.add_argument(
+            "--format", choices=FORMATS, help="default: what the ending of FILE says, else table"
+        )
+        parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
+        add_storage(parser)
+
+
+def run_studies(args: argparse.Namespace) -> int:
+    """List the studies."""
+    from dse.study import studies
+
+    found = studies(args.storage)
+    if args.format == "json":
+        from dataclasses import asdict
+
+        from dse.export import json_text
+
+        print(json_text({"studies": [asdict(summary) for summary in found]}))
+    else:
+        from dse.report import studies_table
+        from dse.text import show
+
+        show(sys.stdout, lambda width: studies_table(found))
+    return 0
+
+
+def run_pareto(args: argparse.Namespace) -> int:
+    """Print the front; 1 when it is empty."""
+    from dse.report import nothing_feasible
+    from dse.study import Study
+
+    study = Study.load(args.study, storage=args.storage)
+    table = study.table
+    write(args, study, "front")
+    if table.feasible.any():
+        return 0
+    print(f"dse: {nothing_feasible(study.space, table.records())}", file=sys.stderr)
+    return 1
+
+
+def run_trials(args: argparse.Namespace) -> int:
+    """Print all finished trials."""
+    from dse.study import Study
+
+    write(args, Study.load(args.study, storage=args.storage), "trials")
+    return 0
+
+
+def write(args: argparse.Namespace, study: Study, part: Part) -> None:
+    """The front or the trials of a study, as `--format` and `-o` say."""
+    from dse.export import encoded, write_file
+    from dse.report import designs_report
+    from dse.text import plain_text, show
+
+    suffix = args.output.suffix.removeprefix(".") if args.output else ""
+    form = args.format or (suffix if suffix in FORMATS else "table")
+    if form != "table":
+        content = encoded(study, part, form)
+        write_file(args.output, content) if args.output else to_stdout(content, form)
+    elif args.output:
+        write_file(args.output, plain_text(designs_report(study, part, FILE_WIDTH), FILE_WIDTH).encode())
+    else:
+        show(sys.stdout, lambda width: designs_report(study, part, width))
+
+
+def to_stdout(content: bytes, form: str) -> None:
+    """A file's content for another program, or for a terminal if it is text."""
+    if form != "parquet":
+        sys.stdout.write(content.decode())
+        return
+    if sys.stdout.isatty():
+        from costmodel.errors import DseError
+
+        raise DseError("parquet is not for reading on a terminal; name a file with -o, or pipe it")
+    sys.stdout.buffer.write(content)
