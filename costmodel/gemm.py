@@ -38,7 +38,7 @@ class GemmCost:
     traffic: tuple[FloatArray, ...]  #: bytes read and written at each memory level, nearest first [B]
 
 
-def tile_edge(capacity: FloatArray, element_bytes: float) -> FloatArray:
+def tile_edge(capacity: FloatArray, element_bytes: FloatArray | float) -> FloatArray:
     """Edge of the largest power-of-two square tile of which three fit into a memory. [elements]
 
     Parameters
@@ -105,7 +105,9 @@ def reload_factors(
     return of_a, of_b, np.ones_like(of_b)
 
 
-def reload_orders(gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray | float) -> tuple[Reload, Reload]:
+def reload_orders(
+    gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray | float
+) -> tuple[Reload, Reload]:
     """What crosses into a memory tiled by `edge`, in either loop order.
 
     Parameters

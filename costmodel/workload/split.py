@@ -28,17 +28,17 @@ class Split:
     @property
     def is_cr(self) -> BoolArray:
         """Where the inner dimension is split."""
-        return self.kind == COLUMN_ROW
+        return np.equal(self.kind, COLUMN_ROW)
 
     @property
     def is_rc(self) -> BoolArray:
         """Where rows and columns are split."""
-        return self.kind == ROW_COLUMN
+        return np.equal(self.kind, ROW_COLUMN)
 
     @property
     def sharded(self) -> BoolArray:
         """Where there is a split at all."""
-        return self.kind != WHOLE
+        return np.not_equal(self.kind, WHOLE)
 
     @property
     def rows(self) -> FloatArray:

@@ -107,24 +107,20 @@ def kind_codes(words: object) -> FloatArray:
 
 
 def broken_guards(config: Configuration) -> dict[str, BoolArray]:
-    """Guard of the reference model -> where it is broken: shards that do not divide.
+    """Guards of the reference model -> where they are broken: shards that do not divide.
 
-    Keys name the part and say what would do.
+    Keys are the column, with a dot between part and dimension, and what is wrong with its value.
     """
     hidden, softmax = config.split("hidden"), config.split("softmax")
-    inputs, outputs = 2 * config.hidden_size, config.gate_size
-    a, b = hidden.dim1, hidden.dim2
-    cr, rc = hidden.is_cr, hidden.is_rc
-    by = np.where(softmax.is_rc, softmax.dim2, softmax.dim1)
+    inputs, outputs, size = 2 * config.hidden_size, config.gate_size, config.hidden_size
+    a, b, cr, rc = hidden.dim1, hidden.dim2, hidden.is_cr, hidden.is_rc
     return {
-        "hidden.dim1: a column-row split needs 2 or a multiple of 4": cr & (a != 2) & (a % 4 != 0),
+        "hidden.dim1: is neither 2 nor a multiple of 4": cr & (a != 2) & (a % 4 != 0),
         "hidden.dim1: does not divide 2 * hidden_size": cr & (inputs % a != 0),
-        "hidden.dim2: a row-column split needs 1, 2 or a multiple of gates": rc
-        & (b > 2)
-        & (b % config.gates != 0),
         "hidden.dim1: does not divide the batch of a data shard": rc & (config.shard_batch % a != 0),
+        "hidden.dim2: is neither 1, 2 nor a multiple of gates": rc & (b > 2) & (b % config.gates != 0),
         "hidden.dim2: does not divide gates * hidden_size": rc & (outputs % b != 0),
-        "softmax: does not divide hidden_size (column-row by dim1, row-column by dim2)": softmax.sharded
-        & (config.hidden_size % by != 0),
+        "softmax.dim1: does not divide hidden_size": softmax.is_cr & (size % softmax.dim1 != 0),
+        "softmax.dim2: does not divide hidden_size": softmax.is_rc & (size % softmax.dim2 != 0),
         "hlp: does not divide num_layers": config.num_layers % config.hlp != 0,
     }

@@ -26,9 +26,8 @@ class Footprint:
 
     def to(self, purpose: str) -> FloatArray:
         """A purpose, whichever part. [B]"""
-        embedding, hidden, softmax, projection = (self.bytes[part, purpose] for part in
-                                                  ("embedding", "hidden", "softmax", "projection"))  # fmt: skip
-        return embedding + hidden + softmax + projection
+        hidden_and_softmax = self.bytes["hidden", purpose] + self.bytes["softmax", purpose]
+        return hidden_and_softmax + self.bytes["projection", purpose] + self.bytes["embedding", purpose]
 
     @property
     def total(self) -> FloatArray:

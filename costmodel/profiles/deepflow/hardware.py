@@ -75,7 +75,9 @@ def hardware(config: Configuration) -> Hardware:
         l2_bandwidth=l2_bandwidth,
         l2_capacity=l2_capacity,
         shared_memory_capacity=shared_capacity,
-        link_bandwidth=np.where(links > 0, share("link") / (links * config.link_energy), 0.0),
+        link_bandwidth=np.where(
+            links > 0, affordable_rate(share("link") / np.maximum(links, 1.0), config.link_energy), 0.0
+        ),
         l2_tile=tile_edge(l2_capacity, config.element_bytes),
         shared_memory_tile=tile_edge(shared_capacity, config.element_bytes),
     )
@@ -89,9 +91,7 @@ def number_of_links(config: Configuration) -> FloatArray:
         by_kernel = by_kernel | (split.dim1 > 1) | (split.dim2 > 1)
     groups = (config.dp > 1) + 1.0 * (config.lp > 1) + by_kernel
     h1 = config.hidden_dim1
-    links = np.where(
-        groups < 3, groups * config.dp * h1, 3 * config.dp * h1 * config.lp
-    )
+    links = np.where(groups < 3, groups * config.dp * h1, 3 * config.dp * h1 * config.lp)
     return np.where(config.mesh > 0, links, 0.0)
 
 

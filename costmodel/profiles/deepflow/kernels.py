@@ -50,7 +50,7 @@ class GemmPrices:
 
     def traffic(self, level: str) -> FloatArray:
         """Bytes moved at "dram" or "l2" in the order that is run. [B]"""
-        direct, swapped = getattr(self, level)
+        direct, swapped = self.dram if level == "dram" else self.l2
         return np.where(self.swapped, swapped.traffic, direct.traffic)
 
 
@@ -147,8 +147,8 @@ def pointwise_prices(config: Configuration, machine: Hardware) -> dict[str, Kern
     rows = {  # split, launches, FLOP and bytes whole, FLOP and bytes split
         "Hidden_f": (hidden, LSTM_LAUNCHES, cell * (1 + 5 / 4 + 1), w * cell * (6 + 2 * 5 / 4),
                      4 * gates_here, 11 * w * gates_here),
-        "Hidden_b": (hidden, LSTM_LAUNCHES, batch * size * 3.25 + weights, w * batch * size * 8.5 + 3 * weights,
-                     4 * gates_here, 11 * w * gates_here),
+        "Hidden_b": (hidden, LSTM_LAUNCHES, batch * size * 3.25 + weights,
+                     w * batch * size * 8.5 + 3 * weights, 4 * gates_here, 11 * w * gates_here),
         "Softmax_f": (softmax, SOFTMAX_LAUNCHES, forward_softmax, w * logits * 7,
                       forward_softmax, 7 * w * logits_here),
         "Softmax_b": (softmax, SOFTMAX_LAUNCHES, 5 * logits, w * logits * 11,
