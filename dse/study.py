@@ -13,11 +13,9 @@ import numpy as np
 import optuna
 import yaml
 from optuna.trial import TrialState
-from sqlalchemy.engine import make_url
-from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
-from dse.database import storage_url
+from dse.database import optuna_url, storage_url
 from dse.evaluate import evaluate
 from dse.history import Plan, is_feasible
 from dse.hypervolume import Box
@@ -221,13 +219,10 @@ class Study:
     @cached_property
     def optuna(self) -> optuna.Study:
         """The same study in Optuna's hands, for its plots, importances and dashboards."""
-        url = make_url(self.storage)
-        if url.get_backend_name().startswith("postgres"):
-            url = url.set(drivername="postgresql+psycopg")
+        from sqlalchemy.pool import NullPool
+
         # Optuna never closes its connections; without a pool it holds none between calls.
-        storage = optuna.storages.RDBStorage(
-            url.render_as_string(hide_password=False), engine_kwargs={"poolclass": NullPool}
-        )
+        storage = optuna.storages.RDBStorage(optuna_url(self.storage), engine_kwargs={"poolclass": NullPool})
         return optuna.load_study(study_name=self.name, storage=storage)
 
 
