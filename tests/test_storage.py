@@ -10,13 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
+import pandas as pd
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
+from dse.space import Space
 from dse.storage import REVISION, Store
+from dse.study import Study
 
 DISTRIBUTIONS = {
     "tp": CategoricalDistribution((1, 2, 4)),
@@ -298,6 +301,17 @@ def test_postgresql_holds_the_same(postgresql):
     )
     assert plain.get_trials() == ours
     assert json.loads(json.dumps(plain.user_attrs)) == {"a": [1, 2]}
+
+
+def test_a_search_on_postgresql_finds_what_it_finds_on_sqlite(postgresql, url):
+    space = Space.load(Path(__file__).parent / "data" / "small_space.yaml")
+    tables = []
+    for storage in (postgresql, url):
+        study = Study.create(space, "search", storage=storage)
+        for budget in (30, 70):
+            study.run(budget)
+        tables.append(study.trials().drop(columns="completed"))
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
 def test_a_missing_database_on_a_postgresql_server(postgresql):
