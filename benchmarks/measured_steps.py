@@ -27,6 +27,13 @@ SYSTEMS: dict[tuple[str, str], tuple[str, dict[str, float]]] = {
 }
 
 
+def read_measured(path: Path) -> pd.DataFrame:
+    """The training steps of a table of measurements, empty cells filled with what they mean."""
+    table = pd.read_csv(path, low_memory=False)
+    blank = {"inter_node": "", "opt_shard": "none", "kv_heads": 0, "vpp": 1, "seq_par": 0}
+    return table[table.row_type == "train_step"].fillna(blank)
+
+
 def model_of(row: pd.Series) -> ModelShape:
     """The model of a row: GPT, or Llama-like where the MLP is gated."""
     gated = bool(row.gated)
@@ -102,12 +109,9 @@ def main() -> None:
     parser.add_argument("measured", type=Path, help="table of measured runs, CSV")
     parser.add_argument("datasets", nargs="*", default=DATASETS, help="data sets to compare")
     args = parser.parse_args()
-    measured = pd.read_csv(args.measured)
-    text = measured.select_dtypes("object").columns.union(measured.select_dtypes("str").columns)
-    measured[text] = measured[text].fillna("")
+    measured = read_measured(args.measured)
     for dataset in args.datasets:
-        rows = measured[(measured.dataset == dataset) & (measured.row_type == "train_step")]
-        table = predicted(rows.fillna({"kv_heads": 0, "vpp": 1, "seq_par": 0}))
+        table = predicted(measured[measured.dataset == dataset])
         columns = [
             "model",
             "tp",

@@ -10,8 +10,12 @@ class DseError(Exception):
     """A mistake in the user's input or surroundings, told in one line (or one line per mistake)."""
 
 
+#: Most words that a message lists.
+MOST_LISTED = 24
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'tp'?"`` when a known word is close, else the words that would do.
+    """``"; did you mean 'tp'?"`` when a known word is close, else the words that would do, if few.
 
     >>> suggestion("mirco_batch_size", ["tp", "micro_batch_size"])
     "; did you mean 'micro_batch_size'?"
@@ -22,4 +26,4 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else ""
+    return f"; known: {', '.join(known)}" if 0 < len(known) <= MOST_LISTED else ""

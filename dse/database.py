@@ -1,19 +1,15 @@
-"""Connections to a study's database, and its failures told in one line each."""
+"""A connection to SQLite or PostgreSQL, plain SQL on it, and its failures told in one line each."""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
-from urllib.parse import quote
-
-import sqlalchemy
-from sqlalchemy import event, exc
-from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.pool import StaticPool
+from typing import Any, Literal
+from urllib.parse import parse_qs, quote
 
 from costmodel.errors import DseError
 
@@ -71,54 +67,147 @@ def storage_url(url: str | None = None) -> str:
     return url or os.environ.get("DSE_STORAGE") or DEFAULT_URL
 
 
-def connect(url: str, mode: Mode) -> Engine:
-    """An engine for an SQLite or PostgreSQL URL, ready to use.
+def is_postgresql(url: str) -> bool:
+    """Whether a URL names a PostgreSQL database: ``postgresql://``, or ``postgres://`` as some write it."""
+    return re.match(r"postgres(ql)?(\+psycopg)?://", url) is not None
+
+
+def optuna_url(url: str) -> str:
+    """The URL as Optuna takes it, which must name the driver."""
+    return f"postgresql+psycopg://{url.partition('://')[2]}" if is_postgresql(url) else url
+
+
+def shown(url: str) -> str:
+    """The URL as messages show it, without its password.
+
+    >>> shown("postgresql://me:secret@host/dse")
+    'postgresql://me:***@host/dse'
+    """
+    return re.sub(r"(://[^:/@]*):[^/@]*@", r"\1:***@", url)
+
+
+class Database:
+    """One connection. Parameters of statements are written ``:name``.
+
+    Parameters
+    ----------
+    url : str
+        ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``.
+    mode : Mode
+        What may be done with it; only "create" brings an SQLite file into being.
 
     Raises
     ------
     DseError
-        For a URL of another kind, a missing driver, or a database that is not there.
+        In every method, for whatever the driver complains about; here also for a URL of another kind.
     """
-    try:
-        parsed = make_url(url)
-    except exc.ArgumentError:
-        raise DseError(f"storage {url!r}: not a database URL, such as {DEFAULT_URL}") from None
-    backend = parsed.get_backend_name()
-    if backend == "sqlite":
-        return sqlite_engine(parsed, mode)
-    if backend in ("postgresql", "postgres"):
-        return postgresql_engine(parsed)
-    raise DseError(f"storage {shown(parsed)}: expected sqlite:///FILE or postgresql://USER@HOST/NAME")
 
+    def __init__(self, url: str, mode: Mode) -> None:
+        self.where = shown(url)
+        self.is_sqlite = re.match(r"sqlite(\+pysqlite)?://", url) is not None
+        self._driver_error: type[Exception] = sqlite3.Error
+        self._connection: Any
+        if self.is_sqlite:
+            self._connection = self._sqlite(url, mode)
+        elif is_postgresql(url):
+            self._connection = self._postgresql(url)
+        elif "://" in url:
+            raise DseError(f"storage {self.where}: expected sqlite:///FILE or postgresql://USER@HOST/NAME")
+        else:
+            raise DseError(f"storage {url!r}: not a database URL, such as {DEFAULT_URL}")
 
-def sqlite_engine(url: URL, mode: Mode) -> Engine:
-    """One connection to an SQLite file, which only mode ``create`` brings into being."""
-    if not url.database or url.database == ":memory:":
-        raise DseError(f"storage {url}: a study in memory cannot be resumed; name a file: {DEFAULT_URL}")
-    path = Path(url.database)
-    if not path.parent.is_dir():
-        raise DseError(f"storage {url}: no folder {str(path.parent)!r}; create it first")
-    if mode != "create" and not path.exists():
-        raise DseError(f"storage {url}: no database there; `dse search` starts one")
-    patience = float(str(url.query.get("timeout", PATIENCE)))
-    access = sqlite_access(path, mode)
+    def _sqlite(self, url: str, mode: Mode) -> sqlite3.Connection:
+        name, _, query = url.partition("://")[2].partition("?")
+        name = name.removeprefix("/")
+        if name in ("", ":memory:"):
+            raise DseError(f"storage {url}: a study in memory cannot be resumed; name a file: {DEFAULT_URL}")
+        path = Path(name)
+        if not path.parent.is_dir():
+            raise DseError(f"storage {url}: no folder {str(path.parent)!r}; create it first")
+        if mode != "create" and not path.exists():
+            raise DseError(f"storage {url}: no database there; `dse search` starts one")
+        patience = float(parse_qs(query).get("timeout", [str(PATIENCE)])[0])
+        file = f"file:{quote(str(path))}?{sqlite_access(path, mode)}"
+        with self._failures_in_one_line():
+            connection = sqlite3.connect(file, uri=True, timeout=patience, isolation_level=None)
+            try:
+                for pragma in READING if mode == "read" else WRITING:
+                    connection.execute(f"PRAGMA {pragma}")
+            except sqlite3.Error:
+                connection.close()
+                raise
+        return connection
 
-    def connection() -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"file:{quote(str(path))}?{access}", uri=True, timeout=patience, isolation_level=None
+    def _postgresql(self, url: str) -> Any:
+        try:
+            import psycopg
+        except ImportError:
+            raise DseError(
+                f"storage {self.where}: needs a driver; install it: pip install 'dse[postgresql]'"
+            ) from None
+        self._driver_error = psycopg.Error
+        with self._failures_in_one_line():
+            return psycopg.connect(f"postgresql://{url.partition('://')[2]}", autocommit=True)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self, *, writes: bool = False) -> Iterator[None]:
+        """All statements of a block, or none of them; one that writes has its lock from the start."""
+        with self._failures_in_one_line():
+            self._connection.execute("BEGIN IMMEDIATE" if writes and self.is_sqlite else "BEGIN")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        """Undo an open transaction; SQLite has already done so after some failures."""
+        if not self.is_sqlite or self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """What a query finds."""
+        rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
+        return rows
+
+    def change(self, statement: str, **parameters: Any) -> int:
+        """Number of rows that a statement changed. [-]"""
+        return int(self._connection.execute(self._spelt(statement), parameters).rowcount)
+
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows, which all have the same columns."""
+        columns = ", ".join(f'"{name}"' for name in rows[0])
+        values = ", ".join(f":{name}" for name in rows[0])
+        statement = self._spelt(f"INSERT INTO {table} ({columns}) VALUES ({values})")
+        self._connection.cursor().executemany(statement, rows)
+
+    def has_table(self, name: str) -> bool:
+        """Whether there is a table of that name."""
+        catalogue = (
+            "sqlite_master WHERE type = 'table' AND name = :name"
+            if self.is_sqlite
+            else "information_schema.tables WHERE table_schema = current_schema() AND table_name = :name"
         )
+        return bool(self.rows(f"SELECT 1 FROM {catalogue}", name=name))
 
-    engine = sqlalchemy.create_engine("sqlite://", creator=connection, poolclass=StaticPool)
-    event.listen(engine, "begin", begin_sqlite)
-    try:
-        with failures_in_one_line(shown(url)), engine.connect() as opened:
-            driver = opened.connection.cursor()
-            for pragma in READING if mode == "read" else WRITING:
-                driver.execute(f"PRAGMA {pragma}")
-    except DseError:
-        engine.dispose()
-        raise
-    return engine
+    def _spelt(self, statement: str) -> str:
+        """A statement with its parameters as the driver wants them."""
+        return statement if self.is_sqlite else re.sub(r":(\w+)", r"%(\1)s", statement)
+
+    @contextmanager
+    def _failures_in_one_line(self) -> Iterator[None]:
+        """Turn what the driver raises into a `DseError` that says what would do."""
+        try:
+            yield
+        except self._driver_error as error:
+            message = str(error).strip() or type(error).__name__
+            meaning = next((told for signs, told in FAILURES if any(s in message for s in signs)), None)
+            raise DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}") from error
 
 
 def sqlite_access(path: Path, mode: Mode) -> str:
@@ -131,35 +220,3 @@ def sqlite_access(path: Path, mode: Mode) -> str:
         return "mode=rw"
     log = path.with_name(path.name + "-wal")
     return "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
-
-
-def begin_sqlite(connection: Connection) -> None:
-    """Start a transaction at once: the driver would wait for the first write, too late for a lock."""
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def postgresql_engine(url: URL) -> Engine:
-    """An engine that speaks to PostgreSQL through psycopg 3."""
-    try:
-        return sqlalchemy.create_engine(url.set(drivername="postgresql+psycopg"))
-    except ModuleNotFoundError:
-        raise DseError(
-            f"storage {shown(url)}: needs a driver; install it: pip install 'dse[postgresql]'"
-        ) from None
-
-
-def shown(url: URL) -> str:
-    """The URL as messages show it, without its password."""
-    return url.render_as_string(hide_password=True)
-
-
-@contextmanager
-def failures_in_one_line(where: str) -> Iterator[None]:
-    """Turn what a driver raises into a `DseError` that says what would do."""
-    try:
-        yield
-    except (exc.DBAPIError, sqlite3.Error) as error:
-        message = str(getattr(error, "orig", None) or error).strip()
-        meaning = next((told for signs, told in FAILURES if any(s in message for s in signs)), None)
-        raise DseError(f"storage {where}: {meaning or message.splitlines()[0]}") from error

@@ -235,7 +235,7 @@ class _Compiler:
         return comparison(sign, lambda v: compare(a(v), b(v)), a, b, self.agreed(node, left, right))
 
     def sides(self, left: ast.expr, right: ast.expr) -> tuple[bool, Compiled, Compiled]:
-        """Whether a comparison is of words, and its sides; a word stands for its code in the other side's column."""
+        """Whether a comparison is of words, and its sides; a word is its code in the column beside it."""
         for column, word in ((left, right), (right, left)):
             known = self.known.get(column.id) if isinstance(column, ast.Name) else None
             if known is None or not known.words:

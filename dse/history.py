@@ -48,14 +48,14 @@ class History:
     stored : StoredStudy
         The study, as the database holds it.
     trials : sequence of FrozenTrial
-        Every trial of it, in any state.
+        Every trial of it, in any state. Only those that dse priced count; other programs may add theirs.
     """
 
     def __init__(self, space: Space, plan: Plan, stored: StoredStudy, trials: Sequence[FrozenTrial]) -> None:
         self.space = space
         self.plan = plan
         self.rows = len(trials)  #: trials in the database, in any state
-        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        complete = [trial for trial in trials if is_priced(trial)]
         self.complete = len(complete)
         self.infeasible = sum(not is_feasible(trial) for trial in complete)
         self.stale = False  #: whether the database must be read again before the next batch
@@ -64,25 +64,19 @@ class History:
         for trial in complete:
             self._improve(trial)
         full = self.complete // plan.batch_size * plan.batch_size
-        self._tail = {self._key(trial) for trial in complete[full:] if self._is_ours(trial)}
+        self._tail = {self._key(trial) for trial in complete[full:]}
         self._storage = InMemoryStorage()
         with quiet():
             self._study = optuna.create_study(storage=self._storage, directions=list(stored.directions))
         self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
-        self._seen: set[Key] = set()
+        self._seen = {self._key(trial) for trial in complete[:full]}
         for trial in complete[:full]:
-            if self._is_ours(trial):
-                self._seen.add(self._key(trial))
-                self._storage.create_new_trial(self._study_id, lesson(trial))
+            self._storage.create_new_trial(self._study_id, lesson(trial))
         for key, value in stored.user_attrs.get(MEMORY, {}).items():
             self._storage.set_study_system_attr(self._study_id, key, value)
 
     def _key(self, trial: FrozenTrial | Trial) -> Key:
         return self.space.legal.key(trial.params)
-
-    def _is_ours(self, trial: FrozenTrial) -> bool:
-        """Whether a trial names the space's parameters; other programs may add what they like."""
-        return trial.params.keys() == {parameter.name for parameter in self.space.parameters}
 
     def _improve(self, trial: FrozenTrial) -> None:
         if is_feasible(trial):
@@ -129,10 +123,13 @@ class History:
         return finished
 
     def memory(self, added: int) -> dict[str, Any]:
-        """What the sampler remembers, as a study attribute to store with a batch that is now whole."""
+        """What the sampler remembers, as a study attribute to store with a batch that is now whole.
+
+        The newest entries are enough: the parents of a generation follow from those of the one before.
+        """
         attrs = self._storage.get_study_system_attrs(self._study_id)
         whole = (self.complete + added) % self.plan.batch_size == 0
-        return {MEMORY: dict(attrs)} if whole and attrs else {}
+        return {MEMORY: dict(list(attrs.items())[-2:])} if whole and attrs else {}
 
     def stored(self, finished: Sequence[FrozenTrial]) -> None:
         """Count trials that the database has accepted."""
@@ -143,6 +140,11 @@ class History:
         for trial in finished:
             self._seen.add(self._key(trial))
             self._improve(trial)
+
+
+def is_priced(trial: FrozenTrial) -> bool:
+    """Whether a trial is finished, and by dse: other programs may add trials, which say less."""
+    return trial.state == TrialState.COMPLETE and BREAKDOWN in trial.user_attrs
 
 
 def is_feasible(trial: FrozenTrial) -> bool:

@@ -354,7 +354,8 @@ def _options(parameter: Parameter) -> FloatArray:
 
 def _place(parameter: Parameter, value: Value) -> int:
     """Place of the option nearest to a value."""
-    return int(np.argmin(np.abs(_options(parameter) - parameter.code(value))))
+    place = parameter.places.get(value)
+    return int(np.argmin(np.abs(_options(parameter) - parameter.code(value)))) if place is None else place
 
 
 def _within(parameter: Parameter, value: float) -> float:

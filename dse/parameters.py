@@ -61,6 +61,12 @@ class Parameter:
             return None
         return self.low + self.step * np.arange(np.floor((self.high - self.low) / self.step + 1e-9) + 1)
 
+    @cached_property
+    def places(self) -> dict[Value, int]:
+        """Value -> place among the options."""
+        options = self.options
+        return {} if options is None else {self.value(code): n for n, code in enumerate(options.tolist())}
+
     def code(self, value: Value) -> float:
         """A value as the column holds it: a word's place, 0 or 1 for a boolean, else the number. [unit]"""
         if not isinstance(value, str):
@@ -181,8 +187,8 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
     if not isinstance(written, list) or not written:
         raise ValueError(f"{written!r}: expected options, such as [1, 2, 4], or {{from: 1, to: 8}}")
     unit = unit or _unit_of(written[0])
-    words = CHOICES.get(name, ()) or tuple(str(w) for w in written if _is_word(w))
     boolean = name in SWITCHES or isinstance(written[0], bool)
+    words = CHOICES.get(name) or tuple(str(w) for w in written if _is_word(w) and not boolean)
     return _listed(Parameter(name, unit, tuple(written_value(w, unit, words, boolean) for w in written)))
 
 

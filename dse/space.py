@@ -125,35 +125,41 @@ class Space(Definition):
         return [rule for rule in self.rules if not np.all(rule.formula(values))]
 
     def pinned(self, pins: Mapping[str, Any]) -> Self:
-        """The space with some names held fixed: parameters, given values, design columns, system quantities.
+        """The space with some names held fixed: parameters, given values, design columns, quantities.
+
+        A text is read as a file's would be, with its unit; a number is in SI units.
 
         Raises
         ------
         DseError
             If a name is unknown or a value impossible, saying what would be possible.
         """
-        parameters = dict(self.data["parameters"])
-        given = dict(self.data.get("given") or {})
-        for name, written in pins.items():
-            value = scalar(written) if isinstance(written, str) else written
-            if name in self.by_name:
-                parameters[name] = [self.by_name[name].accepted(self._text(name, value))]
-                parameters[name] = [self._text(name, parameters[name][0])]
-            else:
-                self._check_given(name)
-                given[name] = self._text(name, value)
-        space = self._changed({**self.data, "given": given, "parameters": parameters})
+        space = self._with(pins)
         if space.legal.count == 0:
             raise DseError(self._why_impossible(space, pins))
         return space
 
-    def _text(self, name: str, value: Any) -> Any:
-        """A value as a file writes it: a bare number of a physical quantity is in SI units."""
+    def _with(self, pins: Mapping[str, Any]) -> Self:
+        """The space with some names held fixed, whether or not that leaves a design."""
+        parameters = dict(self.data["parameters"])
+        given = dict(self.data.get("given") or {})
+        for name, written in pins.items():
+            if name in self.by_name:
+                accepted = self.by_name[name].accepted(self._in_file(name, written))
+                parameters[name] = [self._in_file(name, accepted)]
+            else:
+                self._check_given(name)
+                given[name] = self._in_file(name, written)
+        return self._changed({**self.data, "given": given, "parameters": parameters})
+
+    def _in_file(self, name: str, value: Any) -> Any:
+        """A value as a file has it: a text carries its unit, a number of a quantity is in SI units."""
         unit = self.by_name[name].unit if name in self.by_name else "-"
         if name not in self.by_name and name in self.names:
             unit = unit_name(self.names[name].dimension)
-        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        return f"{float(value)!r} {unit}" if number and unit != "-" else value
+        if isinstance(value, str):
+            return scalar(value) if unit == "-" else value
+        return value if unit == "-" or isinstance(value, bool) else f"{float(value)!r} {unit}"
 
     def _check_given(self, name: str) -> None:
         """Refuse a name that cannot be held fixed."""
@@ -167,20 +173,18 @@ class Space(Definition):
         return next(f"{name}: {d.expression}" for d in self.derived if d.name == name)
 
     def _why_impossible(self, space: Self, pins: Mapping[str, Any]) -> str:
-        """Which rules the pins break, and what the first of them could be beside the others."""
+        """Which rules the pins break together, and what one of them could be instead."""
         shown = " ".join(f"{name}={value}" for name, value in pins.items())
-        blocked = space.legal.blocking()
-        reasons = "; ".join(f"{name} ({text})" for name, text in blocked) or "no design keeps all rules"
+        reasons = "; ".join(f"{name} ({text})" for name, text in space.legal.blocking())
         message = f"space {self.name}: no legal design with {shown}: breaks {reasons}"
-        name = next((name for name in pins if name in self.by_name), None)
-        if name is None:
-            return message
-        others = {key: value for key, value in pins.items() if key != name}
-        try:
-            possible = self.pinned(others).legal.values_of(name)
-        except DseError:
-            return message
-        return f"{message}; {name} can be {', '.join(self.by_name[name].shown(v) for v in possible)}"
+        mine = [name for name in pins if name in self.by_name]
+        beside = [(name, {key: pins[key] for key in pins if key != name}) for name in mine]
+        for name, others in (*beside, *((name, {}) for name in mine)):
+            possible = self._with(others).legal.values_of(name)
+            if possible and (space.by_name[name].choices or possible)[0] not in possible:
+                options = ", ".join(self.by_name[name].shown(value) for value in possible)
+                return f"{message}; {name} can be {options}{' beside the others' if others else ''}"
+        return message
 
     def with_objectives(self, objectives: Iterable[str]) -> Self:
         """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.

@@ -9,45 +9,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Self
 
 import optuna
 from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
-from optuna.storages._rdb import models
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import Column, MetaData, String, Table, func, insert, inspect, select, update
-from sqlalchemy.engine import Connection, make_url
 
 from costmodel.errors import DseError, suggestion
-from dse.database import Mode, connect, failures_in_one_line, shown
+from dse.database import Database, Mode, optuna_url
 from dse.objectives import Direction
-
-TABLES: Mapping[str, Table] = models.BaseModel.metadata.tables
-STUDIES = TABLES["studies"]
-DIRECTIONS = TABLES["study_directions"]
-STUDY_USER_ATTRS = TABLES["study_user_attributes"]
-STUDY_SYSTEM_ATTRS = TABLES["study_system_attributes"]
-TRIALS = TABLES["trials"]
-PARAMS = TABLES["trial_params"]
-VALUES = TABLES["trial_values"]
-USER_ATTRS = TABLES["trial_user_attributes"]
-SYSTEM_ATTRS = TABLES["trial_system_attributes"]
-VERSION_INFO = TABLES["version_info"]
 
 #: Revision of Optuna's tables that this module reads and writes; unchanged from Optuna 3.2 to 5.
 REVISION = "v3.2.0.a"
-REVISION_TABLE = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
+TABLES = Path(__file__).with_name("optuna_tables.sql")
 
-
-DIRECTION_NAMES: Mapping[StudyDirection, Direction] = {
-    StudyDirection.MINIMIZE: "minimize",
-    StudyDirection.MAXIMIZE: "maximize",
-}
+#: Infinite values are stored by name, without a number.
+INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf")}
 
 
 @dataclass(frozen=True)
@@ -71,28 +53,24 @@ class Store:
     """
 
     def __init__(self, url: str, mode: Mode) -> None:
-        self.url = url
-        self.engine = connect(url, mode)
-        self.where = shown(make_url(url))
+        self.database = Database(url, mode)
+        self.where = self.database.where
         try:
-            with failures_in_one_line(self.where):
-                if mode == "create":
-                    with self._writing() as connection:
-                        set_up(connection)
-                with self.engine.begin() as connection:
-                    self._has_tables = self._checked(connection)
+            if mode == "create":
+                set_up(self.database, url)
+            with self.database.transaction():
+                self._has_tables = self._checked()
         except DseError:
             self.close()
             raise
 
-    def _checked(self, connection: Connection) -> bool:
+    def _checked(self) -> bool:
         """Whether Optuna's tables are there; those of another revision are refused."""
-        tables = inspect(connection).get_table_names()
-        if STUDIES.name not in tables:
+        if not self.database.has_table("studies"):
             return False
-        revision = (
-            connection.scalar(select(REVISION_TABLE.c.version_num)) if REVISION_TABLE.name in tables else None
-        )
+        revision = None
+        if self.database.has_table("alembic_version"):
+            [(revision,)] = self.database.rows("SELECT version_num FROM alembic_version")
         if revision != REVISION:
             raise DseError(
                 f"storage {self.where}: tables of another Optuna (revision {revision}, not {REVISION}); "
@@ -108,38 +86,43 @@ class Store:
 
     def close(self) -> None:
         """Let go of the database."""
-        self.engine.dispose()
+        self.database.close()
 
     def names(self) -> list[str]:
         """Names of the studies, oldest first."""
         if not self._has_tables:
             return []
-        with failures_in_one_line(self.where), self.engine.begin() as connection:
-            query = select(STUDIES.c.study_name).order_by(STUDIES.c.study_id)
-            return list(connection.scalars(query))
+        with self.database.transaction():
+            return [
+                name for (name,) in self.database.rows("SELECT study_name FROM studies ORDER BY study_id")
+            ]
 
     def find(self, name: str) -> StoredStudy | None:
         """The study of that name, if there is one."""
         if not self._has_tables:
             return None
-        with failures_in_one_line(self.where), self.engine.begin() as connection:
-            study_id = connection.scalar(select(STUDIES.c.study_id).where(STUDIES.c.study_name == name))
+        rows = self.database.rows
+        with self.database.transaction():
+            study_id = self._study_id(name)
             if study_id is None:
                 return None
-            query = (
-                select(DIRECTIONS.c.direction)
-                .where(DIRECTIONS.c.study_id == study_id)
-                .order_by(DIRECTIONS.c.objective)
-            )
-            directions = tuple(DIRECTION_NAMES[direction] for direction in connection.scalars(query))
+            query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
+            directions = tuple(direction.lower() for (direction,) in rows(query, study_id=study_id))
             user_attrs, system_attrs = (
-                {key: json.loads(text) for key, text in connection.execute(query)}
-                for query in (
-                    select(table.c.key, table.c.value_json).where(table.c.study_id == study_id)
-                    for table in (STUDY_USER_ATTRS, STUDY_SYSTEM_ATTRS)
-                )
+                {
+                    key: json.loads(text)
+                    for key, text in rows(
+                        f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id',
+                        study_id=study_id,
+                    )
+                }
+                for kind in ("user", "system")
             )
         return StoredStudy(study_id, name, directions, user_attrs, system_attrs)
+
+    def _study_id(self, name: str) -> int | None:
+        found = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
+        return found[0][0] if found else None
 
     def study(self, name: str) -> StoredStudy:
         """The study of that name; without it, a `DseError` that suggests another."""
@@ -153,37 +136,49 @@ class Store:
     def create_study(
         self,
         name: str,
-        directions: Sequence[str],
+        directions: Sequence[Direction],
         *,
         user_attrs: Mapping[str, Any],
         metric_names: Sequence[str],
     ) -> StoredStudy:
         """Store a study with its attributes; one that is already there stays as it is."""
-        with failures_in_one_line(self.where), self._writing() as connection:
-            if connection.scalar(select(STUDIES.c.study_id).where(STUDIES.c.study_name == name)) is None:
-                connection.execute(insert(STUDIES).values(study_name=name))
-                study_id = connection.scalar(select(STUDIES.c.study_id).where(STUDIES.c.study_name == name))
+        with self.database.transaction(writes=True):
+            # Of two processes that get here together, the second finds the study of the first.
+            insert = "INSERT INTO studies (study_name) VALUES (:name) ON CONFLICT DO NOTHING"
+            if self.database.change(insert, name=name):
+                study_id = self._study_id(name)
                 rows = [
-                    {"study_id": study_id, "objective": i, "direction": StudyDirection[direction.upper()]}
+                    {"study_id": study_id, "objective": i, "direction": direction.upper()}
                     for i, direction in enumerate(directions)
                 ]
-                connection.execute(insert(DIRECTIONS), rows)
-                set_study_attrs(connection, STUDY_USER_ATTRS, study_id, user_attrs)
-                system_attrs = {"study:metric_names": list(metric_names)}
-                set_study_attrs(connection, STUDY_SYSTEM_ATTRS, study_id, system_attrs)
+                self.database.insert("study_directions", rows)
+                self._set_attributes("user", study_id, user_attrs)
+                self._set_attributes("system", study_id, {"study:metric_names": list(metric_names)})
         return self.study(name)
+
+    def _set_attributes(self, kind: str, study_id: int | None, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of a study, new ones and old ones."""
+        for key, value in attributes.items():
+            self.database.change(
+                f'INSERT INTO study_{kind}_attributes (study_id, "key", value_json) '
+                "VALUES (:study_id, :name, :text) "
+                'ON CONFLICT (study_id, "key") DO UPDATE SET value_json = excluded.value_json',
+                study_id=study_id,
+                name=key,
+                text=json.dumps(value),
+            )
 
     def counts(self, study_id: int) -> Counter[TrialState]:
         """How many trials a study has in each state."""
-        with failures_in_one_line(self.where), self.engine.begin() as connection:
-            query = select(TRIALS.c.state, func.count()).where(TRIALS.c.study_id == study_id)
-            rows = connection.execute(query.group_by(TRIALS.c.state))
-            return Counter(dict(map(tuple, rows)))
+        query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
+        with self.database.transaction():
+            found = self.database.rows(query, study_id=study_id)
+        return Counter({TrialState[state]: count for state, count in found})
 
     def trials(self, study_id: int) -> list[FrozenTrial]:
         """Every trial of a study, by number, in five queries."""
-        with failures_in_one_line(self.where), self.engine.begin() as connection:
-            return read_trials(connection, study_id)
+        with self.database.transaction():
+            return read_trials(self.database, study_id)
 
     def append(
         self,
@@ -211,147 +206,144 @@ class Store:
         stored : bool
             False when another process has added trials: read again, and decide anew.
         """
-        with failures_in_one_line(self.where), self._writing() as connection:
-            # PostgreSQL: the row lock lets one writer at a time count and insert. SQLite has a lock for all.
-            connection.execute(
-                select(STUDIES.c.study_id).where(STUDIES.c.study_id == study_id).with_for_update()
-            )
-            here = TRIALS.c.study_id == study_id
-            if connection.scalar(select(func.count()).where(here)) != after:
+        with self.database.transaction(writes=True):
+            if not self.database.is_sqlite:  # SQLite locks all for one writer; here, writers of a study queue
+                self.database.rows("SELECT 1 FROM studies WHERE study_id = :id FOR UPDATE", id=study_id)
+            [(count,)] = self.database.rows("SELECT COUNT(*) FROM trials WHERE study_id = :id", id=study_id)
+            if count != after:
                 return False
-            write_trials(connection, study_id, trials, first=after)
-            set_study_attrs(connection, STUDY_USER_ATTRS, study_id, user_attrs or {})
+            write_trials(self.database, study_id, trials, first=after)
+            self._set_attributes("user", study_id, user_attrs or {})
         return True
 
     def fail_running(self, study_id: int) -> int:
         """Mark trials that another program left unfinished as failed; how many there were. [-]"""
-        stale = (TRIALS.c.study_id == study_id) & TRIALS.c.state.in_([TrialState.RUNNING, TrialState.WAITING])
-        failed = {"state": TrialState.FAIL, "datetime_complete": datetime.now(UTC).replace(tzinfo=None)}
-        with failures_in_one_line(self.where), self._writing() as connection:
-            return int(connection.execute(update(TRIALS).where(stale).values(failed)).rowcount)
-
-    def _writing(self) -> Any:
-        """A transaction that holds the right to write from its start."""
-        return self.engine.execution_options(writes=True).begin()
-
-
-def set_up(connection: Connection) -> None:
-    """Create Optuna's tables where they are missing, and say which revision they are.
-
-    Optuna's own set-up takes 70 to 80 fsyncs and an import of alembic; this is one transaction.
-    """
-    models.BaseModel.metadata.create_all(connection)
-    if connection.scalar(select(func.count()).select_from(VERSION_INFO)) == 0:
-        connection.execute(
-            insert(VERSION_INFO).values(
-                schema_version=models.SCHEMA_VERSION, library_version=optuna.__version__
+        with self.database.transaction(writes=True):
+            return self.database.change(
+                "UPDATE trials SET state = 'FAIL', datetime_complete = :now "
+                "WHERE study_id = :study_id AND state IN ('RUNNING', 'WAITING')",
+                study_id=study_id,
+                now=utc_text(datetime.now()),
             )
-        )
-        REVISION_TABLE.create(connection)
-        connection.execute(insert(REVISION_TABLE).values(version_num=REVISION))
 
 
-def set_study_attrs(connection: Connection, table: Table, study_id: int, attrs: Mapping[str, Any]) -> None:
-    """Set attributes of a study, new ones and old ones."""
-    for key, value in attrs.items():
-        text = json.dumps(value)
-        changed = connection.execute(
-            update(table).where(table.c.study_id == study_id, table.c.key == key).values(value_json=text)
-        )
-        if changed.rowcount == 0:
-            connection.execute(insert(table).values(study_id=study_id, key=key, value_json=text))
+def set_up(database: Database, url: str) -> None:
+    """Create Optuna's tables where they are missing.
 
-
-def write_trials(connection: Connection, study_id: int, trials: Sequence[FrozenTrial], *, first: int) -> None:
-    """Insert finished trials as Optuna would, table by table."""
-    if not trials:
+    Optuna's own set-up of an SQLite file takes 70 to 80 fsyncs and an import of SQLAlchemy and alembic;
+    this is one transaction. On PostgreSQL it is Optuna's.
+    """
+    if database.is_sqlite:
+        with database.transaction(writes=True):
+            if database.has_table("studies"):
+                return
+            for statement in TABLES.read_text(encoding="utf-8").split(";\n"):
+                database.change(statement)
+            version = {"version_info_id": 1, "schema_version": 12, "library_version": optuna.__version__}
+            database.insert("version_info", [version])
+            database.insert("alembic_version", [{"version_num": REVISION}])
         return
+    from sqlalchemy.pool import NullPool
+
+    with database.transaction():
+        database.rows("SELECT pg_advisory_xact_lock(20190402)")  # any number; Optuna's set-up has no lock
+        if not database.has_table("alembic_version"):
+            optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
+
+
+def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int) -> None:
+    """Insert finished trials as Optuna would, table by table."""
     heads = [
         {
             "number": number,
             "study_id": study_id,
-            "state": trial.state,
-            "datetime_start": to_utc(trial.datetime_start),
-            "datetime_complete": to_utc(trial.datetime_complete),
+            "state": trial.state.name,
+            "datetime_start": utc_text(trial.datetime_start),
+            "datetime_complete": utc_text(trial.datetime_complete),
         }
         for number, trial in enumerate(trials, start=first)
     ]
-    connection.execute(insert(TRIALS), heads)
-    query = select(TRIALS.c.trial_id).where(TRIALS.c.study_id == study_id, TRIALS.c.number >= first)
-    ids = connection.scalars(query.order_by(TRIALS.c.number)).all()
-    rows: dict[Table, list[dict[str, Any]]] = defaultdict(list)
+    if not heads:
+        return
+    database.insert("trials", heads)
+    query = "SELECT trial_id FROM trials WHERE study_id = :study_id AND number >= :first ORDER BY number"
+    ids = [trial_id for (trial_id,) in database.rows(query, study_id=study_id, first=first)]
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for trial_id, trial in zip(ids, trials, strict=True):
         for table, row in trial_rows(trial):
             rows[table].append({"trial_id": trial_id, **row})
     for table, table_rows in rows.items():
-        connection.execute(insert(table), table_rows)
+        database.insert(table, table_rows)
 
 
-def trial_rows(trial: FrozenTrial) -> list[tuple[Table, dict[str, Any]]]:
+def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of one trial in the tables that hang on it, without its id."""
-    rows: list[tuple[Table, dict[str, Any]]] = []
     for name, value in trial.params.items():
         distribution = trial.distributions[name]
         stored = {"param_name": name, "param_value": distribution.to_internal_repr(value)}
-        rows.append((PARAMS, stored | {"distribution_json": distribution_text(distribution)}))
+        yield "trial_params", stored | {"distribution_json": distribution_text(distribution)}
     for objective, value in enumerate(trial.values):
-        stored_value, kind = models.TrialValueModel.value_to_stored_repr(value)
-        rows.append((VALUES, {"objective": objective, "value": stored_value, "value_type": kind}))
-    for table, attrs in ((USER_ATTRS, trial.user_attrs), (SYSTEM_ATTRS, trial.system_attrs)):
-        rows.extend((table, {"key": key, "value_json": json.dumps(value)}) for key, value in attrs.items())
-    return rows
+        kind = next((name for name, infinite in INFINITE.items() if value == infinite), "FINITE")
+        number = value if kind == "FINITE" else None
+        yield "trial_values", {"objective": objective, "value": number, "value_type": kind}
+    for key, value in trial.user_attrs.items():
+        yield "trial_user_attributes", {"key": key, "value_json": json.dumps(value)}
+    for key, value in trial.system_attrs.items():
+        yield "trial_system_attributes", {"key": key, "value_json": json.dumps(value)}
 
 
-def read_trials(connection: Connection, study_id: int) -> list[FrozenTrial]:
+def read_trials(database: Database, study_id: int) -> list[FrozenTrial]:
     """Trials of a study, by number."""
-    query = select(
-        TRIALS.c.trial_id,
-        TRIALS.c.number,
-        TRIALS.c.state,
-        TRIALS.c.datetime_start,
-        TRIALS.c.datetime_complete,
+    heads = database.rows(
+        "SELECT trial_id, number, state, datetime_start, datetime_complete FROM trials "
+        "WHERE study_id = :study_id ORDER BY number",
+        study_id=study_id,
     )
-    trials = {
-        trial_id: FrozenTrial(
-            trial_id=trial_id,
-            number=number,
-            state=state,
-            value=None,
-            values=None,
-            datetime_start=to_local(start),
-            datetime_complete=to_local(complete),
-            params={},
-            distributions={},
-            user_attrs={},
-            system_attrs={},
-            intermediate_values={},
-        )
-        for trial_id, number, state, start, complete in connection.execute(
-            query.where(TRIALS.c.study_id == study_id).order_by(TRIALS.c.number)
-        )
-    }
+    trials = {trial_id: bare_trial(trial_id, *rest) for trial_id, *rest in heads}
 
-    def rows(table: Table, *columns: str) -> Any:
-        """Chosen columns of a table that hangs on trials, in the order they were written."""
-        joined = table.join(TRIALS, table.c.trial_id == TRIALS.c.trial_id)
-        query = select(table.c.trial_id, *(table.c[name] for name in columns)).select_from(joined)
-        [key] = table.primary_key
-        return connection.execute(query.where(TRIALS.c.study_id == study_id).order_by(key))
+    def rows(table: str, order: str, columns: str) -> Iterable[tuple[Any, ...]]:
+        """Columns of a table that hangs on trials, in the order they were written."""
+        return database.rows(
+            f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN "
+            f"(SELECT trial_id FROM trials WHERE study_id = :study_id) ORDER BY {order}",
+            study_id=study_id,
+        )
 
-    for trial_id, name, value, text in rows(PARAMS, "param_name", "param_value", "distribution_json"):
+    params = rows("trial_params", "param_id", "param_name, param_value, distribution_json")
+    for trial_id, name, value, text in params:
         distribution = distribution_of(text)
         trials[trial_id].params[name] = distribution.to_external_repr(value)
         trials[trial_id].distributions[name] = distribution
-    values: dict[int, dict[int, float]] = defaultdict(dict)
-    for trial_id, objective, value, kind in rows(VALUES, "objective", "value", "value_type"):
-        values[trial_id][objective] = models.TrialValueModel.stored_repr_to_value(value, kind)
+    values: dict[int, list[float]] = defaultdict(list)
+    for trial_id, value, kind in rows("trial_values", "objective", "value, value_type"):
+        values[trial_id].append(INFINITE.get(kind, value))
     for trial_id, numbers in values.items():
-        trials[trial_id].values = [numbers[objective] for objective in sorted(numbers)]
-    for trial_id, key, text in rows(USER_ATTRS, "key", "value_json"):
-        trials[trial_id].user_attrs[key] = json.loads(text)
-    for trial_id, key, text in rows(SYSTEM_ATTRS, "key", "value_json"):
-        trials[trial_id].system_attrs[key] = json.loads(text)
+        trials[trial_id].values = numbers
+    for kind in ("user", "system"):
+        attributes = rows(f"trial_{kind}_attributes", f"trial_{kind}_attribute_id", '"key", value_json')
+        for trial_id, key, text in attributes:
+            getattr(trials[trial_id], f"{kind}_attrs")[key] = json.loads(text)
     return list(trials.values())
+
+
+def bare_trial(
+    trial_id: int, number: int, state: str, start: str | datetime | None, complete: str | datetime | None
+) -> FrozenTrial:
+    """A trial as its own row tells it, before the other tables fill it in."""
+    return FrozenTrial(
+        trial_id=trial_id,
+        number=number,
+        state=TrialState[state],
+        value=None,
+        values=None,
+        datetime_start=local_time(start),
+        datetime_complete=local_time(complete),
+        params={},
+        distributions={},
+        user_attrs={},
+        system_attrs={},
+        intermediate_values={},
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -366,11 +358,16 @@ def distribution_text(distribution: BaseDistribution) -> str:
     return distribution_to_json(distribution)
 
 
-def to_utc(local: datetime | None) -> datetime | None:
+def utc_text(local: datetime | None) -> str | None:
     """Trials hold naive local time; the tables hold naive UTC."""
-    return local.astimezone(UTC).replace(tzinfo=None) if local else None
+    if local is None:
+        return None
+    return local.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-def to_local(utc: datetime | None) -> datetime | None:
-    """The inverse of `to_utc`."""
-    return utc.replace(tzinfo=UTC).astimezone().replace(tzinfo=None) if utc else None
+def local_time(utc: str | datetime | None) -> datetime | None:
+    """The inverse of `utc_text`; PostgreSQL has a type for times, SQLite has text."""
+    if utc is None:
+        return None
+    moment = datetime.fromisoformat(utc) if isinstance(utc, str) else utc
+    return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)

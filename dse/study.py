@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +14,11 @@ import numpy as np
 import optuna
 import yaml
 from optuna.trial import TrialState
-from sqlalchemy.engine import make_url
-from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
-from dse.database import storage_url
+from dse.database import optuna_url, storage_url
 from dse.evaluate import evaluate
-from dse.history import Plan, is_feasible
+from dse.history import Plan, is_feasible, is_priced
 from dse.hypervolume import Box
 from dse.pareto import as_costs
 from dse.samplers import DEFAULT_SAMPLER, sampler_choice
@@ -53,6 +52,7 @@ class Study:
         self.attributes = stored.user_attrs
         self._stored = stored
         self._table: TrialTable | None = None
+        self._counts: Counter[TrialState] = Counter()
 
     @classmethod
     def create(
@@ -138,7 +138,8 @@ class Study:
             if stored is None:
                 attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed or 0)
                 stored = new_study(store, name, space, attributes)
-        study = cls.of(stored, storage)
+        same = stored.user_attrs.get(FINGERPRINT) == space.fingerprint
+        study = cls(stored, space, storage) if same else cls.of(stored, storage)
         study._check_same(space, seed, sampler)
         return study
 
@@ -183,12 +184,12 @@ class Study:
     @property
     def table(self) -> TrialTable:
         """The finished trials, read again when there are more of them."""
+        study_id = self._stored.study_id
         with Store(self.storage, "read") as store:
-            count = store.counts(self._stored.study_id)[TrialState.COMPLETE]
-            if self._table is None or len(self._table.trials) != count:
-                trials = store.trials(self._stored.study_id)
-                finished = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-                self._table = TrialTable(self.space, finished)
+            counts = store.counts(study_id)
+            if self._table is None or counts != self._counts:
+                trials = [trial for trial in store.trials(study_id) if is_priced(trial)]
+                self._table, self._counts = TrialTable(self.space, trials), counts
             return self._table
 
     def trials(self) -> pd.DataFrame:
@@ -221,13 +222,10 @@ class Study:
     @cached_property
     def optuna(self) -> optuna.Study:
         """The same study in Optuna's hands, for its plots, importances and dashboards."""
-        url = make_url(self.storage)
-        if url.get_backend_name().startswith("postgres"):
-            url = url.set(drivername="postgresql+psycopg")
+        from sqlalchemy.pool import NullPool
+
         # Optuna never closes its connections; without a pool it holds none between calls.
-        storage = optuna.storages.RDBStorage(
-            url.render_as_string(hide_password=False), engine_kwargs={"poolclass": NullPool}
-        )
+        storage = optuna.storages.RDBStorage(optuna_url(self.storage), engine_kwargs={"poolclass": NullPool})
         return optuna.load_study(study_name=self.name, storage=storage)
 
 
@@ -261,7 +259,8 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     """Counts and best values of one study."""
     trials = store.trials(stored.study_id)
     states = [trial.state for trial in trials]
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    ours = SPACE in stored.user_attrs
+    complete = [t for t in trials if (is_priced(t) if ours else t.state == TrialState.COMPLETE)]
     feasible = [trial.values for trial in complete if is_feasible(trial)]  # noqa: PD011 - an Optuna trial
     names = stored.system_attrs.get("study:metric_names") or [
         f"value_{i}" for i in range(len(stored.directions))

@@ -85,6 +85,15 @@ def test_a_ring_leaves_each_node_once(group, stride, nodes, toy_system):
     assert across == pytest.approx((inside + across) * nodes / group)
 
 
+def test_three_tiers_each_carry_their_share_of_a_ring(toy_system):
+    """Racks of 16 in nodes of 4: a ring of 64 ranks leaves 16 nodes, 4 of them for another rack."""
+    node, fabric = without_switches(toy_system).network
+    network = (node, replace(fabric, name="rack", size=16 * ONE), replace(fabric, name="row"))
+    cost = collective("all_gather", 64e9 * ONE, 64 * ONE, stride=ONE, network=network)
+    hops = np.array([sent.item() for sent in cost.bytes_sent]) / (63 / 64 * 64e9) * 64
+    assert hops.tolist() == pytest.approx([48, 12, 4])
+
+
 def test_the_slowest_tier_sets_the_pace_of_a_large_message(toy_system):
     """Twelve ranks in three nodes: each fabric link carries a quarter of a ring's 2 (n-1)/n."""
     fabric = toy_system.network[1]

@@ -16,7 +16,9 @@ from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
+from dse.space import Space
 from dse.storage import REVISION, Store
+from dse.study import Study
 
 DISTRIBUTIONS = {
     "tp": CategoricalDistribution((1, 2, 4)),
@@ -88,16 +90,16 @@ def test_a_study_that_optuna_wrote_reads_the_same(url):
 
 def schema(url):
     with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
-        return sorted(database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        tables = database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        version = database.execute("SELECT * FROM version_info, alembic_version").fetchall()
+    return sorted((name, sql.split()) for name, sql in tables), version
 
 
 def test_tables_are_those_that_optuna_sets_up(url, tmp_path):
     Store(url, "create").close()
     stock = f"sqlite:///{tmp_path}/stock.db"
-    revision = plain_optuna(stock).get_head_version()
-    tables = {name: sql for name, sql in schema(url) if name != "alembic_version"}
-    assert tables == {name: sql for name, sql in schema(stock) if name != "alembic_version"}
-    assert revision == REVISION
+    assert plain_optuna(stock).get_head_version() == REVISION
+    assert schema(url) == schema(stock)
 
 
 def test_numbers_go_on_where_optuna_stopped(url):
@@ -298,6 +300,18 @@ def test_postgresql_holds_the_same(postgresql):
     )
     assert plain.get_trials() == ours
     assert json.loads(json.dumps(plain.user_attrs)) == {"a": [1, 2]}
+
+
+def test_a_search_on_postgresql_finds_what_it_finds_on_sqlite(postgresql, url):
+    space = Space.load(Path(__file__).parent / "data" / "small_space.yaml")
+    tables = []
+    for storage in (postgresql, url):
+        study = Study.create(space, "search", storage=storage)
+        for budget in (30, 70):
+            study.run(budget)
+        tables.append(study.trials().drop(columns="completed"))
+    on_postgresql, on_sqlite = tables
+    assert on_postgresql.equals(on_sqlite)
 
 
 def test_a_missing_database_on_a_postgresql_server(postgresql):

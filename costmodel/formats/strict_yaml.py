@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -26,7 +26,9 @@ _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("false", "False"), False),
     **dict.fromkeys(("null", "~", ""), None),
 }
-_NODES: Final[type[yaml.SafeLoader]] = cast(Any, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+_PARSER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: Levels of nesting that a file may have: more than any file of ours has.
+DEEPEST: Final = 30
 
 
 def scalar(text: str) -> str | int | float | bool | None:
@@ -76,9 +78,10 @@ class Source:
     def mistake(self, at: Location, what: str) -> None:
         """Note that the part at `at` is wrong."""
         near = next((at[:n] for n in range(len(at), -1, -1) if at[:n] in self.lines), ())
-        line = self.lines.get(near, 1)
+        line = self.lines.get(near, 0)
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".")
-        self.mistakes.append((line, f"{self.name}:{line}: {where + ': ' if where else ''}{what}"))
+        file = f"{self.name}:{line}" if line else self.name
+        self.mistakes.append((line, f"{file}: {where + ': ' if where else ''}{what}"))
 
     def finish(self) -> None:
         """Raise what was noted.
@@ -116,62 +119,88 @@ def parse(text: str, name: str) -> Section:
     DseError
         If the text is not YAML, or is something else than a mapping.
     """
+    source = Source(name)
+    reader = _Events(text, source)
     try:
-        loader = _NODES(text)
-        try:
-            root = loader.get_single_node()
-        finally:
-            loader.dispose()
+        data = reader.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise DseError(f"{name}:{line}:{at}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise DseError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise DseError(f"{name}: nested too deeply") from None
-    source = Source(name)
-    if root is None:
-        raise DseError(f"{name}: empty; expected keys and values, such as 'schema: search_space/v1'")
-    data = _data(root, (), source, set())
     source.finish()
     if not isinstance(data, dict):
-        raise DseError(f"{name}: expected keys and values, such as 'schema: search_space/v1'")
+        what = "empty; expected" if data is None else "expected"
+        raise DseError(f"{name}: {what} keys and values, such as 'schema: search_space/v1'")
     return Section(source, (), data)
 
 
-def _data(node: yaml.Node, at: Location, source: Source, seen: set[int]) -> Any:
-    """Plain data of a node; notes repeated keys, and aliases, by which a small file can grow without end."""
-    source.lines[at] = node.start_mark.line + 1
-    if id(node) in seen:
-        source.mistake(at, "aliases (&name, *name) are not understood; write the value out")
-        return None
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, at, source, seen)
-    if isinstance(node, yaml.SequenceNode):
-        return [_data(item, (*at, place), source, seen) for place, item in enumerate(node.value)]
-    if node.tag.startswith("!") or "python" in node.tag:
-        source.mistake(at, "tags (!name) are not understood; write the value alone")
-    plain = isinstance(node, yaml.ScalarNode) and not node.style
-    return scalar(node.value) if plain else node.value
+class _Events:
+    """Builds plain data from the parser's events, one after the other.
+
+    PyYAML's own tree would let nesting overflow the stack, and aliases make a small file large.
+    """
+
+    def __init__(self, text: str, source: Source) -> None:
+        self.events: Iterator[Any] = yaml.parse(text, Loader=_PARSER)
+        self.source = source
+
+    def document(self) -> Any:
+        """Data of the only document; None where there is none."""
+        next(self.events)  # start of the stream
+        if isinstance(next(self.events), yaml.StreamEndEvent):
+            return None
+        data = self.value(next(self.events), ())
+        next(self.events)  # end of the document
+        after = next(self.events)
+        if not isinstance(after, yaml.StreamEndEvent):
+            self.source.mistake((), f"one document expected, and another begins on line {_line(after)}")
+        return data
+
+    def value(self, event: Any, at: Location) -> Any:
+        """Data of a scalar, or of all events up to the end of a list or mapping."""
+        self.source.lines[at] = _line(event)
+        if len(at) > DEEPEST:
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=event.start_mark)
+        if isinstance(event, yaml.AliasEvent):
+            self.source.mistake(at, "aliases (&name, *name) are not understood; write the value out")
+            return None
+        if event.tag is not None:
+            self.source.mistake(at, "tags (!name) are not understood; write the value alone")
+        if isinstance(event, yaml.MappingStartEvent):
+            return self.mapping(at)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self.items(at)
+        return scalar(event.value) if event.implicit[0] else event.value
+
+    def items(self, at: Location) -> list[Any]:
+        """Data of a list."""
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            items.append(self.value(event, (*at, len(items))))
+        return items
+
+    def mapping(self, at: Location) -> dict[str, Any]:
+        """Data of a mapping; notes repeated keys."""
+        data: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            key, line = getattr(event, "value", f"line {_line(event)}"), _line(event)
+            first = self.source.lines[(*at, key)] if key in data else None
+            self.value(event, (*at, key))
+            if not isinstance(event, yaml.ScalarEvent):
+                self.source.mistake((*at, key), "expected a word before each ':'")
+            value = self.value(next(self.events), (*at, key))
+            self.source.lines[(*at, key)] = line
+            if first is not None:
+                self.source.mistake((*at, key), f"already given on line {first}")
+            data[key] = value
+        return data
 
 
-def _mapping(node: yaml.MappingNode, at: Location, source: Source, seen: set[int]) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        if not isinstance(key_node, yaml.ScalarNode):
-            source.mistake(at, "expected a word before each ':'")
-            continue
-        key = key_node.value
-        if key in data:
-            first = source.lines[(*at, key)]
-            source.lines[(*at, key)] = key_node.start_mark.line + 1
-            source.mistake((*at, key), f"already given on line {first}")
-            continue
-        data[key] = _data(value_node, (*at, key), source, seen)
-        source.lines[(*at, key)] = key_node.start_mark.line + 1
-    return data
+def _line(event: Any) -> int:
+    """Line of an event, from 1."""
+    return int(event.start_mark.line) + 1
 
 
 @dataclass

@@ -1,0 +1,74 @@
+"""Dollars, watts and joules: sums of parts, and what shipped machines come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel import DesignPoints, load_system, step
+from costmodel.price import chip_power, chip_price, die_area
+
+
+def test_die_area_is_the_sum_of_its_parts(toy_system):
+    """230 mm2, 37 cores of 3 arrays of 8 by 16 at 0.0011 mm2 each, 28 MB of SRAM at 0.9 mm2/MB."""
+    assert die_area(toy_system) * 1e6 == pytest.approx(230 + 37 * 3 * 8 * 16 * 0.0011 + 28 * 0.9)
+
+
+def test_chip_price_is_the_sum_of_its_parts(toy_system):
+    """Base 2300, die at 190 000 $/m2, host 1700, 53 GB at 11 $/GB, links at 3 and 23 $ per GB/s."""
+    die = die_area(toy_system).item() * 1.9e5
+    assert chip_price(toy_system) == pytest.approx(2300 + die + 1700 + 53 * 11 + 97 * 3 + 13 * 23)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "per_unit"),
+    [
+        ("dram_capacity", 11e-9),
+        ("node_bandwidth", 3e-9),
+        ("fabric_bandwidth", 23e-9),
+        ("l2_capacity", 0.9e-12 * 1.9e5),
+        ("cores", 3 * 8 * 16 * 1.1e-9 * 1.9e5),
+    ],
+)
+def test_price_follows_each_open_quantity(quantity, per_unit, toy_system):
+    before = toy_system.quantities()[quantity]
+    more = toy_system.with_quantities({quantity: 1.5 * before})
+    assert chip_price(more) - chip_price(toy_system) == pytest.approx(0.5 * before * per_unit)
+
+
+# Board power of the data sheets, adapters and switches' share (30 and 60 W) left out. [W]
+@pytest.mark.parametrize(
+    ("name", "watts"), [("a100_80g_dgx", 400), ("h100_80g_dgx", 700), ("h200_141g_dgx", 700)]
+)
+def test_a_busy_board_draws_its_rated_power(name, watts):
+    system = load_system(name)
+    fabric = system.network[-1]
+    board = chip_power(system) / system.host.power_overhead - system.host.power
+    assert board - fabric.bandwidth * fabric.energy == pytest.approx(watts, rel=0.02)
+
+
+# Peak rates of the data sheets: dense, 16-bit. [TFLOP/s]
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    [("a100_80g_dgx", 312), ("h100_80g_dgx", 989), ("h200_141g_dgx", 989), ("v100_32g_dgx2", 125)],
+)
+def test_peak_rates_are_those_of_the_data_sheets(name, teraflops):
+    assert load_system(name).chip.peak_flop_rate / 1e12 == pytest.approx(teraflops, abs=0.5)
+
+
+# Die sizes that NVIDIA prints. [mm2]
+@pytest.mark.parametrize(
+    ("name", "area"), [("a100_80g_dgx", 826), ("h100_80g_dgx", 814), ("v100_32g_dgx2", 815)]
+)
+def test_die_areas_are_those_of_the_makers(name, area):
+    assert die_area(load_system(name)) * 1e6 == pytest.approx(area, rel=0.005)
+
+
+def test_a_run_draws_less_than_what_is_provisioned(gpt):
+    busy = step(gpt, load_system("a100_80g_dgx"), DesignPoints.of(micro_batch_size=8))
+    assert 0.4 * busy.system_power < busy.average_power < busy.system_power
+
+
+def test_twice_the_chips_cost_and_draw_twice(gpt, toy_system):
+    one, two = (step(gpt, toy_system, DesignPoints.of(dp=dp)) for dp in (4, 8))
+    assert two.system_price == 2 * one.system_price
+    assert two.system_power == 2 * one.system_power

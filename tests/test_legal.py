@@ -1,0 +1,221 @@
+"""Legal designs: all of them and only them, drawn evenly, and found near any proposal."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel import DseError
+from costmodel.formats.strict_yaml import dump, parse
+from dse import legal as legal_module
+from dse.space import Space
+
+MODEL = {
+    "schema": "model/v1",
+    "source": "made up",
+    "num_layers": 12,
+    "hidden_size": 96,
+    "num_attention_heads": 6,
+}
+BASE = {
+    "schema": "search_space/v1", "name": "small", "model": MODEL, "system": "a100_80g_dgx",
+    "given": {"world_size": 48, "global_batch_size": 96},
+    "parameters": {
+        "recompute": ["full", "none"],  # in another order than the codes
+        "tp": [1, 2, 3, 4, 6],
+        "pp": "divisors(num_layers)",
+        "vpp": [1, 2, 3],
+        "micro_batch_size": [1, 2, 4],
+        "sequence_parallel": [True, False],
+        "dram_capacity": ["40 GB", "80 GB"],
+    },
+    "derived": {
+        "dp": "world_size / (tp * pp)",
+        "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)",
+    },
+    "constraints": {
+        "tp_divides_heads": "num_attention_heads % tp == 0",
+        "whole_layers": "num_layers % (pp * vpp) == 0",
+        "interleaving_needs_a_pipeline": "vpp == 1 or pp > 1",
+        "sequence_parallel_needs_tp": "tp > 1 or not sequence_parallel",
+    },
+    "objectives": {"minimize": ["step_time"]},
+}  # fmt: skip
+
+
+def space_with(**parts) -> Space:
+    return Space.from_text(dump({**BASE, **parts}))
+
+
+@pytest.fixture(scope="module")
+def small() -> Space:
+    return space_with()
+
+
+def by_brute_force() -> list[tuple[object, ...]]:
+    """The rules of the small space once more, by plain Python on one design at a time."""
+    options = (
+        ["full", "none"],
+        [1, 2, 3, 4, 6],
+        [1, 2, 3, 4, 6, 12],
+        [1, 2, 3],
+        [1, 2, 4],
+        [True, False],
+        [4e10, 8e10],
+    )
+    return [
+        design
+        for design in itertools.product(*options)
+        for recompute, tp, pp, vpp, micro, sequence, capacity in [design]
+        if 48 % (tp * pp) == 0
+        and 96 % (48 // (tp * pp) * micro) == 0
+        and 6 % tp == 0
+        and 12 % (pp * vpp) == 0
+        and (vpp == 1 or pp > 1)
+        and (tp > 1 or not sequence)
+    ]
+
+
+def test_enumeration_is_what_brute_force_finds(small):
+    listed = [small.legal.key(d) for columns in small.legal.enumerate(100) for d in small.decode(columns)]
+    expected = by_brute_force()
+    assert small.legal.count == len(expected)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(expected)
+
+
+def test_draws_are_legal_and_even(small):
+    draws = small.legal.random(60 * int(small.legal.count), np.random.default_rng(0))
+    counts = Counter(map(small.legal.key, small.decode(draws)))
+    assert counts.keys() == set(by_brute_force())
+    assert max(abs(count - 60) for count in counts.values()) < 6 * math.sqrt(60)
+
+
+proposals = st.fixed_dictionaries({
+    "recompute": st.sampled_from(["full", "none"]), "tp": st.sampled_from([1, 2, 3, 4, 6]),
+    "pp": st.sampled_from([1, 2, 3, 4, 6, 12]), "vpp": st.sampled_from([1, 2, 3]),
+    "micro_batch_size": st.sampled_from([1, 2, 4]), "sequence_parallel": st.booleans(),
+    "dram_capacity": st.sampled_from([4e10, 8e10]),
+})  # fmt: skip
+
+
+@given(proposals, st.integers(0, 2**32))
+@settings(max_examples=200)
+def test_the_nearest_design_is_legal_and_keeps_what_it_can(proposal, seed):
+    small, legal = SMALL, LEGAL
+    found = small.legal.nearest(proposal, np.random.default_rng(seed))
+    assert small.legal.key(found) in legal
+    assert found.keys() == proposal.keys()
+    if small.legal.key(proposal) in legal:
+        assert found == proposal
+    assert not small.broken_rules(found)
+    # tp comes before what it is tied to, so that it stays wherever some design has it.
+    assert (found["tp"] == proposal["tp"]) == (proposal["tp"] != 4)
+
+
+SMALL = space_with()
+LEGAL = set(by_brute_force())
+
+
+def test_neighbours_are_legal_and_come_to_all_others_in_the_end(small):
+    [start] = small.decode(small.legal.random(1, np.random.default_rng(3)))
+    found = list(small.legal.neighbours(start, np.random.default_rng(4)))
+    keys = [small.legal.key(design) for design in found]
+    assert set(keys) == LEGAL - {small.legal.key(start)}
+    near = [sum(a != b for a, b in zip(key, small.legal.key(start), strict=True)) for key in keys]
+    assert np.mean(near[:10]) < np.mean(near[-100:])
+
+
+def test_the_same_seed_gives_the_same_designs(small):
+    one, other = (small.legal.random(50, np.random.default_rng(7)) for _ in range(2))
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_a_design_is_told_by_what_it_breaks(small):
+    design = dict(zip(BASE["parameters"], ("full", 4, 1, 2, 1, False, 4e10), strict=True))
+    assert {rule.name for rule in small.broken_rules(design)} == {
+        "tp_divides_heads",
+        "interleaving_needs_a_pipeline",
+    }
+
+
+def test_a_space_without_a_legal_design_names_the_rules_that_exclude_each_other():
+    rules = {**BASE["constraints"], "wide": "tp * pp >= 8", "narrow": "tp + pp <= 4"}
+    empty = space_with(constraints=rules)
+    assert empty.legal.count == 0
+    assert [name for name, _ in empty.legal.blocking()] == ["wide", "narrow"]
+    for ask in (lambda: empty.legal.random(1, np.random.default_rng(0)), lambda: empty.pinned({"vpp": 1})):
+        with pytest.raises(DseError, match=r"wide \(tp \* pp >= 8\); narrow"):
+            ask()
+
+
+def test_sizes_must_use_the_whole_world_even_where_no_rule_says_so():
+    parameters = {**BASE["parameters"], "dp": [1, 2, 4, 8]}
+    derived = {"gradient_accumulation_steps": BASE["derived"]["gradient_accumulation_steps"]}
+    space = space_with(parameters=parameters, derived=derived)
+    [columns] = space.legal.enumerate(10**6)
+    assert (columns["tp"] * columns["pp"] * columns["dp"] == 48).all()
+
+
+RANGES = {
+    "clock": {"from": "1 GHz", "to": "2 GHz"},
+    "dram_bandwidth": {"from": "1 TB/s", "to": "8 TB/s", "scale": "log"},
+}
+
+
+def test_ranges_are_drawn_until_their_rules_hold():
+    space = space_with(
+        parameters={**BASE["parameters"], **RANGES},
+        constraints={**BASE["constraints"], "balance": "dram_bandwidth <= 3 kB * clock"},
+    )
+    rng = np.random.default_rng(0)
+    columns = space.legal.random(500, rng)
+    assert math.isinf(space.legal.count)
+    assert (columns["dram_bandwidth"] <= 3e3 * columns["clock"]).all()
+    assert ((columns["clock"] >= 1e9) & (columns["clock"] <= 2e9)).all()
+    [design] = space.decode(space.legal.random(1, rng))
+    assert space.legal.nearest(design, rng) == design
+    found = space.legal.nearest({**design, "clock": 1e9, "dram_bandwidth": 8e12}, rng)
+    assert found["dram_bandwidth"] <= 3e3 * found["clock"]
+    others = itertools.islice(space.legal.neighbours(design, rng), 20)
+    assert all(not space.broken_rules(other) for other in others)
+    with pytest.raises(DseError, match="clock, dram_bandwidth: a range without steps has no end of designs"):
+        next(space.legal.enumerate())
+
+
+def test_ranges_whose_rules_never_hold_are_given_up(monkeypatch):
+    monkeypatch.setattr(legal_module, "MOST_DRAWS", 10)
+    space = space_with(
+        parameters={**BASE["parameters"], **RANGES}, constraints={"never": "dram_bandwidth <= 1 B * clock"}
+    )
+    with pytest.raises(DseError, match="10 draws found no design that keeps never"):
+        space.legal.random(1, np.random.default_rng(0))
+
+
+def test_a_table_that_would_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(legal_module, "MOST_ROWS", 50)
+    with pytest.raises(DseError, match="more than 50 combinations of tp, pp, vpp"):
+        _ = space_with().legal.count
+
+
+def test_large_tables_grow_in_blocks(monkeypatch, small):
+    monkeypatch.setattr(legal_module, "BLOCK_ROWS", 16)
+    assert space_with().legal.count == small.legal.count
+
+
+def test_parameters_without_rules_between_them_stay_apart(small):
+    tied = {tuple(p.name for p in component.parameters) for component in small.legal.components}
+    assert ("recompute",) in tied
+    assert ("dram_capacity",) in tied
+    assert ("tp", "pp", "vpp", "micro_batch_size", "sequence_parallel") in tied
+
+
+def test_spaces_are_read_from_what_they_dump(small):
+    assert parse(small.text, "small").data["name"] == "small"
+    assert Space.from_text(small.text).legal.count == small.legal.count

@@ -1,0 +1,136 @@
+"""Every file that ships loads, says where it comes from, and is plausible."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from costmodel import DseError, load_model, load_system, model_names, system_names
+from costmodel.formats import shipped
+from costmodel.formats.strict_yaml import dump
+from costmodel.formats.system_file import KINDS
+from costmodel.price import chip_price, die_area
+from dse.evaluate import evaluate
+from dse.space import Space, space_names
+
+# Parameters as the makers print them. [1e9]
+PRINTED = {
+    "gpt2_xl": 1.5, "gpt_22b": 22, "gpt3_175b": 175, "gpt_530b": 530, "gpt_1t": 1008,
+    "llama2_7b": 6.7, "llama2_70b": 69, "llama3_8b": 8.0, "llama3_70b": 70.6, "llama3_405b": 405,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_a_model_has_as_many_parameters_as_its_name_says(name):
+    assert load_model(name).num_parameters / 1e9 == pytest.approx(PRINTED[name], rel=0.04)
+
+
+# Peak 16-bit dense rate [TFLOP/s], die [mm2], price of a chip [$], as datasheets and the market have them.
+MACHINES = {
+    "a100_80g_dgx": (312, 826, 15000),
+    "h100_80g_dgx": (989, 814, 30000),
+    "h200_141g_dgx": (989, 814, 35000),
+    "v100_32g_dgx2": (125, 815, 10000),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_system_is_what_its_datasheet_says(name):
+    system = load_system(name)
+    rate, die, price = MACHINES[name]
+    links = sum(tier.bandwidth * tier.price for tier in system.network)
+    assert system.chip.peak_flop_rate / 1e12 == pytest.approx(rate, rel=0.01)
+    assert die_area(system) * 1e6 == pytest.approx(die, rel=0.01)
+    assert chip_price(system) - system.host.price - links == pytest.approx(price, rel=0.02)
+
+
+@pytest.mark.parametrize("name", system_names())
+def test_every_constant_says_where_it_comes_from(name):
+    _, _, section = shipped.opened(name, "systems")
+    parts = [section.data["chip"], section.data["host"], *section.data["memory"].values()]
+    for part in [*parts, *section.data["network"].values()]:
+        for constant in part.values():
+            assert constant["kind"] in KINDS
+            assert len(constant["source"]) > 5
+    assert section.data["description"]
+
+
+WRONG_SYSTEM = [
+    (("chip", "cores"), 108, "chip.cores: expected {value, kind, source}"),
+    (("chip", "cores"), {"value": 108, "kind": "datasheet"}, "chip.cores: source: missing"),
+    (("chip", "cores"), {"value": 108, "kind": "guess", "source": "x"}, "'guess' is not a value"),
+    (("chip", "cores"), {"value": -1, "kind": "assumed", "source": "x"}, "expected no negative number"),
+    (("chip", "coers"), {"value": 1, "kind": "assumed", "source": "x"}, "did you mean 'cores'?"),
+    (
+        ("memory", "dram", "bandwidth"),
+        {"value": 3.35, "kind": "assumed", "source": "x"},
+        "such as '3.35 TB/s'",
+    ),
+    (("memory", "dram"), None, "memory.dram: expected keys and values"),
+    (("memory", "d ram"), {}, "d ram: not a name of its own"),
+    (("network", "dram"), {}, "dram: not a name of its own"),
+]
+
+
+@pytest.mark.parametrize(("at", "value", "message"), WRONG_SYSTEM)
+def test_a_wrong_system_says_what_is_wrong(tmp_path, at, value, message):
+    _, _, section = shipped.opened("a100_80g_dgx", "systems")
+    data = section.data
+    for key in at[:-1]:
+        data = data[key]
+    data[at[-1]] = value
+    (tmp_path / "own.yaml").write_text(dump(section.data), encoding="utf-8")
+    with pytest.raises(DseError) as caught:
+        load_system(tmp_path / "own.yaml")
+    assert message in str(caught.value)
+
+
+WRONG_MODEL = [
+    ({"num_layers": 0}, "num_layers: expected a whole number"),
+    ({"num_layers": "many"}, "num_layers: 'many': expected a number"),
+    ({"num_query_groups": 7}, "num_query_groups: 7 does not divide"),
+    ({"normalization": "rmsnorm"}, "did you mean 'rms_norm'?"),
+    ({"gated_mlp": "on"}, "gated_mlp: 'on': expected true or false"),
+    ({"num_layer": 96}, "num_layer: unknown key; did you mean 'num_layers'?"),
+    ({"source": ""}, "source: '': expected a text"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), WRONG_MODEL)
+def test_a_wrong_model_says_what_is_wrong(tmp_path, keys, message):
+    _, _, section = shipped.opened("gpt3_175b", "models")
+    (tmp_path / "own.yaml").write_text(dump({**section.data, **keys}), encoding="utf-8")
+    with pytest.raises(DseError) as caught:
+        load_model(tmp_path / "own.yaml")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", space_names())
+def test_a_space_loads_quickly_and_has_designs_that_fit(name):
+    start = time.perf_counter()
+    space = Space.load(name)
+    assert space.legal.count >= 1000
+    assert time.perf_counter() - start < 1  # some 20 ms where nothing else runs
+    assert Space.from_text(space.text).fingerprint == space.fingerprint
+    found = evaluate(space, space.legal.random(2000, np.random.default_rng(0)))
+    assert 0.01 < found.feasible.mean() < 0.99
+    assert np.isfinite(found.values).all()
+
+
+def test_the_published_split_of_gpt3_is_among_the_designs():
+    """Korthikanti et al. 2022, table 3: tp 8, pp 8, three chunks, micro-batch 1, selective recomputation."""
+    space = Space.load("gpt3_175b_1024_a100")
+    space = space.pinned({"tp": 8, "pp": 8, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": True,
+                          "recompute": "selective", "distributed_optimizer": False})  # fmt: skip
+    assert space.legal.count == 1
+    [columns] = space.legal.enumerate()
+    assert evaluate(space, columns).feasible.all()
+
+
+def test_unknown_names_get_a_suggestion():
+    with pytest.raises(DseError, match="no model of this name ships; did you mean 'gpt3_175b'"):
+        load_model("gpt3_175")
+    with pytest.raises(DseError, match="no system of this name ships; did you mean 'a100_80g_dgx'"):
+        load_system("a100_80gb_dgx")
