@@ -1,0 +1,21 @@
+"""SimAI's analytical mode [SimAI]_: closed forms over the rows of a workload.
+
+A profile over the shared rows. Where a rule of the reference is odd, the profile keeps it and says so in a
+line; where the reference has no number, there is none here either, and `Report.missing` says why.
+"""
+
+from costmodel.profiles.simai.bandwidth import Busbw, Links
+
+from costmodel.profiles.simai.revision import REVISIONS, Revision
+from costmodel.profiles.simai.time import Overlap, Report, Totals, price
+
+__all__ = [
+    "REVISIONS",
+    "Busbw",
+    "Links",
+    "Overlap",
+    "Report",
+    "Revision",
+    "Totals",
+    "price",
+]

@@ -1,0 +1,275 @@
+"""Times of rows and of the step, in closed form.
+
+Times are whole nanoseconds, kept as such in float64: the reference floors them one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.columns import Columns, FloatArray, column
+from costmodel.errors import DseError
+from costmodel.profiles.simai.bandwidth import (
+    Bandwidths,
+    Busbw,
+    Links,
+    derived_bandwidths,
+    told_bandwidths,
+)
+from costmodel.profiles.simai.efficiency import SIZES, efficiency
+from costmodel.profiles.simai.revision import REVISIONS, Revision
+from costmodel.workload.rows import COLLECTIVES, GROUPS, Workload
+
+#: Messages below this take a time that depends on the ranks alone. [B]
+SMALL = 2.0**20
+#: Ranks -> time of a small message; other groups get it for nothing. [ns]
+SMALL_TIMES = {2: 10e3, 4: 12e3, 8: 15e3, 16: 66e3, 32: 135e3, 64: 200e3, 128: 320e3}
+#: A longer entry of a row never ends. [ns]
+LONGEST_COMPUTE = 2.0**31
+#: A larger message between stages aborts. [B]
+LARGEST_PP_MESSAGE = 2.0**31
+
+#: Side of `Bandwidths` that each pass reads.
+SIDES = np.array([0, 0, 1])
+ALL_REDUCE, BROADCAST = COLLECTIVES.index("all_reduce"), COLLECTIVES.index("broadcast")
+EP, DP_EP = GROUPS.index("ep"), GROUPS.index("dp_ep")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overlap:
+    """Shares of communication that hide behind arithmetic. [-]"""
+
+    dp: float = 0.0
+    tp: float = 0.0
+    ep: float = 0.0
+    pp: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Totals(Columns):
+    """Where the time of a step goes; (points,) columns, NaN where the reference has no number."""
+
+    exposed_dp_time: FloatArray = column("s")
+    exposed_dp_ep_time: FloatArray = column("s")
+    exposed_tp_time: FloatArray = column("s")
+    exposed_ep_time: FloatArray = column("s")
+    exposed_pp_time: FloatArray = column("s")
+    bubble_time: FloatArray = column("s")
+    total_compute_time: FloatArray = column("s")
+    total_exposed_time: FloatArray = column("s")
+    total_time: FloatArray = column("s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Report:
+    """What the profile says about workloads."""
+
+    workload: Workload
+    world_size: FloatArray  #: (points,) GPUs of the run [-]
+    group_size: FloatArray  #: (points, rows, passes) ranks that each collective counts [-]
+    bandwidth: FloatArray  #: (points, rows, passes) not positive where there is none [GiB/s]
+    communication: FloatArray  #: (points, rows, passes) of each collective [ns]
+    exposed: FloatArray  #: (points, rows, passes) what overlap leaves of it [ns]
+    totals: Totals
+
+
+def price(
+    workload: Workload,
+    network: Busbw | Links,
+    *,
+    revision: str,
+    world_size: FloatArray | float | None = None,
+    gpus_per_server: float = 8.0,
+    overlap: Overlap | None = None,
+    strict: bool = False,
+) -> Report:
+    """Price workloads by the rules of SimAI's analytical mode.
+
+    Parameters
+    ----------
+    workload : Workload
+        Rows of one rank, of any number of designs.
+    network : Busbw or Links
+        Bus bandwidths as a file gives them, or the machine's links: what the revision takes.
+    revision : str
+        A key of `REVISIONS`.
+    world_size : (points,) array or float, optional
+        GPUs of the run; those of the workload's header by default. [-]
+    gpus_per_server : float
+        Of a machine whose bandwidths are told. [-]
+    overlap : Overlap, optional
+        Shares that are hidden; none but those of pipeline messages by default.
+    strict : bool
+        Give the reference's value where it overflows.
+
+    Raises
+    ------
+    DseError
+        If the revision takes other bandwidths, or the groups do not fit the GPUs.
+    """
+    rules, layout = REVISIONS[revision], workload.layout
+    if (rules.bandwidth == "links") != isinstance(network, Links):
+        takes = {"links": "the links of the machine", "file": "a file of bus bandwidths"}[rules.bandwidth]
+        raise DseError(f"{revision}: takes {takes}, and nothing else")
+    world = np.broadcast_to(
+        np.asarray(layout.world_size if world_size is None else world_size, dtype=np.float64),
+        (workload.num_points,),
+    )
+    if not (world >= layout.tp * layout.pp).all():
+        raise DseError("world size: less than tp * pp of the header; say how many GPUs there are")
+    if isinstance(network, Busbw):
+        servers = np.asarray(gpus_per_server)
+        bandwidths = told_bandwidths(network, layout, world, servers, rules)
+    else:
+        bandwidths = derived_bandwidths(network, layout, world, bandwidth_unit=rules.bandwidth_unit)
+    return _priced(workload, bandwidths, network, rules, world, overlap or Overlap(), strict)
+
+
+def _priced(
+    workload: Workload,
+    bandwidths: Bandwidths,
+    network: Busbw | Links,
+    rules: Revision,
+    world: FloatArray,
+    overlap: Overlap,
+    strict: bool,
+) -> Report:
+    """Times of every collective, what of them is exposed, and their sums."""
+    point = np.arange(workload.num_points)[:, None, None]
+    where = (point, SIDES, workload.group)
+    size = bandwidths.group_size[where]
+    place = (*where, workload.collective)
+    bandwidth = np.broadcast_to(bandwidths.bandwidth, (*bandwidths.group_size.shape, len(COLLECTIVES)))[place]
+    message = raised(workload.message_bytes, rules)
+    ratio = np.ones(())
+    if rules.bandwidth == "links":
+        ratio = efficiency(bandwidths.table[place], bandwidths.column[place], message)
+    took = message_time(message, size, bandwidth, ratio, workload.collective, rules)
+    told = (bandwidth > 0) | (message == 0)
+    communication = ticks(took) if strict else np.where(told & np.isfinite(took), np.floor(took), np.nan)
+    communication = np.where(np.isnan(ratio), np.nan, communication)
+    communication = np.where(silent(workload), 0.0, communication)
+    exposed = exposed_time(workload, communication, overlap, strict) if rules.overlaps else communication
+    totals = summed(workload, communication, exposed, network, rules, overlap, strict)
+    return Report(
+        workload=workload,
+        world_size=world,
+        group_size=size,
+        bandwidth=bandwidth,
+        communication=communication,
+        exposed=exposed,
+        totals=totals,
+    )
+
+
+def silent(workload: Workload) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Where nothing is sent: the reference knows no broadcast."""
+    return (workload.collective == 0) | (workload.collective == BROADCAST)
+
+
+def raised(message_bytes: FloatArray, rules: Revision) -> FloatArray:
+    """Sizes with the smallest ones of the forward pass raised. [B]"""
+    small = (message_bytes > 0) & (message_bytes < rules.least_forward_bytes)
+    small[..., 1:] = False
+    return np.where(small, rules.least_forward_bytes, message_bytes)
+
+
+def message_time(
+    message: FloatArray,
+    size: FloatArray,
+    bandwidth: FloatArray,
+    ratio: FloatArray,
+    collective: np.ndarray[tuple[int, ...], np.dtype[np.intp]],
+    rules: Revision,
+) -> FloatArray:
+    """Time of a ring collective, or of a small message where those are told apart. [ns]"""
+    twice = np.where(collective == ALL_REDUCE, 2.0, 1.0)
+    reached = (ratio * bandwidth).astype(np.float32).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        took = message / rules.bandwidth_unit / reached * 1e9 * twice * (size - 1) / size
+    if rules.bandwidth == "file":
+        return took
+    fixed = np.select([size == ranks for ranks in SMALL_TIMES], SMALL_TIMES.values(), 0.0)
+    return np.where((message > 1) & (message < SMALL), fixed, took)
+
+
+def ticks(value: FloatArray) -> FloatArray:
+    """A float as the reference's processor turns it into an unsigned 64-bit integer."""
+    wrapped = np.where(value < 0, np.trunc(value) + 2.0**64, np.floor(value))
+    wrapped = np.where(wrapped >= 2.0**64, 0.0, wrapped)
+    return np.where(np.isnan(value), 2.0**63, wrapped)
+
+
+def exposed_time(
+    workload: Workload, communication: FloatArray, overlap: Overlap, strict: bool
+) -> FloatArray:
+    """What overlap leaves of each collective, in single precision as the reference has it. [ns]"""
+    among_experts = (workload.group[..., :1] == EP) & (workload.collective[..., :1] > 0)
+    forward = np.where(among_experts, 1 - overlap.ep, 1 - overlap.tp)
+    shares = np.concatenate([forward, forward, np.full_like(forward, 1 - overlap.dp)], axis=-1)
+    left = (communication.astype(np.float32) * shares.astype(np.float32)).astype(np.float64)
+    return ticks(left) if strict else np.floor(left)
+
+
+def summed(
+    workload: Workload,
+    communication: FloatArray,
+    exposed: FloatArray,
+    network: Busbw | Links,
+    rules: Revision,
+    overlap: Overlap,
+    strict: bool,
+) -> Totals:
+    """Sums over rows, the bubble, and the messages between stages."""
+    counts, layout = workload.counts, workload.layout
+    compute = np.rint(workload.time * 1e9).sum(axis=-1)
+
+    def over_rows(values: FloatArray) -> FloatArray:
+        return (counts * values).sum(axis=1) * 1e-9
+
+    replicas = (workload.group[..., 2] == DP_EP) & (workload.collective[..., 2] > 0)
+    experts = (workload.group[..., 0] == EP) & (workload.collective[..., 0] > 0)
+    forward, weights = exposed[..., 0] + exposed[..., 1], exposed[..., 2]
+    total_compute = over_rows(compute)
+    parts = {
+        "exposed_dp_time": over_rows(np.where(replicas, 0.0, weights)),
+        "exposed_dp_ep_time": over_rows(np.where(replicas, weights, 0.0)),
+        "exposed_tp_time": over_rows(np.where(experts, 0.0, forward)),
+        "exposed_ep_time": over_rows(np.where(experts, forward, 0.0)),
+    }
+    counted = np.array([name != "embedding_layer" for name in workload.names])
+    idle = over_rows(np.where(counted, compute + communication[..., 0] + communication[..., 1], 0.0))
+    slots = layout.gradient_accumulation_steps * getattr(layout, rules.bubble_by)
+    share = np.where((layout.pp == 1) & (not strict), 0.0, (layout.pp - 1) / slots)
+    bubble = share * idle
+    messages = exposed_messages(workload, network, rules, overlap, strict)
+    total_exposed = sum(parts.values(), start=np.zeros(()))
+    return Totals(
+        **parts,
+        exposed_pp_time=messages,
+        bubble_time=bubble,
+        total_compute_time=total_compute,
+        total_exposed_time=total_exposed,
+        total_time=total_compute + total_exposed + bubble + messages,
+    )
+
+
+def exposed_messages(
+    workload: Workload, network: Busbw | Links, rules: Revision, overlap: Overlap, strict: bool
+) -> FloatArray:
+    """Messages between stages. The newest revision divides by the overlap where a bandwidth should be. [s]"""
+    layout, nothing = workload.layout, np.zeros(workload.num_points)
+    message = np.floor(layout.pp_message_bytes)
+    if not rules.overlaps:
+        return nothing
+    bandwidth = overlap.pp if isinstance(network, Links) else network.pp
+    if bandwidth is None:
+        return nothing if overlap.pp == 1 else np.where(message > 0, np.nan, 0.0)
+    chunks = np.nan_to_num(layout.vpp * layout.gradient_accumulation_steps)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        took = 2 * chunks * (message / rules.bandwidth_unit / np.float64(bandwidth) * 1e9) / 1e3
+    whole = np.where(np.isfinite(took), np.floor(took), np.where(np.isnan(took) & strict, 2.0**63, 0.0))
+    left = np.floor(whole * (1 - overlap.pp)) * 1e-6
+    return np.where(message >= LARGEST_PP_MESSAGE, np.nan, left)
