@@ -190,7 +190,10 @@ def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> Work
         return Row("embedding_layer", section, forward, Pass(NOTHING), Pass(leaked))
 
     dense, experts = parameters(run, release)
-    distributed = (Pass(NOTHING, "all_gather", 2 * dense), Pass(NOTHING, "reduce_scatter", 4 * dense))
+    gathered, reduced = (
+        Pass(NOTHING, "all_gather", 2 * dense),
+        [(Pass(NOTHING, "reduce_scatter", 4 * dense), True)],
+    )
     update = times.gradient_forward + times.gradient_backward
     passes = {
         "attention": (halved(attention * repeated), half, half),
@@ -200,14 +203,15 @@ def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> Work
         "final": (half, half, half),
     }
     rows = [
-        *prologue(distributed, update),
+        *prologue(gathered, reduced, update),
         Row("layernorm", "prologue", Pass(NOTHING), Pass(NOTHING, "all_reduce", 2 * (dense + experts)),
             Pass(NOTHING), present=~shared),
         embedding_gradients(run),
         *expert_gradients(run, experts),
         embedding("first", times.gradient_backward),
         embedding("next", last),
-        *layer_rows(run, {key: passes[key] for key in ("attention", "mlp")}, shared),
+        *layer_rows(run, "attention", passes["attention"], passes["attention"], shared),
+        *layer_rows(run, "mlp", passes["mlp"], passes["mlp"], shared & (run.num_experts == 0)),
         *unshared_rows(run, passes["whole_attention"], passes["whole_mlp"]),
         *expert_rows(run, mlp, release),
         column_row("final_column", "closing", run, passes["final"], shared),
@@ -334,12 +338,14 @@ def halved(time: FloatArray) -> FloatArray:
     return np.floor(np.rint(time * 1e9) / 2) * 1e-9
 
 
-def prologue(distributed: tuple[Pass, Pass], update: FloatArray) -> list[Row]:
-    """The gathering of weights, the reduction of gradients, and the optimizer's time."""
+def prologue(
+    gathered: Pass, reduced: Sequence[tuple[Pass, BoolArray | bool]], update: FloatArray
+) -> list[Row]:
+    """The gathering of weights, the reduction of gradients in one way or another, the optimizer's time."""
     idle = Pass(NOTHING)
     return [
-        Row("grad_gather", "prologue", idle, idle, distributed[0]),
-        Row("grad_param_comm", "prologue", idle, idle, distributed[1]),
+        Row("grad_gather", "prologue", idle, idle, gathered),
+        *(Row("grad_param_comm", "prologue", idle, idle, way, present) for way, present in reduced),
         Row("grad_param_compute", "prologue", idle, Pass(update), idle),
     ]
 
@@ -366,16 +372,12 @@ def expert_gradients(run: Run, experts: FloatArray) -> list[Row]:
 Times = Sequence[FloatArray]
 
 
-def layer_rows(run: Run, times: dict[str, Times], shared: BoolArray) -> list[Row]:
-    """A layer in sequence parallelism: a column-split and a row-split product, of attention and of MLP."""
-    rows = []
-    for part, own in times.items():
-        present = shared if part == "attention" else shared & (run.num_experts == 0)
-        rows += [
-            column_row(f"{part}_column", "layer", run, own, present),
-            row_row(f"{part}_row", run, own, present),
-        ]
-    return rows
+def layer_rows(run: Run, part: str, column: Times, row: Times, present: BoolArray) -> list[Row]:
+    """Half a layer in sequence parallelism: a column-split and a row-split product."""
+    return [
+        column_row(f"{part}_column", "layer", run, column, present),
+        row_row(f"{part}_row", run, row, present),
+    ]
 
 
 def column_row(name: str, section: str, run: Run, times: Times, present: BoolArray) -> Row:

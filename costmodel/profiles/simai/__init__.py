@@ -5,7 +5,8 @@ line; where the reference has no number, there is none here either, and `Report.
 """
 
 from costmodel.profiles.simai.bandwidth import Busbw, Links
-
+from costmodel.profiles.simai.design import price_designs
+from costmodel.profiles.simai.missing import missing
 from costmodel.profiles.simai.revision import REVISIONS, Revision
 from costmodel.profiles.simai.time import Overlap, Report, Totals, price
 
@@ -17,5 +18,7 @@ __all__ = [
     "Report",
     "Revision",
     "Totals",
+    "missing",
     "price",
+    "price_designs",
 ]

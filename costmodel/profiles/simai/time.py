@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, column
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
 from costmodel.errors import DseError
 from costmodel.profiles.simai.bandwidth import (
     Bandwidths,
@@ -18,7 +18,7 @@ from costmodel.profiles.simai.bandwidth import (
     derived_bandwidths,
     told_bandwidths,
 )
-from costmodel.profiles.simai.efficiency import SIZES, efficiency
+from costmodel.profiles.simai.efficiency import efficiency
 from costmodel.profiles.simai.revision import REVISIONS, Revision
 from costmodel.workload.rows import COLLECTIVES, GROUPS, Workload
 
@@ -68,8 +68,8 @@ class Report:
 
     workload: Workload
     world_size: FloatArray  #: (points,) GPUs of the run [-]
-    group_size: FloatArray  #: (points, rows, passes) ranks that each collective counts [-]
-    bandwidth: FloatArray  #: (points, rows, passes) not positive where there is none [GiB/s]
+    group_size: FloatArray  #: (points, rows, passes) ranks that each collective counts, 0 without one [-]
+    untold: BoolArray  #: (points, rows, passes) where the reference has no number
     communication: FloatArray  #: (points, rows, passes) of each collective [ns]
     exposed: FloatArray  #: (points, rows, passes) what overlap leaves of it [ns]
     totals: Totals
@@ -137,56 +137,58 @@ def _priced(
     strict: bool,
 ) -> Report:
     """Times of every collective, what of them is exposed, and their sums."""
-    point = np.arange(workload.num_points)[:, None, None]
-    where = (point, SIDES, workload.group)
+    rows, passes = np.nonzero(~silent(workload.collective).all(axis=0))  # cells where anything is sent
+    kind = workload.collective[:, rows, passes]
+    where = (np.arange(workload.num_points)[:, None], SIDES[passes], workload.group[:, rows, passes])
     size = bandwidths.group_size[where]
-    place = (*where, workload.collective)
-    bandwidth = np.broadcast_to(bandwidths.bandwidth, (*bandwidths.group_size.shape, len(COLLECTIVES)))[place]
-    message = raised(workload.message_bytes, rules)
+    bandwidth = bandwidths.bandwidth[(*where, kind)]
+    message = raised(workload.message_bytes[:, rows, passes], passes, rules)
     ratio = np.ones(())
     if rules.bandwidth == "links":
-        ratio = efficiency(bandwidths.table[place], bandwidths.column[place], message)
-    took = message_time(message, size, bandwidth, ratio, workload.collective, rules)
-    told = (bandwidth > 0) | (message == 0)
-    communication = ticks(took) if strict else np.where(told & np.isfinite(took), np.floor(took), np.nan)
-    communication = np.where(np.isnan(ratio), np.nan, communication)
-    communication = np.where(silent(workload), 0.0, communication)
+        ratio = efficiency(bandwidths.table[(*where, kind)], bandwidths.column[(*where, kind)], message)
+    took = message_time(message, size, bandwidth * ratio, kind, rules)
+    sent = ~silent(kind)
+    untold = sent & ~(np.isfinite(took) & (took >= 0))
+    if not strict:
+        untold &= message > 0
+    took = ticks(took) if strict else np.where(untold, np.nan, np.floor(np.nan_to_num(took)))
+    took = np.where(np.isnan(ratio), np.nan, took)
+
+    def table(values: FloatArray) -> FloatArray:
+        full = np.zeros(workload.time.shape)
+        full[:, rows, passes] = np.where(sent, values, 0.0)
+        return full
+
+    communication = table(took)
     exposed = exposed_time(workload, communication, overlap, strict) if rules.overlaps else communication
-    totals = summed(workload, communication, exposed, network, rules, overlap, strict)
     return Report(
         workload=workload,
         world_size=world,
-        group_size=size,
-        bandwidth=bandwidth,
+        group_size=table(size),
+        untold=table(untold.astype(np.float64)) > 0,
         communication=communication,
         exposed=exposed,
-        totals=totals,
+        totals=summed(workload, communication, exposed, network, rules, overlap, strict),
     )
 
 
-def silent(workload: Workload) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def silent(collective: IntArray) -> BoolArray:
     """Where nothing is sent: the reference knows no broadcast."""
-    return (workload.collective == 0) | (workload.collective == BROADCAST)
+    return (collective == 0) | (collective == BROADCAST)
 
 
-def raised(message_bytes: FloatArray, rules: Revision) -> FloatArray:
+def raised(message_bytes: FloatArray, passes: IntArray, rules: Revision) -> FloatArray:
     """Sizes with the smallest ones of the forward pass raised. [B]"""
-    small = (message_bytes > 0) & (message_bytes < rules.least_forward_bytes)
-    small[..., 1:] = False
+    small = (passes == 0) & (message_bytes > 0) & (message_bytes < rules.least_forward_bytes)
     return np.where(small, rules.least_forward_bytes, message_bytes)
 
 
 def message_time(
-    message: FloatArray,
-    size: FloatArray,
-    bandwidth: FloatArray,
-    ratio: FloatArray,
-    collective: np.ndarray[tuple[int, ...], np.dtype[np.intp]],
-    rules: Revision,
+    message: FloatArray, size: FloatArray, bandwidth: FloatArray, collective: IntArray, rules: Revision
 ) -> FloatArray:
     """Time of a ring collective, or of a small message where those are told apart. [ns]"""
     twice = np.where(collective == ALL_REDUCE, 2.0, 1.0)
-    reached = (ratio * bandwidth).astype(np.float32).astype(np.float64)
+    reached = bandwidth.astype(np.float32).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         took = message / rules.bandwidth_unit / reached * 1e9 * twice * (size - 1) / size
     if rules.bandwidth == "file":
