@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from costmodel.formats.system_file import POSITIVE
 from dse.names import COUNTS
 from dse.parameters import Parameter, Value
 
@@ -108,7 +109,7 @@ class LegalDesigns:
 
     def __init__(self, space: Definition) -> None:
         self.space = space
-        self.checks = [*_rule_checks(space), *_count_checks(space)]
+        self.checks = [*_rule_checks(space), *_derived_checks(space)]
         self._derived = {derived.name: derived for derived in space.derived}
         self._listed = [p for p in space.parameters if p.options is not None]
         self._ranged = [p for p in space.parameters if p.options is None]
@@ -371,20 +372,24 @@ def _rule_checks(space: Definition) -> Iterator[Check]:
         yield Check(rule.name, rule.expression, rule.parameters, rule.derived, rule.formula)
 
 
-def _count_checks(space: Definition) -> Iterator[Check]:
-    """Derived counts are whole and at least 1; other derived columns are finite."""
+def _derived_checks(space: Definition) -> Iterator[Check]:
+    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite."""
+    quantities = space.system.units()
     for derived in space.derived:
-        if derived.priced:
-            continue
+        name = derived.name
+        least = 1.0 if name in COUNTS else 0.0 if name in quantities else -np.inf
+        expected = "a whole number of at least 1" if name in COUNTS else "a number in its range"
 
-        def holds(values: Mapping[str, Any], name: str = derived.name) -> Any:
+        def holds(values: Mapping[str, Any], name: str = name, least: float = least) -> Any:
             found = values[name]
-            if name not in COUNTS:
-                return np.isfinite(found)
-            return np.isfinite(found) & (found >= 1) & (found == np.floor(found))
+            possible = np.isfinite(found) & (found >= least)
+            if name in quantities and name.endswith(POSITIVE):
+                possible = possible & (found > 0)
+            return possible & (found == np.floor(found)) if name in COUNTS else possible
 
-        text = f"{derived.expression}, expected a whole number of at least 1"
-        yield Check(derived.name, text, derived.parameters, derived.needs, holds)
+        if not derived.priced:
+            text = f"{derived.expression}, expected {expected}"
+            yield Check(name, text, derived.parameters, derived.needs, holds)
 
 
 def _groups(parameters: Sequence[Parameter], checks: Sequence[Check]) -> list[tuple[Parameter, ...]]:
