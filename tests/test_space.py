@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import optuna
@@ -331,3 +332,12 @@ def test_reading_a_space_imports_neither_optuna_nor_pandas():
     code += "print([name for name in ('optuna', 'pandas', 'sqlalchemy', 'joblib') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_documented_space_loads():
+    page = (Path(__file__).parent.parent / "docs" / "search_spaces.md").read_text(encoding="utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    space = Space.from_text(example)
+    assert [limit.name for limit in space.limits] == ["in_budget"]
+    assert space.by_name["clock"].options.tolist() == pytest.approx([1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9])
+    assert evaluate(space, space.legal.random(50, np.random.default_rng(0))).feasible.any()
