@@ -20,7 +20,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.system_file import POSITIVE
 from dse.names import COUNTS
-from dse.parameters import Parameter, Value
+from dse.parameters import Parameter, Value, decoded
 
 if TYPE_CHECKING:
     from dse.space_file import Definition
@@ -186,12 +186,16 @@ class LegalDesigns:
         near = [component.nearest_rows(wanted, rng) for component in self.components]
         distances = np.concatenate([distance for _, distance in near])
         owners = np.repeat(np.arange(len(near)), [rows.size for rows, _ in near])
-        rows = np.concatenate([rows for rows, _ in near])
+        starts = np.cumsum([0, *(rows.size for rows, _ in near)])
+        changes = [
+            {p: columns[p.name].tolist() for p in component.parameters}
+            for component, (rows, _) in zip(self.components, near, strict=True)
+            for columns in [component.columns(rows)]
+        ]
         for at in np.argsort(distances).tolist():
-            component = self.components[owners[at]]
-            changed = component.columns(rows[at : at + 1])
-            values = {p.name: p.value(float(changed[p.name][0])) for p in component.parameters}
-            yield {**params, **values}
+            owner = int(owners[at])
+            row = at - int(starts[owner])
+            yield {**params, **{p.name: p.value(codes[row]) for p, codes in changes[owner].items()}}
         yield from self._all_others(params, rng)
 
     def _all_others(
@@ -203,7 +207,7 @@ class LegalDesigns:
         first = int(rng.integers(min(total, 2**62)))
         for start, stop in ((first, total), (0, first)):
             for low in range(start, stop, 64):
-                designs = self._decoded(self._at(np.arange(low, min(low + 64, stop))))
+                designs = decoded(self.space.parameters, self._at(np.arange(low, min(low + 64, stop))))
                 yield from (design for design in designs if self.key(design) != own)
 
     def enumerate(self, chunk: int = 16384) -> Iterator[Batch]:
@@ -330,11 +334,6 @@ class LegalDesigns:
 
     def _ordered(self, columns: Batch) -> Batch:
         return {p.name: columns[p.name] for p in self.space.parameters}
-
-    def _decoded(self, columns: Batch) -> list[dict[str, Value]]:
-        values = [[p.value(code) for code in columns[p.name].tolist()] for p in self.space.parameters]
-        names = [p.name for p in self.space.parameters]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
     def _shifted(self, params: Mapping[str, Value], rng: np.random.Generator) -> dict[str, Value]:
         """`params` with the values of ranges moved by some hundredths of their span. It may break rules."""

@@ -140,6 +140,13 @@ class Parameter:
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
 
+def decoded(parameters: Sequence[Parameter], columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:
+    """Designs of a batch, one mapping each, from (points,) columns. [units of the parameters]"""
+    values = [[p.value(code) for code in columns[p.name].tolist()] for p in parameters]
+    names = [p.name for p in parameters]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
 def written_value(written: object, unit: str, words: Sequence[str], boolean: bool) -> Value:
     """A word, a boolean, or a number in SI units, from what a file or a command line holds.
 
