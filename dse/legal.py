@@ -193,22 +193,17 @@ class LegalDesigns:
             for columns in [component.columns(rows)]
         ]
         for at in np.argsort(distances).tolist():
-            owner = int(owners[at])
-            row = at - int(starts[owner])
+            owner, row = owners[at], at - starts[owners[at]]
             yield {**params, **{p.name: p.value(codes[row]) for p, codes in changes[owner].items()}}
-        yield from self._all_others(params, rng)
+        yield from (design for design in self._all(rng) if design != params)
 
-    def _all_others(
-        self, params: Mapping[str, Value], rng: np.random.Generator
-    ) -> Iterator[dict[str, Value]]:
-        """Every legal design of a listed space but one, in order from a random start."""
-        own = self.key(params)
-        total = int(self.count)
-        first = int(rng.integers(min(total, 2**62)))
-        for start, stop in ((first, total), (0, first)):
-            for low in range(start, stop, 64):
-                designs = decoded(self.space.parameters, self._at(np.arange(low, min(low + 64, stop))))
-                yield from (design for design in designs if self.key(design) != own)
+    def _all(self, rng: np.random.Generator) -> Iterator[dict[str, Value]]:
+        """Every legal design of a listed space, in order from a random start."""
+        total = min(int(self.count), 2**62)
+        first = int(rng.integers(total))
+        for low in range(0, total, 64):
+            numbers = (first + np.arange(low, min(low + 64, total))) % total
+            yield from decoded(self.space.parameters, self._at(numbers))
 
     def enumerate(self, chunk: int = 16384) -> Iterator[Batch]:
         """All legal designs, `chunk` at a time, in the order of the file's options.
