@@ -173,6 +173,21 @@ def test_a_reader_that_has_seen_enough_is_no_error(folder):
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_line(folder):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*DSE, "models"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "dse: output: No space left on device\n")
+
+
+def test_a_terminal_without_block_characters_shows_question_marks(folder):
+    main(["search", "small.yaml", "--budget", "10"])
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [*DSE, "resume", "small", "--budget", "10"]
+    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, check=True)
+    assert "???" in done.stdout
+
+
 def test_progress_lines_are_sparse_and_end_with_the_last_state(folder, capsys):
     from dse.cli.progress import lines
     from dse.space import Space
