@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from costmodel.breakdown import Breakdown, tabled
 from costmodel.columns import column_units
-from costmodel.formats.quantity import readable
+from costmodel.formats.quantity import exact, readable
 from dse.space import Space
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ def design_text(space: Space, params: Mapping[str, Any], names: Iterable[str] | 
 
 
 def parameter_text(parameter: Parameter, value: Any) -> str:
-    """A parameter's value, without the space that ``--set`` would need quotes for."""
-    return parameter.shown(value).replace(" ", "")
+    """A parameter's value as ``--set`` reads it back, without the space that would need quotes."""
+    number = not isinstance(value, str | bool) and parameter.unit != "-"
+    return (exact(value, parameter.unit) if number else parameter.shown(value)).replace(" ", "")
 
 
 def objective_texts(space: Space, record: Record) -> list[str]:
@@ -73,7 +74,10 @@ def objective_texts(space: Space, record: Record) -> list[str]:
 
 def column_text(record: Record, name: str) -> str:
     """A breakdown column of a design, by its name in tables, with its unit."""
-    return readable(record["breakdown"][name], UNITS[name])
+    value = record["breakdown"][name]
+    if UNITS[name] == "1/s":
+        return f"{value:,.0f}"
+    return percent(value) if UNITS[name] == "-" else readable(value, UNITS[name])
 
 
 def percent(share: float) -> str:
