@@ -12,7 +12,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.space import Space
-from dse.text import Record, design_text, parameter_text, percent
+from dse.text import Record, design_text, percent
 
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
 GAP = 2
@@ -35,7 +35,11 @@ class Column:
 
 
 def design_table(
-    space: Space, records: Sequence[Record], width: int, notes: Mapping[int, str] | None = None
+    space: Space,
+    records: Sequence[Record],
+    width: int,
+    notes: Mapping[int, str] | None = None,
+    among: Sequence[Record] | None = None,
 ) -> list[Table | Text]:
     """A table of designs, and lines that say what it leaves out.
 
@@ -49,10 +53,11 @@ def design_table(
         [characters]
     notes : mapping, optional
         Row -> what is special about it.
+    among : sequence of records, optional
+        More designs, of which these are some: what all of them share goes below the table.
     """
-    varying = (
-        [p.name for p in space.parameters if varies(records, "params", p.name)] if len(records) > 1 else []
-    )
+    among = among or records
+    varying = varying_parameters(space, among)
     columns = [
         *trial_columns(records),
         *parameter_columns(space, records, varying),
@@ -62,13 +67,19 @@ def design_table(
         *note_columns(len(records), notes or {}),
     ]
     kept, left_out = fitted(columns, width)
-    alike = [p.name for p in space.parameters if p.name not in varying and len(p.choices or ()) != 1]
+    alike = [p.name for p in space.parameters if p.name not in varying]
     lines = []
-    if alike and len(records) > 1:
+    if alike and len(among) > 1:
         lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
     if left_out:
         lines.append(Text(f"too wide to show: {', '.join(left_out)}"))
     return [drawn(kept), *lines]
+
+
+def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:
+    """Parameters that are not alike in all records; all of them where there is but one record."""
+    names = [parameter.name for parameter in space.parameters]
+    return [name for name in names if varies(records, "params", name)] if len(records) > 1 else names
 
 
 def varies(records: Sequence[Record], group: str, name: str) -> bool:
@@ -88,7 +99,7 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
     columns = []
     for place, name in enumerate(names, start=1):
         parameter = space.by_name[name]
-        cells = [parameter_text(parameter, record["params"][name]) for record in records]
+        cells = [parameter.shown(record["params"][name]) for record in records]
         columns.append(Column(name, lines_of(name), cells, place, left=bool(parameter.words)))
     return columns
 

@@ -19,6 +19,9 @@ from dse.study import Study
 #: Designs that are enumerated, priced and filtered at once.
 CHUNK = 65536
 
+#: Most designs that are enumerated: an hour or so on one core.
+MOST_DESIGNS = 2e8
+
 
 @dataclass(frozen=True)
 class ExactFront:
@@ -57,12 +60,17 @@ def exact_front(
     Raises
     ------
     DseError
-        If the space is not finite.
+        If the space is not finite, or has more than `MOST_DESIGNS`.
 
     Notes
     -----
     Only the front so far is kept: the union's front is the front of the chunks' fronts.
     """
+    if MOST_DESIGNS < space.legal.count < np.inf:
+        raise DseError(
+            f"space {space.name}: {space.legal.count:.3g} legal designs are too many to price; pin some "
+            "parameters with --set, or search instead"
+        )
     front: dict[str, FloatArray] = {}
     costs = np.empty((0, len(space.objectives)))
     legal = feasible = 0

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from costmodel.formats.system_file import POSITIVE
 from dse.names import COUNTS
-from dse.parameters import Parameter, Value
+from dse.parameters import Parameter, Value, decoded
 
 if TYPE_CHECKING:
     from dse.space_file import Definition
@@ -108,7 +109,7 @@ class LegalDesigns:
 
     def __init__(self, space: Definition) -> None:
         self.space = space
-        self.checks = [*_rule_checks(space), *_count_checks(space)]
+        self.checks = [*_rule_checks(space), *_derived_checks(space)]
         self._derived = {derived.name: derived for derived in space.derived}
         self._listed = [p for p in space.parameters if p.options is not None]
         self._ranged = [p for p in space.parameters if p.options is None]
@@ -185,25 +186,24 @@ class LegalDesigns:
         near = [component.nearest_rows(wanted, rng) for component in self.components]
         distances = np.concatenate([distance for _, distance in near])
         owners = np.repeat(np.arange(len(near)), [rows.size for rows, _ in near])
-        rows = np.concatenate([rows for rows, _ in near])
+        starts = np.cumsum([0, *(rows.size for rows, _ in near)])
+        changes = [
+            {p: columns[p.name].tolist() for p in component.parameters}
+            for component, (rows, _) in zip(self.components, near, strict=True)
+            for columns in [component.columns(rows)]
+        ]
         for at in np.argsort(distances).tolist():
-            component = self.components[owners[at]]
-            changed = component.columns(rows[at : at + 1])
-            values = {p.name: p.value(float(changed[p.name][0])) for p in component.parameters}
-            yield {**params, **values}
-        yield from self._all_others(params, rng)
+            owner, row = owners[at], at - starts[owners[at]]
+            yield {**params, **{p.name: p.value(codes[row]) for p, codes in changes[owner].items()}}
+        yield from (design for design in self._all(rng) if design != params)
 
-    def _all_others(
-        self, params: Mapping[str, Value], rng: np.random.Generator
-    ) -> Iterator[dict[str, Value]]:
-        """Every legal design of a listed space but one, in order from a random start."""
-        own = self.key(params)
-        total = int(self.count)
-        first = int(rng.integers(min(total, 2**62)))
-        for start, stop in ((first, total), (0, first)):
-            for low in range(start, stop, 64):
-                designs = self._decoded(self._at(np.arange(low, min(low + 64, stop))))
-                yield from (design for design in designs if self.key(design) != own)
+    def _all(self, rng: np.random.Generator) -> Iterator[dict[str, Value]]:
+        """Every legal design of a listed space, in order from a random start."""
+        total = min(int(self.count), 2**62)
+        first = int(rng.integers(total))
+        for low in range(0, total, 64):
+            numbers = (first + np.arange(low, min(low + 64, total))) % total
+            yield from decoded(self.space.parameters, self._at(numbers))
 
     def enumerate(self, chunk: int = 16384) -> Iterator[Batch]:
         """All legal designs, `chunk` at a time, in the order of the file's options.
@@ -330,11 +330,6 @@ class LegalDesigns:
     def _ordered(self, columns: Batch) -> Batch:
         return {p.name: columns[p.name] for p in self.space.parameters}
 
-    def _decoded(self, columns: Batch) -> list[dict[str, Value]]:
-        values = [[p.value(code) for code in columns[p.name].tolist()] for p in self.space.parameters]
-        names = [p.name for p in self.space.parameters]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-
     def _shifted(self, params: Mapping[str, Value], rng: np.random.Generator) -> dict[str, Value]:
         """`params` with the values of ranges moved by some hundredths of their span. It may break rules."""
         shifted = dict(params)
@@ -371,20 +366,24 @@ def _rule_checks(space: Definition) -> Iterator[Check]:
         yield Check(rule.name, rule.expression, rule.parameters, rule.derived, rule.formula)
 
 
-def _count_checks(space: Definition) -> Iterator[Check]:
-    """Derived counts are whole and at least 1; other derived columns are finite."""
+def _derived_checks(space: Definition) -> Iterator[Check]:
+    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite."""
+    quantities = space.system.units()
     for derived in space.derived:
-        if derived.priced:
-            continue
+        name = derived.name
+        least = 1.0 if name in COUNTS else 0.0 if name in quantities else -np.inf
+        expected = "a whole number of at least 1" if name in COUNTS else "a number in its range"
 
-        def holds(values: Mapping[str, Any], name: str = derived.name) -> Any:
+        def holds(values: Mapping[str, Any], name: str = name, least: float = least) -> Any:
             found = values[name]
-            if name not in COUNTS:
-                return np.isfinite(found)
-            return np.isfinite(found) & (found >= 1) & (found == np.floor(found))
+            possible = np.isfinite(found) & (found >= least)
+            if name in quantities and name.endswith(POSITIVE):
+                possible = possible & (found > 0)
+            return possible & (found == np.floor(found)) if name in COUNTS else possible
 
-        text = f"{derived.expression}, expected a whole number of at least 1"
-        yield Check(derived.name, text, derived.parameters, derived.needs, holds)
+        if not derived.priced:
+            text = f"{derived.expression}, expected {expected}"
+            yield Check(name, text, derived.parameters, derived.needs, holds)
 
 
 def _groups(parameters: Sequence[Parameter], checks: Sequence[Check]) -> list[tuple[Parameter, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from costmodel.design import CHOICES, SWITCHES, DesignPoints
 from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
+from costmodel.formats.system_file import POSITIVE
 from costmodel.model import DIMENSIONS, ModelShape
 from costmodel.system import System
 from dse.expressions import Expression, Name
@@ -26,6 +27,8 @@ COUNTS: Final = frozenset(DESIGN_COLUMNS) - set(SWITCHES) - set(CHOICES) | {
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),
 }
+#: Largest count: up to here a float tells every whole number from its neighbours.
+MOST: Final = 2.0**53
 #: Held by every design that gives the total: total -> columns whose product it is.
 TOTALS: Final = {
     "world_size": ("tp", "pp", "dp"),
@@ -46,6 +49,21 @@ class Derived:
     parameters: frozenset[str]  #: that it depends on
     needs: tuple[str, ...]  #: derived columns it needs, in order, itself last
     priced: bool  #: whether it needs pricing
+
+
+def impossible(name: str, value: float, quantities: Collection[str]) -> str:
+    """What a column's value must be and is not; nothing where the value will do.
+
+    >>> impossible("tp", 2.5, []), impossible("tp", 2, [])
+    ('2.5: expected a whole number of at least 1', '')
+    """
+    if name in COUNTS and not (1 <= value <= MOST and float(value).is_integer()):
+        return f"{value:g}: expected a whole number of at least 1"
+    if name in quantities and not value >= 0:
+        return f"{value:g}: expected no negative number"
+    if name in quantities and name.endswith(POSITIVE) and value == 0:
+        return "0: expected more than nothing"
+    return ""
 
 
 class Names:

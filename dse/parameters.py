@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Value = float | int | str | bool
 
-#: A range with at most this many steps is a list of options to everyone but Optuna.
-LISTED_STEPS: Final = 4096
+#: Most options of one parameter. A range of fewer steps is a list of options to everyone but Optuna.
+MOST_OPTIONS: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Parameter:
     log: bool = False
     integer: bool = False
 
-    @property
+    @cached_property
     def words(self) -> tuple[str, ...]:
         """Words whose places are the codes of the column, where it is written in words."""
         if self.name in CHOICES:
             return CHOICES[self.name]
         return tuple(str(c) for c in self.choices or () if isinstance(c, str))
 
-    @property
+    @cached_property
     def boolean(self) -> bool:
         """Whether the column is true or false."""
         return self.name in SWITCHES or bool(self.choices and isinstance(self.choices[0], bool))
@@ -57,7 +57,7 @@ class Parameter:
             return np.array([self.code(choice) for choice in self.choices])
         assert self.low is not None
         assert self.high is not None
-        if self.step is None or (self.high - self.low) / self.step >= LISTED_STEPS:
+        if self.step is None or (self.high - self.low) / self.step >= MOST_OPTIONS:
             return None
         return self.low + self.step * np.arange(np.floor((self.high - self.low) / self.step + 1e-9) + 1)
 
@@ -140,6 +140,13 @@ class Parameter:
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
 
+def decoded(parameters: Sequence[Parameter], columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:
+    """Designs of a batch, one mapping each, from (points,) columns. [units of the parameters]"""
+    values = [[p.value(code) for code in columns[p.name].tolist()] for p in parameters]
+    names = [p.name for p in parameters]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
 def written_value(written: object, unit: str, words: Sequence[str], boolean: bool) -> Value:
     """A word, a boolean, or a number in SI units, from what a file or a command line holds.
 
@@ -170,20 +177,13 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
     ValueError
         If the options are none of these.
     """
+    if not isinstance(written, list) and (name in CHOICES or name in SWITCHES):
+        listed = ", ".join(CHOICES.get(name, ("true", "false")))
+        raise ValueError(f"{written!r}: expected a list of some of {listed}")
     if isinstance(written, dict):
         return _range(name, written, unit)
     if isinstance(written, str):
-        try:
-            formula = Expression.parse(written).compiled(scope)
-            if formula.kind != "list":
-                raise DseError(f"{written!r}: expected options, such as [1, 2, 4] or powers_of_two(1, 64)")
-            written = [float(value) for value in formula(values)]
-        except DseError as error:
-            raise ValueError(str(error)) from None
-        measured = unit_name(formula.dimension)
-        if unit is not None and dimension(unit) != formula.dimension:
-            raise ValueError(f"these are in {measured}; expected {unit}")
-        return _listed(Parameter(name, unit or measured, tuple(_whole(v, unit or measured) for v in written)))
+        return _from_formula(name, written, unit, values, scope)
     if not isinstance(written, list) or not written:
         raise ValueError(f"{written!r}: expected options, such as [1, 2, 4], or {{from: 1, to: 8}}")
     unit = unit or _unit_of(written[0])
@@ -192,10 +192,26 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
     return _listed(Parameter(name, unit, tuple(written_value(w, unit, words, boolean) for w in written)))
 
 
+def _from_formula(name: str, written: str, unit: str | None, values: Mapping[str, Any],
+                  scope: Mapping[str, Name]) -> Parameter:  # fmt: skip
+    """Options that a formula lists, such as ``divisors(num_layers)``."""
+    try:
+        formula = Expression.parse(written).compiled(scope)
+    except DseError as error:
+        raise ValueError(str(error)) from None
+    if formula.kind != "list":
+        raise ValueError(f"{written!r}: expected options, such as [1, 2, 4] or powers_of_two(1, 64)")
+    measured = unit_name(formula.dimension)
+    if unit is not None and dimension(unit) != formula.dimension:
+        raise ValueError(f"{written!r} is in {measured}; expected {unit}")
+    options = (float(value) for value in formula(values))
+    return _listed(Parameter(name, unit or measured, tuple(_whole(v, unit or measured) for v in options)))
+
+
 def _listed(parameter: Parameter) -> Parameter:
     choices = parameter.choices or ()
-    if not choices:
-        raise ValueError("no options")
+    if not 0 < len(choices) <= MOST_OPTIONS:
+        raise ValueError(f"{len(choices)} options; expected 1 to {MOST_OPTIONS}, or a range {{from, to}}")
     if len(set(choices)) < len(choices):
         twice = next(c for n, c in enumerate(choices) if c in choices[:n])
         raise ValueError(f"{parameter.shown(twice)} is listed twice")

@@ -13,7 +13,7 @@ from costmodel.breakdown import UNIT_SUFFIX, tabled
 from costmodel.formats.quantity import readable
 from dse import catalogue
 from dse.binding import binding_tables
-from dse.design_table import design_table, ruled_table
+from dse.design_table import design_table, ruled_table, varying_parameters
 from dse.space import Space
 from dse.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
 
@@ -93,7 +93,7 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
     picked = picks(space, front)
     rows = spread(len(front), ROWS_SHOWN, list(picked))
     notes = {place: picked[row] for place, row in enumerate(rows) if row in picked}
-    shown: Report = [*design_table(space, [front[row] for row in rows], width, notes)]
+    shown: Report = [*design_table(space, [front[row] for row in rows], width, notes, front)]
     if len(rows) < len(front):
         shown.append(Text(f"... {len(front) - len(rows)} more: {more}"))
     best = next(iter(picked))
@@ -148,13 +148,14 @@ def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
 
 
 def picks_table(space: Space, front: Sequence[Record], picked: dict[int, str]) -> Table:
-    """The notable designs, in words and as ``--set`` takes them."""
+    """The notable designs, in words and as ``--set`` takes them, without what all of the front share."""
+    varying = varying_parameters(space, front)
     table = Table.grid(padding=(0, 2, 0, 0))
     for row, title in picked.items():
         record = front[row]
         trial = f"trial {record['trial']}: " if "trial" in record else ""
         table.add_row(Text(title, style="bold"), trial + ", ".join(objective_texts(space, record)))
-        table.add_row("", design_text(space, record["params"]))
+        table.add_row("", design_text(space, record["params"], varying))
     return table
 
 

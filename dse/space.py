@@ -20,7 +20,7 @@ from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from dse.legal import LegalDesigns
 from dse.names import DESIGN_COLUMNS, MODEL_SETTINGS
 from dse.objectives import Constraint, directed
-from dse.parameters import Parameter, Value
+from dse.parameters import Parameter, Value, decoded
 from dse.space_file import Definition, read_definition
 
 Params = dict[str, Value]
@@ -107,9 +107,7 @@ class Space(Definition):
 
     def decode(self, columns: Mapping[str, FloatArray]) -> list[Params]:
         """Designs of a batch, one mapping each."""
-        values = [[p.value(code) for code in columns[p.name].tolist()] for p in self.parameters]
-        names = [p.name for p in self.parameters]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        return decoded(self.parameters, columns)
 
     def known_values(self, columns: Mapping[str, FloatArray]) -> dict[str, Any]:
         """Values of every name that is known before pricing: constants, parameters, derived columns."""

@@ -22,7 +22,7 @@ from costmodel.model import ModelShape
 from costmodel.system import System
 from dse import power_budget
 from dse.expressions import Expression, Name
-from dse.names import COUNTS, DESIGN_COLUMNS, MODEL_SETTINGS, TOTALS, WITH_UNIT, Derived, Names
+from dse.names import COUNTS, DESIGN_COLUMNS, MODEL_SETTINGS, TOTALS, WITH_UNIT, Derived, Names, impossible
 from dse.objectives import Constraint, Direction, Objective
 from dse.parameters import Parameter, read_parameter, written_value
 
@@ -136,10 +136,8 @@ class _Reader:
         unit = "-" if words or boolean else self._unit(name) or _unit_of(written)
         value = written_value(written, unit, words, boolean)
         number = float(words.index(value)) if isinstance(value, str) else float(value)
-        if name in COUNTS and not (number >= 1 and number.is_integer()):
-            raise ValueError(f"{number:g}: expected a whole number of at least 1")
-        if number < 0 and name in self.names.quantities:
-            raise ValueError(f"{written!r}: expected no negative number")
+        if wrong := impossible(name, number, self.names.quantities):
+            raise ValueError(wrong)
         return number, Name(dimension(unit), words, boolean)
 
     def _unit(self, name: str) -> str | None:
@@ -164,7 +162,12 @@ class _Reader:
         parameter = read_parameter(name, written, self._unit(name), self.names.constants, self.names.fixed())
         if isinstance(written, str):
             self.names.used |= Expression.parse(written).names
-        _check_options(parameter)
+        options = parameter.options
+        if options is None and name in COUNTS and not parameter.integer:
+            raise ValueError("expected whole numbers: add kind: integer")
+        for value in [parameter.low or 0.0, parameter.high or 0.0] if options is None else options.tolist():
+            if wrong := impossible(name, value, self.names.quantities):
+                raise ValueError(wrong)
         return parameter
 
     def derive(self) -> None:
@@ -270,19 +273,6 @@ class _Reader:
 def _unit_of(written: Any) -> str:
     """Unit of a value that carries its own."""
     return unit_name(quantity(written).dimension) if isinstance(written, str) else "-"
-
-
-def _check_options(parameter: Parameter) -> None:
-    """Refuse counts that are not whole and positive, and quantities that are negative."""
-    options = parameter.options
-    count = parameter.name in COUNTS
-    if options is None and count and not parameter.integer:
-        raise ValueError("expected whole numbers: add kind: integer")
-    for value in [parameter.low or 0.0, parameter.high or 0.0] if options is None else options.tolist():
-        if count and not (value >= 1 and float(value).is_integer()):
-            raise ValueError(f"{value:g}: expected whole numbers of at least 1")
-        if value < 0:
-            raise ValueError(f"{value:g}: expected no negative number")
 
 
 def _formula(written: Any) -> Expression | None:

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from costmodel.breakdown import Breakdown, tabled
 from costmodel.columns import column_units
-from costmodel.formats.quantity import readable
+from costmodel.formats.quantity import exact, readable
 from dse.space import Space
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ def design_text(space: Space, params: Mapping[str, Any], names: Iterable[str] | 
 
 
 def parameter_text(parameter: Parameter, value: Any) -> str:
-    """A parameter's value, without the space that ``--set`` would need quotes for."""
-    return parameter.shown(value).replace(" ", "")
+    """A parameter's value as ``--set`` reads it back, without the space that would need quotes."""
+    number = not isinstance(value, str | bool) and parameter.unit != "-"
+    return (exact(value, parameter.unit) if number else parameter.shown(value)).replace(" ", "")
 
 
 def objective_texts(space: Space, record: Record) -> list[str]:

@@ -145,28 +145,28 @@ def uninterrupted(space, tmp_path_factory):
     study = Study.create(
         space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('whole')}/dse.db", seed=5
     )
-    study.run(300)
+    study.run(200)
     return told(study)
 
 
 def test_killed_at_random_moments_and_resumed(space, url, uninterrupted):
     study = Study.create(space, "gpt3", storage=url, seed=5)
     moments = random.Random(0)
-    for _ in range(4):
-        process = worker(url, 300)
+    for _ in range(3):
+        process = worker(url, 200)
         process.stdout.readline()
         time.sleep(moments.uniform(0, 0.25))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         found = told(study)
         assert found == uninterrupted[: len(found)]  # every finished trial kept, none running
-    study.run(300)
+    study.run(200)
     assert told(study) == uninterrupted
 
 
 def test_two_processes_share_a_study(space, url, uninterrupted):
     study = Study.create(space, "gpt3", storage=url, seed=5)
-    both = [worker(url, 300) for _ in range(2)]
+    both = [worker(url, 200) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     for process in both:
         process.stdout.close()

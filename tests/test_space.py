@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import optuna
@@ -161,8 +162,12 @@ MISTAKES = [
     ({"parameters": {"mirco_batch_size": [1]}}, "unknown parameter; did you mean 'micro_batch_size'?"),
     ({"parameters": {"tp": []}}, "parameters.tp: []: expected options"),
     ({"parameters": {"tp": [1, 2, 2]}}, "parameters.tp: 2 is listed twice"),
-    ({"parameters": {"tp": [0, 2]}}, "parameters.tp: 0: expected whole numbers of at least 1"),
-    ({"parameters": {"tp": [1.5]}}, "parameters.tp: 1.5: expected whole numbers of at least 1"),
+    ({"parameters": {"tp": [0, 2]}}, "parameters.tp: 0: expected a whole number of at least 1"),
+    ({"parameters": {"tp": [1.5]}}, "parameters.tp: 1.5: expected a whole number of at least 1"),
+    ({"parameters": {"tp": "multiples(1, 1, 1e5)"}}, "parameters.tp: 100000 options; expected 1 to 4096"),
+    ({"parameters": {"recompute": "divisors(4)"}}, "expected a list of some of none, selective, full"),
+    ({"parameters": {"clock": ["0 GHz", "1 GHz"]}}, "parameters.clock: 0: expected more than nothing"),
+    ({"given": {"global_batch_size": 1e300}}, "expected a whole number of at least 1"),
     ({"parameters": {"tp": "divisors(dp)"}}, "dp: unknown name"),
     ({"parameters": {"tp": "num_layers"}}, "parameters.tp: 'num_layers': expected options"),
     ({"parameters": {"tp": {"from": 1}}}, "expected {from: ..., to: ...}"),
@@ -327,3 +332,12 @@ def test_reading_a_space_imports_neither_optuna_nor_pandas():
     code += "print([name for name in ('optuna', 'pandas', 'sqlalchemy', 'joblib') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_documented_space_loads():
+    page = (Path(__file__).parent.parent / "docs" / "search_spaces.md").read_text(encoding="utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    space = Space.from_text(example)
+    assert [limit.name for limit in space.limits] == ["in_budget"]
+    assert space.by_name["clock"].options.tolist() == pytest.approx([1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9])
+    assert evaluate(space, space.legal.random(50, np.random.default_rng(0))).feasible.any()

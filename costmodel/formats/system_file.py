@@ -21,6 +21,8 @@ SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,
 #: or arithmetic on other constants.
 KINDS: Final = ("datasheet", "measured", "fitted", "assumed", "derived")
+#: Endings of the names of quantities of which a machine needs some.
+POSITIVE: Final = ("bandwidth", "capacity", "clock", "efficiency", "sustained", "size", "height", "width")
 
 Part = TypeVar("Part", bound=Columns)
 
@@ -86,8 +88,10 @@ def _constant(section: Section, key: str, unit: str) -> float:
     constant.word("kind", KINDS)
     constant.text("source")
     value = constant.number("value", unit)
-    if value < 0:
-        constant.mistake("value", f"{value:g}: expected no negative number")
+    if value < 0 or (value == 0 and key.endswith(POSITIVE)):
+        constant.mistake(
+            "value", f"{value:g}: expected {'no negative number' if value else 'more than nothing'}"
+        )
     return value
 
 

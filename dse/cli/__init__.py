@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"dse: {line}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt as interrupt:
-        print(f"dse: {interrupt or 'interrupted'}", file=sys.stderr)
+        print(f"dse: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader has seen enough; nothing is left to say at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
