@@ -56,28 +56,28 @@ def written_out(section: Section, base: System, base_data: Mapping[str, Any]) ->
     source.word("derive", DERIVATIONS)
     if "tdp" not in source:
         source.mistake(None, "tdp: missing; expected a power, such as 700 W, or options")
-    shares = [*block_energies(base)]
+    parts = [*block_energies(base)]
     fractions = source.section("fractions")
-    fractions.only(shares, "part")
+    fractions.only(parts, "part")
     check_energies(source, base)
     check_shares(fractions)
-    source.value("tdp", partial(numbers_of, unit="W"), [], required=False)
+    source.value("tdp", partial(numbers_of, "W"), list[float](), required=False)
 
     added: Parts = {"given": {}, "parameters": {}, "derived": formulas(base), "constraints": {}}
     where: dict[str, Location] = {}
-    for share in shares:
-        name = f"{share}_fraction"
-        where[name] = (*fractions.at, share)
-        if share not in fractions:
-            fractions.mistake(None, f"{share}: missing; expected a share, options, or {REST}")
-        elif fractions.data[share] == REST:
-            others = " + ".join(f"{other}_fraction" for other in shares if other != share)
+    for part in parts:
+        name = f"{part}_fraction"
+        where[name] = (*fractions.at, part)
+        if part not in fractions:
+            fractions.mistake(None, f"{part}: missing; expected a share, options, or {REST}")
+        elif fractions.data[part] == REST:
+            others = " + ".join(f"{other}_fraction" for other in parts if other != part)
             added["derived"][name] = f"1 - ({others})"
-            added["constraints"][f"leaves_power_for_{share}"] = f"{name} >= {_ROUNDING}"
+            added["constraints"][f"leaves_power_for_{part}"] = f"{name} >= {_ROUNDING}"
         else:
-            added[kind_of(fractions.data[share])][name] = fractions.data[share]
+            added[kind_of(fractions.data[part])][name] = fractions.data[part]
     if REST not in fractions.data.values():
-        total = " + ".join(f"{share}_fraction" for share in shares)
+        total = " + ".join(f"{part}_fraction" for part in parts)
         added["constraints"]["stays_within_the_power"] = f"{total} <= 1 + {_ROUNDING}"
     if "tdp" in source:
         where["tdp"] = (*source.at, "tdp")
@@ -89,8 +89,8 @@ def written_out(section: Section, base: System, base_data: Mapping[str, Any]) ->
 
 def block_energies(base: System) -> dict[str, str]:
     """Part that draws power -> the quantity that holds the energy of one unit of its work."""
-    links_and_levels = [part.name for part in (*base.memory, *base.network)]
-    return {"core": "energy_per_flop", **{name: f"{name}_energy" for name in links_and_levels}}
+    movers = [*(level.name for level in base.memory), *(tier.name for tier in base.network)]
+    return {"core": "energy_per_flop", **{name: f"{name}_energy" for name in movers}}
 
 
 def formulas(base: System) -> dict[str, str]:
@@ -98,9 +98,9 @@ def formulas(base: System) -> dict[str, str]:
     quantities = base.quantities()
     per_core = "2 * arrays_per_core * array_height * array_width * clock * sustained * matrix_efficiency"
     texts = {"cores": f"floor(core_fraction * (tdp - idle_power) / (energy_per_flop * {per_core}))"}
-    for part in (*base.memory, *base.network):
-        name = part.name
-        texts[f"{name}_bandwidth"] = f"{name}_fraction * (tdp - idle_power) / {name}_energy"
+    for part, energy in block_energies(base).items():
+        if part != "core":
+            texts[f"{part}_bandwidth"] = f"{part}_fraction * (tdp - idle_power) / {energy}"
     for level in base.memory:
         seconds = float(quantities[f"{level.name}_capacity"] / quantities[f"{level.name}_bandwidth"])
         texts[f"{level.name}_capacity"] = f"{level.name}_bandwidth * {seconds!r} s"
@@ -120,10 +120,10 @@ def check_shares(fractions: Section) -> None:
     for part, written in fractions.data.items():
         if written == REST:
             continue
-        shares = fractions.value(part, numbers_of, [])
+        shares = fractions.value(part, partial(numbers_of, "-"), list[float]())
         if not all(0 < share <= 1 for share in shares):
-            fractions.mistake(part, f"{written!r}: expected more than 0, and at most 1: without power a level "
-                                    "has no capacity, and a link no bandwidth")  # fmt: skip
+            nothing = "without power a level has no capacity, and a link no bandwidth"
+            fractions.mistake(part, f"{written!r}: expected more than 0, and at most 1: {nothing}")
         fixed += shares if kind_of(written) == "given" else []
     if sum(fixed) > 1 + float(_ROUNDING):
         fractions.mistake(None, f"sum to {sum(fixed):.6g}; expected at most 1")
@@ -131,7 +131,7 @@ def check_shares(fractions: Section) -> None:
         fractions.mistake(None, f"{REST}: given twice; one part takes what the others leave")
 
 
-def numbers_of(written: Any, unit: str = "-") -> list[float]:
+def numbers_of(unit: str, written: Any) -> list[float]:
     """The numbers that are written out in a value, in options, or as the ends of a range. [the unit given]"""
     if isinstance(written, dict):
         return [si_value(written[key], unit) for key in ("from", "to") if key in written]
@@ -146,7 +146,9 @@ def kind_of(written: Any) -> str:
     return "parameters" if is_options else "given"
 
 
-def merged(section: Section, base_data: Mapping[str, Any], added: Parts, where: Mapping[str, Location]) -> Section:
+def merged(
+    section: Section, base_data: Mapping[str, Any], added: Parts, where: Mapping[str, Location]
+) -> Section:
     """The space with more entries, and where in the file each comes from."""
     data = {**section.data, "system": dict(base_data)}
     lines = section.source.lines
