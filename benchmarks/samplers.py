@@ -43,9 +43,9 @@ def exact_front(space: Space) -> FloatArray:
 
 
 def better(front: FloatArray, costs: FloatArray) -> FloatArray:
-    """The front of a front and other points; infeasible ones are NaN."""
+    """The distinct points of the front of a front and other points; infeasible ones are NaN."""
     both = np.concatenate([front, costs])
-    return both[non_dominated(both)]
+    return np.unique(both[non_dominated(both)], axis=0)
 
 
 def run(space: Space, sampler: str, seed: int) -> tuple[FloatArray, float]:

@@ -51,13 +51,13 @@ SAMPLERS: Mapping[str, Choice] = {
         lambda seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
     ),
     "tpe": Choice(
-        "tree-structured Parzen estimator: good from few trials, slow beyond 500",
+        "tree-structured Parzen estimator: ahead up to a few hundred trials, ten times as slow",
         10,
         lambda seed: optuna.samplers.TPESampler(seed=seed),
         joint=False,
     ),
     "gp": Choice(
-        "Gaussian process: best from very few trials, seconds for each",
+        "Gaussian process: for very few trials, about a second each",
         5,
         lambda seed: optuna.samplers.GPSampler(seed=seed),
         needs=("scipy", "torch"),
