@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from costmodel.breakdown import Breakdown
+from costmodel.columns import column_units
 from costmodel.design import DesignPoints, Layout, LstmDesign
 from costmodel.lstm_step import lstm_step
 from costmodel.model import AnyModel, LstmShape, ModelShape
@@ -22,6 +22,11 @@ class Workload:
     layout: type[Layout]  #: its designs
     totals: Mapping[str, tuple[str, ...]]  #: total -> columns of a layout whose product it is
     step: Callable[..., Breakdown]  #: (model, system, design) -> price of one optimizer step
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the layout's columns."""
+        return tuple(column_units(self.layout))
 
 
 #: Class of the model -> its kind.
@@ -42,8 +47,3 @@ WORKLOADS: Mapping[type[AnyModel], Workload] = {
 def workload_of(model: AnyModel) -> Workload:
     """The kind of a model."""
     return WORKLOADS[type(model)]
-
-
-def price_step(model: AnyModel, system: Any, design: Any) -> Breakdown:
-    """Price one optimizer step of each design, whatever the model; see `step` and `lstm_step`."""
-    return workload_of(model).step(model, system, design)
