@@ -25,8 +25,8 @@ UNITS: Final[Mapping[str, str]] = {
     "memory_bandwidth_bytes_per_s": "B/s",
     "node_bandwidth_bytes_per_s": "B/s",
     "fabric_bandwidth_bytes_per_s": "B/s",
-    "chip_price_usd": "$",
-    "chip_power_w": "W",
+    "price_per_chip_usd": "$",
+    "power_per_chip_w": "W",
 }
 
 #: Endings of such names.
@@ -48,7 +48,7 @@ def heading(fact: str) -> str:
 def fact_text(fact: str, value: Any) -> str:
     """A fact for people.
 
-    >>> fact_text("parameters", 174.6e9), fact_text("chip_price_usd", 24730.4), fact_text("layers", 96)
+    >>> fact_text("parameters", 174.6e9), fact_text("price_per_chip_usd", 24730.4), fact_text("layers", 96)
     ('175 billion', '$24,700', '96')
     """
     if isinstance(value, str):
@@ -83,7 +83,7 @@ def model_facts(model: AnyModel) -> dict[str, Any]:
 
 
 def system_facts(system: System) -> dict[str, Any]:
-    """What a system is; bandwidths are of one chip, links in one direction."""
+    """What a system is; bandwidths are of one chip, links in one direction, host and facility shared out."""
     node, *outer = system.network
     facts = {
         "name": system.name,
@@ -93,8 +93,8 @@ def system_facts(system: System) -> dict[str, Any]:
         "node_size": node.size,
         "node_bandwidth_bytes_per_s": node.bandwidth,
         **({"fabric_bandwidth_bytes_per_s": outer[-1].bandwidth} if outer else {}),
-        "chip_price_usd": chip_price(system),
-        "chip_power_w": chip_power(system),
+        "price_per_chip_usd": chip_price(system),
+        "power_per_chip_w": chip_power(system),
     }
     return {name: value.item() if isinstance(value, np.ndarray) else value for name, value in facts.items()}
 

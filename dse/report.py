@@ -260,11 +260,12 @@ def memory_remedies(space: Space, params: Mapping[str, Any]) -> list[str]:
     """What the space still allows that lowers a design's memory: ``raise pp``, ``recompute: full``."""
     remedies = []
     for name in MORE_SAVES_MEMORY:
+        possible = space.legal.values_of(name)
         parameter = space.by_name.get(name)
-        if parameter is None or parameter.options is None:
+        if not parameter or not possible:
             continue
-        most = float(parameter.options.max())
-        if most > parameter.code(params[name]):
+        most = max(possible, key=parameter.code)
+        if parameter.code(most) > parameter.code(params[name]):
             word = parameter.words or parameter.boolean
-            remedies.append(f"{name}: {parameter.shown(parameter.value(most))}" if word else f"raise {name}")
+            remedies.append(f"{name}: {parameter.shown(most)}" if word else f"raise {name}")
     return remedies
