@@ -59,7 +59,7 @@ def fact_text(fact: str, value: Any) -> str:
         return f"${float(f'{value:.3g}'):,.0f}"
     if fact in UNITS:
         return readable(value, UNITS[fact])
-    if value < 1e7:
+    if value < 1e8:
         return f"{value:,.0f}"
     return f"{value / 1e9:,.{0 if value >= 1e11 else 1}f} billion"
 
