@@ -178,6 +178,6 @@ def memories(
         "activations_memory": kept
         + w * whole * model.projection_size / (softmax.rows * softmax.inner)
         + 4.0 * logits / softmax.shards,
-        "buffers_memory": 2 * w * logits / softmax.shards + np.where(softmax.is_cr, w * logits, 0.0),
+        "buffers_memory": 2 * w * logits / softmax.shards + np.where(softmax.inner > 1, w * logits, 0.0),
         "reserved_memory": np.broadcast_to(system.chip.reserved_memory, owned.shape),
     }  # fmt: skip
