@@ -29,6 +29,9 @@ UNITS: Final[Mapping[str, str]] = {
     "power_per_chip_w": "W",
 }
 
+#: Facts that are told below the table, in words.
+BELOW: Final = ("objectives", "description")
+
 #: Endings of such names.
 SUFFIXES: Final = ("_bytes_per_s", "_flop_per_s", "_bytes", "_usd", "_w")
 
@@ -53,8 +56,6 @@ def fact_text(fact: str, value: Any) -> str:
     """
     if isinstance(value, str):
         return value
-    if isinstance(value, list):
-        return ", ".join(value)
     if fact.endswith("_usd"):
         return f"${float(f'{value:.3g}'):,.0f}"
     if fact in UNITS:
