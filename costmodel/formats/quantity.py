@@ -77,7 +77,7 @@ _FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?\d))?")
 _SYMBOL = rf"(?:(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|bit|[sBbJWm])\d?\b|\$)"
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
 QUANTITY_IN_FORMULA: Final = re.compile(
-    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1, 3})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
+    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
     r"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d{1,3})?[KMB]?\b"
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.profiles.deepflow.configuration import PARTS, Configuration
-from costmodel.workload.split import Split
+from costmodel.split import Split
 
 #: What the bytes of a part are for.
 PURPOSES = ("weight", "activation", "pointwise")
