@@ -45,6 +45,13 @@ HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
     "2025-01": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),  # pp_comm as a fraction
 }
 
+#: Revision of SimAI -> tokens that its reader cannot do without. The first one goes by their places.
+REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
+    "simai-2024-10": (TP, EP, PP, GA, GPUS),
+    "simai-2024-12": (TP, PP),
+    "simai-2025-07": (TP, PP),
+}
+
 #: Collective of a file without its suffix, and the suffix of a group that is not the usual one of its pass.
 SPELLED: Final = dict(
     zip(("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True)
@@ -272,7 +279,7 @@ class _Reader:
         for token, column in TOKENS.items():
             if token in tokens:
                 columns[column] = self.token(token, tokens[token])
-        return Layout.of(**{name: [value] for name, value in columns.items()})
+        return Layout.of(**columns).map(np.atleast_1d)
 
     def token(self, token: str, written: str) -> float:
         """Value of a token; a size may be written with a decimal point."""

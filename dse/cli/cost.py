@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from dse.cli import cost_simai
 from dse.cli.options import Commands, command
 
 #: Rules that a file can be priced by, the default first.
-PROFILES = ("deepflow",)
+PROFILES = ("deepflow", *cost_simai.PROFILES)
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -23,9 +24,16 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         examples=[
             "dse cost lstm.yaml --profile deepflow",
             "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
+            "dse cost workload.txt --profile simai --gpus 1024 --gpu-type H100 --nic-type cx7",
+            "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
         ],
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="a DeepFlow configuration (docs/deepflow.md)")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="a DeepFlow configuration (docs/deepflow.md), or an AICB workload (docs/aicb.md)",
+    )
     parser.add_argument(
         "--profile",
         choices=PROFILES,
@@ -34,14 +42,21 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["table", "json"],
+        choices=["table", "json", "csv"],
         default="table",
-        help="a report to read, or one JSON object (default: table)",
+        help="a report to read, one JSON object, or SimAI's EndToEnd.csv (default: table)",
     )
+    cost_simai.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
+    if args.profile in cost_simai.PROFILES:
+        return cost_simai.run(args)
+    if args.format == "csv":
+        from costmodel.errors import DseError
+
+        raise DseError(f"{args.profile}: has no csv; ask for json or table")
     from costmodel.formats.deepflow import load_configuration
     from costmodel.profiles.deepflow import price
 
