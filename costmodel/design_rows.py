@@ -40,7 +40,7 @@ from costmodel.workload.aicb import (
     unshared_rows,
 )
 from costmodel.workload.kernels import PASSES, total
-from costmodel.workload.rows import Pass, Row, Workload
+from costmodel.workload.rows import Pass, Row, StepRows
 
 #: Row -> the kernels of a layer that it stands for. Those of the attention core come first.
 KERNELS: Mapping[str, tuple[str, ...]] = {
@@ -64,7 +64,7 @@ RowTimes = dict[str, list[FloatArray]]
 
 def design_workload(
     model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
-) -> Workload:
+) -> StepRows:
     """Rows of the slowest stage of each design.
 
     Parameters
@@ -74,7 +74,7 @@ def design_workload(
 
     Returns
     -------
-    workload : Workload
+    workload : StepRows
         AICB's rows. Their times add up to the forward, backward, recomputation and optimizer time of
         `step`; an embedding or a head that the slowest stage does not have takes no time.
 
@@ -111,10 +111,11 @@ def row_times(
     for place, of_pass in ((0, "forward"), (1, "backward")):
         core = fused_attention(model, design, system, precision, of_pass=of_pass)
         found["attention_column"][place] = found["attention_column"][place] + core.time
-    for place, whole in ((slice(0, 1), work.layer_forward), (slice(1, 3), work.layer_backward)):
-        own = sum((sum(passes[place]) for passes in found.values()), start=np.zeros(()))
+    for places, whole in (((0,), work.layer_forward), ((1, 2), work.layer_backward)):
+        own = sum((passes[place] for passes in found.values() for place in places), start=np.zeros(()))
         for passes in found.values():
-            passes[place] = [time * whole.time / own for time in passes[place]]
+            for place in places:
+                passes[place] = passes[place] * whole.time / own
     for name, part in (("embedding_layer", "embedding"), ("final_column", "head")):
         found[name] = outer_times(
             table, part, getattr(work, f"{part}_forward").time, getattr(work, f"{part}_backward").time
@@ -131,9 +132,7 @@ def kernel_time(table: PricedTable, row: str, of_pass: str) -> FloatArray:
     return products + total(table.pointwise_times[:, thin])
 
 
-def outer_times(
-    table: PricedTable, part: str, forward: FloatArray, backward: FloatArray
-) -> list[FloatArray]:
+def outer_times(table: PricedTable, part: str, forward: FloatArray, backward: FloatArray) -> list[FloatArray]:
     """Times of the passes over the embedding or the head. [s]"""
     shares = []
     for of_pass in DIRECTIONS["backward"]:
@@ -149,7 +148,7 @@ def filled_rows(
     precision: Precision,
     work: MicroBatch,
     times: RowTimes,
-) -> Workload:
+) -> StepRows:
     """The template with times, messages and counts of each design."""
     layer = work.layer_forward + work.layer_backward + repeated_work(design, work)
     embedding, head = work.embedding_forward + work.embedding_backward, work.head_forward + work.head_backward
@@ -168,7 +167,6 @@ def filled_rows(
     whole = {part: [a + b for a, b in zip(*both, strict=True)] for part, both in halves.items()}
     shared = design.sequence_parallel > 0
     reduced = Pass(first[0], "all_reduce", run.activation_bytes, happens=design.tp > 1)
-    head = column_row("final_column", "closing", run, last, shared)
     rows = [
         *weight_rows(model, system, design, precision, np.maximum(outer, inner)),
         embedding_gradients(run),
@@ -177,12 +175,12 @@ def filled_rows(
           for section in ("first", "next")),
         *(row for part, both in halves.items() for row in layer_rows(run, part, *both, shared)),
         *unshared_rows(run, whole["attention"], whole["mlp"]),
-        head,
-        Row("final_layer", "closing", *(Pass(time) for time in last), present=~shared),
+        column_row("final_column", "closing", run, last, shared),
+        Row("final_layer", "closing", Pass(last[0]), Pass(last[1]), Pass(last[2]), ~shared),
         *epilogue(run),
     ]  # fmt: skip
     layout, steps = run.layout(vpp=design.vpp), design.gradient_accumulation_steps
-    return Workload.of(rows, layers=layers, micro_batches=steps, layout=layout)
+    return StepRows.of(rows, layers=layers, micro_batches=steps, layout=layout)
 
 
 def design_run(model: ModelShape, design: DesignPoints) -> Run:
@@ -205,7 +203,7 @@ def weight_rows(
     owned = layers * layer_parameters(model, design.tp) + model.embedding_parameters / design.tp
     gradients = np.floor(owned * precision.gradient_bytes)
     weights = np.where(sharded, np.floor(owned * precision.element_bytes), 0.0)
-    update = optimizer_step(owned / np.where(sharded, design.dp, 1.0), system, design).time
+    update = optimizer_step(owned / np.where(sharded, design.dp, 1.0), system, design.world_size).time
     ways = [
         (Pass(NOTHING, "reduce_scatter", gradients), sharded),
         (Pass(NOTHING, "all_reduce", gradients), ~sharded),

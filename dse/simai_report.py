@@ -33,7 +33,7 @@ NOT_FINITE: Final = "NaN or Inf"
 
 def simai_record(report: Report, *, strict: bool = False) -> dict[str, Any]:
     """The first workload of a report as JSON: totals, and every row in the order of the step. [us]"""
-    totals = {
+    totals: dict[str, float | str] = {
         name.removesuffix("_time") + "_us": float(values[0]) * 1e6
         for name, values in report.totals.columns().items()
     }
@@ -73,9 +73,8 @@ def row_records(report: Report) -> list[dict[str, Any]]:
 def simai_report(report: Report, revision: str) -> list[RenderableType]:
     """The first workload of a report in tables: where the time goes, and which rows take it."""
     layout = report.workload.layout
-    shape = ", ".join(
-        f"{name} {float(values[0]):g}" for name, values in layout.columns().items() if name in _SHOWN
-    )
+    columns = {name: float(values[0]) for name, values in layout.columns().items() if name in _SHOWN}
+    shape = ", ".join(f"{name} {value:g}" for name, value in columns.items() if np.isfinite(value))
     heading = f"{revision}, {report.world_size[0]:g} GPUs: {shape}"
     return [Text(heading, style="bold"), Text(), totals_table(report), Text(), rows_table(report)]
 
@@ -101,16 +100,23 @@ def totals_table(report: Report) -> Table:
 def rows_table(report: Report) -> Table:
     """Rows of one name together, in the order of the step."""
     table = ruled_table()
-    for heading in ("row", "times", "arithmetic", "forward\nexposed", "backward\nexposed", "weights\nexposed"):
+    for heading in (
+        "row",
+        "times",
+        "arithmetic",
+        "forward\nexposed",
+        "backward\nexposed",
+        "weights\nexposed",
+    ):
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
     workload = report.workload
     counts, exposed = workload.counts[0], report.exposed[0] * 1e-9
     for name in dict.fromkeys(workload.names):
-        rows = np.array([own == name for own in workload.names]) * counts
-        if rows.sum():
-            arithmetic = float(rows @ workload.time[0].sum(axis=1))
-            cells = [time_text(float(value)) for value in (arithmetic, *(rows @ exposed))]
-            table.add_row(name, f"{rows.sum():g}", *cells)
+        rows = [place for place, own in enumerate(workload.names) if own == name and counts[place]]
+        if rows:
+            arithmetic = float(counts[rows] @ workload.time[0, rows].sum(axis=1))
+            cells = [time_text(float(value)) for value in (arithmetic, *(counts[rows] @ exposed[rows]))]
+            table.add_row(name, f"{counts[rows].sum():g}", *cells)
     return table
 
 

@@ -1,4 +1,4 @@
-"""AICB workload files, which SimAI and ASTRA-sim read: text <-> a `Workload` with its header.
+"""AICB workload files, which SimAI and ASTRA-sim read: text <-> a `StepRows` with its header.
 
 A header of tokens, the number of rows, and rows of 12 fields: a name, a dependency that is always -1, then
 time [ns], collective and size [B] of each pass, and a delay [ns]. Sizes are of the whole tensor.
@@ -16,7 +16,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.strict_yaml import read_text
-from costmodel.workload.rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Layout, Workload
+from costmodel.workload.rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
 
 #: Training loops: the first word of a file. A micro-benchmark has no parallelism and no tokens.
 TRAINING, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
@@ -24,7 +24,7 @@ TRAINING, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
 TP, EP, PP, VPP, GA = "model_parallel_NPU_group", "ep", "pp", "vpp", "ga"
 GPUS, PP_COMM, CHECKPOINTS, INITIATES = "all_gpus", "pp_comm", "checkpoints", "checkpoint_initiates"
 
-#: Token -> column of `Layout`.
+#: Token -> column of `Parallelism`.
 TOKENS: Final = {
     TP: "tp",
     EP: "ep",
@@ -54,7 +54,9 @@ REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
 
 #: Collective of a file without its suffix, and the suffix of a group that is not the usual one of its pass.
 SPELLED: Final = dict(
-    zip(("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True)
+    zip(
+        ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True
+    )
 )
 SUFFIXES: Final = {"_DP_EP": "dp_ep", "_EP": "ep"}
 KNOWN: Final = ("NONE", *(kind + suffix for kind in [*SPELLED][1:] for suffix in ("", *SUFFIXES)))
@@ -72,7 +74,7 @@ class WorkloadFile:
 
     loop: str
     tokens: Mapping[str, str]  #: name -> value as written, in order; unknown ones are kept
-    workload: Workload  #: of one design
+    workload: StepRows  #: of one design
 
     @property
     def text(self) -> str:
@@ -107,17 +109,15 @@ def read_workload(text: str, name: str) -> WorkloadFile:
     rows = reader.rows(lines)
     layout = reader.layout(lines[0].split()[0] if lines[0].strip() else "", tokens, rows)
     reader.finish()
-    return WorkloadFile(
-        loop=lines[0].split()[0], tokens=tokens, workload=_workload(rows, layout)
-    )
+    return WorkloadFile(loop=lines[0].split()[0], tokens=tokens, workload=_workload(rows, layout))
 
 
-def workload_file(workload: Workload, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
+def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
     """One design's workload with a header.
 
     Parameters
     ----------
-    workload : Workload
+    workload : StepRows
         Of one design or more.
     point : int
         Which design. [-]
@@ -134,7 +134,7 @@ def workload_file(workload: Workload, *, point: int = 0, header: str = "2024-12"
     return WorkloadFile(loop=TRAINING, tokens=tokens, workload=own)
 
 
-def row_lines(workload: Workload) -> list[str]:
+def row_lines(workload: StepRows) -> list[str]:
     """Every row of one design's step as the file has it."""
     point = 0
     times, sizes, delays = (
@@ -149,7 +149,7 @@ def row_lines(workload: Workload) -> list[str]:
     return [lines[place] for place in workload.unrolled(point).tolist()]
 
 
-def spelled(workload: Workload) -> list[list[str]]:
+def spelled(workload: StepRows) -> list[list[str]]:
     """Collectives of the first design's rows and passes, as files spell them."""
     kinds, suffixes = list(SPELLED), {group: suffix for suffix, group in SUFFIXES.items()}
     return [
@@ -188,7 +188,9 @@ class _Reader:
         """Raise what was noted."""
         if self.mistakes:
             more = len(self.mistakes) - MOST_TOLD
-            told = self.mistakes[:MOST_TOLD] + ([f"{self.name}: and {more} more mistakes"] if more > 0 else [])
+            told = self.mistakes[:MOST_TOLD] + (
+                [f"{self.name}: and {more} more mistakes"] if more > 0 else []
+            )
             raise DseError("\n".join(told))
 
     def header(self, line: str) -> dict[str, str]:
@@ -267,7 +269,7 @@ class _Reader:
             return 0.0
         return float(word)
 
-    def layout(self, loop: str, tokens: Mapping[str, str], rows: list[_Row]) -> Layout:
+    def layout(self, loop: str, tokens: Mapping[str, str], rows: list[_Row]) -> Parallelism:
         """The parallelism, as far as the header tells it."""
         needed = [TP, PP] if loop == TRAINING else []
         if any(row.groups[2] == GROUPS.index("dp_ep") for row in rows):
@@ -279,7 +281,7 @@ class _Reader:
         for token, column in TOKENS.items():
             if token in tokens:
                 columns[column] = self.token(token, tokens[token])
-        return Layout.of(**columns).map(np.atleast_1d)
+        return Parallelism.of(**columns).map(np.atleast_1d)
 
     def token(self, token: str, written: str) -> float:
         """Value of a token; a size may be written with a decimal point."""
@@ -296,14 +298,14 @@ class _Reader:
 _why: Final = {EP: " where a collective ends in _DP_EP"}
 
 
-def _workload(rows: list[_Row], layout: Layout) -> Workload:
+def _workload(rows: list[_Row], layout: Parallelism) -> StepRows:
     """A template in which every row occurs once."""
 
     def table(values: list[Any], kind: Any = np.float64) -> Any:
         return np.array(values, dtype=kind).reshape(1, len(rows), -1)
 
     once: FloatArray = np.ones(1)
-    return Workload(
+    return StepRows(
         names=tuple(row.name for row in rows),
         sections=("prologue",) * len(rows),
         time=table([row.times for row in rows]),

@@ -75,7 +75,11 @@ def row_table(report: Report, name: str, rules: Revision) -> list[str]:
     algbw, busbw = reached_bandwidths(report, took, rules)
     lines = []
     for row, title in enumerate(report.workload.names):
-        cells = [title, name, *(number(values[row, at], rules) for values in (compute, exposed) for at in ORDER)]
+        cells = [
+            title,
+            name,
+            *(number(values[row, at], rules) for values in (compute, exposed) for at in ORDER),
+        ]
         for at in ORDER:
             cells.append(number(took[row, at], rules))
             cells += [number(values[row, at], rules, decimals=2) for values in (algbw, busbw)]

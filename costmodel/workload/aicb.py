@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
 from costmodel.errors import DseError, suggestion
-from costmodel.workload.rows import Layout, Pass, Row, Workload
+from costmodel.workload.rows import Parallelism, Pass, Row, StepRows
 
 #: What the reference states where it measures nothing. [s]
 NOTHING = 1e-9
@@ -111,18 +111,18 @@ class Run(Columns):
         shared = np.where(self.sequence_parallel > 0, self.tp, 1.0)
         return np.where(self.pp > 1, self.activation_bytes / shared, 0.0)
 
-    def layout(self, **changes: FloatArray) -> Layout:
+    def layout(self, **changes: FloatArray) -> Parallelism:
         """The header of a file, with vpp as the generator states it: one layer per model chunk."""
-        columns = dict(
-            tp=self.tp,
-            pp=self.pp,
-            ep=self.ep,
-            vpp=self.stage_layers,
-            gradient_accumulation_steps=self.micro_batches,
-            world_size=self.world_size,
-            pp_message_bytes=self.pp_message_bytes,
-        )
-        return Layout(**{**columns, **changes})
+        columns = {
+            "tp": self.tp,
+            "pp": self.pp,
+            "ep": self.ep,
+            "vpp": self.stage_layers,
+            "gradient_accumulation_steps": self.micro_batches,
+            "world_size": self.world_size,
+            "pp_message_bytes": self.pp_message_bytes,
+        }
+        return Parallelism(**{**columns, **changes})
 
 
 _REQUIRED = (
@@ -161,7 +161,7 @@ def parameters(run: Run, release: Release) -> tuple[FloatArray, FloatArray]:
     return run.stage_layers * layer + tables + run.seq_len * hidden, experts
 
 
-def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> Workload:
+def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> StepRows:
     """The rows of a run whose sections have been timed on one device.
 
     Parameters
@@ -217,10 +217,10 @@ def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> Work
         column_row("final_column", "closing", run, passes["final"], shared),
         *epilogue(run),
     ]  # fmt: skip
-    return Workload.of(rows, layers=run.stage_layers, micro_batches=run.micro_batches, layout=run.layout())
+    return StepRows.of(rows, layers=run.stage_layers, micro_batches=run.micro_batches, layout=run.layout())
 
 
-def placeholder(run: Run, *, release: Release = "2025-09") -> Workload:
+def placeholder(run: Run, *, release: Release = "2025-09") -> StepRows:
     """The rows of a run that nobody has timed: sizes alone, every time 1 ns.
 
     Parameters
@@ -270,7 +270,7 @@ def placeholder(run: Run, *, release: Release = "2025-09") -> Workload:
             idle, idle),
         *epilogue(run),
     ]  # fmt: skip
-    return Workload.of(rows, layers=run.stage_layers, micro_batches=run.micro_batches, layout=run.layout())
+    return StepRows.of(rows, layers=run.stage_layers, micro_batches=run.micro_batches, layout=run.layout())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -285,7 +285,7 @@ class LinearTimes(Columns):
     gradient_backward: FloatArray = column("s")
 
 
-def prerelease(run: Run, times: LinearTimes) -> Workload:
+def prerelease(run: Run, times: LinearTimes) -> StepRows:
     """The rows of the generator before its first release: every layer of the model on one rank.
 
     Parameters
@@ -322,7 +322,7 @@ def prerelease(run: Run, times: LinearTimes) -> Workload:
                   weight_gradient=idle) for row in epilogue(run)),
     ]  # fmt: skip
     layout = run.layout(pp_message_bytes=size)
-    return Workload.of(rows, layers=run.num_layers, micro_batches=run.micro_batches, layout=layout)
+    return StepRows.of(rows, layers=run.num_layers, micro_batches=run.micro_batches, layout=layout)
 
 
 def check_release(run: Run, release: str) -> None:

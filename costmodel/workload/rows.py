@@ -1,7 +1,7 @@
 """A workload row by row: what one rank computes and sends in a step, as a template that repeats.
 
 The rows of a step are few and recur: once before the micro-batches, once per micro-batch, once per layer of
-each. So a workload holds every row once, with how often it occurs; `Workload.unrolled` gives their order.
+each. So a workload holds every row once, with how often it occurs; `StepRows.unrolled` gives their order.
 Design columns decide times, sizes and counts, so one template holds the workloads of many designs.
 """
 
@@ -59,7 +59,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Layout(Columns):
+class Parallelism(Columns):
     """How the ranks of a workload are grouped; NaN where nobody says. (points,) columns."""
 
     tp: FloatArray = column("-")
@@ -72,7 +72,7 @@ class Layout(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Workload:
+class StepRows:
     """Rows of one rank's step, for every design at once.
 
     Axes are (points, rows, passes) where nothing else is said. The first is 1 where all designs agree.
@@ -88,11 +88,11 @@ class Workload:
     present: FloatArray  #: (points, rows) 1 where the design has the row [-]
     layers: FloatArray  #: (points,) repeats of the section "layer" in a micro-batch [-]
     micro_batches: FloatArray  #: (points,) repeats of the sections of a micro-batch [-]
-    layout: Layout
+    layout: Parallelism
 
     @classmethod
     def of(
-        cls, rows: Sequence[Row], *, layers: FloatArray, micro_batches: FloatArray, layout: Layout
+        cls, rows: Sequence[Row], *, layers: FloatArray, micro_batches: FloatArray, layout: Parallelism
     ) -> Self:
         """A template from its rows.
 
@@ -102,7 +102,7 @@ class Workload:
             In the order of `SECTIONS`; entries are scalars or (points,) arrays.
         layers, micro_batches : (points,) array
             Repeats. [-]
-        layout : Layout
+        layout : Parallelism
             (points,) columns.
         """
         passes = [one for row in rows for one in row.passes]
@@ -155,9 +155,7 @@ class Workload:
         layers = places["layer"] * int(self.layers[point])
         rest = layers + places["closing"]
         micro_batches = int(self.micro_batches[point])
-        body = (
-            places["first"] + rest + (places["next"] + rest) * (micro_batches - 1) if micro_batches else []
-        )
+        body = places["first"] + rest + (places["next"] + rest) * (micro_batches - 1) if micro_batches else []
         return np.array([*places["prologue"], *body, *places["epilogue"]], dtype=np.intp)
 
     def scaled(self, *, times: Sequence[float], sizes: Sequence[float]) -> Self:

@@ -11,7 +11,7 @@ from dse.cli.options import positive
 
 if TYPE_CHECKING:
     from costmodel.formats.aicb import WorkloadFile
-    from costmodel.profiles.simai import Busbw, Links, Overlap, Report
+    from costmodel.profiles.simai import Busbw, Links, Report
 
 #: Revisions by name, and "simai": the newest one that takes the bandwidths given.
 PROFILES = ("simai", "simai-2024-10", "simai-2024-12", "simai-2025-07")
@@ -30,9 +30,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus-per-server", metavar="N", type=positive, default=8, help="default: 8")
     group.add_argument("--busbw", metavar="FILE", type=Path, help="bus bandwidths; else they follow from:")
     group.add_argument("--gpu-type", choices=GPU_TYPES, help="settles the NVLink bandwidth")
-    group.add_argument("--nvlink-bandwidth", metavar="X", type=bandwidth, help="of a GPU: 360 (GiB/s), 386GB/s")
+    group.add_argument(
+        "--nvlink-bandwidth", metavar="X", type=bandwidth, help="of a GPU: 360 (GiB/s), 386GB/s"
+    )
     group.add_argument("--nics-per-server", metavar="N", type=positive, help="default: one per GPU")
-    group.add_argument("--nic-type", choices=NIC_TYPES, default="cx7", help="settles its bandwidth; default: cx7")
+    group.add_argument(
+        "--nic-type", choices=NIC_TYPES, default="cx7", help="settles its bandwidth; default: cx7"
+    )
     group.add_argument("--nic-bandwidth", metavar="X", type=bandwidth, help="of a NIC: 48.5 (GiB/s), 50GB/s")
     for name, what, default in (
         ("dp", "data-parallel communication", 0.0),
@@ -160,7 +164,11 @@ def write(args: argparse.Namespace, report: Report, revision: str, told: list[st
     if args.format == "json":
         from dse.export import json_text
 
-        head: dict[str, Any] = {"file": str(args.file), "profile": revision, "gpus": int(report.world_size[0])}
+        head: dict[str, Any] = {
+            "file": str(args.file),
+            "profile": revision,
+            "gpus": int(report.world_size[0]),
+        }
         print(json_text({**head, "missing": told, **simai_record(report, strict=args.strict_compat)}))
         return
     from dse.text import show

@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
 from costmodel.profiles.simai.efficiency import ALL_TO_ALL, NIC, NVLINK, WHOLE, node_column
 from costmodel.profiles.simai.revision import Revision
-from costmodel.workload.rows import COLLECTIVES, GROUPS, Layout
+from costmodel.workload.rows import COLLECTIVES, GROUPS, Parallelism
 
 #: A bandwidth that nobody told, as the reference stores it; and that of what costs nothing.
 UNTOLD, FREE = -1.0, np.inf
@@ -49,7 +49,7 @@ class Links(Columns):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bandwidths:
-    """Everything that the time of a collective needs beside its size; (points, sides, groups, collectives)."""
+    """What the time of a collective needs beside its size; (points, sides, groups, collectives)."""
 
     group_size: FloatArray  #: (points, sides, groups) [-]
     bandwidth: FloatArray  #: not positive where there is none [GiB/s]
@@ -57,7 +57,7 @@ class Bandwidths:
     column: IntArray  #: of the table
 
 
-def group_sizes(layout: Layout, world_size: FloatArray) -> FloatArray:
+def group_sizes(layout: Parallelism, world_size: FloatArray) -> FloatArray:
     """(points, sides, groups) Ranks of a group.
 
     The reference takes the tensor-parallel size for every group of the forward side but the experts', and
@@ -70,7 +70,7 @@ def group_sizes(layout: Layout, world_size: FloatArray) -> FloatArray:
 
 
 def told_bandwidths(
-    busbw: Busbw, layout: Layout, world_size: FloatArray, gpus_per_server: FloatArray, revision: Revision
+    busbw: Busbw, layout: Parallelism, world_size: FloatArray, gpus_per_server: FloatArray, revision: Revision
 ) -> Bandwidths:
     """Bandwidths from a file.
 
@@ -111,7 +111,7 @@ def told_bandwidths(
 
 
 def derived_bandwidths(
-    links: Links, layout: Layout, world_size: FloatArray, *, bandwidth_unit: float
+    links: Links, layout: Parallelism, world_size: FloatArray, *, bandwidth_unit: float
 ) -> Bandwidths:
     """Bandwidths of rings and of all-to-all, from where a group's ranks sit.
 
@@ -119,7 +119,7 @@ def derived_bandwidths(
     ----------
     links : Links
         The machine.
-    layout : Layout
+    layout : Parallelism
         Groups, (points,).
     world_size : (points,) array
         GPUs of the run. [-]
@@ -132,7 +132,7 @@ def derived_bandwidths(
     bandwidth = np.full(shape, FREE)
     table, columns = np.full(shape, WHOLE), np.zeros(shape, dtype=np.intp)
     units = {
-        name: np.broadcast_to(getattr(links, name) / bandwidth_unit, (points,)).astype(np.float32)
+        name: single(np.broadcast_to(getattr(links, name) / bandwidth_unit, (points,)))
         for name in ("nvlink_bandwidth", "nic_bandwidth")
     }
     gather, scatter, swap = (COLLECTIVES.index(n) for n in ("all_gather", "reduce_scatter", "all_to_all"))
@@ -165,15 +165,13 @@ class Placement:
     nics: FloatArray  #: of a node, for this group
 
 
-def placement(group: str, size: FloatArray, layout: Layout, links: Links) -> Placement:
+def placement(group: str, size: FloatArray, layout: Parallelism, links: Links) -> Placement:
     """Nodes, ranks per node and NICs of a group; NICs and ranks are shared out in whole numbers."""
     tp, ep, gpus, nics = layout.tp, layout.ep, links.gpus_per_server, links.nics_per_server
     one = np.ones_like(size)
     if group == "tp":
         inside = tp <= gpus
-        return Placement(
-            np.where(inside, 1.0, np.floor(tp / gpus)), np.where(inside, tp, gpus), nics * one
-        )
+        return Placement(np.where(inside, 1.0, np.floor(tp / gpus)), np.where(inside, tp, gpus), nics * one)
     if group == "ep":
         inside = tp * size <= gpus
         share = np.where(tp > gpus, np.floor(nics / gpus), np.floor(nics / tp))
@@ -201,9 +199,9 @@ def ring_bandwidth(
     bandwidth, by_nvlink : (points,) array
         0 for a group of one, `UNTOLD` without a NIC. [GiB/s], [-]
     """
-    out = (nic_bandwidth * place.nics).astype(np.float32)
+    out = single(nic_bandwidth * place.nics)
     per_node = np.maximum(place.per_node, 2.0)
-    crossing = (nvlink_bandwidth * per_node / (per_node - 1)).astype(np.float32)
+    crossing = single(nvlink_bandwidth * per_node / (per_node - 1))
     several = (place.nodes > 1) & (place.per_node > 1)
     inner = np.where(out > nvlink_bandwidth, crossing, nvlink_bandwidth)
     by_nvlink = several & (inner < out)
@@ -225,10 +223,15 @@ def judged(bandwidth: FloatArray, place: Placement) -> FloatArray:
     """A bandwidth, 0 where there is nobody to talk to, `UNTOLD` where there is nothing to talk over."""
     lacking = (place.nics < 1) | (place.nodes < 1) | (place.per_node < 1) | (bandwidth <= 0)
     alone = place.nodes * place.per_node == 1
-    return np.where(alone, 0.0, np.where(lacking, UNTOLD, bandwidth)).astype(np.float32).astype(np.float64)
+    return single(np.where(alone, 0.0, np.where(lacking, UNTOLD, bandwidth)))
 
 
-def nodes_of_table(group: str, size: FloatArray, layout: Layout, links: Links) -> FloatArray:
+def single(values: FloatArray) -> FloatArray:
+    """Values in single precision, as the reference keeps bandwidths."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def nodes_of_table(group: str, size: FloatArray, layout: Parallelism, links: Links) -> FloatArray:
     """Nodes under which the efficiency tables have a group. [-]"""
     tp, gpus = layout.tp, links.gpus_per_server
     if group == "tp":

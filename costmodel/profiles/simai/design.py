@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from costmodel.breakdown import Breakdown
+from costmodel.breakdown import PARTS, Breakdown
 from costmodel.design import DesignPoints
 from costmodel.design_rows import design_workload
 from costmodel.model import ModelShape
@@ -16,6 +15,7 @@ from costmodel.profiles.simai.bandwidth import Links
 from costmodel.profiles.simai.time import price
 from costmodel.step import step
 from costmodel.system import System
+from costmodel.total import added_up
 
 #: The revision that derives bandwidths from a machine.
 REVISION: Final = "simai-2025-07"
@@ -53,22 +53,23 @@ def price_designs(
     workload = design_workload(model, system, design, precision=precision)
     totals = price(workload, machine_links(system), revision=REVISION).totals
     others = native.backward_time + native.recompute_time + native.optimizer_time
-    step_time = totals.total_time
-    slower = step_time / native.step_time
-    idle = native.idle_energy * slower
-    energy = native.energy_per_step - native.idle_energy + idle
-    return replace(
-        native,
-        step_time=step_time,
-        forward_time=totals.total_compute_time - others,
-        tp_communication_time=totals.exposed_tp_time + totals.exposed_ep_time,
-        pp_communication_time=totals.exposed_pp_time,
-        bubble_time=totals.bubble_time,
-        dp_communication_time=totals.exposed_dp_time + totals.exposed_dp_ep_time,
-        host_time=np.zeros_like(step_time),
-        idle_energy=idle,
-        energy_per_step=energy,
-        tokens_per_second=native.tokens_per_second / slower,
-        mfu=native.mfu / slower,
-        average_power=energy / step_time * system.host.power_overhead,
+    parts = {
+        **{name: values for name, values in native.columns().items() if name in _PARTS},
+        "forward_time": totals.total_compute_time - others,
+        "tp_communication_time": totals.exposed_tp_time + totals.exposed_ep_time,
+        "pp_communication_time": totals.exposed_pp_time,
+        "bubble_time": totals.bubble_time,
+        "dp_communication_time": totals.exposed_dp_time + totals.exposed_dp_ep_time,
+        "host_time": np.zeros_like(others),
+    }
+    return added_up(
+        parts,
+        system,
+        world_size=native.world_size,
+        tokens=design.global_batch_size * model.seq_len,
+        model_flops=native.model_flops,
     )
+
+
+#: Columns that add up to others, but for the idle energy, which follows from the time of the step.
+_PARTS: Final = {name for parts in PARTS.values() for name in parts} - {"idle_energy"}

@@ -10,7 +10,6 @@ from costmodel.profiles.simai.bandwidth import Busbw, Links
 from costmodel.profiles.simai.efficiency import SIZES
 from costmodel.profiles.simai.revision import REVISIONS
 from costmodel.profiles.simai.time import LARGEST_PP_MESSAGE, LONGEST_COMPUTE, Overlap, Report
-from costmodel.workload.kernels import PASSES
 from costmodel.workload.rows import COLLECTIVES, GROUPS
 
 
@@ -48,12 +47,16 @@ def untimed_rows(report: Report, network: Busbw | Links) -> Iterator[str]:
     """Collectives without a time, or with one that overflowed."""
     workload = report.workload
     present = workload.present[0][:, None] > 0
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for row, place in np.argwhere(report.untold[0] & present).tolist():
-        kind = COLLECTIVES[int(workload.collective[0, row, place])]
         group = GROUPS[int(workload.group[0, row, place])]
-        what = f"row {workload.names[row]}, {PASSES[place].replace('_', ' ')}: {kind} over {group}: "
         large = workload.message_bytes[0, row, place] > SIZES[-1]
-        yield what + reason(int(report.group_size[0, row, place]), bool(large), network)
+        why = reason(int(report.group_size[0, row, place]), bool(large), network)
+        kind = COLLECTIVES[int(workload.collective[0, row, place])]
+        found.setdefault((f"over {group}", why), {})[f"{kind} of {workload.names[row]}"] = None
+    for (group, why), whose in found.items():
+        first, *more = whose
+        yield f"{first}{f' and {len(more)} more' if more else ''}, {group}: {why}"
 
 
 def reason(size: int, large: bool, network: Busbw | Links) -> str:
@@ -61,7 +64,7 @@ def reason(size: int, large: bool, network: Busbw | Links) -> str:
     if large and isinstance(network, Links):
         return "more than 16 GiB, beyond SimAI's efficiency tables; split the message"
     if isinstance(network, Busbw):
-        return "no bandwidth in the file of bus bandwidths; add one"
+        return "no bandwidth for it in the file; add one"
     if size <= 1:
         return "a group of one, where SimAI divides 0 by 0; write NONE"
     return "no whole NIC is left for a member of the group; raise the NICs per server"

@@ -14,7 +14,7 @@ class Revision:
     bandwidth: str  #: "file": bus bandwidths from a file; "links": from the machine
     bandwidth_unit: float  #: of a bus bandwidth [B/s]
     gather: str  #: the collective whose bandwidth all-gather takes over the tensor-parallel group
-    bubble_by: str  #: column of `Layout` that divides the bubble beside the micro-batches
+    bubble_by: str  #: column of `Parallelism` that divides the bubble beside the micro-batches
     overlaps: bool  #: whether ratios of overlap exist, and exposed pipeline messages
     least_forward_bytes: float  #: smaller messages of the forward pass count as this much [B]
 

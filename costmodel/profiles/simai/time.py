@@ -16,11 +16,12 @@ from costmodel.profiles.simai.bandwidth import (
     Busbw,
     Links,
     derived_bandwidths,
+    single,
     told_bandwidths,
 )
 from costmodel.profiles.simai.efficiency import efficiency
 from costmodel.profiles.simai.revision import REVISIONS, Revision
-from costmodel.workload.rows import COLLECTIVES, GROUPS, Workload
+from costmodel.workload.rows import COLLECTIVES, GROUPS, StepRows
 
 #: Messages below this take a time that depends on the ranks alone. [B]
 SMALL = 2.0**20
@@ -33,7 +34,7 @@ LARGEST_PP_MESSAGE = 2.0**31
 
 #: Side of `Bandwidths` that each pass reads.
 SIDES = np.array([0, 0, 1])
-ALL_REDUCE, BROADCAST = COLLECTIVES.index("all_reduce"), COLLECTIVES.index("broadcast")
+NONE, ALL_REDUCE, BROADCAST = (COLLECTIVES.index(name) for name in ("none", "all_reduce", "broadcast"))
 EP, DP_EP = GROUPS.index("ep"), GROUPS.index("dp_ep")
 
 
@@ -66,7 +67,7 @@ class Totals(Columns):
 class Report:
     """What the profile says about workloads."""
 
-    workload: Workload
+    workload: StepRows
     world_size: FloatArray  #: (points,) GPUs of the run [-]
     group_size: FloatArray  #: (points, rows, passes) ranks that each collective counts, 0 without one [-]
     untold: BoolArray  #: (points, rows, passes) where the reference has no number
@@ -76,7 +77,7 @@ class Report:
 
 
 def price(
-    workload: Workload,
+    workload: StepRows,
     network: Busbw | Links,
     *,
     revision: str,
@@ -89,7 +90,7 @@ def price(
 
     Parameters
     ----------
-    workload : Workload
+    workload : StepRows
         Rows of one rank, of any number of designs.
     network : Busbw or Links
         Bus bandwidths as a file gives them, or the machine's links: what the revision takes.
@@ -128,7 +129,7 @@ def price(
 
 
 def _priced(
-    workload: Workload,
+    workload: StepRows,
     bandwidths: Bandwidths,
     network: Busbw | Links,
     rules: Revision,
@@ -174,7 +175,7 @@ def _priced(
 
 def silent(collective: IntArray) -> BoolArray:
     """Where nothing is sent: the reference knows no broadcast."""
-    return (collective == 0) | (collective == BROADCAST)
+    return np.isin(collective, (NONE, BROADCAST))
 
 
 def raised(message_bytes: FloatArray, passes: IntArray, rules: Revision) -> FloatArray:
@@ -188,12 +189,12 @@ def message_time(
 ) -> FloatArray:
     """Time of a ring collective, or of a small message where those are told apart. [ns]"""
     twice = np.where(collective == ALL_REDUCE, 2.0, 1.0)
-    reached = bandwidth.astype(np.float32).astype(np.float64)
+    reached = single(bandwidth)
     with np.errstate(divide="ignore", invalid="ignore"):
         took = message / rules.bandwidth_unit / reached * 1e9 * twice * (size - 1) / size
     if rules.bandwidth == "file":
         return took
-    fixed = np.select([size == ranks for ranks in SMALL_TIMES], SMALL_TIMES.values(), 0.0)
+    fixed = np.select([size == ranks for ranks in SMALL_TIMES], [*SMALL_TIMES.values()], 0.0)
     return np.where((message > 1) & (message < SMALL), fixed, took)
 
 
@@ -204,19 +205,17 @@ def ticks(value: FloatArray) -> FloatArray:
     return np.where(np.isnan(value), 2.0**63, wrapped)
 
 
-def exposed_time(
-    workload: Workload, communication: FloatArray, overlap: Overlap, strict: bool
-) -> FloatArray:
+def exposed_time(workload: StepRows, communication: FloatArray, overlap: Overlap, strict: bool) -> FloatArray:
     """What overlap leaves of each collective, in single precision as the reference has it. [ns]"""
     among_experts = (workload.group[..., :1] == EP) & (workload.collective[..., :1] > 0)
     forward = np.where(among_experts, 1 - overlap.ep, 1 - overlap.tp)
     shares = np.concatenate([forward, forward, np.full_like(forward, 1 - overlap.dp)], axis=-1)
-    left = (communication.astype(np.float32) * shares.astype(np.float32)).astype(np.float64)
+    left = single(single(communication) * single(shares))
     return ticks(left) if strict else np.floor(left)
 
 
 def summed(
-    workload: Workload,
+    workload: StepRows,
     communication: FloatArray,
     exposed: FloatArray,
     network: Busbw | Links,
@@ -229,7 +228,7 @@ def summed(
     compute = np.rint(workload.time * 1e9).sum(axis=-1)
 
     def over_rows(values: FloatArray) -> FloatArray:
-        return (counts * values).sum(axis=1) * 1e-9
+        return np.asarray(np.where(counts > 0, counts * values, 0.0).sum(axis=1) * 1e-9)
 
     replicas = (workload.group[..., 2] == DP_EP) & (workload.collective[..., 2] > 0)
     experts = (workload.group[..., 0] == EP) & (workload.collective[..., 0] > 0)
@@ -259,7 +258,7 @@ def summed(
 
 
 def exposed_messages(
-    workload: Workload, network: Busbw | Links, rules: Revision, overlap: Overlap, strict: bool
+    workload: StepRows, network: Busbw | Links, rules: Revision, overlap: Overlap, strict: bool
 ) -> FloatArray:
     """Messages between stages. The newest revision divides by the overlap where a bandwidth should be. [s]"""
     layout, nothing = workload.layout, np.zeros(workload.num_points)
