@@ -73,13 +73,18 @@ class WorkloadFile:
     """One workload, and the header it has in a file."""
 
     loop: str
-    tokens: Mapping[str, str]  #: name -> value as written, in order; unknown ones are kept
+    words: Mapping[str, str]  #: token, with its colon if it has one -> value as written; all are kept
     workload: StepRows  #: of one design
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """Token -> value as written, in order."""
+        return {word.removesuffix(":"): value for word, value in self.words.items()}
 
     @property
     def text(self) -> str:
         """The file."""
-        header = " ".join([self.loop, *(f"{name}: {value}" for name, value in self.tokens.items())])
+        header = " ".join([self.loop, *(" ".join(filter(None, pair)) for pair in self.words.items())])
         rows = row_lines(self.workload)
         return "\n".join([header, str(len(rows)), *rows, ""])
 
@@ -105,11 +110,11 @@ def read_workload(text: str, name: str) -> WorkloadFile:
     """
     lines = text.rstrip().split("\n")
     reader = _Reader(name)
-    tokens = reader.header(lines[0])
+    loop, words = reader.header(lines[0])
     rows = reader.rows(lines)
-    layout = reader.layout(lines[0].split()[0] if lines[0].strip() else "", tokens, rows)
+    layout = reader.layout(loop, {word.removesuffix(":"): value for word, value in words.items()}, rows)
     reader.finish()
-    return WorkloadFile(loop=lines[0].split()[0], tokens=tokens, workload=_workload(rows, layout))
+    return WorkloadFile(loop=loop, words=words, workload=_workload(rows, layout))
 
 
 def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
@@ -130,8 +135,8 @@ def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12"
     for token in HEADERS[header]:
         value = values[TOKENS[token]] if token in TOKENS else 0.0
         fraction = token == PP_COMM and header == "2025-01" and value > 0
-        tokens[token] = f"{value:.1f}" if fraction else str(int(value))
-    return WorkloadFile(loop=TRAINING, tokens=tokens, workload=own)
+        tokens[token + ":"] = f"{value:.1f}" if fraction else str(int(value))
+    return WorkloadFile(loop=TRAINING, words=tokens, workload=own)
 
 
 def row_lines(workload: StepRows) -> list[str]:
@@ -193,8 +198,8 @@ class _Reader:
             )
             raise DseError("\n".join(told))
 
-    def header(self, line: str) -> dict[str, str]:
-        """Token -> value, from the first line."""
+    def header(self, line: str) -> tuple[str, dict[str, str]]:
+        """Training loop and tokens, from the first line."""
         loop, *words = line.split() or [""]
         if loop not in (TRAINING, MICRO):
             self.mistake(1, f"{loop!r}: expected a training loop, {TRAINING} or {MICRO}")
@@ -202,15 +207,14 @@ class _Reader:
         current: list[str] | None = None
         for word in words:
             if word.endswith(":") or word == PP_COMM:
-                token = word.removesuffix(":")
-                if token in tokens:
-                    self.mistake(1, f"{token}: given twice")
-                current = tokens[token] = []
+                if word in tokens:
+                    self.mistake(1, f"{word} given twice")
+                current = tokens[word] = []
             elif current is None:
                 self.mistake(1, f"{word!r}: expected a token with a colon, such as '{TP}: 8'")
             else:
                 current.append(word)
-        return {token: " ".join(values) for token, values in tokens.items()}
+        return loop, {token: " ".join(values) for token, values in tokens.items()}
 
     def rows(self, lines: list[str]) -> list[_Row]:
         """Every row; equal lines are read once."""
