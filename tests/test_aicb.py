@@ -201,7 +201,9 @@ def test_one_stage_sends_no_messages():
 def test_placeholders_have_sizes_and_no_times():
     lines = lines_of(placeholder(small_run(sequence_parallel=1, recompute=1)))
     assert {line[2] for line in lines} == {"1", "0"}
-    column, norm = (next(line for line in lines if line[0] == name) for name in ("attention_column", "embedding_norm"))
+    column, norm = (
+        next(line for line in lines if line[0] == name) for name in ("attention_column", "embedding_norm")
+    )
     assert column[3:5] == ["ALLGATHER", str(2 * HIDDEN)]
     assert norm[3:5] == ["ALLREDUCE", str(2 * 1000 * 96)]
     assert len(lines) == 1 + 2 + 4 * (4 * 3 + 3) + 7
