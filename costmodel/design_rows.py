@@ -28,9 +28,8 @@ from costmodel.pipeline import stage_layers
 from costmodel.precision import MIXED_PRECISION, Precision
 from costmodel.step import optimizer_step, repeated_work, slowest_stage
 from costmodel.system import System
-from costmodel.workload.aicb import (
+from costmodel.workload.aicb_rows import (
     NOTHING,
-    Run,
     column_row,
     embedding_gradients,
     epilogue,
@@ -39,6 +38,7 @@ from costmodel.workload.aicb import (
     prologue,
     unshared_rows,
 )
+from costmodel.workload.aicb_run import Run
 from costmodel.workload.kernels import PASSES, total
 from costmodel.workload.rows import Pass, Row, StepRows
 

@@ -16,10 +16,10 @@ SEEDS = Path(__file__).parents[2] / "shared" / "seeds"
 SP_FILE = SEEDS / "001_ec526f178b8c47e2.txt"  # SimAI, example/workload_analytical.txt of October 2024
 SCALED_FILE = SEEDS / "003_61968dba09bf56f9.txt"  # AICB's GPT 13B before its first release, scaled
 
-#: Two ranks' worth of unlike numbers: every group, every collective but two, tokens in an unusual order.
+#: A file of unlike numbers: every group, every collective, tokens in an unusual order.
 SMALL = """\
-HYBRID_TRANSFORMER_FWD_IN_BCKWD pp: 3 model_parallel_NPU_group: 4 ep: 2 ga: 5 vpp: 2 colour: blue all_gpus: 96 \
-checkpoints: 0 checkpoint_initiates: 0 pp_comm 1048576
+HYBRID_TRANSFORMER_FWD_IN_BCKWD pp: 3 model_parallel_NPU_group: 4 ep: 2 ga: 5 vpp: 2 colour: blue \
+all_gpus: 96 checkpoints: 0 checkpoint_initiates: 0 pp_comm 1048576
 5
 grad\t-1\t7\tNONE\t0\t11\tNONE\t0\t13\tREDUCESCATTER\t3221225472\t100
 embedding_layer\t-1\t17000\tALLREDUCE\t16777216\t19\tBROADCAST\t65536\t23\tNONE\t0\t100

@@ -282,9 +282,15 @@ def test_mistakes_of_cost_are_one_clear_line(arguments, priced, capsys):
     assert WRONG[arguments] in capsys.readouterr().err
 
 
+FIRST_WITH_GPUS = "cost small.txt --profile simai-2024-10 --busbw busbw.yaml --gpus 96"
+
+
 def test_the_first_revision_needs_every_token_at_its_place(priced, capsys):
     (priced / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
-    assert main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"]) == 1
+    assert (
+        main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"])
+        == 1
+    )
     assert "small.txt:1: all_gpus: missing; simai-2024-10 needs them" in capsys.readouterr().err
 
 
