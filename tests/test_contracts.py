@@ -13,7 +13,7 @@ import pytest
 
 from costmodel.references import REFERENCES
 from dse.cli import parser
-from dse.samplers import SAMPLERS
+from dse.samplers import DEFAULT_SAMPLER, SAMPLERS
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(path for package in ("costmodel", "dse") for path in (ROOT / package).rglob("*.py"))
@@ -133,3 +133,4 @@ def test_examples_parse(name):
 def test_the_help_of_search_names_every_sampler():
     text = commands()["search"].format_help()
     assert all(re.search(rf"\b{name}\b", text) for name in SAMPLERS)
+    assert f"{DEFAULT_SAMPLER} (default)" in text
