@@ -13,7 +13,7 @@ from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.strict_yaml import read_text
 from costmodel.formats.system_file import load_system
-from costmodel.model import ModelShape
+from costmodel.model import AnyModel, ModelShape
 from costmodel.price import chip_power, chip_price
 from costmodel.system import System
 from dse.space import Space
@@ -58,20 +58,24 @@ def fact_text(fact: str, value: Any) -> str:
         return value
     if fact in UNITS:
         return readable(value, UNITS[fact])
-    if value < 1e7:
+    if value < 1e8:
         return f"{value:,.0f}"
     return f"{value / 1e9:,.{0 if value >= 1e11 else 1}f} billion"
 
 
-def model_facts(model: ModelShape) -> dict[str, Any]:
-    """What a model is."""
+def model_facts(model: AnyModel) -> dict[str, Any]:
+    """What a model is; one without attention has no heads."""
+    attention = (
+        {"heads": model.num_attention_heads, "query_groups": model.num_query_groups}
+        if isinstance(model, ModelShape)
+        else {}
+    )
     return {
         "name": model.name,
         "parameters": model.num_parameters,
         "layers": model.num_layers,
         "hidden_size": model.hidden_size,
-        "heads": model.num_attention_heads,
-        "query_groups": model.num_query_groups,
+        **attention,
         "seq_len": model.seq_len,
         "vocab_size": model.vocab_size,
     }
