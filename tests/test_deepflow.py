@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from dse.deepflow_report import figures
 from tests.scalar_deepflow import CR, NONE, RC, Scalar
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"
+DOCS = Path(__file__).parents[1] / "docs" / "deepflow.md"
 #: All printed figures, where the specifications are at hand.
 GOLDEN = Path(__file__).parents[2] / "shared" / "specs" / "deepflow_golden.csv"
 
@@ -260,6 +262,31 @@ def test_a_wrong_file_is_told_where_what_and_what_would_do(tmp_path, capsys, tex
     assert told[0].startswith(f"dse: {path}:")
 
 
+def test_the_documented_configuration_loads(tmp_path):
+    [documented] = re.findall(r"```yaml\n(schema: deepflow.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    path = tmp_path / "documented.yaml"
+    path.write_text(documented)
+    assert load_configuration(path).hidden_dim1 == 4
+
+
+def test_another_kind_of_file_is_told_in_one_line(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text("schema: search_space/v1\nmodel: gpt_22b\n")
+    with pytest.raises(DseError) as raised:
+        load_configuration(path)
+    assert str(raised.value) == f"{path}:1: schema: 'search_space/v1' is not a value; known: deepflow/v1"
+
+
+def test_missing_sections_are_told_together(tmp_path):
+    path = tmp_path / "short.yaml"
+    path.write_text("schema: deepflow/v1\nworkload: {}\n")
+    with pytest.raises(DseError) as raised:
+        load_configuration(path)
+    assert [line.split(": ", 1)[1] for line in str(raised.value).splitlines()] == [
+        "banks: missing", "energy: missing", "power: missing",
+    ]  # fmt: skip
+
+
 def test_a_split_needs_links(tmp_path):
     path = tmp_path / "ring.yaml"
     path.write_text(PROBE.read_text().replace("dp: 1", "dp: 2").replace("mesh, ", "ring, "))
@@ -271,6 +298,15 @@ def test_without_links_a_split_takes_forever():
     """In a batch nothing is refused: what the reference crashes on is no number, or infinite."""
     assert not np.isfinite(price(probe(dp=2, mesh=0)).step_time[0])
     assert np.isfinite(price(probe(l2_fraction=-0.1)).step_time[0])  # no second level: one tile of everything
+
+
+def test_machines_without_a_part_are_priced_beside_the_others():
+    """As power splits give them that a search tries: no warning, and the others' bits unchanged."""
+    report = price(probe(core_fraction=[0.3, 0, 0.3, 0.3], dram_fraction=[0.3, 0.3, 0, 0.3],
+                         shared_memory_fraction=[0.1, 0.1, 0.1, 0]))  # fmt: skip
+    assert np.isfinite(report.step_time).tolist() == [True, False, False, False]
+    alone = price(probe(core_fraction=0.3, dram_fraction=0.3, shared_memory_fraction=0.1)).figures()
+    assert all(values[0] == alone[name][0] for name, values in report.figures().items())
 
 
 def test_guards_say_which_shards_do_not_divide():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -117,6 +118,18 @@ def test_the_rules_are_those_of_the_reference(tmp_path):
     assert float(dram.bandwidth) == pytest.approx(float(machine.dram_bandwidth[0] / probe.dram_derate[0]))
     assert float(l2.bandwidth) == pytest.approx(float(machine.l2_bandwidth[0]))
     assert float(system.network[0].bandwidth) == pytest.approx(float(links * machine.link_bandwidth[0]))
+
+
+def test_the_documented_budget_loads(tmp_path):
+    text = (PROBE.parents[2] / "docs" / "deepflow.md").read_text()
+    [documented] = re.findall(r"```yaml\n(system:.*?)```", text, flags=re.DOTALL)
+    budget = SPACE[SPACE.index("system:") : SPACE.index("given:")]
+    assert space(tmp_path, (budget, documented)).legal.count > 100
+
+
+def test_a_space_whose_sections_are_wrong_is_told_so(tmp_path):
+    with pytest.raises(DseError, match=r"given: expected keys and values"):
+        space(tmp_path, ("given: {world_size: 64, global_batch_size: 256}", "given: [64, 256]"))
 
 
 def test_the_stored_space_needs_no_other_file(tmp_path):

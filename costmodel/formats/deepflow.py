@@ -29,7 +29,8 @@ _WORKLOAD: Final = (
     "vocab_size",
 )
 _TEXTS: Final = ("schema", "name", "description")
-_SECTIONS: Final = ("workload", "power", "energy", "banks", "derate", "parallelism", "network")
+_REQUIRED: Final = ("workload", "power", "energy", "banks")
+_OPTIONAL: Final = ("derate", "parallelism", "network")
 #: Roundings that a sum of fractions is allowed.
 _SUM_TOLERANCE: Final = 1e-9
 
@@ -53,10 +54,14 @@ def read_configuration(section: Section) -> Configuration:
     DseError
         With one line for each mistake: of a value first, and of values together once each is right.
     """
-    section.only((*_TEXTS, *_SECTIONS))
     section.word("schema", [SCHEMA])
+    section.source.finish()  # of another kind of file every other key would be wrong
+    section.only((*_TEXTS, *_REQUIRED, *_OPTIONAL))
     for key in ("name", "description"):
         section.text(key, required=False)
+    for key in (key for key in _REQUIRED if key not in section):
+        section.mistake(None, f"{key}: missing")
+    section.source.finish()
     columns = {
         **_workload(section.section("workload")),
         **_power(section.section("power")),
