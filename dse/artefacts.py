@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,15 @@ FORMS = {"aicb": ".txt"}
 CHUNK = 1024
 
 
-def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> Iterator[bytes]:
+@dataclass(frozen=True)
+class Artefact:
+    """A file, and what its reader will stumble over."""
+
+    content: bytes
+    notes: tuple[str, ...]
+
+
+def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> Iterator[Artefact]:
     """The files of some designs of a space, one after the other.
 
     Parameters
@@ -42,6 +51,7 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> 
     from costmodel.errors import DseError
     from costmodel.formats.aicb import workload_file
     from costmodel.model import ModelShape
+    from costmodel.profiles.simai import ENDLESS, endless_rows
     from dse.evaluate import priced_inputs
 
     assert form in FORMS
@@ -51,12 +61,14 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> 
         some = designs[start : start + CHUNK]
         system, design = priced_inputs(space, space.encode(some))
         assert isinstance(design, DesignPoints)
-        workload = design_workload(space.model, system, design)
+        rows = design_workload(space.model, system, design)
         for point in range(len(some)):
-            yield workload_file(workload, point=point).text.encode()
+            file = workload_file(rows, point=point)
+            notes = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
+            yield Artefact(file.text.encode(), tuple(notes))
 
 
-def trial_artefact(study: Study, number: int | None, form: str) -> bytes:
+def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
     """The file of one finished trial of a study; by default of the best of its front.
 
     Raises
@@ -78,8 +90,23 @@ def trial_artefact(study: Study, number: int | None, form: str) -> bytes:
     raise DseError(f"study {study.name!r}: no finished trial {number}; {held}")
 
 
-def write_artefacts(study: Study, directory: Path, part: Part, form: str) -> int:
-    """Write a file per design of the front, or per finished trial; how many there are. [-]
+def write_artefacts(
+    study: Study, directory: Path, part: Part, form: str, *, note: Callable[[str], None]
+) -> None:
+    """Write a file per design of the front, or per finished trial.
+
+    Parameters
+    ----------
+    study : Study
+        Whose designs.
+    directory : Path
+        Where to; it is created.
+    part : "front" or "trials"
+        Which designs.
+    form : str
+        A key of `FORMS`.
+    note : callable
+        Called with what a reader of a file will stumble over.
 
     Raises
     ------
@@ -89,6 +116,8 @@ def write_artefacts(study: Study, directory: Path, part: Part, form: str) -> int
     writable_directory(directory)
     trials = (study.table.front() if part == "front" else study.table).trials
     files = artefacts(study.space, [trial.params for trial in trials], form)
-    for trial, content in zip(trials, files, strict=True):
-        write_file(directory / f"trial_{trial.number:05d}{FORMS[form]}", content)
-    return len(trials)
+    for trial, file in zip(trials, files, strict=True):
+        path = directory / f"trial_{trial.number:05d}{FORMS[form]}"
+        write_file(path, file.content)
+        for text in file.notes:
+            note(f"{path}: {text}")

@@ -309,3 +309,25 @@ def test_ranks_of_a_batch_do_not_depend_on_its_order(llama, toy_system, designs)
     order = np.array([3, 1, 4, 0, 2])
     whole, turned = (price_designs(llama, toy_system, d).step_time for d in (designs, designs.take(order)))
     assert turned.tolist() == whole[order].tolist()
+
+
+def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_space, capsys):
+    """A whole GPT 22B on one chip: its optimizer alone takes seconds."""
+    monkeypatch.chdir(tmp_path)
+    one = small_space.replace("world_size: 64", "world_size: 1")
+    (tmp_path / "one.yaml").write_text(one)
+    slow = [
+        "--set",
+        "dram_bandwidth=100GB/s",
+        "--study",
+        "slow",
+        "--out",
+        "out",
+        "--emit",
+        "aicb",
+        "--emit-all",
+    ]
+    main(["search", "one.yaml", "--budget", "1", *slow])
+    assert "trial_00000.txt: row grad_param_compute: a time of 2^31 ns or more" in capsys.readouterr().err
+    assert main(["export", "slow", "--trial", "0", "-o", "workload.txt"]) == 0
+    assert "workload.txt: row grad_param_compute" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def load_workload(path: Path) -> WorkloadFile:
     DseError
         With one line for each mistake in the file.
     """
-    return read_workload(read_text(path), str(path))
+    return read_workload(read_text(path, "an AICB workload"), str(path))
 
 
 def read_workload(text: str, name: str) -> WorkloadFile:

@@ -41,9 +41,16 @@ def run(args: argparse.Namespace) -> int:
     from dse.export import write_file
     from dse.study import Study
 
-    content = trial_artefact(Study.load(args.study, storage=args.storage), args.trial, args.format)
+    file = trial_artefact(Study.load(args.study, storage=args.storage), args.trial, args.format)
+    for text in file.notes:
+        note(f"{args.output or args.study}: {text}")
     if args.output:
-        write_file(args.output, content)
+        write_file(args.output, file.content)
     else:
-        sys.stdout.write(content.decode())
+        sys.stdout.write(file.content.decode())
     return 0
+
+
+def note(text: str) -> None:
+    """Say what a reader of a file will stumble over."""
+    print(f"dse: {text}", file=sys.stderr)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dse.cli.export import FORMATS as EMITTED
+from dse.cli.export import note
 from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
@@ -23,6 +24,7 @@ from dse.cli.options import (
 from dse.profiles import PROFILES
 
 if TYPE_CHECKING:
+    from dse.export import Part
     from dse.search import Outcome
     from dse.study import Study
 
@@ -177,7 +179,8 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     if args.emit:
         from dse.artefacts import write_artefacts
 
-        write_artefacts(study, args.out / args.emit, "trials" if args.emit_all else "front", args.emit)
+        part: Part = "trials" if args.emit_all else "front"
+        write_artefacts(study, args.out / args.emit, part, args.emit, note=note)
     if table.feasible.any():
         return 0
     print(f"dse: {nothing_feasible(study.space, table.records())}", file=sys.stderr)

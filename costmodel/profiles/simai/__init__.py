@@ -6,11 +6,12 @@ line; where the reference has no number, there is none here either, and `Report.
 
 from costmodel.profiles.simai.bandwidth import Busbw, Links
 from costmodel.profiles.simai.design import price_designs
-from costmodel.profiles.simai.missing import missing
+from costmodel.profiles.simai.missing import ENDLESS, endless_rows, missing
 from costmodel.profiles.simai.revision import REVISIONS, Revision
 from costmodel.profiles.simai.time import Overlap, Report, Totals, price
 
 __all__ = [
+    "ENDLESS",
     "REVISIONS",
     "Busbw",
     "Links",
@@ -18,6 +19,7 @@ __all__ = [
     "Report",
     "Revision",
     "Totals",
+    "endless_rows",
     "missing",
     "price",
     "price_designs",

@@ -9,8 +9,12 @@ import numpy as np
 from costmodel.profiles.simai.bandwidth import Busbw, Links
 from costmodel.profiles.simai.efficiency import SIZES
 from costmodel.profiles.simai.revision import REVISIONS
-from costmodel.profiles.simai.time import LARGEST_PP_MESSAGE, LONGEST_COMPUTE, Overlap, Report
-from costmodel.workload.rows import COLLECTIVES, GROUPS
+from costmodel.profiles.simai.time import LARGEST_PP_MESSAGE, Overlap, Report
+from costmodel.workload.rows import COLLECTIVES, GROUPS, StepRows
+
+#: A longer time of a row never ends. [ns]
+LONGEST_TIME = 2.0**31
+ENDLESS = "a time of 2^31 ns or more, on which SimAI never ends"
 
 
 def missing(
@@ -26,7 +30,7 @@ def missing(
         What `price` was given.
     """
     texts = [
-        *unfinished_rows(report),
+        *(f"row {name}: {ENDLESS}; split it" for name in endless_rows(report.workload)),
         *untimed_rows(report, network),
         *untold_header(report, revision),
         *untold_messages(report, network, overlap or Overlap()),
@@ -34,13 +38,10 @@ def missing(
     return list(dict.fromkeys(texts))
 
 
-def unfinished_rows(report: Report) -> Iterator[str]:
-    """Rows that the reference would never finish."""
-    for row, _ in np.argwhere(report.workload.time[0] * 1e9 >= LONGEST_COMPUTE).tolist():
-        yield (
-            f"row {report.workload.names[row]}: a time of 2^31 ns or more, on which SimAI never ends; "
-            "split the row"
-        )
+def endless_rows(workload: StepRows) -> list[str]:
+    """Names of the first workload's rows with a time that SimAI never gets past."""
+    endless = (np.rint(workload.time[0] * 1e9) >= LONGEST_TIME).any(axis=1) & (workload.counts[0] > 0)
+    return list(dict.fromkeys(workload.names[row] for row in np.flatnonzero(endless).tolist()))
 
 
 def untimed_rows(report: Report, network: Busbw | Links) -> Iterator[str]:

@@ -27,8 +27,6 @@ from costmodel.workload.rows import COLLECTIVES, GROUPS, StepRows
 SMALL = 2.0**20
 #: Ranks -> time of a small message; other groups get it for nothing. [ns]
 SMALL_TIMES = {2: 10e3, 4: 12e3, 8: 15e3, 16: 66e3, 32: 135e3, 64: 200e3, 128: 320e3}
-#: A longer entry of a row never ends. [ns]
-LONGEST_COMPUTE = 2.0**31
 #: A larger message between stages aborts. [B]
 LARGEST_PP_MESSAGE = 2.0**31
 
