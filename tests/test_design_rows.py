@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from costmodel.profiles.simai import REVISIONS, price, price_designs
 from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
 from costmodel.profiles.simai.design import machine_links
 from dse import Space, Study
-from dse.cli import cost_simai, main
+from dse.cli import cost_simai, main, parser
 from dse.comparison import comparison
 from dse.profiles import pricing
 from tests.aicb_files import SMALL, scaled_rows
@@ -331,3 +334,18 @@ def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_s
     assert "trial_00000.txt: row grad_param_compute: a time of 2^31 ns or more" in capsys.readouterr().err
     assert main(["export", "slow", "--trial", "0", "-o", "workload.txt"]) == 0
     assert "workload.txt: row grad_param_compute" in capsys.readouterr().err
+
+
+DOCS = (Path(__file__).parents[1] / "docs" / "aicb.md").read_text()
+
+
+def test_the_documentation_holds():
+    names: dict[str, object] = {}
+    [snippet] = re.findall(r"^```python\n(.*?)^```$", DOCS, flags=re.MULTILINE | re.DOTALL)
+    exec(compile(snippet, "docs/aicb.md", "exec"), names)
+    assert names["text"].splitlines()[0].endswith("pp_comm: 4194304")
+    assert np.isfinite(names["report"].totals.total_time).all()
+    commands = re.findall(r"^    dse (.*)$", DOCS, flags=re.MULTILINE)
+    assert len(commands) == 8
+    for command in commands:
+        assert parser().parse_args(shlex.split(re.split(r"\s+[#>]", command)[0])).run

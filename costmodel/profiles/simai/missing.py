@@ -76,7 +76,8 @@ def untold_header(report: Report, revision: str) -> Iterator[str]:
     layout, rules = report.workload.layout, REVISIONS[revision]
     for token, name in (("ga", "gradient_accumulation_steps"), (rules.bubble_by, rules.bubble_by)):
         if np.isnan(getattr(layout, name)[0]) and layout.pp[0] > 1:
-            yield f"header: {token}: missing, so that SimAI's bubble is no number; add '{token}: N'"
+            older = ", or price by simai-2024-10, which knows none" if token == "vpp" else ""
+            yield f"header: {token}: missing, so that SimAI's bubble is no number; add '{token}: N'{older}"
 
 
 def untold_messages(report: Report, network: Busbw | Links, overlap: Overlap) -> Iterator[str]:
