@@ -95,6 +95,7 @@ MISTAKES = {
     ("ep: 2 ", ""): "1: ep: missing; every reader needs it where a collective ends in _DP_EP",
     ("ga: 5", "ga: 0"): "1: ga: '0': expected a whole number from 1",
     ("ga: 5", "ga: 5 ga: 5"): "1: ga: given twice",
+    ("checkpoints: 0", "checkpoints: 2 1"): "1: checkpoints: '2 1': expected a count and as many rows",
     ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID"): "1: 'HYBRID': expected a training loop",
 }
 
@@ -111,6 +112,19 @@ def test_all_mistakes_are_told_at_once():
     with pytest.raises(DseError) as told:
         read_workload(wrong, "small.txt")
     assert len(str(told.value).splitlines()) == 3
+
+
+def test_checkpoints_repeat_the_forward_pass_of_rows():
+    """From the row that starts a segment up to, not including, the one that initiates; the first alone."""
+    marked = SMALL.replace(
+        "checkpoints: 0 checkpoint_initiates: 0", "checkpoints: 2 1 2 checkpoint_initiates: 1 3"
+    )
+    file = read_workload(marked, "small.txt")
+    repeated = (file.executed.time - file.workload.time)[0] * 1e9
+    assert repeated[:, 0] == pytest.approx([0, 17000, 29000, 0, 0])
+    assert not repeated[:, 1:].any()
+    assert file.text == marked
+    assert read_workload(SMALL, "small.txt").executed.time.tolist() == file.workload.time.tolist()
 
 
 def test_published_sequence_parallel_file_from_its_parameters():

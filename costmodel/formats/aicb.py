@@ -7,7 +7,7 @@ time [ns], collective and size [B] of each pass, and a delay [ns]. Sizes are of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +80,26 @@ class WorkloadFile:
     def tokens(self) -> dict[str, str]:
         """Token -> value as written, in order."""
         return {word.removesuffix(":"): value for word, value in self.words.items()}
+
+    @property
+    def executed(self) -> StepRows:
+        """The rows as SimAI runs them: what recomputation repeats is in the forward time.
+
+        Before the backward pass over the row that `checkpoint_initiates` names, the forward pass runs again
+        from the nearest row that `checkpoints` names. Of several rows SimAI reads the first, and it
+        repeats no communication.
+        """
+        starts, end = self._marked(CHECKPOINTS), self._marked(INITIATES)
+        if not starts or not end or not starts[0] < end[0] < len(self.workload.names):
+            return self.workload
+        time = self.workload.time.copy()
+        time[:, starts[0] : end[0], 0] *= 2
+        return replace(self.workload, time=time)
+
+    def _marked(self, token: str) -> list[int]:
+        """Rows that a token names, counted from 0."""
+        count, *rows = self.tokens.get(token, "0").split() or ["0"]
+        return [int(row) for row in rows] if count != "0" else []
 
     @property
     def text(self) -> str:
@@ -281,11 +301,19 @@ class _Reader:
         for token in needed:
             if token not in tokens:
                 self.mistake(1, f"{token}: missing; every reader needs it{_why.get(token, '')}")
+        for token in (CHECKPOINTS, INITIATES):
+            self.marks(token, tokens.get(token, "0"))
         columns: dict[str, Any] = {"tp": np.nan, "pp": np.nan}
         for token, column in TOKENS.items():
             if token in tokens:
                 columns[column] = self.token(token, tokens[token])
         return Parallelism.of(**columns).map(np.atleast_1d)
+
+    def marks(self, token: str, written: str) -> None:
+        """Check a token that says how many rows it names, and which."""
+        count, *rows = written.split() or [""]
+        if not all(word.isascii() and word.isdecimal() for word in (count, *rows)) or int(count) != len(rows):
+            self.mistake(1, f"{token}: {written!r}: expected a count and as many rows, such as '1 6', or 0")
 
     def token(self, token: str, written: str) -> float:
         """Value of a token; a size may be written with a decimal point."""

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     overlap = Overlap(dp=args.dp_overlap, tp=args.tp_overlap, ep=args.ep_overlap, pp=args.pp_overlap)
     check_header(file, revision, args)
     report = price(
-        file.workload,
+        file.executed,
         network,
         revision=revision,
         world_size=args.gpus,
