@@ -197,6 +197,10 @@ UNTOLD = {
     "null": (
         one_row("all_reduce", 2.0**30, of_pass="weight_gradient"), DECEMBER, "no bandwidth for it", 0.0,
     ),
+    "none": (
+        one_row("all_gather", 2.0**30, of_pass="weight_gradient", group="dp_ep", ep=16), DECEMBER,
+        "a group of none; ep is larger", None,
+    ),
     "nics": (
         one_row("all_gather", 2.0**30, of_pass="weight_gradient", tp=4), links(300, 50, nics_per_server=2),
         "no whole NIC", None,

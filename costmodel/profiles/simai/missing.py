@@ -62,6 +62,8 @@ def untimed_rows(report: Report, network: Busbw | Links) -> Iterator[str]:
 
 def reason(size: int, large: bool, network: Busbw | Links) -> str:
     """Why a collective has no time."""
+    if size < 1:
+        return "a group of none; ep is larger than the number of replicas"
     if large and isinstance(network, Links):
         return "more than 16 GiB, beyond SimAI's efficiency tables; split the message"
     if isinstance(network, Busbw):
