@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.breakdown import PARTS, Breakdown
+from costmodel.breakdown import BOUNDS, PARTS, Breakdown
 from costmodel.design import DesignPoints
 from costmodel.design_rows import design_workload
 from costmodel.model import ModelShape
@@ -72,4 +72,4 @@ def price_designs(
 
 
 #: Columns that add up to others, but for the idle energy, which follows from the time of the step.
-_PARTS: Final = {name for parts in PARTS.values() for name in parts} - {"idle_energy"}
+_PARTS: Final = {*BOUNDS, *(name for parts in PARTS.values() for name in parts)} - {"idle_energy"}
