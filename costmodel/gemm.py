@@ -38,7 +38,7 @@ class GemmCost:
     traffic: tuple[FloatArray, ...]  #: bytes read and written at each memory level, nearest first [B]
 
 
-def tile_edge(capacity: FloatArray, element_bytes: float) -> FloatArray:
+def tile_edge(capacity: FloatArray, element_bytes: FloatArray | float) -> FloatArray:
     """Edge of the largest power-of-two square tile of which three fit into a memory. [elements]
 
     Parameters
@@ -64,6 +64,16 @@ def tile_edge(capacity: FloatArray, element_bytes: float) -> FloatArray:
     elements = np.maximum(np.asarray(capacity, dtype=np.float64), 0.0) / element_bytes / 3
     exponent = np.floor((np.frexp(elements)[1] - 1) / 2)
     return np.where(elements >= 1, np.ldexp(1.0, exponent.astype(np.int64)), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """How often each operand of A[m, k] B[k, n] = C[m, n] crosses into a memory, and the bytes that makes."""
+
+    of_a: FloatArray  #: [-]
+    of_b: FloatArray  #: [-]
+    of_c: FloatArray  #: [-]
+    traffic: FloatArray  #: reads plus writes of one product of the batch [B]
 
 
 def reload_factors(
@@ -95,11 +105,10 @@ def reload_factors(
     return of_a, of_b, np.ones_like(of_b)
 
 
-def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: float) -> FloatArray:
-    """Bytes that cross into a memory tiled by `edge`, in the better of the two loop orders. [B]
-
-    The orders are the product as given and its transpose (n, k, m), rule GT1 of the first
-    generation of [DeepFlow]_; the smaller traffic is taken.
+def reload_orders(
+    gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray | float
+) -> tuple[Reload, Reload]:
+    """What crosses into a memory tiled by `edge`, in either loop order.
 
     Parameters
     ----------
@@ -107,21 +116,31 @@ def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: float) -> F
         Products, (points, kernels). [elements]
     edge : array that broadcasts against (points, kernels)
         Edge of a resident tile. [elements]
-    element_bytes : float
+    element_bytes : array or float
         Size of an operand's element. [B]
 
     Returns
     -------
-    traffic : (points, kernels) array
-        Reads plus writes of one product of the batch. [B]
+    direct, swapped : Reload
+        The product as given, and its transpose (n, k, m), whose first operand is B: rules GT1 and GT3 of
+        the first generation of [DeepFlow]_; (points, kernels). [-], [B]
     """
     m, n, k = gemms.m, gemms.n, gemms.k
     orders = []
     for rows, columns in ((m, n), (n, m)):
         of_a, of_b, of_c = reload_factors(rows, k, columns, edge=edge)
         operands = element_bytes * (rows * k * of_a + k * columns * of_b)
-        orders.append(operands + gemms.output_bytes * m * n * of_c)
-    return np.minimum(*orders)
+        orders.append(Reload(of_a, of_b, of_c, operands + gemms.output_bytes * m * n * of_c))
+    return orders[0], orders[1]
+
+
+def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: float) -> FloatArray:
+    """Bytes that cross into a memory tiled by `edge`, in the better of the two loop orders. [B]
+
+    Parameters and rules as for `reload_orders`.
+    """
+    direct, swapped = reload_orders(gemms, edge=edge, element_bytes=element_bytes)
+    return np.minimum(direct.traffic, swapped.traffic)
 
 
 def gemm_cost(gemms: Gemms, system: System, *, element_bytes: float) -> GemmCost:

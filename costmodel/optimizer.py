@@ -26,7 +26,7 @@ OPTIMIZER_KERNELS: Mapping[str, WeightKernel] = {
 
 
 def optimizer_work(
-    kernel: str, weights: FloatArray, *, element_bytes: float
+    kernel: str, weights: FloatArray, *, element_bytes: FloatArray | float
 ) -> tuple[FloatArray, FloatArray]:
     """Work and traffic of an optimizer kernel.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from costmodel.breakdown import Breakdown
 from costmodel.collectives import collective, send_recv
-from costmodel.columns import BoolArray, Columns, FloatArray, column, concatenated, distinct_rows
+from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
 from costmodel.memory import fullest_stage, layer_parameters, stage_memories
 from costmodel.microbatch import DEPENDS_ON, MicroBatch, Work, link_energy, micro_batches
@@ -16,11 +17,8 @@ from costmodel.model import ModelShape
 from costmodel.optimizer import optimizer_work
 from costmodel.pipeline import bubble_time, stage_layers
 from costmodel.precision import MIXED_PRECISION, Precision
-from costmodel.price import chip_power, chip_price
 from costmodel.system import System
-
-#: Designs that are priced at once: enough to drown Python's overhead, few enough to bound memory.
-CHUNK = 16384
+from costmodel.total import added_up, host_time, in_chunks
 
 
 def step(
@@ -49,16 +47,12 @@ def step(
     -----
     Designs are priced in chunks, so that memory does not grow with their number except for the result.
     """
-    points = max(design.num_points, *(values.size for values in system.quantities().values()))
-    design = design.map(lambda values: np.broadcast_to(values, (points,)))
-    chunks = [
-        priced_chunk(model, system.take(rows), design.take(rows), precision)
-        for rows in np.split(np.arange(points), range(CHUNK, points, CHUNK))
-    ]
-    return concatenated(chunks)
+    return in_chunks(partial(priced_chunk, model, precision=precision), system, design)
 
 
-def priced_chunk(model: ModelShape, system: System, design: DesignPoints, precision: Precision) -> Breakdown:
+def priced_chunk(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision
+) -> Breakdown:
     """Price a chunk of designs."""
     rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
     work = micro_batches(model, design.take(rows), system.take(rows), precision).take(back)
@@ -66,56 +60,33 @@ def priced_chunk(model: ModelShape, system: System, design: DesignPoints, precis
     update = update_step(model, system, design, work, precision)
     stage, reserved = fullest_stage(*stage_memories(model, design, precision), system)
 
-    nodes = np.maximum(design.world_size / system.network[0].size, 1.0)
     computing = schedule.forward_time + schedule.backward_time + schedule.recompute_time
-    host_time = system.host.step_overhead + system.host.straggler * np.log2(nodes) * computing
-    step_time = (
-        computing
-        + schedule.tp_communication_time
-        + schedule.pp_communication_time
-        + schedule.bubble_time
-        + update.dp_communication_time
-        + update.optimizer_time
-        + host_time
-    )
-    idle_energy = design.world_size * step_time * (system.chip.idle_power + system.host.power)
-    energies = (
-        schedule.compute_energy + update.compute_energy,
-        schedule.memory_energy + update.memory_energy,
-        schedule.link_energy + update.link_energy,
-    )
-    energy = energies[0] + energies[1] + energies[2] + idle_energy
-    flops = 3 * model.forward_flops_per_sequence * design.global_batch_size
-    return Breakdown(
-        step_time=step_time,
-        forward_time=schedule.forward_time,
-        backward_time=schedule.backward_time,
-        recompute_time=schedule.recompute_time,
-        tp_communication_time=schedule.tp_communication_time,
-        pp_communication_time=schedule.pp_communication_time,
-        bubble_time=schedule.bubble_time,
-        dp_communication_time=update.dp_communication_time,
-        optimizer_time=update.optimizer_time,
-        host_time=host_time,
-        peak_memory=stage.total + reserved,
-        weights_memory=stage.weights,
-        gradients_memory=stage.gradients,
-        optimizer_memory=stage.optimizer,
-        activations_memory=stage.activations,
-        buffers_memory=stage.buffers,
-        reserved_memory=reserved,
-        energy_per_step=energy,
-        compute_energy=energies[0],
-        memory_energy=energies[1],
-        link_energy=energies[2],
-        idle_energy=idle_energy,
-        tokens_per_second=design.global_batch_size * model.seq_len / step_time,
-        model_flops=flops,
-        mfu=flops / (step_time * design.world_size * system.chip.peak_flop_rate),
+    parts = {
+        "forward_time": schedule.forward_time,
+        "backward_time": schedule.backward_time,
+        "recompute_time": schedule.recompute_time,
+        "tp_communication_time": schedule.tp_communication_time,
+        "pp_communication_time": schedule.pp_communication_time,
+        "bubble_time": schedule.bubble_time,
+        "dp_communication_time": update.dp_communication_time,
+        "optimizer_time": update.optimizer_time,
+        "host_time": host_time(system, design.world_size, computing),
+        "weights_memory": stage.weights,
+        "gradients_memory": stage.gradients,
+        "optimizer_memory": stage.optimizer,
+        "activations_memory": stage.activations,
+        "buffers_memory": stage.buffers,
+        "reserved_memory": reserved,
+        "compute_energy": schedule.compute_energy + update.compute_energy,
+        "memory_energy": schedule.memory_energy + update.memory_energy,
+        "link_energy": schedule.link_energy + update.link_energy,
+    }
+    return added_up(
+        parts,
+        system,
         world_size=design.world_size,
-        system_price=design.world_size * chip_price(system),
-        system_power=design.world_size * chip_power(system),
-        average_power=energy / step_time * system.host.power_overhead,
+        tokens=design.global_batch_size * model.seq_len,
+        model_flops=3 * model.forward_flops_per_sequence * design.global_batch_size,
     )
 
 
@@ -261,7 +232,7 @@ def update_step(
     )
     tied = tied_embedding_reduction(model, system, design, precision)
     owned = parameters / np.where(sharded, design.dp, 1.0)
-    update = optimizer_step(owned, system, design)
+    update = optimizer_step(owned, system, design.world_size)
     ranks = design.world_size
     return Update(
         dp_communication_time=reduced.time + tied.time,
@@ -285,7 +256,7 @@ def tied_embedding_reduction(
     return Work(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))
 
 
-def optimizer_step(owned: FloatArray, system: System, design: DesignPoints) -> Work:
+def optimizer_step(owned: FloatArray, system: System, world_size: FloatArray) -> Work:
     """Gradient clipping, with the all-reduce of its norm over all ranks, and the update of owned weights."""
     dram, chip = system.dram, system.chip
     update = Work()
@@ -298,5 +269,5 @@ def optimizer_step(owned: FloatArray, system: System, design: DesignPoints) -> W
             memory_energy=moved * dram.energy,
         )
     one = np.ones_like(owned)
-    norm = collective("all_reduce", 4.0 * one, design.world_size, stride=one, network=system.network)
+    norm = collective("all_reduce", 4.0 * one, world_size, stride=one, network=system.network)
     return update + Work(time=norm.time)

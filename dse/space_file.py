@@ -20,6 +20,7 @@ from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
 from costmodel.model import ModelShape
 from costmodel.system import System
+from dse import power_budget
 from dse.expressions import Expression, Name
 from dse.names import COUNTS, DESIGN_COLUMNS, MODEL_SETTINGS, TOTALS, WITH_UNIT, Derived, Names, impossible
 from dse.objectives import Constraint, Direction, Objective
@@ -60,10 +61,15 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.only(KEYS)
     section.word("schema", [SCHEMA])
     name = section.text("name", required=False) or name
-    data = dict(section.data)
-    model = read_model(*_named(section, "model", name, base, data))
-    system = read_system(*_named(section, "system", name, base, data))
+    model_part, model_name = _named(section, "model", "models", name, base)
+    model = read_model(model_part, model_name)
+    derived = power_budget.is_derived(section.data.get("system"))
+    holder, key = (section.section("system"), "base") if derived else (section, "system")
+    system_part, system_name = _named(holder, key, "systems", name, base)
+    system = read_system(system_part, system_name)
     section.source.finish()
+    if derived:
+        section = power_budget.written_out(section, system, system_part.data)
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in MODEL_SETTINGS}
@@ -76,31 +82,31 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.source.finish()
     return Definition(
         name=name, description=section.text("description", required=False),
-        data={**data, "model": {"name": model.name, **data["model"]},
-              "system": {"name": system.name, **data["system"]}},
+        data={**section.data, "model": {"name": model.name, **model_part.data},
+              "system": {"name": system.name, **system_part.data}},
         model=replace(model, **settings), system=system.with_quantities(constants), given=given,
         parameters=parameters, derived=tuple(reader.names.derived.values()), rules=(*rules, *reader.totals()),
         limits=limits, objectives=objectives, names=reader.names.known, constants=reader.names.constants,
     )  # fmt: skip
 
 
-def _named(section: Section, key: str, name: str, base: Path, data: dict[str, Any]) -> tuple[Section, str]:
-    """The model or system by name, by path or written out, and its name; `data` gets it written out."""
+def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tuple[Section, str]:
+    """The model or system that `key` names, gives the path of, or holds; and its name."""
     written = section.data.get(key)
     if isinstance(written, dict):
         return section.section(key), name
     if not isinstance(written, str):
         section.mistake(
-            key if key in section else None, f"{key}: expected a name, a path, or the {key} itself"
+            key if key in section else None,
+            f"{key}: expected a name, a path, or the {kind.removesuffix('s')} itself",
         )
         section.source.finish()
     try:
-        name, _, part = shipped.opened(str(written), key + "s", base)
+        name, _, part = shipped.opened(str(written), kind, base)
     except DseError as error:
         section.mistake(key, str(error))
         section.source.finish()
         raise
-    data[key] = part.data
     part.source.mistakes = section.source.mistakes  # told together
     return part, name
 

@@ -11,7 +11,8 @@ import pytest
 from costmodel import DesignPoints
 from costmodel.breakdown import PARTS, Breakdown
 from costmodel.columns import FloatArray
-from costmodel.step import CHUNK, step
+from costmodel.step import step
+from costmodel.total import CHUNK
 from tests.scalar_step import ScalarStep
 
 

@@ -1,7 +1,7 @@
 """Physical quantities as text: ``"3.35 TB/s"`` <-> 3.35e12 B/s.
 
 A unit is a product of prefixed symbols with whole powers. K, M, G are decimal; Ki, Mi, Gi are binary;
-``b`` is a bit. The factors are exact, so ``"0.6 pJ"`` is the float nearest to 0.6e-12.
+``b`` or ``bit`` is a bit. The factors are exact, so ``"0.6 pJ"`` is the float nearest to 0.6e-12.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
     "s": (Fraction(1), (1, 0, 0, 0, 0, 0)),
     "B": (Fraction(1), (0, 1, 0, 0, 0, 0)),
     "b": (Fraction(1, 8), (0, 1, 0, 0, 0, 0)),
+    "bit": (Fraction(1, 8), (0, 1, 0, 0, 0, 0)),
     "J": (Fraction(1), (0, 0, 1, 0, 0, 0)),
     "W": (Fraction(1), (-1, 0, 1, 0, 0, 0)),
     "Hz": (Fraction(1), (-1, 0, 0, 0, 0, 0)),
@@ -30,6 +31,7 @@ SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
     "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1)),
 }
 _DECIMAL: Final = {
+    "f": -15,
     "p": -12,
     "n": -9,
     "u": -6,
@@ -72,10 +74,10 @@ _NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*")
 _FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?\d))?")
-_SYMBOL = rf"(?:(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|[sBbJWm])\d?\b|\$)"
+_SYMBOL = rf"(?:(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|bit|[sBbJWm])\d?\b|\$)"
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
 QUANTITY_IN_FORMULA: Final = re.compile(
-    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1, 3})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
+    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
     r"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d{1,3})?[KMB]?\b"
 )
 

@@ -1,0 +1,1 @@
+"""Reference models, as choices over the shared formulas."""
