@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from costmodel.breakdown import Breakdown
-from costmodel.design import DesignPoints
+from costmodel.design import DesignPoints, LstmDesign
 from costmodel.errors import DseError
-from costmodel.model import ModelShape
+from costmodel.lstm_step import lstm_step
+from costmodel.model import LstmShape, ModelShape
 from costmodel.step import step
 from costmodel.system import Chip, Host, LinkTier, MemoryLevel, System
 
@@ -21,11 +22,14 @@ __all__ = [
     "DseError",
     "Host",
     "LinkTier",
+    "LstmDesign",
+    "LstmShape",
     "MemoryLevel",
     "ModelShape",
     "System",
     "load_model",
     "load_system",
+    "lstm_step",
     "model_names",
     "step",
     "system_names",

@@ -1,4 +1,4 @@
-"""A candidate training layout, as a row of a table."""
+"""Candidate training layouts, as rows of a table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 
 from costmodel.columns import Columns, FloatArray, broadcast_columns, column, column_units
 from costmodel.errors import DseError, suggestion
+from costmodel.split import KINDS, WHOLE, Split
 
 #: Columns that users write as words: word -> code, the place in the tuple.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("none", "selective", "full"),
     "attention": ("unfused", "fused"),
+    "hidden_kind": KINDS,
+    "softmax_kind": KINDS,
 }
 
 #: Codes of `recompute`.
@@ -22,23 +25,8 @@ RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class DesignPoints(Columns):
-    """Candidate training layouts, one row each; every column has shape (points,). [-]
-
-    Switches are 0 or 1; `recompute` and `attention` hold the codes of `CHOICES`.
-    """
-
-    tp: FloatArray = column("-", 1)
-    pp: FloatArray = column("-", 1)
-    vpp: FloatArray = column("-", 1)
-    dp: FloatArray = column("-", 1)
-    micro_batch_size: FloatArray = column("-", 1)
-    gradient_accumulation_steps: FloatArray = column("-", 1)
-    sequence_parallel: FloatArray = column("-", 0)
-    recompute: FloatArray = column("-", RECOMPUTE_NONE)
-    distributed_optimizer: FloatArray = column("-", 0)
-    attention: FloatArray = column("-", 1)
-    overlap_grad_reduce: FloatArray = column("-", 0)
+class Layout(Columns):
+    """How a model is laid out over chips, whatever the model; every column has shape (points,). [-]"""
 
     @classmethod
     def of(cls, **values: Any) -> Self:
@@ -64,10 +52,69 @@ class DesignPoints(Columns):
                 raise DseError(f"design: {name}: expected at least {lowest}, got {array.min():g}")
         return cls(**{name: columns[name] for name in units})
 
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DesignPoints(Layout):
+    """Candidate layouts of a transformer, one row each; every column has shape (points,). [-]
+
+    Switches are 0 or 1; `recompute` and `attention` hold the codes of `CHOICES`.
+    """
+
+    tp: FloatArray = column("-", 1)
+    pp: FloatArray = column("-", 1)
+    vpp: FloatArray = column("-", 1)
+    dp: FloatArray = column("-", 1)
+    micro_batch_size: FloatArray = column("-", 1)
+    gradient_accumulation_steps: FloatArray = column("-", 1)
+    sequence_parallel: FloatArray = column("-", 0)
+    recompute: FloatArray = column("-", RECOMPUTE_NONE)
+    distributed_optimizer: FloatArray = column("-", 0)
+    attention: FloatArray = column("-", 1)
+    overlap_grad_reduce: FloatArray = column("-", 0)
+
     @property
     def world_size(self) -> FloatArray:
         """Chips of the run. [-]"""
         return self.tp * self.pp * self.dp
+
+    @property
+    def global_batch_size(self) -> FloatArray:
+        """Sequences of one optimizer step. [-]"""
+        return self.dp * self.micro_batch_size * self.gradient_accumulation_steps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LstmDesign(Layout):
+    """Candidate layouts of an LSTM language model, one row each; every column has shape (points,). [-]
+
+    The kinds hold the codes of `CHOICES`: how the products of cells and projection, and those into the
+    vocabulary, are split over a group of `dim1 * dim2` chips.
+    """
+
+    dp: FloatArray = column("-", 1)
+    micro_batch_size: FloatArray = column("-", 1)
+    gradient_accumulation_steps: FloatArray = column("-", 1)
+    hidden_kind: FloatArray = column("-", WHOLE)
+    hidden_dim1: FloatArray = column("-", 1)
+    hidden_dim2: FloatArray = column("-", 1)
+    softmax_kind: FloatArray = column("-", WHOLE)
+    softmax_dim1: FloatArray = column("-", 1)
+    softmax_dim2: FloatArray = column("-", 1)
+
+    @property
+    def hidden(self) -> Split:
+        """Split of cells and projection."""
+        return Split(self.hidden_kind, self.hidden_dim1, self.hidden_dim2)
+
+    @property
+    def softmax(self) -> Split:
+        """Split of the product into the vocabulary."""
+        return Split(self.softmax_kind, self.softmax_dim1, self.softmax_dim2)
+
+    @property
+    def world_size(self) -> FloatArray:
+        """Chips of the run: a group holds the larger of both splits. [-]"""
+        return self.dp * np.maximum(self.hidden.shards, self.softmax.shards)
 
     @property
     def global_batch_size(self) -> FloatArray:

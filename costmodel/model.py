@@ -1,9 +1,9 @@
-"""What a transformer is: its dimensions, and the parameter and FLOP counts that follow from them."""
+"""What a model is: its dimensions, and the parameter and FLOP counts that follow from them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from costmodel.errors import DseError
 
@@ -20,6 +20,18 @@ class ModelShape:
     DseError
         If a dimension is not positive, or heads and query groups do not divide.
     """
+
+    #: Fields that count something, and so must be whole and positive.
+    dimensions: ClassVar[tuple[str, ...]] = (
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_query_groups",
+        "head_size",
+        "ffn_hidden_size",
+        "seq_len",
+        "vocab_size",
+    )
 
     name: str = "model"
     num_layers: float
@@ -46,10 +58,7 @@ class ModelShape:
         for name, value in defaults.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, value)
-        for name in DIMENSIONS:
-            value = getattr(self, name)
-            if not (value >= 1 and float(value).is_integer()):
-                raise DseError(f"model {self.name}: {name}: expected a whole number from 1, got {value!r}")
+        check_dimensions(self)
         if self.num_attention_heads % self.num_query_groups:
             raise DseError(
                 f"model {self.name}: num_query_groups: {self.num_query_groups:g} does not divide "
@@ -121,14 +130,89 @@ class ModelShape:
         )
 
 
-#: Fields that count something, and so must be whole and positive.
-DIMENSIONS = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "head_size",
-    "ffn_hidden_size",
-    "seq_len",
-    "vocab_size",
-)
+def check_dimensions(model: ModelShape | LstmShape) -> None:
+    """Refuse dimensions that are not whole and positive.
+
+    Raises
+    ------
+    DseError
+        For the first one.
+    """
+    for name in model.dimensions:
+        value = getattr(model, name)
+        if not (value >= 1 and float(value).is_integer()):
+            raise DseError(f"model {model.name}: {name}: expected a whole number from 1, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LstmShape:
+    """An LSTM language model: embedding, layers of cells, projection, softmax over a vocabulary. [-]
+
+    Raises
+    ------
+    DseError
+        If a dimension is not positive.
+    """
+
+    #: Fields that count something, and so must be whole and positive.
+    dimensions: ClassVar[tuple[str, ...]] = (
+        "num_layers",
+        "hidden_size",
+        "projection_size",
+        "vocab_size",
+        "gates",
+        "seq_len",
+    )
+
+    name: str = "model"
+    num_layers: float
+    hidden_size: float
+    projection_size: float
+    vocab_size: float
+    gates: float = 4.0
+    seq_len: float = 20.0
+
+    def __post_init__(self) -> None:
+        check_dimensions(self)
+
+    @property
+    def gate_size(self) -> float:
+        """Outputs of a cell's product, all gates together. [elements]"""
+        return self.gates * self.hidden_size
+
+    @property
+    def parameters_per_layer(self) -> float:
+        """The matrix from input and state to gates, and a bias per gate. [-]"""
+        return (2 * self.hidden_size + 1) * self.gate_size
+
+    @property
+    def projection_parameters(self) -> float:
+        """The matrix into the projection, with a bias. [-]"""
+        return (self.hidden_size + 1) * self.projection_size
+
+    @property
+    def embedding_parameters(self) -> float:
+        """Word table. [-]"""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def head_parameters(self) -> float:
+        """The matrix into the vocabulary, with a bias. [-]"""
+        return (self.projection_size + 1) * self.vocab_size
+
+    @property
+    def num_parameters(self) -> float:
+        """Every parameter once. [-]"""
+        cells = self.num_layers * self.parameters_per_layer
+        return self.embedding_parameters + cells + self.projection_parameters + self.head_parameters
+
+    @property
+    def forward_flops_per_sequence(self) -> float:
+        """Multiply-adds of the forward pass of one sequence, each counted as two. [FLOP]"""
+        cell = self.num_layers * 2 * self.hidden_size * self.gate_size
+        outside = self.projection_size * (self.hidden_size + self.vocab_size)
+        return 2 * self.seq_len * (cell + outside)
+
+
+#: What any model is described by.
+AnyModel = ModelShape | LstmShape

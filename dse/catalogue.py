@@ -13,7 +13,7 @@ from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.strict_yaml import read_text
 from costmodel.formats.system_file import load_system
-from costmodel.model import ModelShape
+from costmodel.model import AnyModel, ModelShape
 from costmodel.price import chip_power, chip_price
 from costmodel.system import System
 from dse.space import Space
@@ -25,9 +25,12 @@ UNITS: Final[Mapping[str, str]] = {
     "memory_bandwidth_bytes_per_s": "B/s",
     "node_bandwidth_bytes_per_s": "B/s",
     "fabric_bandwidth_bytes_per_s": "B/s",
-    "chip_price_usd": "$",
-    "chip_power_w": "W",
+    "price_per_chip_usd": "$",
+    "power_per_chip_w": "W",
 }
+
+#: Facts that are told below the table, in words.
+BELOW: Final = ("objectives", "description")
 
 #: Endings of such names.
 SUFFIXES: Final = ("_bytes_per_s", "_flop_per_s", "_bytes", "_usd", "_w")
@@ -48,38 +51,40 @@ def heading(fact: str) -> str:
 def fact_text(fact: str, value: Any) -> str:
     """A fact for people.
 
-    >>> fact_text("parameters", 174.6e9), fact_text("chip_price_usd", 24730.4), fact_text("layers", 96)
+    >>> fact_text("parameters", 174.6e9), fact_text("price_per_chip_usd", 24730.4), fact_text("layers", 96)
     ('175 billion', '$24,700', '96')
     """
     if isinstance(value, str):
         return value
-    if isinstance(value, list):
-        return ", ".join(value)
     if fact.endswith("_usd"):
         return f"${float(f'{value:.3g}'):,.0f}"
     if fact in UNITS:
         return readable(value, UNITS[fact])
-    if value < 1e7:
+    if value < 1e8:
         return f"{value:,.0f}"
     return f"{value / 1e9:,.{0 if value >= 1e11 else 1}f} billion"
 
 
-def model_facts(model: ModelShape) -> dict[str, Any]:
-    """What a model is."""
+def model_facts(model: AnyModel) -> dict[str, Any]:
+    """What a model is; one without attention has no heads."""
+    attention = (
+        {"heads": model.num_attention_heads, "query_groups": model.num_query_groups}
+        if isinstance(model, ModelShape)
+        else {}
+    )
     return {
         "name": model.name,
         "parameters": model.num_parameters,
         "layers": model.num_layers,
         "hidden_size": model.hidden_size,
-        "heads": model.num_attention_heads,
-        "query_groups": model.num_query_groups,
+        **attention,
         "seq_len": model.seq_len,
         "vocab_size": model.vocab_size,
     }
 
 
 def system_facts(system: System) -> dict[str, Any]:
-    """What a system is; bandwidths are of one chip, links in one direction."""
+    """What a system is; bandwidths are of one chip, links in one direction, host and facility shared out."""
     node, *outer = system.network
     facts = {
         "name": system.name,
@@ -89,8 +94,8 @@ def system_facts(system: System) -> dict[str, Any]:
         "node_size": node.size,
         "node_bandwidth_bytes_per_s": node.bandwidth,
         **({"fabric_bandwidth_bytes_per_s": outer[-1].bandwidth} if outer else {}),
-        "chip_price_usd": chip_price(system),
-        "chip_power_w": chip_power(system),
+        "price_per_chip_usd": chip_price(system),
+        "power_per_chip_w": chip_power(system),
     }
     return {name: value.item() if isinstance(value, np.ndarray) else value for name, value in facts.items()}
 

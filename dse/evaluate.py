@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from costmodel.breakdown import Breakdown, tabled
 from costmodel.columns import FloatArray, column_units
-from costmodel.design import DesignPoints
-from costmodel.model import ModelShape
+from costmodel.design import Layout
 from costmodel.system import System
-from dse.names import DESIGN_COLUMNS
+from costmodel.workloads import workload_of
 from dse.objectives import Constraint
 from dse.space import Space
 
-Pricing = Callable[[ModelShape, System, DesignPoints], Breakdown]
+#: Model, system and layouts -> the price of one optimizer step.
+Pricing = Callable[[Any, System, Any], Breakdown]
 
 #: Designs priced at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
 CHUNK: Final = 16384
@@ -60,7 +60,7 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, price: Pricing 
     jobs : int
         Threads that price chunks. [-]
     """
-    price = price or _native()
+    price = price or workload_of(space.model).step
     points = next(iter(columns.values())).size
     starts = range(0, max(points, 1), chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
@@ -72,22 +72,17 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, price: Pricing 
     return _joined([_evaluate_chunk(space, part, price) for part in parts])
 
 
-def _native() -> Pricing:
-    from costmodel.step import step
-
-    return step
-
-
-def priced_inputs(space: Space, columns: Mapping[str, FloatArray]) -> tuple[System, DesignPoints]:
+def priced_inputs(space: Space, columns: Mapping[str, FloatArray]) -> tuple[System, Layout]:
     """The system and the layouts that a batch of designs stands for."""
     return _inputs(space, space.known_values(columns))
 
 
-def _inputs(space: Space, known: Mapping[str, Any]) -> tuple[System, DesignPoints]:
+def _inputs(space: Space, known: Mapping[str, Any]) -> tuple[System, Layout]:
     chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
     opened = {name: known[name] for name in space.system.units() if name in chosen}
-    layout = {name: known[name] for name in DESIGN_COLUMNS if name in known}
-    return space.system.with_quantities(opened), DesignPoints.of(**layout)
+    workload = workload_of(space.model)
+    layout = {name: known[name] for name in workload.columns if name in known}
+    return space.system.with_quantities(opened), workload.layout.of(**layout)
 
 
 def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], price: Pricing) -> Evaluation:

@@ -8,32 +8,29 @@ from typing import Any, Final
 
 from costmodel.breakdown import Breakdown, tabled
 from costmodel.columns import column_units
-from costmodel.design import CHOICES, SWITCHES, DesignPoints
+from costmodel.design import CHOICES, SWITCHES
 from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import POSITIVE
-from costmodel.model import DIMENSIONS, ModelShape
+from costmodel.model import AnyModel
 from costmodel.system import System
+from costmodel.workloads import WORKLOADS, workload_of
 from dse.expressions import Expression, Name
 from dse.margins import Compiled
 
-DESIGN_COLUMNS: Final = tuple(column_units(DesignPoints))
 #: Dimensions of the model that a space may set without making another model of it.
 MODEL_SETTINGS: Final = ("seq_len", "vocab_size")
-MODEL_NAMES: Final = (*DIMENSIONS, "num_parameters")
 #: Columns that count things: a design where one is not whole, or below 1, is not legal.
-COUNTS: Final = frozenset(DESIGN_COLUMNS) - set(SWITCHES) - set(CHOICES) | {
+COUNTS: Final = {name for workload in WORKLOADS.values() for name in workload.columns} - {
+    *SWITCHES,
+    *CHOICES,
+} | {
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),
 }
 #: Largest count: up to here a float tells every whole number from its neighbours.
 MOST: Final = 2.0**53
-#: Held by every design that gives the total: total -> columns whose product it is.
-TOTALS: Final = {
-    "world_size": ("tp", "pp", "dp"),
-    "global_batch_size": ("dp", "micro_batch_size", "gradient_accumulation_steps"),
-}
 #: Column of a breakdown with its unit, as tables show it -> the column.
 WITH_UNIT: Final = {tabled(name): name for name in column_units(Breakdown)}
 
@@ -69,12 +66,14 @@ def impossible(name: str, value: float, quantities: Collection[str]) -> str:
 class Names:
     """Every name of a space, growing as its file is read."""
 
-    def __init__(self, model: ModelShape, system: System) -> None:
+    def __init__(self, model: AnyModel, system: System) -> None:
         units, quantities = system.units(), system.quantities()
+        self.workload: Final = workload_of(model)
+        self.model: Final = (*model.dimensions, "num_parameters")
         self.quantities: Final = units  #: name -> unit of every quantity of the system
-        self.known: dict[str, Name] = dict.fromkeys(MODEL_NAMES, Name())
+        self.known: dict[str, Name] = dict.fromkeys(self.model, Name())
         self.known |= {name: Name(dimension(unit)) for name, unit in units.items()}
-        self.constants: dict[str, Any] = {name: float(getattr(model, name)) for name in MODEL_NAMES}
+        self.constants: dict[str, Any] = {name: float(getattr(model, name)) for name in self.model}
         self.constants |= {name: float(values) for name, values in quantities.items()}
         #: Columns of pricing's result, under both of their names.
         self.priced: dict[str, Name] = {}
@@ -93,7 +92,7 @@ class Names:
     def claim(self, section: Section, name: str) -> bool:
         """Whether the file may define this name here; notes why not."""
         settable = name in MODEL_SETTINGS and section.at == ("given",)
-        fixed = (name in MODEL_NAMES and not settable) or (name in self.priced and name not in COUNTS)
+        fixed = (name in self.model and not settable) or (name in self.priced and name not in COUNTS)
         if not name.isidentifier():
             section.mistake(name, "not a name; expected letters, digits and _")
         elif fixed or name in self._defined:
@@ -126,7 +125,7 @@ class Names:
         if (name in self.quantities or name in COUNTS) and dimension(unit) != compiled.dimension:
             section.mistake(name, f"{formula.text!r} is in {unit_name(compiled.dimension)}; expected {unit}")
         priced = self.needs_pricing(formula)
-        if priced and (name in COUNTS or name in DESIGN_COLUMNS or name in self.quantities):
+        if priced and (name in COUNTS or name in self.workload.columns or name in self.quantities):
             section.mistake(name, "must be known before pricing, and this formula needs its result")
         behind, needs = self.parameters_behind(formula), (*self.derived_behind(formula), name)
         self.define(name, Name(compiled.dimension, boolean=compiled.kind == "boolean"), decided_by=behind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,7 +60,9 @@ class Parameter:
         assert self.high is not None
         if self.step is None or (self.high - self.low) / self.step >= MOST_OPTIONS:
             return None
-        return self.low + self.step * np.arange(np.floor((self.high - self.low) / self.step + 1e-9) + 1)
+        # In decimals, as written: 0.05 + 6 * 0.05 is 0.35, not the next number beyond the end of the range.
+        low, high, step = (Fraction(str(value)) for value in (self.low, self.high, self.step))
+        return np.array([float(low + place * step) for place in range((high - low) // step + 1)])
 
     @cached_property
     def places(self) -> dict[Value, int]:

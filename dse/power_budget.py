@@ -13,12 +13,12 @@ number, or options to search, or the rest, by which the shares sum to one howeve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from costmodel.formats.quantity import si_value
-from costmodel.formats.strict_yaml import Location, Section
+from costmodel.formats.strict_yaml import Section
 from costmodel.system import System
 
 DERIVATIONS: Final = ("power_budget",)
@@ -26,7 +26,8 @@ REST: Final = "rest"
 #: What rounding may make of a sum of shares, or of nothing left.
 _ROUNDING: Final = "1e-9"
 
-Parts = dict[str, dict[str, Any]]
+#: Section of a space -> entries.
+Entries = dict[str, dict[str, Any]]
 
 
 def is_derived(written: Any) -> bool:
@@ -63,11 +64,19 @@ def written_out(section: Section, base: System, base_data: Mapping[str, Any]) ->
     check_shares(fractions)
     source.value("tdp", partial(numbers_of, "W"), list[float](), required=False)
 
-    added: Parts = {"given": {}, "parameters": {}, "derived": formulas(base), "constraints": {}}
-    where: dict[str, Location] = {}
+    added: Entries = {"given": {}, "parameters": {}, "derived": formulas(base), "constraints": {}}
+    add_shares(added, fractions, parts)
+    if "tdp" in source:
+        added[kind_of(source.data["tdp"])]["tdp"] = source.data["tdp"]
+    written = merged(section, base_data, added)
+    section.source.finish()  # of what is wrong here the formulas would only tell the consequences
+    return written
+
+
+def add_shares(added: Entries, fractions: Section, parts: Sequence[str]) -> None:
+    """Add the shares of the power, and the rule that they are no more than all of it."""
     for part in parts:
         name = f"{part}_fraction"
-        where[name] = (*fractions.at, part)
         if part not in fractions:
             fractions.mistake(None, f"{part}: missing; expected a share, options, or {REST}")
         elif fractions.data[part] == REST:
@@ -79,12 +88,6 @@ def written_out(section: Section, base: System, base_data: Mapping[str, Any]) ->
     if REST not in fractions.data.values():
         total = " + ".join(f"{part}_fraction" for part in parts)
         added["constraints"]["stays_within_the_power"] = f"{total} <= 1 + {_ROUNDING}"
-    if "tdp" in source:
-        where["tdp"] = (*source.at, "tdp")
-        added[kind_of(source.data["tdp"])]["tdp"] = source.data["tdp"]
-    written = merged(section, base_data, added, where)
-    section.source.finish()  # of what is wrong here the formulas would only tell the consequences
-    return written
 
 
 def block_energies(base: System) -> dict[str, str]:
@@ -146,18 +149,15 @@ def kind_of(written: Any) -> str:
     return "parameters" if is_options else "given"
 
 
-def merged(
-    section: Section, base_data: Mapping[str, Any], added: Parts, where: Mapping[str, Location]
-) -> Section:
-    """The space with more entries, and where in the file each comes from."""
-    data = {**section.data, "system": dict(base_data)}
-    lines = section.source.lines
+def merged(section: Section, base_data: Mapping[str, Any], added: Entries) -> Section:
+    """The space with more entries; what is wrong with these is told at the line of the system."""
+    data, source = {**section.data, "system": dict(base_data)}, section.source
     for key, entries in added.items():
-        own = data.get(key) or {}
         for name in entries:
-            lines[key, name] = lines.get(where.get(name, ("system",)), 1)
+            source.lines[key, name] = source.lines.get(("system",), 1)
             for other in ("given", "parameters", "derived"):
                 if key != "constraints" and name in (section.data.get(other) or {}):
-                    section.source.mistake((other, name), "follows from the power budget of the system")
-        data[key] = {**own, **entries}
-    return Section(section.source, section.at, data)
+                    source.mistake((other, name), "follows from the power budget of the system")
+        own = section.data.get(key) or {}
+        data[key] = {**own, **entries} if isinstance(own, dict) else own  # which is told when it is read
+    return Section(source, section.at, data)

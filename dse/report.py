@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +14,7 @@ from costmodel.breakdown import UNIT_SUFFIX, tabled
 from costmodel.formats.quantity import readable
 from dse import catalogue
 from dse.binding import binding_tables
-from dse.design_table import design_table, ruled_table, varying_parameters
+from dse.design_table import Column, design_table, drawn, fitted, ruled_table, varying_parameters
 from dse.space import Space
 from dse.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
 
@@ -100,7 +101,7 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
     return [
         *shown,
         Text(),
-        picks_table(space, front, picked),
+        *picks_report(space, front, picked),
         Text(),
         Text(
             "What binds the fastest" + (f", trial {front[best]['trial']}" if "trial" in front[best] else "")
@@ -147,16 +148,16 @@ def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
     return sorted({0, count - 1, *always})
 
 
-def picks_table(space: Space, front: Sequence[Record], picked: dict[int, str]) -> Table:
+def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str]) -> Report:
     """The notable designs, in words and as ``--set`` takes them, without what all of the front share."""
     varying = varying_parameters(space, front)
-    table = Table.grid(padding=(0, 2, 0, 0))
+    shown: Report = []
     for row, title in picked.items():
         record = front[row]
-        trial = f"trial {record['trial']}: " if "trial" in record else ""
-        table.add_row(Text(title, style="bold"), trial + ", ".join(objective_texts(space, record)))
-        table.add_row("", design_text(space, record["params"], varying))
-    return table
+        trial = f"trial {record['trial']}, " if "trial" in record else ""
+        shown.append(Text.assemble((title, "bold"), f": {trial}{', '.join(objective_texts(space, record))}"))
+        shown.append(Padding(design_text(space, record["params"], varying), (0, 0, 0, 2)))
+    return shown
 
 
 def evaluation_report(space: Space, record: Record, width: int) -> Report:
@@ -219,18 +220,27 @@ def best_text(key: str, value: float) -> str:
     return f"{key.removesuffix(UNIT_SUFFIX[UNITS[key]])} {readable(value, UNITS[key])}"
 
 
-def listing(rows: Sequence[Mapping[str, Any]]) -> Report:
+def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     """What ships, one row each; descriptions go below the table."""
-    table = ruled_table()
-    facts = [fact for fact in rows[0] if fact != "description"]
-    for fact in facts:
-        number = isinstance(rows[0][fact], float | int)
-        heading = catalogue.heading(fact).replace(" ", "\n")
-        table.add_column(heading, justify="right" if number else "left", no_wrap=fact == "name")
+    columns = [
+        Column(
+            fact,
+            tuple(catalogue.heading(fact).split()),
+            [catalogue.fact_text(fact, row.get(fact, "-")) for row in rows],
+            leave_out=place,
+            left=isinstance(rows[0][fact], str),
+        )
+        for place, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
+    ]
+    kept, left_out = fitted(columns, width)
+    below = [Text(f"too wide to show: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
     for row in rows:
-        table.add_row(*(catalogue.fact_text(fact, row.get(fact, "-")) for fact in facts))
-    described = [f"{row['name']}: {row['description']}" for row in rows if row.get("description")]
-    return [table, *(Text("\n" + text) for text in described)]
+        if "description" in row:
+            below += [
+                Text(),
+                Text(f"{row['name']}: {row['description']}. Objectives: {', '.join(row['objectives'])}."),
+            ]
+    return [drawn(kept), *below]
 
 
 def nothing_feasible(space: Space, records: Sequence[Record]) -> str:
@@ -260,11 +270,12 @@ def memory_remedies(space: Space, params: Mapping[str, Any]) -> list[str]:
     """What the space still allows that lowers a design's memory: ``raise pp``, ``recompute: full``."""
     remedies = []
     for name in MORE_SAVES_MEMORY:
+        possible = space.legal.values_of(name)
         parameter = space.by_name.get(name)
-        if parameter is None or parameter.options is None:
+        if not parameter or not possible:
             continue
-        most = float(parameter.options.max())
-        if most > parameter.code(params[name]):
+        most = max(possible, key=parameter.code)
+        if parameter.code(most) > parameter.code(params[name]):
             word = parameter.words or parameter.boolean
-            remedies.append(f"{name}: {parameter.shown(parameter.value(most))}" if word else f"raise {name}")
+            remedies.append(f"{name}: {parameter.shown(most)}" if word else f"raise {name}")
     return remedies

@@ -17,8 +17,9 @@ from costmodel.errors import DseError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
+from costmodel.workloads import workload_of
 from dse.legal import LegalDesigns
-from dse.names import DESIGN_COLUMNS, MODEL_SETTINGS
+from dse.names import MODEL_SETTINGS
 from dse.objectives import Constraint, directed
 from dse.parameters import Parameter, Value, decoded
 from dse.space_file import Definition, read_definition
@@ -163,7 +164,8 @@ class Space(Definition):
         """Refuse a name that cannot be held fixed."""
         if any(name == derived.name for derived in self.derived):
             raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
-        known = {*self.by_name, *self.given, *DESIGN_COLUMNS, *MODEL_SETTINGS, *self.system.units()}
+        columns = workload_of(self.model).columns
+        known = {*self.by_name, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
         if name not in known:
             raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, known)}")
 

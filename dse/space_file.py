@@ -18,11 +18,11 @@ from costmodel.formats.model_file import read_model
 from costmodel.formats.quantity import dimension, quantity, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
-from costmodel.model import ModelShape
+from costmodel.model import AnyModel
 from costmodel.system import System
 from dse import power_budget
 from dse.expressions import Expression, Name
-from dse.names import COUNTS, DESIGN_COLUMNS, MODEL_SETTINGS, TOTALS, WITH_UNIT, Derived, Names, impossible
+from dse.names import COUNTS, MODEL_SETTINGS, WITH_UNIT, Derived, Names, impossible
 from dse.objectives import Constraint, Direction, Objective
 from dse.parameters import Parameter, read_parameter, written_value
 
@@ -38,7 +38,7 @@ class Definition:
     name: str
     description: str
     data: Mapping[str, Any]  #: the file's content, with the model and the system in it
-    model: ModelShape
+    model: AnyModel
     system: System
     given: Mapping[str, float]
     parameters: tuple[Parameter, ...]
@@ -142,7 +142,8 @@ class _Reader:
 
     def _unit(self, name: str) -> str | None:
         """Unit that a column must have; None for a name of the file's own."""
-        return "-" if name in COUNTS or name in DESIGN_COLUMNS else self.names.quantities.get(name)
+        pure = name in COUNTS or name in self.names.workload.columns
+        return "-" if pure else self.names.quantities.get(name)
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Degrees of freedom."""
@@ -216,7 +217,7 @@ class _Reader:
     def totals(self) -> tuple[Constraint, ...]:
         """Rules of every space: the parallel sizes use all of the world size, and all of the batch."""
         rules = []
-        for total, factors in TOTALS.items():
+        for total, factors in self.names.workload.totals.items():
             present = [name for name in factors if name in self.names.known]
             if total in self.names.known and present:
                 formula = Expression.parse(f"{' * '.join(present)} == {total}")
@@ -254,7 +255,8 @@ class _Reader:
 
     def check_use(self) -> None:
         """Note names that nothing reads: most likely misspelt."""
-        columns = {*DESIGN_COLUMNS, *self.names.quantities, *TOTALS}
+        workload = self.names.workload
+        columns = {*workload.columns, *self.names.quantities, *workload.totals}
         read = self.names.used | columns | set(MODEL_SETTINGS)
         for key, what, alike in (
             ("given", "name", 0.6),

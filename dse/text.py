@@ -74,7 +74,10 @@ def objective_texts(space: Space, record: Record) -> list[str]:
 
 def column_text(record: Record, name: str) -> str:
     """A breakdown column of a design, by its name in tables, with its unit."""
-    return readable(record["breakdown"][name], UNITS[name])
+    value = record["breakdown"][name]
+    if UNITS[name] == "1/s":
+        return f"{value:,.0f}"
+    return percent(value) if UNITS[name] == "-" else readable(value, UNITS[name])
 
 
 def percent(share: float) -> str:

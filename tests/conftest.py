@@ -83,3 +83,27 @@ def llama() -> ModelShape:
         dropout=False,
         tied_embeddings=False,
     )
+
+
+@pytest.fixture(scope="session")
+def small_space() -> str:
+    """A search space of three parameters, as a file holds it."""
+    return """\
+schema: search_space/v1
+name: small
+description: How to split GPT 22B over 64 A100s
+model: gpt_22b
+system: a100_80g_dgx
+given: {world_size: 64, global_batch_size: 128}
+parameters:
+  tp: [1, 2, 4, 8]
+  pp: [1, 2, 4, 8]
+  recompute: [none, selective, full]
+derived:
+  dp: world_size / (tp * pp)
+  gradient_accumulation_steps: global_batch_size / dp
+constraints:
+  fits: peak_memory <= dram_capacity
+objectives:
+  minimize: [step_time, peak_memory]
+"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from dse.deepflow_report import figures
 from tests.scalar_deepflow import CR, NONE, RC, Scalar
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"
+DOCS = Path(__file__).parents[1] / "docs" / "deepflow.md"
 #: All printed figures, where the specifications are at hand.
 GOLDEN = Path(__file__).parents[2] / "shared" / "specs" / "deepflow_golden.csv"
 
@@ -258,6 +260,32 @@ def test_a_wrong_file_is_told_where_what_and_what_would_do(tmp_path, capsys, tex
     assert len(told) == 1
     assert said in told[0]
     assert told[0].startswith(f"dse: {path}:")
+
+
+def test_the_documented_configuration_loads(tmp_path):
+    [documented] = re.findall(r"```yaml\n(schema: deepflow.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    path = tmp_path / "documented.yaml"
+    path.write_text(documented)
+    assert load_configuration(path).hidden_dim1 == 4
+
+
+def test_another_kind_of_file_is_told_in_one_line(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text("schema: search_space/v1\nmodel: gpt_22b\n")
+    with pytest.raises(
+        DseError, match=r"^\S+: schema: 'search_space/v1' is not a value; known: deepflow/v1$"
+    ):
+        load_configuration(path)
+
+
+def test_missing_sections_are_told_together(tmp_path):
+    path = tmp_path / "short.yaml"
+    path.write_text("schema: deepflow/v1\nworkload: {}\n")
+    with pytest.raises(DseError) as raised:
+        load_configuration(path)
+    assert [line.split(": ", 1)[1] for line in str(raised.value).splitlines()] == [
+        "banks: missing", "energy: missing", "power: missing",
+    ]  # fmt: skip
 
 
 def test_a_split_needs_links(tmp_path):

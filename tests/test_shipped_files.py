@@ -19,6 +19,8 @@ from dse.space import Space, space_names
 PRINTED = {
     "gpt2_xl": 1.5, "gpt_22b": 22, "gpt3_175b": 175, "gpt_530b": 530, "gpt_1t": 1008,
     "llama2_7b": 6.7, "llama2_70b": 69, "llama3_8b": 8.0, "llama3_70b": 70.6, "llama3_405b": 405,
+    # Printed for a softmax with hidden_size inputs, of which it has projection_size.
+    "lstm_24b": 38.37 - (19968 - 2048) * 800000e-9,
 }  # fmt: skip
 
 

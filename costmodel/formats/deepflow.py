@@ -12,7 +12,7 @@ from costmodel.formats.strict_yaml import Section, parse, read_text
 from costmodel.profiles.deepflow import Configuration, broken_guards
 from costmodel.profiles.deepflow.configuration import PARTS
 from costmodel.profiles.deepflow.hardware import Hardware, hardware, number_of_links
-from costmodel.workload.split import KINDS
+from costmodel.split import KINDS
 
 SCHEMA: Final = "deepflow/v1"
 LEVELS: Final = ("dram", "l2", "shared_memory")
@@ -29,7 +29,8 @@ _WORKLOAD: Final = (
     "vocab_size",
 )
 _TEXTS: Final = ("schema", "name", "description")
-_SECTIONS: Final = ("workload", "power", "energy", "banks", "derate", "parallelism", "network")
+_REQUIRED: Final = ("workload", "power", "energy", "banks")
+_OPTIONAL: Final = ("derate", "parallelism", "network")
 #: Roundings that a sum of fractions is allowed.
 _SUM_TOLERANCE: Final = 1e-9
 
@@ -53,10 +54,14 @@ def read_configuration(section: Section) -> Configuration:
     DseError
         With one line for each mistake: of a value first, and of values together once each is right.
     """
-    section.only((*_TEXTS, *_SECTIONS))
     section.word("schema", [SCHEMA])
+    section.source.finish()  # of another kind of file every other key would be wrong
+    section.only((*_TEXTS, *_REQUIRED, *_OPTIONAL))
     for key in ("name", "description"):
         section.text(key, required=False)
+    for key in (key for key in _REQUIRED if key not in section):
+        section.mistake(None, f"{key}: missing")
+    section.source.finish()
     columns = {
         **_workload(section.section("workload")),
         **_power(section.section("power")),

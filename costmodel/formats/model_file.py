@@ -1,21 +1,19 @@
-"""Model files: the dimensions of a transformer in YAML -> `ModelShape`."""
+"""Model files: the dimensions of a model in YAML -> `ModelShape` or `LstmShape`, by the file's schema."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
-from costmodel.model import DIMENSIONS, ModelShape
+from costmodel.model import AnyModel, LstmShape, ModelShape
 
-SCHEMA: Final = "model/v1"
-_REQUIRED: Final = ("num_layers", "hidden_size", "num_attention_heads")
-_SWITCHES: Final = ("gated_mlp", "biases", "dropout", "tied_embeddings")
-_WORDS: Final = {
-    name: get_args(get_type_hints(ModelShape)[name]) for name in ("normalization", "position_embedding")
-}
+#: Schema -> what its files describe.
+SCHEMAS: Final[Mapping[str, type[AnyModel]]] = {"model/v1": ModelShape, "lstm_model/v1": LstmShape}
 _TEXTS: Final = ("schema", "name", "description", "source")
 
 
@@ -24,7 +22,7 @@ def model_names() -> list[str]:
     return shipped.names("models")
 
 
-def load_model(name_or_path: str | Path) -> ModelShape:
+def load_model(name_or_path: str | Path) -> AnyModel:
     """A model by the name of one that ships, or by path.
 
     Raises
@@ -38,26 +36,29 @@ def load_model(name_or_path: str | Path) -> ModelShape:
     return model
 
 
-def read_model(section: Section, name: str) -> ModelShape:
+def read_model(section: Section, name: str) -> AnyModel:
     """The model that a mapping describes; mistakes are noted in its source, and a stand-in returned."""
-    section.only((*_TEXTS, *DIMENSIONS, *_SWITCHES, *_WORDS))
-    section.word("schema", [SCHEMA])
+    shape = SCHEMAS[section.word("schema", SCHEMAS)]
+    kinds = get_type_hints(shape)
+    others = [f.name for f in fields(shape) if f.name not in (*shape.dimensions, "name")]
+    section.only((*_TEXTS, *shape.dimensions, *others))
     section.text("source")
     for key in ("name", "description"):
         section.text(key, required=False)
     values: dict[str, Any] = {"name": section.text("name", required=False) or name}
-    for key in DIMENSIONS:
-        if key in _REQUIRED or key in section:
+    required = [f.name for f in fields(shape) if f.default is MISSING]
+    for key in shape.dimensions:
+        if key in required or key in section:
             values[key] = section.number(key)
-    for key in _SWITCHES:
-        if key in section:
-            values[key] = section.switch(key, default=False)
-    for key, words in _WORDS.items():
-        if key in section:
-            values[key] = section.word(key, words)
+    for key in (key for key in others if key in section):
+        switch = kinds[key] is bool
+        values[key] = (
+            section.switch(key, default=False) if switch else section.word(key, get_args(kinds[key]))
+        )
     if not section.source.mistakes:
         try:
-            return ModelShape(**values)
+            return shape(**values)
         except DseError as error:
             section.mistake(None, str(error))
-    return ModelShape(name=name, num_layers=1, hidden_size=1, num_attention_heads=1)
+    stand_in: dict[str, Any] = dict.fromkeys(required, 1.0)
+    return shape(name=name, **stand_in)

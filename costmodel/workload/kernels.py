@@ -88,6 +88,21 @@ class Pointwise(KernelTable):
             labels=tuple(label for label, _ in rows), bytes_moved=bytes_moved, flops=flops, count=count
         )
 
+    @classmethod
+    def of_rows(cls, rows: Sequence[PointwiseRow], *, element_bytes: float) -> Self:
+        """From kernels that are told by what they do to each element."""
+        return cls.stack(
+            [
+                (Label(name, of_pass, part), (n * (element_bytes * tensors + more), n * flops, count))
+                for name, of_pass, part, n, tensors, more, flops, count in rows
+            ]
+        )
+
+
+#: name, pass, part, elements, tensors of operand elements moved, further bytes per element, FLOP per
+#: element, count.
+PointwiseRow = tuple[str, str, str, FloatArray, float, float, float, FloatArray | float]
+
 
 def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
     """One (points, kernels) array per entry of a row, from rows of scalars and (points,) arrays."""

@@ -15,7 +15,7 @@ from costmodel.columns import FloatArray
 from costmodel.design import DesignPoints
 from costmodel.model import ModelShape
 from costmodel.precision import Precision
-from costmodel.workload.kernels import Gemms, Label, Pointwise
+from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow
 
 Row = tuple[Label, tuple[FloatArray | float, ...]]
 
@@ -119,18 +119,7 @@ def transformer_pointwise(model: ModelShape, design: DesignPoints, precision: Pr
     """
     size = RankSizes.of(model, design)
     rows = [*layer_rows(model, size), *outer_rows(model, size, precision)]
-    w = precision.element_bytes
-    return Pointwise.stack(
-        [
-            (Label(name, of_pass, part), (elements * (w * tensors + mask), elements * flops, count))
-            for name, of_pass, part, elements, tensors, mask, flops, count in rows
-        ]
-    )
-
-
-#: name, pass, part, elements, tensors of 16-bit elements moved, further bytes per element, FLOP per
-#: element, count.
-PointwiseRow = tuple[str, str, str, FloatArray, float, float, float, FloatArray | float]
+    return Pointwise.of_rows(rows, element_bytes=precision.element_bytes)
 
 
 def layer_rows(model: ModelShape, size: RankSizes) -> list[PointwiseRow]:
@@ -166,11 +155,7 @@ def layer_rows(model: ModelShape, size: RankSizes) -> list[PointwiseRow]:
 
 
 def outer_rows(model: ModelShape, size: RankSizes, precision: Precision) -> list[PointwiseRow]:
-    """Pointwise kernels of the embedding, of the last norm, and of the loss, forward and backward.
-
-    The loss works on fp32 logits: cast, maximum, exponential, sum and division each read them, and all
-    but the reductions write them.
-    """
+    """Pointwise kernels of the embedding, of the last norm, and of the loss, forward and backward."""
     mask = 1.0 if model.dropout else 0.0
     logits = size.tokens * size.vocabulary
     seq, fwd, bwd = size.sequence_hidden, "forward", "activation_gradient"
@@ -179,6 +164,17 @@ def outer_rows(model: ModelShape, size: RankSizes, precision: Precision) -> list
         ("embedding", "weight_gradient", "embedding", seq, 1, mask + 2 * precision.gradient_bytes, 2, 1.0),
         ("final_norm", fwd, "head", seq, 2, 0, 8, 1.0),
         ("final_norm", bwd, "head", seq, 5, 0, 12, 1.0),
-        ("loss", fwd, "head", logits, 1, 32, 6, 1.0),
-        ("loss", bwd, "head", logits, 1, 12, 3, 1.0),
+        *loss_rows(logits),
+    ]
+
+
+def loss_rows(logits: FloatArray) -> list[PointwiseRow]:
+    """Pointwise kernels of the loss, forward and backward.
+
+    It works on fp32 logits: cast, maximum, exponential, sum and division each read them, and all but the
+    reductions write them.
+    """
+    return [
+        ("loss", "forward", "head", logits, 1, 32, 6, 1.0),
+        ("loss", "activation_gradient", "head", logits, 1, 12, 3, 1.0),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     from costmodel.errors import DseError  # here, so that `dse --help` need not import NumPy
 
+    replace_unprintable()
     try:
         with terminated_like_interrupted():
             code = int(args.run(args))
@@ -55,9 +57,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         print(f"dse: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough; nothing is left to say at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has seen enough
+        discard_output()
         return DONE
+    except OSError as error:
+        discard_output()
+        print(f"dse: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        return FAILED
+
+
+def discard_output() -> None:
+    """Let nothing that is still buffered for stdout fail again when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def replace_unprintable() -> None:
+    """Print a question mark where a terminal cannot show a character, such as those of bars."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -49,5 +49,5 @@ def run(args: argparse.Namespace) -> int:
     from dse.report import listing
     from dse.text import show
 
-    show(sys.stdout, lambda width: listing(rows))
+    show(sys.stdout, lambda width: listing(rows, width))
     return 0

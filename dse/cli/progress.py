@@ -38,11 +38,11 @@ def state(space: Space, progress: Progress) -> str:
     from costmodel.formats.quantity import readable
 
     best = [
-        f"best {objective.name} {readable(progress.best[objective.key], objective.unit)}"
+        f"{objective.name} {readable(progress.best[objective.key], objective.unit)}"
         for objective in space.objectives
         if objective.key in progress.best
     ]
-    return ", ".join([f"{progress.infeasible} infeasible", *best])
+    return f"{progress.infeasible} infeasible" + (f", best {', '.join(best)}" if best else "")
 
 
 def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
@@ -66,17 +66,17 @@ def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     """A progress bar that disappears when it is done."""
     import rich.progress as rich
     from rich.console import Console
+    from rich.table import Column
 
     shown = rich.Progress(
-        rich.BarColumn(bar_width=20),
-        rich.MofNCompleteColumn(),
+        rich.BarColumn(bar_width=12),
+        rich.TextColumn("{task.completed:.0f}/{task.total:.0f} trials,", table_column=Column(no_wrap=True)),
         rich.TextColumn("{task.description}", markup=False),
-        rich.TimeElapsedColumn(),
         console=Console(file=stream),
         transient=True,
     )
     with shown:
-        task = shown.add_task("starting", total=None)
+        task = shown.add_task("", total=1, visible=False)
 
         def update(progress: Progress) -> None:
             shown.update(
@@ -84,6 +84,7 @@ def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
                 completed=progress.complete,
                 total=progress.budget,
                 description=state(space, progress),
+                visible=True,
             )
 
         yield update

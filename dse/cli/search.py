@@ -27,6 +27,22 @@ if TYPE_CHECKING:
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add both commands."""
+    register_search(commands)
+    resume = command(
+        commands,
+        "resume",
+        run_resume,
+        summary="continue a study",
+        about="Continue a study until it holds `budget` finished trials in all. The database is all it\n"
+        "needs: the space, its model and its system are stored in the study.",
+        examples=["dse resume gpt3_175b_1024_a100", "dse resume gpt3_175b_1024_a100 --budget 2000"],
+    )
+    resume.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    add_run(resume)
+
+
+def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add `dse search`."""
     search = command(
         commands,
         "search",
@@ -62,18 +78,6 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     add_run(search)
 
-    resume = command(
-        commands,
-        "resume",
-        run_resume,
-        summary="continue a study",
-        about="Continue a study until it holds `budget` finished trials in all. The database is all it\n"
-        "needs: the space, its model and its system are stored in the study.",
-        examples=["dse resume gpt3_175b_1024_a100", "dse resume gpt3_175b_1024_a100 --budget 2000"],
-    )
-    resume.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
-    add_run(resume)
-
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """What both commands take."""
@@ -102,9 +106,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def run_search(args: argparse.Namespace) -> int:
     """Start or continue the study of a space."""
+    from dse.samplers import sampler_choice
     from dse.study import Study
 
     space = changed_space(args)
+    if args.sampler:
+        sampler_choice(args.sampler)  # a wrong name is told before a database comes into being
     prepare(args.out)
     study = Study.open(space, args.study, storage=args.storage, seed=args.seed, sampler=args.sampler)
     return run_study(study, args)

@@ -31,16 +31,22 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     studies.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
     add_storage(studies)
-    for name, run, what in (
-        ("pareto", run_pareto, "print the Pareto front of a study"),
-        ("trials", run_trials, "print every finished trial of a study"),
+    for name, run, summary, shown in (
+        ("pareto", run_pareto, "print the Pareto front of a study", "the designs that no other beats"),
+        (
+            "trials",
+            run_trials,
+            "print every finished trial of a study",
+            "in their order, infeasible ones marked",
+        ),
     ):
         parser = command(
             commands,
             name,
             run,
-            summary=what,
-            about=f"{what[0].upper()}{what[1:]}, with all that pricing says about them.",
+            summary=summary,
+            about=f"{summary[0].upper()}{summary[1:]}: {shown}. All formats but the table\n"
+            "hold everything that pricing says about a design.",
             examples=[f"dse {name} gpt3_175b_1024_a100", f"dse {name} gpt3_175b_1024_a100 -o {name}.csv"],
         )
         parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.profiles.deepflow.configuration import PARTS, Configuration
-from costmodel.workload.split import Split
+from costmodel.profiles.deepflow.configuration import Configuration
+from costmodel.split import Split
 
 #: What the bytes of a part are for.
 PURPOSES = ("weight", "activation", "pointwise")
+Elements = tuple[FloatArray, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,48 +54,63 @@ def footprint(config: Configuration, *, sharded: bool) -> Footprint:
 
     Notes
     -----
-    The softmax counts projection_size inputs although its products have hidden_size (`part_sizes`).
     Shares are true fractions. Weights of the embedding are never shared out.
     """
     whole = Split(np.zeros(1), np.ones(1), np.ones(1))
-    split = {part: config.split(part) if sharded else whole for part in PARTS}
-    layers = config.num_layers / (config.hlp if sharded else 1.0)
-    steps, vocab = config.seq_len, config.vocab_size
-
-    def share(part: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Sequences, pieces of the inner dimension and of the columns."""
-        own = split[part]
-        return config.shard_batch / own.rows, np.where(own.is_rc, 1.0, own.dim1), own.columns
-
-    batch, inner, columns = share("hidden")
-    inputs = 2 * config.hidden_size / inner
-    hidden = (
-        (inputs + 1) * (config.gate_size / columns) * layers,
-        batch * inputs * steps * layers,
-        9 * layers * steps * (batch * inputs / 2),
-    )
-    batch, inner, columns = share("softmax")
-    logits = batch * steps * (vocab / columns)
-    softmax = (
-        (config.projection_size / inner + 1) * (vocab / columns),
-        logits,
-        2 * logits + batch * steps,
-    )
-    batch, inner, columns = share("projection")
-    projected = batch * steps * (config.projection_size / columns)
-    projection = (
-        (config.hidden_size / inner + 1) * (config.projection_size / columns),
-        projected,
-        projected,
-    )
-    own = split["embedding"]
-    batch = config.shard_batch / np.where(own.is_cr, own.dim1, own.dim1 * own.dim2)
-    embedding = (vocab * config.hidden_size, batch * steps * config.hidden_size, 0.0 * batch)
-    elements = {"embedding": embedding, "hidden": hidden, "softmax": softmax, "projection": projection}
+    parts = {
+        part: elements(config, config.split(part) if sharded else whole)
+        for part, elements in ELEMENTS.items()
+    }
+    stages = config.hlp if sharded else np.ones(1)
+    parts["hidden"] = tuple(count / stages for count in parts["hidden"])
     return Footprint(
         {
             (part, purpose): count * config.element_bytes
-            for part, counts in elements.items()
+            for part, counts in parts.items()
             for purpose, count in zip(PURPOSES, counts, strict=True)
         }
     )
+
+
+def shard_sizes(config: Configuration, split: Split) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sequences of one shard; pieces of the inner dimension, and of the columns. [-]"""
+    return config.shard_batch / split.rows, np.where(split.is_rc, 1.0, split.dim1), split.columns
+
+
+def hidden_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the cells, of all layers and steps. [elements]"""
+    batch, inner, columns = shard_sizes(config, split)
+    inputs, steps = 2 * config.hidden_size / inner, config.seq_len * config.num_layers
+    weights = (inputs + 1) * (config.gate_size / columns) * config.num_layers
+    return weights, batch * inputs * steps, 9 * steps * (batch * inputs / 2)
+
+
+def softmax_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the softmax, which counts projection_size inputs here, unlike its products. [elements]"""
+    batch, inner, columns = shard_sizes(config, split)
+    words, rows = config.vocab_size / columns, batch * config.seq_len
+    return (config.projection_size / inner + 1) * words, rows * words, 2 * rows * words + rows
+
+
+def projection_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the projection. [elements]"""
+    batch, inner, columns = shard_sizes(config, split)
+    outputs = config.projection_size / columns
+    projected = batch * config.seq_len * outputs
+    return (config.hidden_size / inner + 1) * outputs, projected, projected
+
+
+def embedding_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the embedding. [elements]"""
+    batch = config.shard_batch / np.where(split.is_cr, split.dim1, split.dim1 * split.dim2)
+    size = config.hidden_size
+    return config.vocab_size * size, batch * config.seq_len * size, np.zeros_like(batch)
+
+
+#: Part -> elements by purpose.
+ELEMENTS: Mapping[str, Callable[[Configuration, Split], Elements]] = {
+    "embedding": embedding_elements,
+    "hidden": hidden_elements,
+    "softmax": softmax_elements,
+    "projection": projection_elements,
+}

@@ -8,7 +8,6 @@ import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column
 from costmodel.gemm import tile_edge
-from costmodel.power_budget import affordable_rate, banked_capacity
 from costmodel.profiles.deepflow.configuration import Configuration
 
 #: Latency of the memory, charged once per memory-bound kernel. [s]
@@ -57,30 +56,29 @@ def hardware(config: Configuration) -> Hardware:
         fraction: FloatArray = getattr(config, f"{part}_fraction")
         return fraction * config.tdp
 
-    dram_bandwidth = affordable_rate(share("dram"), config.dram_energy) * config.dram_derate
-    l2_bandwidth = affordable_rate(share("l2"), config.l2_energy)
-    shared_bandwidth = affordable_rate(share("shared_memory"), config.shared_memory_energy)
-    bank = {"bank_capacity": config.bank_capacity, "bank_bandwidth": config.bank_bandwidth}
-    l2_capacity = banked_capacity(l2_bandwidth, **bank)
-    shared_capacity = banked_capacity(shared_bandwidth, **bank)
+    dram_bandwidth = share("dram") / config.dram_energy
+    l2_bandwidth = share("l2") / config.l2_energy
+    l2_capacity = banked(l2_bandwidth, config.bank_capacity, config.bank_bandwidth)
+    shared_bandwidth = share("shared_memory") / config.shared_memory_energy
+    shared_capacity = banked(shared_bandwidth, config.bank_capacity, config.bank_bandwidth)
     links = number_of_links(config)
+    per_link = share("link") / np.maximum(links, 1.0)
     return Hardware(
-        flop_rate=affordable_rate(share("core"), config.flop_energy) * config.core_derate,
-        dram_bandwidth=dram_bandwidth,
-        dram_capacity=banked_capacity(
-            dram_bandwidth / config.dram_derate,
-            bank_capacity=config.stack_capacity,
-            bank_bandwidth=config.stack_bandwidth,
-        ),
+        flop_rate=share("core") / config.flop_energy * config.core_derate,
+        dram_bandwidth=dram_bandwidth * config.dram_derate,
+        dram_capacity=banked(dram_bandwidth, config.stack_capacity, config.stack_bandwidth),
         l2_bandwidth=l2_bandwidth,
         l2_capacity=l2_capacity,
         shared_memory_capacity=shared_capacity,
-        link_bandwidth=np.where(
-            links > 0, affordable_rate(share("link") / np.maximum(links, 1.0), config.link_energy), 0.0
-        ),
+        link_bandwidth=np.where(links > 0, per_link / config.link_energy, 0.0),
         l2_tile=tile_edge(l2_capacity, config.element_bytes),
         shared_memory_tile=tile_edge(shared_capacity, config.element_bytes),
     )
+
+
+def banked(bandwidth: FloatArray, bank_capacity: FloatArray, bank_bandwidth: FloatArray) -> FloatArray:
+    """Capacity of the banks, in fractions of one, that give a bandwidth. [B]"""
+    return bandwidth / bank_bandwidth * bank_capacity
 
 
 def number_of_links(config: Configuration) -> FloatArray:

@@ -13,8 +13,8 @@ from costmodel.gemm import Reload, reload_orders
 from costmodel.optimizer import optimizer_work
 from costmodel.profiles.deepflow.configuration import Configuration
 from costmodel.profiles.deepflow.hardware import Hardware, roofline
+from costmodel.split import Dimensions, Split
 from costmodel.workload.kernels import Gemms, Label
-from costmodel.workload.split import Split
 
 #: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.
 LSTM_LAUNCHES, SOFTMAX_LAUNCHES, SPLIT_LAUNCHES = 15, 4, 1
@@ -87,13 +87,28 @@ def part_sizes(config: Configuration, part: str, role: str) -> tuple[FloatArray,
     return config.tokens, config.vocab_size, inner
 
 
+def shares(split: Split, role: str, m: FloatArray, n: FloatArray, k: FloatArray) -> Dimensions:
+    """One device's share of a product or of one of its gradients. [elements]
+
+    Notes
+    -----
+    Gradients of row-column splits are shared out like results, after gathering what they need, where the
+    native model adds up partial sums.
+    """
+    if role == "activation_gradient":
+        return m / split.rows, k / (split.inner * split.columns), n
+    if role == "weight_gradient":
+        return k / (split.inner * split.rows), n / split.columns, m
+    return split.forward(m, n, k)
+
+
 def gemm_table(config: Configuration) -> Gemms:
     """Every product of `GEMMS` on one device, (points, kernels). [elements]"""
     whole = Split(np.zeros(1), np.ones(1), np.ones(1))
     rows = []
     for name, (part, role) in GEMMS.items():
         split = whole if part == "projection" else config.split(part)
-        m, n, k = getattr(split, role)(*part_sizes(config, part, role))
+        m, n, k = shares(split, role, *part_sizes(config, part, role))
         if name == "projection_b_wt":  # transposed in the reference, unlike the other weight gradients
             m, n = n, m
         rows.append((Label(name, role, part), (m, n, k, 1.0, config.element_bytes, 1.0)))

@@ -13,6 +13,7 @@ from costmodel.columns import BoolArray, FloatArray
 KINDS = ("none", "cr", "rc")
 WHOLE, COLUMN_ROW, ROW_COLUMN = range(3)
 
+Size = FloatArray | float
 #: (m, n, k) of a product C[m, n] += A[m, k] B[k, n]. [elements]
 Dimensions = tuple[FloatArray, FloatArray, FloatArray]
 
@@ -60,14 +61,25 @@ class Split:
         """Devices that share the product. [-]"""
         return self.rows * self.inner * self.columns
 
-    def forward(self, m: FloatArray, n: FloatArray, k: FloatArray) -> Dimensions:
+    def forward(self, m: Size, n: Size, k: Size) -> Dimensions:
         """One device's share of A[m, k] B[k, n]. [elements]"""
         return m / self.rows, n / self.columns, k / self.inner
 
-    def activation_gradient(self, m: FloatArray, n: FloatArray, k: FloatArray) -> Dimensions:
-        """One device's share of dA[m, k] = dC[m, n] B^T[n, k]: columns of dA are shared out. [elements]"""
-        return m / self.rows, k / (self.inner * self.columns), n
+    def activation_gradient(self, m: Size, n: Size, k: Size) -> Dimensions:
+        """One device's share of dA[m, k] = dC[m, n] B^T[n, k]. [elements]
 
-    def weight_gradient(self, m: FloatArray, n: FloatArray, k: FloatArray) -> Dimensions:
-        """One device's share of dB[k, n] = A^T[k, m] dC[m, n]: rows of dB are shared out. [elements]"""
-        return k / (self.inner * self.rows), n / self.columns, m
+        Shares of a row-column split are partial sums over n.
+        """
+        return m / self.rows, k / self.inner, n / self.columns
+
+    def weight_gradient(self, m: Size, n: Size, k: Size) -> Dimensions:
+        """One device's share of dB[k, n] = A^T[k, m] dC[m, n]. [elements]
+
+        Shares of a row-column split are partial sums over m.
+        """
+        return k / self.inner, n / self.columns, m / self.rows
+
+    @property
+    def weight_shards(self) -> FloatArray:
+        """Devices that share the weights; the others hold the same ones. [-]"""
+        return self.inner * self.columns

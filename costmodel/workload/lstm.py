@@ -1,0 +1,97 @@
+"""The kernel tables of an LSTM language model: design columns in, one column per kernel out.
+
+Everything is of one rank and one micro-batch. Kernels of the part "cell" happen once per layer and time
+step, those of "layer" once per layer, the others once per model. The product of input and state with the
+weights runs step by step; the gradient of the weights is one product over all steps.
+"""
+
+from __future__ import annotations
+
+from costmodel.columns import FloatArray
+from costmodel.design import LstmDesign
+from costmodel.model import LstmShape
+from costmodel.precision import Precision
+from costmodel.split import Split
+from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow
+from costmodel.workload.transformer import loss_rows
+
+#: Parts of the model, how often each runs being for the step to say.
+PARTS = ("cell", "layer", "embedding", "projection", "head")
+
+
+def tokens(model: LstmShape, design: LstmDesign) -> FloatArray:
+    """Tokens of one micro-batch. [-]"""
+    return design.micro_batch_size * model.seq_len
+
+
+def lstm_gemms(model: LstmShape, design: LstmDesign, precision: Precision) -> Gemms:
+    """Matrix products of the forward pass and of both gradients.
+
+    Parameters
+    ----------
+    model : LstmShape
+        Dimensions.
+    design : LstmDesign
+        Layouts, (points,).
+    precision : Precision
+        Bytes per element.
+
+    Returns
+    -------
+    gemms : Gemms
+        (points, kernels). Gradients of weights are added to fp32 accumulators, which are read and written.
+    """
+    rows_per_step, whole = design.micro_batch_size, tokens(model, design)
+    hidden = model.hidden_size
+    operand, accumulated = precision.element_bytes, 2 * precision.gradient_bytes
+    table: list[tuple[str, str, Split, FloatArray, FloatArray, float, float]] = [
+        # name, part of the weight gradient, split, m, m of the weight gradient, n, k
+        ("cell", "layer", design.hidden, rows_per_step, whole, model.gate_size, 2 * hidden),
+        ("projection", "projection", design.hidden, whole, whole, model.projection_size, hidden),
+        ("head", "head", design.softmax, whole, whole, model.vocab_size, model.projection_size),
+    ]
+    rows = []
+    for name, weight_part, split, m, m_of_weights, n, k in table:
+        forward = split.forward(m, n, k)
+        activation = split.activation_gradient(m, n, k)
+        weight = split.weight_gradient(m_of_weights, n, k)
+        rows += [
+            (Label(name, "forward", name), (*forward, 1.0, operand, 1.0)),
+            (Label(name, "activation_gradient", name), (*activation, 1.0, operand, 1.0)),
+            (Label(name, "weight_gradient", weight_part), (*weight, 1.0, accumulated, 1.0)),
+        ]
+    return Gemms.stack(rows)
+
+
+def lstm_pointwise(model: LstmShape, design: LstmDesign, precision: Precision) -> Pointwise:
+    """Kernels without reuse of a cell, of the embedding and of the loss.
+
+    Parameters
+    ----------
+    model : LstmShape
+        Dimensions.
+    design : LstmDesign
+        Layouts, (points,).
+    precision : Precision
+        Bytes per element.
+
+    Returns
+    -------
+    kernels : Pointwise
+        (points, kernels). A cell is one kernel: forward it reads gates and state, and writes gates, both
+        states and the hyperbolic tangent that the way back needs; back it reads these and both gradients,
+        and writes the gradients of gates and state.
+    """
+    gates = model.gates
+    state = design.micro_batch_size * model.hidden_size / design.hidden.shards
+    embedded = tokens(model, design) * model.hidden_size / design.hidden.shards
+    logits = tokens(model, design) * model.vocab_size / design.softmax.shards
+    rows: list[PointwiseRow] = [
+        ("cell", "forward", "cell", state, 2 * gates + 4, 0, 8 * (gates + 1) + 4, 1.0),
+        ("cell", "activation_gradient", "cell", state, 2 * gates + 5, 0, 6 * gates + 10, 1.0),
+        ("bias_gradient", "weight_gradient", "layer", gates * embedded, 1, 0, 1, 1.0),
+        ("embedding", "forward", "embedding", embedded, 2, 0, 0, 1.0),
+        ("embedding", "weight_gradient", "embedding", embedded, 1, 2 * precision.gradient_bytes, 1, 1.0),
+        *loss_rows(logits),
+    ]
+    return Pointwise.of_rows(rows, element_bytes=precision.element_bytes)

@@ -1,0 +1,136 @@
+"""What users get wrong: one clear line on stderr, the right exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from dse.cli import main
+
+#: Arguments -> what the one line on stderr says; exit code 1.
+MISTAKES = {
+    "search nosuch": "nosuch: no space of this name ships; known: ",
+    "search ./nosuch.yaml": "nosuch.yaml: ",
+    "search --set tp=7": "tp=7: not an option; tp can be 1, 2, 4, 8",
+    "search --set foo=1": "foo: not a name of space gpt3_175b_1024_a100",
+    "search --set recompute=ful": "'ful' is not a value; did you mean 'full'?",
+    "search --sampler nsga": "sampler 'nsga': unknown; did you mean 'nsga",
+    "search --storage foo": "storage 'foo': not a database URL, such as sqlite:///dse.db",
+    "search --storage mysql://host/name": "expected sqlite:///FILE or postgresql://USER@HOST/NAME",
+    "search --storage sqlite:///nosuch/dse.db": "no folder 'nosuch'; create it first",
+    "resume nosuch": "storage sqlite:///dse.db: no database there; `dse search` starts one",
+    "pareto nosuch": "no database there",
+    "trials nosuch": "no database there",
+    "studies": "no database there",
+    "evaluate gpt3_175b_1024_a100 --set tp=8": "legal designs are like that; --set these too: pp: ",
+    "enumerate": "enumerate: name a SPACE",
+    "enumerate gpt_1t_codesign": "legal designs are too many to price",
+    "spaces gpt3": "no space of this name ships",
+    "models llama3_70": "did you mean 'llama3_70b'?",
+    "systems a100": "no system of this name ships",
+}
+
+#: Arguments -> what stderr ends with; exit code 2.
+WRONG_USAGE = {
+    "": "the following arguments are required: COMMAND",
+    "serch": "'serch' is not one; did you mean 'search'?",
+    "search --budget 0": "argument --budget: '0': expected a whole number of at least 1",
+    "search --budget -3": "argument --budget: '-3': expected a whole number of at least 1",
+    "search --budget many": "argument --budget: 'many': expected a whole number of at least 1",
+    "search --jobs 0": "argument --jobs: '0': expected a whole number of at least 1",
+    "search --seed -1": "argument --seed: '-1': expected a whole number of at least 0",
+    "search --set tp": "argument --set: 'tp': expected NAME=VALUE, such as tp=8",
+    "search --format jsn": "argument --format: 'jsn' is not one; did you mean 'json'?",
+    "search --bud 5": "unrecognized arguments: --bud",
+    "pareto": "the following arguments are required: STUDY",
+}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_1(arguments, capsys, empty_folder):
+    assert main(arguments.split()) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dse: ")
+    assert err.count("\n") == 1
+    assert MISTAKES[arguments] in err
+    assert list(empty_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", WRONG_USAGE)
+def test_wrong_usage_is_exit_code_2(arguments, capsys, empty_folder):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments.split())
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(WRONG_USAGE[arguments])
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_a_study_of_another_space_is_refused_and_kept(capsys):
+    main(["search", "--budget", "5"])
+    capsys.readouterr()
+    assert main(["search", "--budget", "5", "--set", "tp=8"]) == 1
+    err = capsys.readouterr().err
+    assert "searches another space" in err
+    assert "--study" in err
+    assert main(["trials", "gpt3_175b_1024_a100"]) == 0
+
+
+def test_an_unknown_study_is_told_with_those_there_are(capsys):
+    main(["search", "--budget", "5", "--study", "mine"])
+    capsys.readouterr()
+    assert main(["pareto", "mein"]) == 1
+    assert "did you mean 'mine'?" in capsys.readouterr().err
+
+
+def test_a_damaged_database_is_one_line(capsys, empty_folder):
+    (empty_folder / "dse.db").write_bytes(b"not a database at all" * 100)
+    for command in (["search"], ["studies"], ["pareto", "x"]):
+        assert main(command) == 1
+        err = capsys.readouterr().err
+        assert "not an SQLite database" in err
+        assert err.count("\n") == 1
+
+
+def test_an_unknown_objective_comes_with_a_suggestion(capsys, empty_folder):
+    assert main(["search", "--objective", "peak_memry"]) == 1
+    assert "peak_memry: no column of this name; did you mean 'peak_memory'?" in capsys.readouterr().err
+
+
+def test_every_mistake_of_a_space_is_told_at_once(capsys, empty_folder):
+    (empty_folder / "wrong.yaml").write_text(
+        "schema: search_space/v1\nmodel: gpt_22b\nsystem: a100_80g_dgx\n"
+        "given: {world_size: 64, global_batch_size: 64}\n"
+        "parameters: {tp: [1, 2], mirco_batch_size: [1, 2]}\n"
+        "objectives: {minimize: [step_tim]}\n"
+    )
+    assert main(["search", "wrong.yaml"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("dse: wrong.yaml:") for line in lines)
+    assert any("did you mean 'micro_batch_size'?" in line for line in lines)
+    assert any("did you mean 'step_time'?" in line for line in lines)
+
+
+def test_the_command_line_starts_without_heavy_imports():
+    heavy = "{'numpy', 'pandas', 'optuna', 'sqlalchemy', 'rich', 'yaml'} & sys.modules.keys()"
+    script = f"import sys\nfrom dse.cli import parser\nparser().format_help()\nprint({heavy})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_version(capsys):
+    from importlib.metadata import version
+
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"dse {version('dse')}\n"

@@ -1,0 +1,153 @@
+"""`dse studies`, `pareto`, `trials`, `evaluate`, `enumerate` and the catalogue."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import pytest
+
+from dse import Space, Study
+from dse.cli import main
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory, small_space):
+    """A database with a study of 30 trials of a space of 144 legal designs."""
+    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
+    Study.create(Space.from_text(small_space), "small", storage=storage).run(30)
+    return storage
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch, storage):
+    """Commands run in an empty folder, and find the database by the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DSE_STORAGE", storage)
+
+
+def printed(capsys, *argv, code=0):
+    """What a command prints to stdout."""
+    assert main(list(argv)) == code
+    return capsys.readouterr().out
+
+
+def test_studies_lists_counts_and_best_values(capsys, storage):
+    table = printed(capsys, "studies")
+    assert "30 finished" in table
+    assert "step_time " in table
+    [study] = json.loads(printed(capsys, "studies", "--format", "json"))["studies"]
+    assert (study["name"], study["complete"], study["failed"], study["running"]) == ("small", 30, 0, 0)
+    assert study["best"].keys() == {"step_time_s", "peak_memory_bytes"}
+
+
+@pytest.mark.parametrize(("command", "part"), [("pareto", "front"), ("trials", "trials")])
+def test_every_format_holds_the_same_designs(command, part, capsys, tmp_path):
+    record = json.loads(printed(capsys, command, "small", "--format", "json"))
+    numbers = [design["trial"] for design in record[part]]
+    assert (
+        list(pd.read_csv(io.StringIO(printed(capsys, command, "small", "--format", "csv")))["trial"])
+        == numbers
+    )
+    printed(capsys, command, "small", "-o", "table.parquet")
+    assert list(pd.read_parquet(tmp_path / "table.parquet")["trial"]) == numbers
+    printed(capsys, command, "small", "-o", "table.txt")
+    rows = (tmp_path / "table.txt").read_text().splitlines()
+    assert [int(row.split()[0]) for row in rows if row.split()[:1] and row.split()[0].isdigit()] == numbers
+
+
+def test_a_table_that_is_too_wide_names_what_it_leaves_out(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    table = printed(capsys, "trials", "small")
+    assert "too wide to show: " in table
+    assert max(map(len, table.splitlines())) <= 60
+
+
+def test_the_front_is_sorted_and_feasible(capsys):
+    front = json.loads(printed(capsys, "pareto", "small", "--format", "json"))["front"]
+    times = [design["values"]["step_time_s"] for design in front]
+    memory = [design["values"]["peak_memory_bytes"] for design in front]
+    assert times == sorted(times)
+    assert memory == sorted(memory, reverse=True)
+    assert all(margin >= 0 for design in front for margin in design["margins"].values())
+
+
+def test_no_half_written_file_stays(capsys, tmp_path):
+    printed(capsys, "pareto", "small", "-o", "nosuch/front.csv", code=1)
+    (tmp_path / "front.csv").mkdir()
+    printed(capsys, "pareto", "small", "-o", "front.csv", code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["front.csv"]
+
+
+LAYOUT = ("--set", "tp=8", "--set", "pp=16", "--set", "vpp=1", "--set", "micro_batch_size=1",
+          "--set", "sequence_parallel=true", "--set", "distributed_optimizer=true")  # fmt: skip
+
+
+def test_evaluate_prices_one_design(capsys):
+    design = json.loads(
+        printed(
+            capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json"
+        )
+    )
+    assert list(design) == ["feasible", "params", "values", "margins", "breakdown"]
+    assert design["feasible"] is True
+    assert design["params"] == {
+        "tp": 8, "pp": 16, "vpp": 1, "micro_batch_size": 1,
+        "sequence_parallel": True, "recompute": "full", "distributed_optimizer": True,
+    }  # fmt: skip
+    report = printed(capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
+    assert "gpt3_175b_1024_a100: feasible with tp=8 pp=16" in report
+
+
+def test_evaluate_says_what_is_left_open(capsys):
+    assert main(["evaluate", "gpt3_175b_1024_a100", *LAYOUT]) == 1
+    assert capsys.readouterr().err == (
+        "dse: gpt3_175b_1024_a100: 3 legal designs are like that; --set these too: "
+        "recompute: none, selective, full\n"
+    )
+
+
+def test_evaluate_says_by_how_much_a_limit_is_broken(capsys):
+    pins = ("--set", "recompute=none", "--set", "dram_capacity=20 GB")
+    report = printed(capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, *pins)
+    assert "not feasible with" in report
+    assert "fits_in_memory is broken by" in report
+
+
+def test_enumerate_prices_all_and_finds_the_exact_front(capsys, small_space, tmp_path):
+    (tmp_path / "small.yaml").write_text(small_space)
+    exact = json.loads(printed(capsys, "enumerate", "small.yaml", "--format", "json"))
+    assert exact["n_legal"] == Space.load(tmp_path / "small.yaml").legal.count
+    report = printed(capsys, "enumerate", "small.yaml")
+    assert f"{len(exact['front'])} designs on the exact Pareto front" in report
+
+
+def test_a_certificate_compares_a_study_with_the_exact_front(capsys):
+    exact = json.loads(printed(capsys, "enumerate", "--certify", "small", "--format", "json"))
+    told = exact["certificate"]
+    assert 0 < told["hypervolume_ratio"] <= 1
+    assert told["found"] <= told["of"] == len(exact["front"])
+    assert (told["worst_gap"] == 0) == (told["found"] == told["of"])
+    assert all(gap >= 0 for gap in told["gaps"].values())
+    assert "Study small, after 30 trials: has" in printed(capsys, "enumerate", "--certify", "small")
+
+
+def test_a_complete_study_is_certified_exact(capsys, storage, small_space):
+    space = Space.from_text(small_space).pinned({"recompute": "none"})
+    Study.open(space, "complete", storage=storage).run(1000)
+    assert "has found all" in printed(capsys, "enumerate", "--certify", "complete")
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    ("spaces", "gpt3_175b_1024_a100"), ("models", "llama3_70b"), ("systems", "h100_80g_dgx"),
+])  # fmt: skip
+def test_the_catalogue_lists_what_ships_and_prints_a_file(kind, name, capsys, tmp_path):
+    assert name in printed(capsys, kind)
+    assert name in [row["name"] for row in json.loads(printed(capsys, kind, "--format", "json"))[kind]]
+    assert printed(capsys, kind, name).startswith("schema: ")
+
+
+def test_a_printed_space_is_one_to_start_from(capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text(printed(capsys, "spaces", "gpt3_175b_1024_a100"))
+    assert Space.load(tmp_path / "mine.yaml").fingerprint == Space.load("gpt3_175b_1024_a100").fingerprint

@@ -1,0 +1,84 @@
+"""The README's commands and snippets run, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dse.cli import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """Contents of the fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where a reader has worked through the README: its YAML saved, all of its commands run."""
+    folder = tmp_path_factory.mktemp("reader")
+    [space] = blocks("yaml")
+    (folder / "small.yaml").write_text(space)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in COMMANDS:
+            if command.startswith("dse "):
+                assert main(shlex.split(command, comments=True)[1:]) == 0, command
+    return folder
+
+
+def test_every_command_leaves_what_the_readme_says(folder):
+    assert {path.name for path in folder.iterdir()} >= {"dse.db", "trials.parquet", "results"}
+    assert {path.name for path in (folder / "results").iterdir()} == {
+        *("pareto.csv", "pareto.parquet", "trials.csv", "trials.parquet", "hypervolume.csv", "study.json")
+    }
+
+
+def test_every_python_snippet_runs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    for snippet in blocks("python"):
+        exec(compile(snippet, "README.md", "exec"), names)
+    assert len(names["table"]) == 3
+    assert "step_time_s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if not line.startswith("dse ")])
+def test_set_up_commands_are_valid_shell(command):
+    subprocess.run(["bash", "-n", "-c", command], check=True)
+    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+
+
+def test_readme_opens_with_the_main_job_and_the_tests():
+    job, tests = COMMANDS[:2]
+    assert job.endswith("&& .venv/bin/dse search --budget 500")
+    assert tests.endswith("&& .venv/bin/pytest")
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    script = (ROOT / ".ci" / "run").read_text()
+    pattern = re.search(r"grep -m 1 '(.+?)' README\.md", script)
+    assert pattern
+    assert next(line for line in README.splitlines() if re.search(pattern[1], line)) == COMMANDS[1]
+    subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+
+
+def test_the_report_in_the_readme_is_one_of_the_default_search():
+    [report] = blocks("text")
+    assert report.startswith("Study gpt3_175b_1024_a100: 500 trials, ")
+    assert max(map(len, report.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_links_lead_somewhere(link):
+    assert (ROOT / link).exists()
