@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.breakdown import Breakdown
 from costmodel.collectives import CollectiveCost, all_to_all, collective, send_recv
 from costmodel.columns import FloatArray, concatenated, distinct_rows
-from costmodel.design import DesignPoints
+from costmodel.design import Layout
 from costmodel.gemm import gemm_cost
 from costmodel.microbatch import link_energy, traffic_energy
 from costmodel.price import chip_power, chip_price
@@ -100,7 +100,7 @@ def message_cost(message: Message, system: System) -> CollectiveCost:
     return collective(message.kind, moved, size, stride=stride, network=network)
 
 
-def program_step(program: Program, system: System, design: DesignPoints | None = None) -> Breakdown:
+def program_step(program: Program, system: System, design: Layout | None = None) -> Breakdown:
     """Price one step of a program on each of some machines.
 
     Parameters
@@ -109,7 +109,7 @@ def program_step(program: Program, system: System, design: DesignPoints | None =
         What one device runs.
     system : System
         The machine; each quantity holds one value, or one per point.
-    design : DesignPoints, optional
+    design : Layout, optional
         Not read: a program's layout is fixed. There so that this prices spaces as `step` does.
 
     Returns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 import numpy as np
 
@@ -63,9 +63,13 @@ class ProgramKernel:
 class Program:
     """One step of a compiled program on each of its devices."""
 
+    #: What formulas may name of it.
+    dimensions: ClassVar[tuple[str, ...]] = ("devices",)
+
     name: str
     kernels: tuple[ProgramKernel, ...]
     devices: float  #: [-]
+    num_parameters: float  #: of the whole model [-]
     tokens: float  #: of a step on all devices; nan where they are not told [-]
     weights_bytes: float  #: [B]
     optimizer_bytes: float  #: other state that a step overwrites [B]

@@ -10,6 +10,7 @@ from costmodel.formats.hlo.analysis import Analysis, Collective
 from costmodel.formats.hlo.graph import Kernel
 from costmodel.formats.hlo.liveness import Peak, eager_order
 from costmodel.formats.hlo.products import Product
+from costmodel.formats.hlo.state import pieces
 from costmodel.workload.program import Dense, Message, MessageKind, Program, ProgramKernel
 
 #: Collective -> how it is priced. A broadcast passes its message along a ring once, as a gather does.
@@ -37,6 +38,7 @@ def program(analysis: Analysis) -> Program:
         name=module.name,
         kernels=tuple(_kernel(analysis, place, kernel) for place, kernel in enumerate(analysis.graph.kernels)),
         devices=analysis.devices,
+        num_parameters=sum(each.shape.size * pieces(each) for each in state.weights),
         tokens=tokens[0] * tokens[1] * replicas if tokens else nan,
         weights_bytes=resident["weights"],
         optimizer_bytes=resident["optimizer"],
