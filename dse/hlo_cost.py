@@ -178,7 +178,9 @@ class ModuleCost:
             Arrow(edge.producer, edge.consumer, {"output": edge.output, "bytes": edge.bytes})
             for edge in graph.edges
         ]
-        return chrome_trace(f"{self.program.name}, 1 of {self.program.devices:g}", self._spans(), arrows, details)
+        return chrome_trace(
+            f"{self.program.name}, 1 of {self.program.devices:g}", self._spans(), arrows, details
+        )
 
     def _spans(self) -> Sequence[Span]:
         ends = np.cumsum(self.times)

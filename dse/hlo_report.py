@@ -37,7 +37,10 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
     """
     shown: list[RenderableType] = [Text(heading(record)), Text()]
     sections: list[tuple[str, RenderableType]] = [
-        ("Where the time goes" if record["system"] else "Work and traffic", sums_table(record["kinds"], "kind")),
+        (
+            "Where the time goes" if record["system"] else "Work and traffic",
+            sums_table(record["kinds"], "kind"),
+        ),
         ("By phase", sums_table(record["phases"], "phase")),
     ]
     if record["system"]:
@@ -54,7 +57,9 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
 def heading(record: Record) -> str:
     """What is priced, and the total."""
     count = sum(row["count"] for row in record["kinds"])
-    text = f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
+    text = (
+        f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
+    )
     flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
     text += f", {flops} of matrix products on each"
     if not record["system"]:
@@ -79,7 +84,12 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
         table.add_column(name, justify="right" if place else "left", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
-        cells = [row["name"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"), readable(row["bytes"], "B")]
+        cells = [
+            row["name"],
+            f"{row['count']:,.0f}",
+            readable(row["flops"], "FLOP"),
+            readable(row["bytes"], "B"),
+        ]
         if timed:
             cells.append(readable(row["time_s"], "s"))
         drawn = bar(row[key] / longest, _BAR) if row[key] else ""
@@ -116,7 +126,16 @@ def collectives_table(rows: Sequence[Record]) -> Table:
     """Messages by kind and groups."""
     timed = "time_s" in rows[0]
     table = ruled_table()
-    headings = ["collective", "groups", "of", "stride", "reduces by", "count", "payload", *(["time"] if timed else [])]
+    headings = [
+        "collective",
+        "groups",
+        "of",
+        "stride",
+        "reduces by",
+        "count",
+        "payload",
+        *(["time"] if timed else []),
+    ]
     for place, name in enumerate(headings):
         table.add_column(name, justify="left" if place in (0, 4) else "right", no_wrap=True)
     for row in rows:

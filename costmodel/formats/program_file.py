@@ -68,14 +68,18 @@ def _kernel(row: Any, place: int) -> ProgramKernel:
         raise ValueError(f"row {place}: {phase!r} is no phase{suggestion(str(phase), PHASES)}")
     count, moved, flops = _numbers(numbers, 3, place)
     dense = tuple(Dense(*_numbers(product, 6, place)) for product in products)
-    return ProgramKernel(f"{kind}.{place}", str(kind), phase, count, moved, flops, dense, _message(message, place))
+    return ProgramKernel(
+        f"{kind}.{place}", str(kind), phase, count, moved, flops, dense, _message(message, place)
+    )
 
 
 def _message(written: list[Any], place: int) -> Message | None:
     if not written:
         return None
     if written[0] not in MESSAGE_KINDS:
-        raise ValueError(f"row {place}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}")
+        raise ValueError(
+            f"row {place}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}"
+        )
     return Message(written[0], *_numbers(written[1:], 3, place))
 
 

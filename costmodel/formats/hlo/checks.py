@@ -50,7 +50,10 @@ def problem(instruction: Instruction) -> str | None:
         if len(called) != len(operands) - 1:
             return f"{len(called)} branches for {len(operands) - 1} operands"
         pairs = zip(called, operands[1:], strict=True)
-        return next((p for branch, own in pairs if (p := _passing_problem(branch.name, branch.parameters, [own]))), None)
+        return next(
+            (p for branch, own in pairs if (p := _passing_problem(branch.name, branch.parameters, [own]))),
+            None,
+        )
     if opcode in ("fusion", "call", "async-start", "while"):
         problems = [_passing_problem(each.name, each.parameters, operands) for each in called]
         return next((each for each in problems if each), None)

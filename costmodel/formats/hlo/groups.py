@@ -55,7 +55,9 @@ def groups_of(instruction: Instruction, devices: int) -> Groups:
     try:
         groups = normalised(written)
     except (ValueError, IndexError) as error:
-        raise DseError(f"{instruction.name}: replica_groups={written}: no known way to name groups") from error
+        raise DseError(
+            f"{instruction.name}: replica_groups={written}: no known way to name groups"
+        ) from error
     return groups or (tuple(range(devices)),)
 
 
@@ -137,5 +139,3 @@ def placement(groups: Groups) -> Placement:
     size = max(map(len, groups))
     widest = max(max(group) - min(group) for group in groups)
     return Placement(len(groups), size, widest / (size - 1) if size > 1 else 1.0)
-
-

@@ -79,11 +79,15 @@ def temporaries(module: Module, graph: Graph) -> Temporaries:
                 sizes[buffer] = shape.bytes
                 started.append(buffer)
         read = {home[leaf.source] for leaf in kernel.reads if leaf.source}
-        written = {home[place, output] for output in range(len(list(output_shape(kernel.instruction).leaves())))}
+        written = {
+            home[place, output] for output in range(len(list(output_shape(kernel.instruction).leaves())))
+        }
         writes.append(started)
         touches.append(frozenset(buffer for buffer in read | written if buffer is not None))
     roots = {home[leaf.source] for leaf in graph.root if leaf.source}
-    return Temporaries(graph, sizes, writes, touches, frozenset(buffer for buffer in roots if buffer is not None))
+    return Temporaries(
+        graph, sizes, writes, touches, frozenset(buffer for buffer in roots if buffer is not None)
+    )
 
 
 def aliased_outputs(module: Module) -> dict[int, int]:

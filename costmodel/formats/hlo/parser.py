@@ -110,7 +110,9 @@ class _Parser:
         cursor.expect(_OPEN, "'{'")
         computation = self.body(name)
         if result is not None and result != computation.root.shape:
-            cursor.fail(f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2))
+            cursor.fail(
+                f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2)
+            )
         self.attributes()
         self.computations[name] = computation
         return computation, bool(head[1])
@@ -207,8 +209,12 @@ class _Parser:
             return cursor.balanced()[1:-1]
         if cursor.match(_MESH):
             cursor.skip_space()
-        while (character := cursor.text[cursor.at : cursor.at + 1]) and character in '{[("' or cursor.match(_PLAIN):
-            if character in ('{', '[', '(', '"'):
+        while (
+            (character := cursor.text[cursor.at : cursor.at + 1])
+            and character in '{[("'
+            or cursor.match(_PLAIN)
+        ):
+            if character in ("{", "[", "(", '"'):
                 cursor.balanced()
         if cursor.at == start:
             cursor.fail("expected a value")

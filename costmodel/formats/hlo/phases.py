@@ -16,7 +16,9 @@ PHASES: Final[tuple[Phase, ...]] = ("forward", "recompute", "backward", "optimiz
 _BACKWARD: Final = re.compile(r"transpose\(\w*jvp|transpose\(")
 _REPEATED: Final = re.compile(r"remat|checkpoint")
 _EMBEDDING: Final = re.compile(r"embed|wte|wpe", re.IGNORECASE)
-_LAYERS: Final = re.compile(r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|attention|attn|mlp", re.IGNORECASE)
+_LAYERS: Final = re.compile(
+    r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|attention|attn|mlp", re.IGNORECASE
+)
 
 
 def phases(graph: Graph) -> list[Phase]:

@@ -72,13 +72,17 @@ def product(instruction: Instruction) -> Product:
     if instruction.opcode == "convolution":
         return _convolution(instruction)
     if instruction.opcode == "dot":
-        dims = [_numbers(instruction.attributes.get(key.replace("imensions", "ims"), "{}")) for key in _DIMENSIONS]
+        dims = [
+            _numbers(instruction.attributes.get(key.replace("imensions", "ims"), "{}")) for key in _DIMENSIONS
+        ]
         return _product(instruction, dims, beta=False)
     config = backend_config(instruction)
     config = config.get("gemm_backend_config", config)
     written = config.get("dot_dimension_numbers")
     if written is None:
-        raise DseError(f"{instruction.name}: a matrix product without dot_dimension_numbers in its backend_config")
+        raise DseError(
+            f"{instruction.name}: a matrix product without dot_dimension_numbers in its backend_config"
+        )
     dims = [[int(dim) for dim in written.get(key, ())] for key in _DIMENSIONS]
     return _product(instruction, dims, beta=float(config.get("beta", 0)) != 0)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import nan
+from math import nan, prod
 from typing import Final
 
 from costmodel.formats.hlo.analysis import Analysis, Collective
 from costmodel.formats.hlo.graph import Kernel
 from costmodel.formats.hlo.liveness import Peak, eager_order
 from costmodel.formats.hlo.products import Product
-from costmodel.formats.hlo.state import pieces
+from costmodel.formats.hlo.state import global_dims
 from costmodel.workload.program import Dense, Message, MessageKind, Program, ProgramKernel
 
 #: Collective -> how it is priced. A broadcast passes its message along a ring once, as a gather does.
@@ -29,16 +29,21 @@ _MESSAGES: Final[Mapping[str, MessageKind]] = {
 def program(analysis: Analysis) -> Program:
     """The tables of a module's kernels, in the order of the text."""
     state, module = analysis.state, analysis.module
-    held = {"weights": state.weights, "optimizer": [*state.counters, *(m for own in state.moments for m in own)]}
+    held = {
+        "weights": state.weights,
+        "optimizer": [*state.counters, *(m for own in state.moments for m in own)],
+    }
     resident = {name: sum(each.shape.bytes for each in own) for name, own in held.items()}
     parameters = sum(each.shape.bytes for each in module.entry.parameters)
     tokens = state.tokens()
     replicas = analysis.mesh[0] if analysis.mesh else analysis.devices
     return Program(
         name=module.name,
-        kernels=tuple(_kernel(analysis, place, kernel) for place, kernel in enumerate(analysis.graph.kernels)),
+        kernels=tuple(
+            _kernel(analysis, place, kernel) for place, kernel in enumerate(analysis.graph.kernels)
+        ),
         devices=analysis.devices,
-        num_parameters=sum(each.shape.size * pieces(each) for each in state.weights),
+        num_parameters=sum(prod(global_dims(each)) for each in state.weights),
         tokens=tokens[0] * tokens[1] * replicas if tokens else nan,
         weights_bytes=resident["weights"],
         optimizer_bytes=resident["optimizer"],

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 from typing import Final
 
 from costmodel.formats.hlo.graph import Graph
@@ -76,13 +75,14 @@ def _copies(arrays: list[Instruction]) -> list[tuple[Instruction, ...]]:
     return [tuple(arrays)]
 
 
-def pieces(parameter: Instruction) -> int:
-    """Into how many different pieces a parameter's global array is cut, by its sharding. [-]"""
-    sharding = parameter.attributes.get("sharding", "")
-    tiles = _TILES.search(sharding)
+def global_dims(parameter: Instruction) -> tuple[int, ...]:
+    """Dimensions of the array of which a parameter is one device's piece, by its sharding. [elements]"""
+    tiles = _TILES.search(parameter.attributes.get("sharding", ""))
+    dims = parameter.shape.dims
     if tiles is None:
-        return 1
-    return prod([int(tile) for tile in tiles[1].split(",")][: len(parameter.shape.dims)])
+        return dims
+    cut = [int(tile) for tile in tiles[1].split(",")]
+    return tuple(dim * tile for dim, tile in zip(dims, cut, strict=False))
 
 
 def numbers(parameters: Iterable[Instruction]) -> str:
