@@ -56,7 +56,8 @@ class ModuleCost:
     def times(self) -> FloatArray:
         """All runs of each kernel, (kernels,). [s]"""
         assert self.system is not None
-        return program_cost(self.program, self.system).time[0]
+        times: FloatArray = program_cost(self.program, self.system).time[0]
+        return times
 
     @property
     def schedule(self) -> str:

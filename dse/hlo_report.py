@@ -140,7 +140,8 @@ def collectives_table(rows: Sequence[Record]) -> Table:
         table.add_column(name, justify="left" if place in (0, 4) else "right", no_wrap=True)
     for row in rows:
         kind = row["name"].partition(".")[0]
-        cells = [kind, str(row["groups"]), str(row["size"]), f"{row['stride']:g}", ", ".join(row["reducers"]) or "-",
+        reducers = ", ".join(row["reducers"]) or "-"
+        cells = [kind, str(row["groups"]), str(row["size"]), f"{row['stride']:g}", reducers,
                  f"{row['count']:,}", readable(row["payload_bytes"], "B")]  # fmt: skip
         table.add_row(*cells, *([readable(row["time_s"], "s")] if timed else []))
     return table

@@ -29,8 +29,8 @@ from dse.objectives import Constraint, Direction, Objective
 from dse.parameters import Parameter, read_parameter, written_value
 
 SCHEMA: Final = "search_space/v1"
-KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "given", "parameters", "derived",
-               "constraints", "objectives")  # fmt: skip
+KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "given", "parameters",
+               "derived", "constraints", "objectives")  # fmt: skip
 
 
 @dataclass(frozen=True)

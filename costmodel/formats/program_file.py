@@ -44,7 +44,7 @@ def read_program(section: Section, name: str) -> Program:
     """The program that a mapping describes; mistakes are noted in its source, and stand-ins returned."""
     section.only(("schema", "name", "description", "tokens", "kernels", *_COUNTS, *_BYTES))
     section.text("description", required=False)
-    kernels = section.value("kernels", _kernels, ())
+    kernels = section.value("kernels", _kernels, tuple[ProgramKernel, ...]())
     return Program(
         name=section.text("name", required=False) or name,
         kernels=kernels,

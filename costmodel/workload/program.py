@@ -47,7 +47,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ProgramKernel:
-    """Something that runs `count` times in a step: matrix products with other work around them, or a message."""
+    """Something that runs `count` times in a step: other work around matrix products, or a message."""
 
     name: str
     kind: str
@@ -100,7 +100,7 @@ class Program:
         return Pointwise.stack(rows)
 
     def gemms(self, points: int) -> list[tuple[float, list[int], Gemms]]:
-        """Matrix products by size of their elements [B]: the kernel of each, and their table, (points, products)."""
+        """Matrix products by element size [B]: the kernel of each, and their table, (points, products)."""
         one = np.ones(points)
         tables = []
         for size in sorted({product.element_bytes for k in self.kernels for product in k.products}):

@@ -1,4 +1,4 @@
-"""What must hold within an instruction and between it and what it runs, so that later readers may rely on it."""
+"""What must hold within an instruction, and between it and what it runs; later readers rely on it."""
 
 from __future__ import annotations
 

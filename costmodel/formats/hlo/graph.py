@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Union
+from typing import Final, Literal, TypeAlias
 
 from costmodel.errors import DseError
 from costmodel.formats.hlo.module import Computation, Instruction, Module, Shape
@@ -31,7 +31,7 @@ class Leaf:
     parameter: int | None = None  #: of the program, where that gives it
 
 
-Value = Union[Leaf, tuple["Value", ...]]
+Value: TypeAlias = "Leaf | tuple[Value, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

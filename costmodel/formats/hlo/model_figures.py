@@ -63,8 +63,8 @@ def gradient_figures(analysis: Analysis) -> Figures:
 def transformer_figures(analysis: Analysis, micro_batch: int, tp: int) -> Figures:
     """Dimensions of a transformer with heads split over `tp` devices.
 
-    Scores are the batched products with square outputs; a matrix that layers have comes as often as they do, and a
-    table once more.
+    Scores are the batched products with square outputs; a matrix that layers have comes as often as they do,
+    and a table once more.
     """
     names = [_LAYER.search(kernel.instruction.op_name) for kernel in analysis.graph.kernels]
     layers = len({int(name[1]) for name in names if name})

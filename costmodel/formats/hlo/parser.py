@@ -148,7 +148,7 @@ class _Parser:
         opcode = cursor.expect(_OPCODE, "an instruction and its operands")
         if not known(opcode[1]):
             cursor.fail(f"unknown instruction{suggestion(opcode[1], KNOWN)}", opcode.start(1))
-        argument, operands = "", ()
+        argument, operands = "", tuple[Instruction, ...]()
         if opcode[1] in ("constant", "parameter"):
             argument = self.argument(opcode[1])
         else:
@@ -209,10 +209,8 @@ class _Parser:
             return cursor.balanced()[1:-1]
         if cursor.match(_MESH):
             cursor.skip_space()
-        while (
-            (character := cursor.text[cursor.at : cursor.at + 1])
-            and character in '{[("'
-            or cursor.match(_PLAIN)
+        while ((character := cursor.text[cursor.at : cursor.at + 1]) and character in '{[("') or cursor.match(
+            _PLAIN
         ):
             if character in ("{", "[", "(", '"'):
                 cursor.balanced()

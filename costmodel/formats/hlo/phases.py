@@ -26,9 +26,9 @@ def phases(graph: Graph) -> list[Phase]:
 
     Notes
     -----
-    A name that says "transposed" is of the backward pass. What is recomputed bears that name too: of a region that
-    is recomputed, kernels that wait for no gradient are the recomputation. What is not differentiated and waits for a
-    gradient is the optimizer. A kernel without a name is of the latest pass that it reads from.
+    A name that says "transposed" is of the backward pass. What is recomputed bears that name too: of a region
+    that is recomputed, kernels that read no gradient are the recomputation. What is not differentiated and
+    reads a gradient is the optimizer. A kernel without a name is of the latest pass that it reads from.
     """
     found: list[Phase] = []
     named = any(kernel.instruction.op_name for kernel in graph.kernels)

@@ -55,8 +55,8 @@ def program(analysis: Analysis) -> Program:
 def peak(analysis: Analysis) -> tuple[str, Peak]:
     """Most temporary memory, and the order of the kernels that it belongs to.
 
-    A module that says that it is scheduled runs in the order of its text. For others that order is only one in which
-    they can run; the compiler's scheduler has yet to choose, and is taken to free memory as soon as it can.
+    A module that says that it is scheduled runs in the order of its text. For others that order is only one
+    in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
     """
     arrays = analysis.temporaries
     if analysis.module.is_scheduled:

@@ -1,8 +1,8 @@
 """What a training step keeps between steps: weights and optimizer states, by what overwrites them.
 
-A parameter of the program whose memory the result takes is state. Where the state holds the same shapes three times
-it is that of Adam, where twice that of a method with one moment; of the copies, the weights are those that most
-kernels read.
+A parameter of the program whose memory the result takes is state. Where the state holds the same shapes three
+times it is that of Adam, where twice that of a method with one moment; of the copies, the weights are those
+that most kernels read.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def access(instruction: Instruction) -> Access:
 
 
 def output_bytes(instruction: Instruction) -> int:
-    """What an instruction gives, without a library's scratch memory and the parts of an asynchronous pair. [B]"""
+    """What an instruction gives, without scratch memory and the state of an asynchronous pair. [B]"""
     opcode, part = parts(instruction.opcode)
     elements = instruction.shape.elements
     if part == "start" and len(elements) > 1 and opcode != "all-reduce":
@@ -157,8 +157,8 @@ def _fusion_access(fusion: Instruction) -> Access:
 def _parameter_bytes(body: Computation) -> list[int]:
     """What the users of each parameter of a fusion read of it. [B]
 
-    A slice reads what it gives, and an update in place what it replaces. Broadcasts, reshapes and the indices of
-    dynamic slices read on their own; all others read together.
+    A slice reads what it gives, and an update in place what it replaces. Broadcasts, reshapes and the indices
+    of dynamic slices read on their own; all others read together.
     """
     users: dict[Instruction, dict[Instruction, list[int]]] = {each: {} for each in body.parameters}
     for instruction in body.instructions:

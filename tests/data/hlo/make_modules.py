@@ -2,8 +2,8 @@
 
     pip install jax && python tests/data/hlo/make_modules.py
 
-The text depends on the version of XLA, and the tests do not: they ask for laws, and for counts that are worked out
-from the program below.
+The text depends on the version of XLA, and the tests do not: they ask for laws, and for counts that are
+worked out from the program below.
 """
 
 from __future__ import annotations
