@@ -7,7 +7,7 @@ from functools import cached_property
 from math import prod
 
 from costmodel.errors import DseError
-from costmodel.formats.hlo.graph import Graph, Kernel, graph
+from costmodel.formats.hlo.graph import Graph, Kernel, graph, output_shape
 from costmodel.formats.hlo.groups import Groups, Placement, groups_of, normalised, placement
 from costmodel.formats.hlo.liveness import Temporaries, temporaries
 from costmodel.formats.hlo.module import Module
@@ -103,7 +103,7 @@ class Analysis:
             groups=groups_of(instruction, self.devices),
             operands=len(instruction.operands),
             payload_bytes=instruction.operand_bytes,
-            result_bytes=sum(leaf.bytes for leaf in instruction.shape.leaves()),
+            result_bytes=output_shape(instruction).bytes,
             reducer=instruction.called[0].root.opcode if instruction.called else "",
         )
 

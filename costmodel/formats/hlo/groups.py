@@ -15,9 +15,9 @@ from costmodel.formats.hlo.module import Instruction
 Groups = tuple[tuple[int, ...], ...]
 
 _LISTS: Final = re.compile(r"\{((?:\{[\d,\s]*\}[,\s]*)*)\}$")
-_IOTA: Final = re.compile(r"\[([\d,\s]+)\](?:\s*<=\s*\[([\d,\s]+)\](?:\s*T\(([\d,\s]+)\))?)?$")
+_IOTA: Final = re.compile(r"\[([\d,\s]+)\](?:\s*<=\s*\[([\d,\s]+)\])?(?:\s*T\(([\d,\s]+)\))?$")
 _MESH: Final = re.compile(
-    r"@?mesh[\w.]*\s*\[(.*?)\]\s*(?:,\s*device_ids\s*=\s*\((\[.*?\])\)\s*)?\{(.*)\}$", re.DOTALL
+    r"@?mesh[\w.]*\s*\[(.*?)\]\s*(?:,\s*device_ids\s*=\s*\((\[[^()]*(?:\([^()]*\))?)\)\s*)?\{(.*)\}$", re.DOTALL
 )
 _AXIS: Final = re.compile(r"['\"]([^'\"]+)['\"]\s*=\s*(\d+)")
 _AXIS_USED: Final = re.compile(r"['\"]([^'\"]+)['\"](?:\s*:\s*\((\d+)\)(\d+))?")
@@ -96,14 +96,15 @@ def _numbers(written: str) -> list[int]:
 
 
 def _iota(written: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """``[4,2]<=[2,4]T(1,0)``: the numbers from 0 on in one shape, transposed, in another."""
+    """``[4,2]<=[2,4]T(1,0)``: the numbers from 0 on in one shape, transposed, in another; or one shape alone."""
     found = _IOTA.match(written)
     if found is None:
         raise ValueError(written)
     shape = _numbers(found[1])
     source = _numbers(found[2]) if found[2] else shape
     order = _numbers(found[3]) if found[3] else list(range(len(source)))
-    return np.arange(prod(source)).reshape(source).transpose(order).reshape(shape)
+    ids = np.arange(prod(source)).reshape(source).transpose(order)
+    return ids.reshape(shape) if found[2] else ids
 
 
 def _mesh(axes: str, device_ids: str | None, used: str) -> Groups:

@@ -13,8 +13,9 @@ from costmodel.formats.hlo.graph import Graph, Kernel
 Phase = Literal["forward", "recompute", "backward", "optimizer", "unknown"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "recompute", "backward", "optimizer", "unknown")
 
-_BACKWARD: Final = re.compile(r"transpose\(\w*jvp|transpose\(")
-_REPEATED: Final = re.compile(r"remat|checkpoint")
+_BACKWARD: Final = re.compile(r"transpose\(")
+_REPEATED: Final = re.compile(r"rematted_computation")
+_REPEATED_REGION: Final = re.compile(r"(?:remat|checkpoint)\(")
 _EMBEDDING: Final = re.compile(r"embed|wte|wpe", re.IGNORECASE)
 _LAYERS: Final = re.compile(
     r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|attention|attn|mlp", re.IGNORECASE
@@ -26,8 +27,8 @@ def phases(graph: Graph) -> list[Phase]:
 
     Notes
     -----
-    A name that says "transposed" is of the backward pass. What is recomputed bears that name too: of a region
-    that is recomputed, kernels that read no gradient are the recomputation. What is not differentiated and
+    A name that says "transposed" is of the backward pass. What is recomputed bears that name too. Newer names
+    tell it apart; where older ones tell the region alone, its kernels that read no gradient are recomputed. What is not differentiated and
     reads a gradient is the optimizer. A kernel without a name is of the latest pass that it reads from.
     """
     found: list[Phase] = []
@@ -47,7 +48,8 @@ def _phase(name: str, read: list[Phase]) -> Phase:
         return max(read, key=PHASES.index, default="forward")
     after_gradient = any(phase in ("backward", "optimizer") for phase in read)
     if _BACKWARD.search(name):
-        return "recompute" if _REPEATED.search(name) and not after_gradient else "backward"
+        in_region = _REPEATED_REGION.search(name) and not after_gradient
+        return "recompute" if in_region or _REPEATED.search(name) else "backward"
     if "jvp" in name or not after_gradient:
         return "forward"
     return "optimizer"
