@@ -1,5 +1,7 @@
 """Small HLO modules and ways to print them, shared by the tests of their reader."""
 
+# ruff: noqa: E501  # lines as XLA prints them
+
 from __future__ import annotations
 
 import re
@@ -95,7 +97,9 @@ def without_metadata(text: str) -> str:
 def with_bare_json(text: str) -> str:
     """backend_config as JSON, not as a string that holds it."""
     return re.sub(
-        r'backend_config="((?:[^"\\]|\\.)*)"', lambda found: "backend_config=" + found[1].replace('\\"', '"'), text
+        r'backend_config="((?:[^"\\]|\\.)*)"',
+        lambda found: "backend_config=" + found[1].replace('\\"', '"'),
+        text,
     )
 
 

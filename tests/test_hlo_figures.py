@@ -1,4 +1,4 @@
-"""Work, traffic, graph and memory of HLO modules: by hand, by the programs they come from, by XLA, by laws."""
+"""Work, traffic, graph and memory of HLO modules: by hand, by their programs, by XLA, by laws."""
 
 from __future__ import annotations
 
@@ -72,11 +72,13 @@ def test_a_fusion_reads_what_its_users_read():
 
 # Custom calls and dots of the same product: 4 x C[6, 10] = A[6, 7] B[7, 10].
 PRODUCTS = {
-    "dot": "f32[4,6,10] dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}",
+    "dot": "f32[4,6,10] dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, "
+    "rhs_contracting_dims={1}",
     "cublas": 'f32[4,6,10] custom-call(a, b), custom_call_target="__cublas$gemm", backend_config='
     '{"dot_dimension_numbers":{"lhs_contracting_dimensions":["2"],"rhs_contracting_dimensions":["1"],'
     '"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]},"beta":0}',
-    "cublasLt": '(f32[4,6,10], s8[999]) custom-call(a, b), custom_call_target="__cublas$lt$matmul", backend_config='
+    "cublasLt": '(f32[4,6,10], s8[999]) custom-call(a, b), custom_call_target="__cublas$lt$matmul", '
+    "backend_config="
     '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["2"],'
     '"rhs_contracting_dimensions":["1"],"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]},"beta":0}}',
 }  # fmt: skip
@@ -84,16 +86,20 @@ PRODUCTS = {
 
 @pytest.mark.parametrize("written", PRODUCTS)
 def test_a_product_is_the_same_however_it_is_called(written):
-    told = figures(program(f"  a = f32[4,6,7] parameter(0)\n  b = f32[4,7,10] parameter(1)\n  ROOT c = {PRODUCTS[written]}"))
+    told = figures(
+        program(
+            f"  a = f32[4,6,7] parameter(0)\n  b = f32[4,7,10] parameter(1)\n  ROOT c = {PRODUCTS[written]}"
+        )
+    )
     assert told["gemm.flops_total"] == 2 * 4 * 6 * 7 * 10
     assert told["gemm.shape.b4_m6_n10_k7_beta0"] == "1 ops 3360 flops"
     assert told["kind.gemm.bytes"] == 4 * 4 * (6 * 7 + 7 * 10 + 6 * 10)
 
 
 def test_a_product_that_contradicts_its_output_is_refused():
-    text = program("  a = f32[6,7] parameter(0)\n  ROOT c = f32[6,6] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}")
-    with pytest.raises(DseError, match="c: .* does not give"):
-        figures(text)
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    with pytest.raises(DseError, match=r"c: .* does not give"):
+        figures(program(f"  a = f32[6,7] parameter(0)\n  ROOT c = f32[6,6] dot(a, a), {dims}"))
 
 
 def test_elided_constants_are_never_read():
@@ -144,10 +150,12 @@ def test_a_loop_counts_as_often_as_it_runs():
 
 def test_an_asynchronous_pair_is_one_kernel():
     groups = "replica_groups={{0,1}}, dimensions={0}"
-    split = "  s = (f32[4], f32[8]) all-gather-start(x), %s\n  g = f32[8] all-gather-done(s)\n" % groups
-    whole = "  g = f32[8] all-gather(x), %s\n" % groups
-    text = "  x = f32[4] parameter(0)\n%s  ROOT y = f32[8] negate(g)"
-    told, same = figures(program(text % split)), figures(program(text % whole))
+    split = f"s = (f32[4], f32[8]) all-gather-start(x), {groups}\n  g = f32[8] all-gather-done(s)"
+    whole = f"g = f32[8] all-gather(x), {groups}"
+    told, same = (
+        figures(program(f"  x = f32[4] parameter(0)\n  {gather}\n  ROOT y = f32[8] negate(g)"))
+        for gather in (split, whole)
+    )
     for name in ("graph.kernels", "graph.edges", "all-gather.1x2.payload_bytes", "kind.collective.bytes"):
         assert told[name] == same[name]
     assert told["all-gather.1x2.ring_wire_bytes_per_device"] == 32 / 2
@@ -171,7 +179,7 @@ def test_an_output_in_the_place_of_an_operand_takes_no_memory():
     assert told["memory.text_order_peak_at"] == "fusion"
 
 
-# make_modules.py: 2 layers, 64 hidden, 256 in the MLP, 4 heads of 16, 512 words; 4 x 32 tokens on each of 4 x 2.
+# make_modules.py: 2 layers, 64 hidden, 256 in the MLP, 4 heads of 16, 512 words, 4 x 32 tokens; mesh 4 x 2.
 TOKENS, LAYERS, TP = 128, 2, 2
 WEIGHTS = [64 * 192, 64 * 64, 64 * 256, 256 * 64]  # of products in a layer
 
@@ -216,7 +224,9 @@ def test_phases_are_those_of_the_transformer():
     for kernel, phase in zip(analysis.graph.kernels, analysis.phases, strict=True):
         flops[phase] += sum(product.flops for product in kernel.products)
     assert flops["backward"] == 2 * flops["forward"]
-    assert flops["forward"] + flops["backward"] + flops["recompute"] == figures(TRANSFORMER)["gemm.flops_total"]
+    assert (
+        flops["forward"] + flops["backward"] + flops["recompute"] == figures(TRANSFORMER)["gemm.flops_total"]
+    )
     assert flops["optimizer"] == 0 < flops["recompute"] < flops["forward"]
 
 
@@ -247,8 +257,10 @@ def test_kinds_add_up_to_the_totals(text):
 
 
 # What people have read from the reference module beyond what a reader can tell.
-PROSE = {"model.gradient_accumulation", "model.rematerialisation", "model.gradient_clipping", "model.optimizer",
-         "xla.accepts_text"}  # fmt: skip
+PROSE = {
+    *("model.gradient_accumulation", "model.rematerialisation", "model.gradient_clipping", "model.optimizer"),
+    "xla.accepts_text",
+}
 reference = pytest.mark.skipif(not GOLDEN.exists(), reason="the reference module is not in this checkout")
 
 

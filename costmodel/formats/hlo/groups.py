@@ -17,7 +17,8 @@ Groups = tuple[tuple[int, ...], ...]
 _LISTS: Final = re.compile(r"\{((?:\{[\d,\s]*\}[,\s]*)*)\}$")
 _IOTA: Final = re.compile(r"\[([\d,\s]+)\](?:\s*<=\s*\[([\d,\s]+)\])?(?:\s*T\(([\d,\s]+)\))?$")
 _MESH: Final = re.compile(
-    r"@?mesh[\w.]*\s*\[(.*?)\]\s*(?:,\s*device_ids\s*=\s*\((\[[^()]*(?:\([^()]*\))?)\)\s*)?\{(.*)\}$", re.DOTALL
+    r"@?mesh[\w.]*\s*\[(.*?)\]\s*(?:,\s*device_ids\s*=\s*\((\[[^()]*(?:\([^()]*\))?)\)\s*)?\{(.*)\}$",
+    re.DOTALL,
 )
 _AXIS: Final = re.compile(r"['\"]([^'\"]+)['\"]\s*=\s*(\d+)")
 _AXIS_USED: Final = re.compile(r"['\"]([^'\"]+)['\"](?:\s*:\s*\((\d+)\)(\d+))?")
@@ -96,7 +97,7 @@ def _numbers(written: str) -> list[int]:
 
 
 def _iota(written: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """``[4,2]<=[2,4]T(1,0)``: the numbers from 0 on in one shape, transposed, in another; or one shape alone."""
+    """``[4,2]<=[2,4]T(1,0)``: the numbers from 0 on in one shape, transposed, in another; or one alone."""
     found = _IOTA.match(written)
     if found is None:
         raise ValueError(written)

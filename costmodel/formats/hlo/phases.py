@@ -28,8 +28,9 @@ def phases(graph: Graph) -> list[Phase]:
     Notes
     -----
     A name that says "transposed" is of the backward pass. What is recomputed bears that name too. Newer names
-    tell it apart; where older ones tell the region alone, its kernels that read no gradient are recomputed. What is not differentiated and
-    reads a gradient is the optimizer. A kernel without a name is of the latest pass that it reads from.
+    tell it apart; where older ones tell the region alone, its kernels that read no gradient are recomputed.
+    What is not differentiated and reads a gradient is the optimizer. A kernel without a name is of the latest
+    pass that it reads from.
     """
     found: list[Phase] = []
     named = any(kernel.instruction.op_name for kernel in graph.kernels)
