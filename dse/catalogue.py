@@ -52,12 +52,10 @@ def fact_text(fact: str, value: Any) -> str:
     """A fact for people.
 
     >>> fact_text("parameters", 174.6e9), fact_text("price_per_chip_usd", 24730.4), fact_text("layers", 96)
-    ('175 billion', '$24,700', '96')
+    ('175 billion', '$24.7K', '96')
     """
     if isinstance(value, str):
         return value
-    if fact.endswith("_usd"):
-        return f"${float(f'{value:.3g}'):,.0f}"
     if fact in UNITS:
         return readable(value, UNITS[fact])
     if value < 1e8:

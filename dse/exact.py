@@ -12,8 +12,9 @@ from costmodel.breakdown import tabled
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.evaluate import Evaluation, evaluate
+from dse.parameters import Parameter, Value
 from dse.pareto import as_costs, non_dominated
-from dse.space import Space
+from dse.space import Params, Space
 from dse.study import Study
 
 #: Designs that are enumerated, priced and filtered at once.
@@ -119,6 +120,20 @@ def design_records(
             strict=True,
         )
     ]
+
+
+def simplest_design(space: Space) -> Params:
+    """The legal design nearest to the system's own quantities and the first option of everything else."""
+    quantities = space.system.quantities()
+
+    def simplest(parameter: Parameter) -> Value:
+        if parameter.name in quantities:
+            return parameter.value(float(quantities[parameter.name]))
+        options = parameter.options
+        return parameter.value(float(parameter.low or 0.0 if options is None else options[0]))
+
+    wanted = {parameter.name: simplest(parameter) for parameter in space.parameters}
+    return space.legal.nearest(wanted, np.random.default_rng(0))
 
 
 def priced_design(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:

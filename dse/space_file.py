@@ -259,6 +259,7 @@ class _Reader:
         section = self.section.section("objectives")
         section.only(("minimize", "maximize"))
         objectives: list[Objective] = []
+        told = len(section.source.mistakes)
         directions: tuple[Direction, ...] = ("minimize", "maximize")
         for direction in directions:
             for written in section.value(direction, _name_list, list[str](), required=False):
@@ -268,7 +269,7 @@ class _Reader:
                     section.mistake(direction, f"{name}: given twice")
                 elif objective:
                     objectives.append(objective)
-        if not objectives and "objectives" in self.section:
+        if not objectives and "objectives" in self.section and len(section.source.mistakes) == told:
             self.section.mistake("objectives", "expected at least one, such as minimize: [step_time]")
         return tuple(objectives)
 

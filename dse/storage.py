@@ -156,6 +156,11 @@ class Store:
                 self._set_attributes("system", study_id, {"study:metric_names": list(metric_names)})
         return self.study(name)
 
+    def set_user_attrs(self, study_id: int, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of a study, new ones and old ones."""
+        with self.database.transaction(writes=True):
+            self._set_attributes("user", study_id, attributes)
+
     def _set_attributes(self, kind: str, study_id: int | None, attributes: Mapping[str, Any]) -> None:
         """Set attributes of a study, new ones and old ones."""
         for key, value in attributes.items():

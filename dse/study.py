@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Attributes of a study in the database, beside `dse.history.MEMORY`.
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
 SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
-BOX, VERSIONS = "dse:hypervolume_box", "dse:versions"
+BOX, VERSIONS, BUDGET = "dse:hypervolume_box", "dse:versions", "dse:budget"
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
@@ -133,6 +133,7 @@ class Study:
             If the study of that name searches another space, or with another seed or sampler than asked for.
         """
         storage, name = storage_url(storage), name or space.name
+        sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is told before a database comes into being
         with Store(storage, "create") as store:
             stored = store.find(name)
             if stored is None:
@@ -162,8 +163,25 @@ class Study:
         attributes = self.attributes
         return Plan(attributes[SAMPLER], attributes[SEED], attributes[BATCH_SIZE])
 
+    @property
+    def budget(self) -> int:
+        """Finished trials that the last run was to reach. [-]
+
+        Raises
+        ------
+        DseError
+            If there was no run yet.
+        """
+        if BUDGET not in self.attributes:
+            raise DseError(f"study {self.name!r}: was not run yet, so it has no budget; give it one")
+        return int(self.attributes[BUDGET])
+
     def run(
-        self, budget: int, *, jobs: int = 1, progress: Callable[[Progress], None] | None = None
+        self,
+        budget: int | None = None,
+        *,
+        jobs: int = 1,
+        progress: Callable[[Progress], None] | None = None,
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
 
@@ -171,14 +189,19 @@ class Study:
 
         Parameters
         ----------
-        budget : int
-            Finished trials in all, those of earlier runs included. [-]
+        budget : int, optional
+            Finished trials in all, those of earlier runs included; by default that of the last run. It
+            is stored, so that a run that was killed can be resumed to its end. [-]
         jobs : int
             Threads that price designs. [-]
         progress : callable, optional
             Called at the start and after every batch.
         """
+        budget = budget or self.budget
         with Store(self.storage, "write") as store:
+            if budget != self.attributes.get(BUDGET):
+                self.attributes = {**self.attributes, BUDGET: budget}
+                store.set_user_attrs(self._stored.study_id, {BUDGET: budget})
             return search(store, self._stored, self.space, self.plan, budget, jobs=jobs, progress=progress)
 
     @property

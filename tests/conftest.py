@@ -7,6 +7,12 @@ import pytest
 from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    """Reports are laid out for 100 columns, whatever terminal runs the tests."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+
 @pytest.fixture
 def toy_system() -> System:
     """A machine of unlike numbers, so that one quantity taken for another shows."""

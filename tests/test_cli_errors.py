@@ -24,7 +24,7 @@ MISTAKES = {
     "pareto nosuch": "no database there",
     "trials nosuch": "no database there",
     "studies": "no database there",
-    "evaluate gpt3_175b_1024_a100 --set tp=8": "legal designs are like that; --set these too: pp: ",
+    "evaluate gpt3_175b_1024_a100 --set pp=5": "pp=5: not an option; pp can be 1, 2, 3, 4, 6, 8",
     "enumerate": "enumerate: name a SPACE",
     "enumerate gpt_1t_codesign": "legal designs are too many to price",
     "spaces gpt3": "no space of this name ships",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dse import Space, Study
 from dse.cli import main
 from dse.search import Progress
 
@@ -77,6 +78,18 @@ def test_resume_needs_the_database_alone(folder, capsys):
     capsys.readouterr()
     assert main(["resume", "mine", "--budget", "20", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["n_complete"] == 20
+
+
+def test_resume_goes_on_to_the_budget_of_the_last_run(folder, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dse.study.search", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Study.open(Space.load("small.yaml")).run(25)
+    assert main(["resume", "small"]) == 0
+    assert len(Study.load("small").trials()) == 25
 
 
 def test_a_budget_that_is_used_up_is_said(folder, capsys):
@@ -166,8 +179,7 @@ def test_an_interrupted_search_exits_with_130_and_says_how_to_go_on(number, fold
     _, err = search.communicate(timeout=30)
     assert search.returncode == 130
     assert err.splitlines()[-1] == (
-        "dse: interrupted; every stored trial is kept, go on with: "
-        "dse resume gpt3_175b_1024_a100 --budget 100000"
+        "dse: interrupted; every stored trial is kept, go on with: dse resume gpt3_175b_1024_a100"
     )
 
 
@@ -195,7 +207,6 @@ def test_a_terminal_without_block_characters_shows_question_marks(folder):
 
 def test_progress_lines_are_sparse_and_end_with_the_last_state(folder, capsys):
     from dse.cli.progress import lines
-    from dse.space import Space
 
     update = lines(Space.load("small.yaml"), sys.stderr)
     for complete in range(0, 1001, 10):

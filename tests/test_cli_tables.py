@@ -100,12 +100,21 @@ def test_evaluate_prices_one_design(capsys):
     assert "gpt3_175b_1024_a100: feasible with tp=8 pp=16" in report
 
 
-def test_evaluate_says_what_is_left_open(capsys):
-    assert main(["evaluate", "gpt3_175b_1024_a100", *LAYOUT]) == 1
-    assert capsys.readouterr().err == (
-        "dse: gpt3_175b_1024_a100: 3 legal designs are like that; --set these too: "
-        "recompute: none, selective, full\n"
+def test_evaluate_takes_the_simplest_for_what_is_not_named_and_says_so(capsys):
+    command = ["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "vpp=2", "--format", "json"]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert err == (
+        "dse: not named by --set, so taken: pp=2 micro_batch_size=1 sequence_parallel=false "
+        "recompute=none distributed_optimizer=false\n"
     )
+    assert json.loads(out)["params"]["pp"] == 2  # interleaving needs a pipeline
+
+
+def test_evaluate_starts_from_the_system_for_open_hardware(capsys):
+    assert main(["evaluate", "gpt_1t_codesign", "--format", "json"]) == 0
+    params = json.loads(capsys.readouterr().out)["params"]
+    assert (params["cores"], params["clock"], params["dram_capacity"]) == (128, 1.6e9, 80e9)
 
 
 def test_evaluate_says_by_how_much_a_limit_is_broken(capsys):

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -262,18 +263,16 @@ def test_a_read_only_folder_can_be_read(small_disk):
 
 
 @pytest.fixture(scope="module")
-def postgresql(tmp_path_factory):
+def postgresql():
     """URL of a temporary server's database."""
     pytest.importorskip("psycopg", reason="needs pip install 'dse[postgresql]'")
     found = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
     if found is None:
         pytest.skip("needs the PostgreSQL server programs")
-    programs, folder = Path(found).parent, tmp_path_factory.mktemp("postgresql")
+    programs, folder = Path(found).parent, Path(tempfile.mkdtemp(prefix="dse"))
     as_user = []
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         shutil.chown(folder, "postgres")
-        for parent in (folder.parent, folder.parent.parent):
-            parent.chmod(0o755)
         as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
 
     def call(program, *arguments):
@@ -286,6 +285,7 @@ def postgresql(tmp_path_factory):
     call("pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start")
     yield f"postgresql://dse@127.0.0.1:{port}/postgres"
     call("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+    shutil.rmtree(folder)
 
 
 def test_postgresql_holds_the_same(postgresql):

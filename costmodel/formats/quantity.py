@@ -228,11 +228,13 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
 
     >>> [readable(v, u) for v, u in [(3.35e12, "B/s"), (0.037, "s"), (2.34e7, "$"), (1.5e-8, "$/B")]]
     ['3.35 TB/s', '37 ms', '$23.4M', '15 $/GB']
+    >>> readable(17.98, "s")
+    '18.0 s'
     """
     if unit_text == "-" or not abs(value) < float("inf"):
         return _plain(value, digits) + ("" if unit_text == "-" else " " + unit_text)
     if unit_text == "$":
-        scale, letter = next(((s, n) for s, n in ((1e9, "B"), (1e6, "M"), (1.0, ""))
+        scale, letter = next(((s, n) for s, n in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1.0, ""))
                               if abs(value) >= s * (1 - 0.5 * 10**-digits)), (1.0, ""))  # fmt: skip
         return f"{'-' if value < 0 else ''}${_plain(abs(value) / scale, digits)}{letter}"
     if unit_text in _SHOWN:
@@ -247,10 +249,12 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
 
 
 def _plain(value: float, digits: int) -> str:
-    """Significant digits, whole numbers below a million in full."""
+    """Significant digits, zeros among them where the value is rounded; small whole numbers in full."""
     if abs(value) < 1e6 and float(value).is_integer():
         return str(int(value))
-    return f"{value:.{digits}g}"
+    short = f"{value:.{digits}g}"
+    rounded = abs(float(short) - value) > 1e-12 * abs(value)
+    return f"{value:#.{digits}g}".rstrip(".") if rounded else short
 
 
 def exact(value: float, unit_text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dse.cli.options import Commands, add_space, changed_space, command
 
 if TYPE_CHECKING:
-    from dse.space import Space
+    from dse.space import Params, Space
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -19,11 +19,10 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "evaluate",
         run,
         summary="price one design",
-        about="Price one legal design of a space, named by --set: what a step costs, and what binds it.",
+        about="Price one legal design of a space, named by --set: what a step costs, and what binds it.\n"
+        "Parameters that are not named take the simplest value that is legal beside the others.",
         examples=[
-            "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set vpp=1 \\\n"
-            "      --set micro_batch_size=1 --set recompute=selective --set sequence_parallel=true \\\n"
-            "      --set distributed_optimizer=true",
+            "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set sequence_parallel=true",
         ],
     )
     add_space(parser)
@@ -37,10 +36,12 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Price the design."""
-    from dse.exact import priced_design
+    from dse.exact import priced_design, simplest_design
 
     space = changed_space(args)
-    record = priced_design(space, only_design(space))
+    params = simplest_design(space)
+    say_what_was_open(space, params)
+    record = priced_design(space, params)
     if args.format == "json":
         from dse.export import EVALUATION_KEYS, json_text
 
@@ -53,22 +54,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def only_design(space: Space) -> dict[str, float | int | str | bool]:
-    """The one legal design of a space.
+def say_what_was_open(space: Space, params: Params) -> None:
+    """Name the parameters that the user did not, with what they were taken to be."""
+    from dse.text import design_text
 
-    Raises
-    ------
-    DseError
-        If there are several, saying what is left open.
-    """
-    from costmodel.errors import DseError
-
-    if space.legal.count == 1:
-        return space.decode(next(space.legal.enumerate(1)))[0]
-    left_open = "; ".join(
-        f"{p.name}: {p.described() if p.choices is None else ', '.join(map(p.shown, values))}"
-        for p in space.parameters
-        if len(values := space.legal.values_of(p.name)) != 1
-    )
-    count = "no end of" if space.legal.count == float("inf") else f"{space.legal.count:,.0f}"
-    raise DseError(f"{space.name}: {count} legal designs are like that; --set these too: {left_open}")
+    taken = {p.name: params[p.name] for p in space.parameters if len(p.choices or "open") > 1}
+    if taken:
+        print(f"dse: not named by --set, so taken: {design_text(space, taken)}", file=sys.stderr)

@@ -14,7 +14,7 @@ Commands = argparse._SubParsersAction
 #: What `dse search` searches when it is told nothing.
 DEFAULT_SPACE = "gpt3_175b_1024_a100"
 
-#: Trials of a study when nothing else is said.
+#: Trials of a search when nothing else is said.
 DEFAULT_BUDGET = 500
 
 

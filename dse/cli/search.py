@@ -38,7 +38,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         examples=["dse resume gpt3_175b_1024_a100", "dse resume gpt3_175b_1024_a100 --budget 2000"],
     )
     resume.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
-    add_run(resume)
+    add_run(resume, "that of the last run")
 
 
 def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -76,17 +76,17 @@ def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
         default="native",
         help="rules of the cost model (default, and so far only: native)",
     )
-    add_run(search)
+    add_run(search, str(DEFAULT_BUDGET))
+    search.set_defaults(budget=DEFAULT_BUDGET)
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     """What both commands take."""
     parser.add_argument(
         "--budget",
         metavar="N",
         type=positive,
-        default=DEFAULT_BUDGET,
-        help=f"finished trials in all, earlier runs included (default: {DEFAULT_BUDGET})",
+        help=f"finished trials in all, earlier runs included (default: {default_budget})",
     )
     add_jobs(parser)
     add_storage(parser)
@@ -106,12 +106,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def run_search(args: argparse.Namespace) -> int:
     """Start or continue the study of a space."""
-    from dse.samplers import sampler_choice
     from dse.study import Study
 
     space = changed_space(args)
-    if args.sampler:
-        sampler_choice(args.sampler)  # a wrong name is told before a database comes into being
     prepare(args.out)
     study = Study.open(space, args.study, storage=args.storage, seed=args.seed, sampler=args.sampler)
     return run_study(study, args)
@@ -162,7 +159,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
 def resumption(study: Study, args: argparse.Namespace) -> str:
     """The command that continues an interrupted study."""
     storage = f" --storage {args.storage}" if args.storage else ""
-    return f"dse resume {study.name} --budget {args.budget}{storage}"
+    return f"dse resume {study.name}{storage}"
 
 
 def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
@@ -175,7 +172,7 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
     if outcome.exhausted:
         print(
             f"dse: all {outcome.complete} legal designs are evaluated, so the front is exact; "
-            f"the budget of {args.budget} is not used up",
+            f"the budget of {study.budget} is not used up",
             file=sys.stderr,
         )
     elif not outcome.added:

@@ -74,7 +74,8 @@ class Report:
             pass_figures(self), hardware_figures(self), memory_figures(self), result_figures(self),
         )  # fmt: skip
         shape = np.broadcast_shapes(*(v.shape for v in self.config.columns().values()), (1,))
-        return {name: np.broadcast_to(values, shape) for group in groups for name, values in group}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {name: np.broadcast_to(values, shape) for group in groups for name, values in group}
 
 
 def price(config: Configuration) -> Report:
@@ -221,5 +222,4 @@ def result_figures(report: Report) -> Iterator[Figure]:
     yield "Time", report.step_time
     yield "time_per_step", report.step_time_budget
     yield "energy", report.energy
-    with np.errstate(divide="ignore", invalid="ignore"):
-        yield "power", report.energy / report.step_time
+    yield "power", report.energy / report.step_time
