@@ -50,7 +50,19 @@ def test_printings_that_say_the_same_are_ones_that_xla_reads(printer):
     judged(PRINTERS[printer](OLD_PRINTER))
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
+#: Where XLA says so; other mistakes end its process.
+JUDGED = (
+    "an undefined operand",
+    "use before definition",
+    "a name defined twice",
+    "a shape that contradicts",
+    "an unknown instruction",
+    "an unknown type",
+    "a computation that is not defined",
+)
+
+
+@pytest.mark.parametrize("wrong", JUDGED)
 def test_what_is_refused_xla_refuses_too(wrong):
     text = program(REFUSED[wrong][0])
     with pytest.raises(DseError):

@@ -270,6 +270,7 @@ def rule_figures(analysis: Analysis) -> Figures:
     numbers_given = 4 * sum(each.opcode in ("partition-id", "replica-id") for each in entry)
     tables = 8 * sum(len(each.operands) for each in entry if each.opcode == "tuple")
     moved = sum(access.total for *_, access in own) + numbers_given
+    written = sum(access.written for *_, access in own) + numbers_given
     added = sum(kernel.products[0].operands[2].bytes for kernel, *_ in calls if _adds(kernel))
     multiplied = sum(access.total for kernel, _, access in calls if kernel.products) - added
     return {
@@ -278,7 +279,7 @@ def rule_figures(analysis: Analysis) -> Figures:
         "xla.flops": flops - len(calls),
         "xla.transcendentals": transcendentals,
         "xla.bytes_accessed": moved - len(calls) + tables,
-        "xla.bytes_accessed_out": sum(access.written for *_, access in own) + numbers_given + tables,
+        "xla.bytes_accessed_out": written - len(calls) + tables,
         "xla.optimal_seconds": -len(calls),
         "xla_dot.flops": flops + products,
         "xla_dot.bytes_accessed": moved + multiplied + tables,
