@@ -21,6 +21,7 @@ from costmodel.formats.system_file import load_system
 from costmodel.program_step import program_cost, program_step
 from costmodel.system import System
 from costmodel.workload.program import Program, ProgramKernel
+from dse.text import counted
 
 #: Kernels that a record lists by themselves.
 HEAVIEST: Final = 12
@@ -97,7 +98,10 @@ class ModuleCost:
             if kernel.kind == "custom-call":
                 target = kernel.instruction.attributes.get("custom_call_target", "unnamed")
                 opaque[target] = opaque.get(target, 0) + kernel.count
-        notes += [f"{count} calls of {name}: priced by their arrays alone" for name, count in opaque.items()]
+        notes += [
+            f"{counted(count, 'call')} of {name}: priced by its arrays alone"
+            for name, count in opaque.items()
+        ]
         return notes
 
     def memory(self) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_what_is_not_known_is_said(capsys, tmp_path):
     assert "Note: while.5: trip count unknown; its body counts once\n" in cost(capsys, tmp_path / "m.hlo")
     call = 'b = f32[2] custom-call(a), custom_call_target="mine"'
     (tmp_path / "c.hlo").write_text(f"HloModule c\nENTRY e {{ a = f32[2] parameter(0)\n {call} }}")
-    assert "Note: 1 calls of mine: priced by their arrays alone\n" in cost(capsys, tmp_path / "c.hlo")
+    assert "Note: 1 call of mine: priced by its arrays alone\n" in cost(capsys, tmp_path / "c.hlo")
 
 
 def test_a_trace_has_every_kernel_and_every_edge(capsys):
@@ -203,6 +203,13 @@ constraints:
   fits_in_memory: peak_memory <= dram_capacity
 objectives: {minimize: [step_time, system_price]}
 """
+
+
+def test_the_space_in_the_documentation_loads(folder):
+    text = (DATA.parents[2] / "docs" / "hlo.md").read_text().split("```yaml\n")[1].split("```")[0]
+    (folder / "step.hlo").write_text(TRANSFORMER)
+    (folder / "documented.yaml").write_text(text)
+    assert Space.load("./documented.yaml").legal.count == 9
 
 
 @pytest.fixture

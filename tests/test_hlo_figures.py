@@ -102,6 +102,24 @@ def test_a_product_that_contradicts_its_output_is_refused():
         figures(program(f"  a = f32[6,7] parameter(0)\n  ROOT c = f32[6,6] dot(a, a), {dims}"))
 
 
+# Change of a text -> what the message says.
+DAMAGED = {
+    ('["1"]', '["one"]'): "gemm: a matrix product whose backend_config tells no dot_dimension_numbers",
+    ('["1"]', '["7"]'): "gemm: f32[6,7] by f32[7,10] over dimensions",
+    ("{}: (2, {})", "{}: (9, {})"): "gemm: output_to_operand_aliasing: there is no operand 9",
+    ("={{0,1},{2,3}}", "={{0,1},2}"): "reduced: replica_groups={{0,1},2}: no known way to name groups",
+    ("control-predecessors={%reduced}", "control-predecessors={%reducer}"): "reducer is not defined before",
+}
+
+
+@pytest.mark.parametrize("change", DAMAGED)
+def test_what_cannot_be_priced_is_named(change):
+    old, new = (text.replace('"', r"\"") for text in change)
+    with pytest.raises(DseError) as caught:
+        figures(OLD_PRINTER.replace(old, new))
+    assert DAMAGED[change] in str(caught.value)
+
+
 def test_elided_constants_are_never_read():
     written = "{" + ", ".join(map(str, range(16))) + "}"
     told, changed = figures(OLD_PRINTER), figures(OLD_PRINTER.replace("{...}", written))

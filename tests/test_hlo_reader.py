@@ -167,6 +167,11 @@ def test_a_damaged_text_is_refused_or_read_but_never_breaks_the_reader(data):
         figures(text)
 
 
+def test_a_bottomless_text_is_refused():
+    with pytest.raises(DseError, match="nested too deeply"):
+        hlo.parse(program(f"  a = {'(' * 5000}f32[]{')' * 5000} parameter(0)"), "deep")
+
+
 def test_a_packed_file_is_read_as_the_text_in_it(tmp_path):
     packed, plain = tmp_path / "a.hlo.gz", tmp_path / "a.txt"
     plain.write_text(OLD_PRINTER)

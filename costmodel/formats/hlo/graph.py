@@ -190,10 +190,10 @@ class _Builder:
 
     def _loop(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """A loop: each kernel of its condition and body counts as often as the body runs."""
-        trips = backend_config(instruction).get("known_trip_count", {}).get("n")
+        trips = trip_count(instruction)
         if trips is None:
             self.notes.append(f"{path[:-1]}: trip count unknown; its body counts once")
-        count *= 1 if trips is None else int(trips)
+        count *= 1 if trips is None else trips
         condition, body = instruction.called
         self.run(condition, operands, count=count, path=path)
         return self.run(body, operands, count=count, path=path)
@@ -219,6 +219,23 @@ class _Builder:
                 raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
             for before, after in zip(made[name][-1:], made[instruction.name][:1], strict=False):
                 self.edges.append(Edge(before, after, None, 0))
+
+
+def trip_count(loop: Instruction) -> int | None:
+    """How often a loop's body runs, where the text tells. [-]
+
+    Raises
+    ------
+    DseError
+        If it tells something else.
+    """
+    known = backend_config(loop).get("known_trip_count")
+    if known is None:
+        return None
+    trips = known.get("n") if isinstance(known, dict) else known
+    if not str(trips).isdecimal():
+        raise DseError(f"{loop.name}: known_trip_count: {trips!r}: expected a whole number")
+    return int(str(trips))
 
 
 def output_shape(instruction: Instruction) -> Shape:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from costmodel.errors import DseError
 from costmodel.formats.hlo.graph import Graph, Kernel, output_shape
 from costmodel.formats.hlo.module import Instruction, Module
 
@@ -106,6 +107,8 @@ def _overwritten(kernel: Kernel) -> dict[int, int]:
     instruction = kernel.instruction
     overwritten = {}
     for written, operand in _ALIAS.findall(instruction.attributes.get("output_to_operand_aliasing", "")):
+        if int(operand) >= len(instruction.operands):
+            raise DseError(f"{instruction.name}: output_to_operand_aliasing: there is no operand {operand}")
         path = re.findall(r"\d+", written)
         overwritten[int(path[0]) if path else 0] = _first_read(instruction, int(operand))
     return overwritten

@@ -67,7 +67,11 @@ def parse(text: str, name: str) -> Module:
         For the first mistake, with its line and token.
     """
     encoded = text.encode()
-    return _Parser(Cursor(text, name)).module(hashlib.sha256(encoded).hexdigest(), len(encoded))
+    cursor = Cursor(text, name)
+    try:
+        return _Parser(cursor).module(hashlib.sha256(encoded).hexdigest(), len(encoded))
+    except RecursionError:
+        cursor.fail("nested too deeply")
 
 
 class _Parser:

@@ -78,13 +78,15 @@ def product(instruction: Instruction) -> Product:
         return _product(instruction, dims, beta=False)
     config = backend_config(instruction)
     config = config.get("gemm_backend_config", config)
-    written = config.get("dot_dimension_numbers")
-    if written is None:
+    try:
+        written = config["dot_dimension_numbers"]
+        dims = [[int(dim) for dim in written.get(key, ())] for key in _DIMENSIONS]
+        beta = float(config.get("beta", 0)) != 0
+    except (KeyError, AttributeError, TypeError, ValueError):
         raise DseError(
-            f"{instruction.name}: a matrix product without dot_dimension_numbers in its backend_config"
-        )
-    dims = [[int(dim) for dim in written.get(key, ())] for key in _DIMENSIONS]
-    return _product(instruction, dims, beta=float(config.get("beta", 0)) != 0)
+            f"{instruction.name}: a matrix product whose backend_config tells no dot_dimension_numbers"
+        ) from None
+    return _product(instruction, dims, beta=beta)
 
 
 def backend_config(instruction: Instruction) -> dict[str, Any]:

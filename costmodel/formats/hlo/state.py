@@ -17,7 +17,7 @@ from costmodel.formats.hlo.graph import Graph
 from costmodel.formats.hlo.liveness import aliased_outputs
 from costmodel.formats.hlo.module import Instruction, Module
 
-_TILES: Final = re.compile(r"devices=\[([\d,]+)\]")
+_TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
 _TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
 
 
