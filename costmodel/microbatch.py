@@ -105,10 +105,7 @@ def micro_batch(model: ModelShape, design: DesignPoints, system: System, precisi
     work : MicroBatch
         (points,) columns. [s], [J]
     """
-    gemms = transformer_gemms(model, design, precision).present()
-    gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
-    pointwise = transformer_pointwise(model, design, precision).present()
-    table = PricedTable(gemms, gemm_costs, pointwise, pointwise_time(pointwise, system), system)
+    table = priced_table(model, design, system, precision)
     core = {
         "forward": table.work("core", "forward") + fused_work(model, design, system, precision, "forward"),
         "backward": table.work("core", "backward") + fused_work(model, design, system, precision, "backward"),
@@ -122,6 +119,16 @@ def micro_batch(model: ModelShape, design: DesignPoints, system: System, precisi
                 kernels += core[direction]
             work[f"{part}_{direction}"] = dispatched(kernels, system)
     return MicroBatch(**work)
+
+
+def priced_table(
+    model: ModelShape, design: DesignPoints, system: System, precision: Precision
+) -> PricedTable:
+    """Every kernel of a micro-batch but the fused attention, with its price."""
+    gemms = transformer_gemms(model, design, precision).present()
+    gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
+    pointwise = transformer_pointwise(model, design, precision).present()
+    return PricedTable(gemms, gemm_costs, pointwise, pointwise_time(pointwise, system), system)
 
 
 #: Direction -> passes over the kernel tables.

@@ -173,7 +173,7 @@ def test_a_trace_has_every_kernel_and_every_edge(capsys):
 
 
 MISTAKES = {
-    "cost {hlo} --profile deepflow": "--profile deepflow does not price such a file; native does",
+    "cost {hlo} --profile deepflow": "--profile deepflow does not price an HLO module; native does",
     "cost {hlo} --format trace": "a trace needs times; name a machine",
     "cost {hlo} --system a100": "no system of this name ships",
     "cost {cut}": "line 3: '{': never closed",

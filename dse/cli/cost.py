@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from dse.cli import cost_hlo, cost_simai
 from dse.cli.options import Commands, command
 
-#: Rules that a file can be priced by.
-PROFILES = ("native", "deepflow")
+#: Rules that a file can be priced by, the first being the default where the file does not tell.
+PROFILES = ("deepflow", *cost_simai.PROFILES, cost_hlo.PROFILE)
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -19,44 +20,39 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "cost",
         run,
         summary="price a workload file",
-        about="Price a workload file: where the time and the memory go. What a file is shows in its content.",
+        about="Price a workload file: where the time and the memory go. An HLO module is known by its content\n"
+        "and priced by the native model, other files by the rules of a reference model.",
         examples=[
             "dse cost step.hlo --system a100_80g_dgx",
             "dse cost step.hlo.gz --format json | jq .figures",
             "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
             "dse cost lstm.yaml --profile deepflow",
             "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
+            "dse cost workload.txt --profile simai --gpus 1024 --gpu-type H100 --nic-type cx7",
+            "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
         ],
     )
     parser.add_argument(
         "file",
         metavar="FILE",
         type=Path,
-        help="an HLO module as XLA prints it, also packed by gzip (docs/hlo.md), "
-        "or a DeepFlow configuration (docs/deepflow.md)",
+        help="an HLO module, perhaps packed by gzip (docs/hlo.md), a DeepFlow configuration "
+        "(docs/deepflow.md), or an AICB workload (docs/aicb.md)",
     )
     parser.add_argument(
         "--profile",
         choices=PROFILES,
-        help="whose rules price the file (default: native for HLO, deepflow for its configurations)",
-    )
-    parser.add_argument(
-        "--system",
-        metavar="NAME",
-        help="machine that an HLO module runs on: name of a shipped one (`dse systems`), or a YAML file",
-    )
-    parser.add_argument(
-        "--barriers",
-        choices=["barrier", "element"],
-        default="barrier",
-        help="whether arrays that pass a barrier of an HLO module wait for all of them, or for themselves",
+        help=f"whose rules price the file (default: {cost_hlo.PROFILE} for HLO, else {PROFILES[0]})",
     )
     parser.add_argument(
         "--format",
-        choices=["table", "json", "trace"],
+        choices=["table", "json", "csv", "trace"],
         default="table",
-        help="a report to read, one JSON object, or a timeline for Chrome's trace viewer (default: table)",
+        help="a report to read, one JSON object, SimAI's EndToEnd.csv, or a timeline of an HLO module for "
+        "Chrome's trace viewer (default: table)",
     )
+    cost_hlo.add_options(parser)
+    cost_simai.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,47 +60,24 @@ def run(args: argparse.Namespace) -> int:
     from costmodel.errors import DseError
     from costmodel.formats.hlo import is_hlo
 
-    profile, priced = ("native", cost_of_module) if is_hlo(args.file) else ("deepflow", cost_of_configuration)
-    if args.profile not in (None, profile):
-        raise DseError(f"{args.file}: --profile {args.profile} does not price such a file; {profile} does")
-    return priced(args)
-
-
-def cost_of_module(args: argparse.Namespace) -> int:
-    """Price an HLO module."""
-    from dse.export import json_text
-    from dse.hlo_cost import ModuleCost
-
-    cost = ModuleCost.of(args.file, args.barriers, args.system)
-    if args.format == "trace":
-        print(json_text(cost.trace()))
-        return 0
-    record = cost.record()
-    if args.format == "json":
-        print(json_text(record))
-        return 0
-    from dse.hlo_report import hlo_report
-    from dse.text import show
-
-    show(sys.stdout, lambda width: hlo_report(record, width))
-    return 0
-
-
-def cost_of_configuration(args: argparse.Namespace) -> int:
-    """Price a DeepFlow configuration."""
-    from costmodel.errors import DseError
+    if is_hlo(args.file):
+        return cost_hlo.run(args)
+    if args.profile == cost_hlo.PROFILE or args.system or args.format == "trace":
+        raise DseError(f"{args.file}: not an HLO module; --system and trace are for those")
+    if args.profile in cost_simai.PROFILES:
+        return cost_simai.run(args)
+    profile = PROFILES[0]
+    if args.format == "csv":
+        raise DseError(f"{profile}: has no csv; ask for json or table")
     from costmodel.formats.deepflow import load_configuration
     from costmodel.profiles.deepflow import price
 
-    for option, used in (("--system", args.system), ("--format trace", args.format == "trace")):
-        if used:
-            raise DseError(f"{args.file}: {option} is for HLO modules, and this is none")
     report = price(load_configuration(args.file))
     if args.format == "json":
         from dse.deepflow_report import figures
         from dse.export import json_text
 
-        print(json_text({"file": str(args.file), "profile": "deepflow", "figures": figures(report)}))
+        print(json_text({"file": str(args.file), "profile": profile, "figures": figures(report)}))
         return 0
     from dse.deepflow_report import deepflow_report
     from dse.text import show
