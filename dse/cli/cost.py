@@ -8,9 +8,10 @@ from pathlib import Path
 
 from dse.cli import cost_hlo, cost_simai
 from dse.cli.options import Commands, command
+from dse.profiles import NATIVE
 
 #: Rules that a file can be priced by, the first being the default where the file does not tell.
-PROFILES = ("deepflow", *cost_simai.PROFILES, cost_hlo.PROFILE)
+PROFILES = ("deepflow", *cost_simai.PROFILES, NATIVE)
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -20,8 +21,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "cost",
         run,
         summary="price a workload file",
-        about="Price a workload file: where the time and the memory go. An HLO module is known by its content\n"
-        "and priced by the native model, other files by the rules of a reference model.",
+        about="Price a workload file: where the time and the memory go. An HLO module is known by its\n"
+        "content and priced by the native model, other files by the rules of a reference model.",
         examples=[
             "dse cost step.hlo --system a100_80g_dgx",
             "dse cost step.hlo.gz --format json | jq .figures",
@@ -42,7 +43,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--profile",
         choices=PROFILES,
-        help=f"whose rules price the file (default: {cost_hlo.PROFILE} for HLO, else {PROFILES[0]})",
+        help=f"whose rules price the file (default: {NATIVE} for HLO, else {PROFILES[0]})",
     )
     parser.add_argument(
         "--format",
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
     if is_hlo(args.file):
         return cost_hlo.run(args)
-    if args.profile == cost_hlo.PROFILE or args.system or args.format == "trace":
+    if args.profile == NATIVE or args.system or args.format == "trace":
         raise DseError(f"{args.file}: not an HLO module; --system and trace are for those")
     if args.profile in cost_simai.PROFILES:
         return cost_simai.run(args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dse.profiles import NATIVE as PROFILE
+from dse.profiles import NATIVE
 
 FORMATS = ("table", "json", "trace")
 
@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from dse.export import json_text
     from dse.hlo_cost import ModuleCost
 
-    if args.profile not in (None, PROFILE):
-        raise DseError(f"{args.file}: --profile {args.profile} does not price an HLO module; {PROFILE} does")
+    if args.profile not in (None, NATIVE):
+        raise DseError(f"{args.file}: --profile {args.profile} does not price an HLO module; {NATIVE} does")
     if args.format not in FORMATS:
         raise DseError(f"{args.file}: an HLO module has no {args.format}; ask for {', '.join(FORMATS)}")
     cost = ModuleCost.of(args.file, args.barriers, args.system)
