@@ -211,7 +211,9 @@ class Study:
         progress : callable, optional
             Called at the start and after every batch.
         """
-        budget = budget or self.budget
+        budget = self.budget if budget is None else budget
+        if budget < 1:
+            raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
         with Store(self.storage, "write") as store:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}

@@ -109,12 +109,10 @@ def placeholder(run: Run, *, release: Release = "2025-09") -> StepRows:
         Which generator.
     """
     check_release(run, release)
-    shared = run.sequence_parallel > 0
-    size = run.activation_bytes
+    shared, size, idle = run.sequence_parallel > 0, run.activation_bytes, Pass(NOTHING)
     repeated = np.where(run.recompute > 0, 2.0, 1.0)
     dense, experts = parameters(run, release)
     everything = dense + experts
-    idle = Pass(NOTHING)
 
     def embedding(section: str) -> Row:
         forward = Pass(NOTHING, "all_reduce", size, happens=~shared)

@@ -147,9 +147,7 @@ def _priced(
         ratio = efficiency(bandwidths.table[(*where, kind)], bandwidths.column[(*where, kind)], message)
     took = message_time(message, size, bandwidth * ratio, kind, rules)
     sent = ~silent(kind)
-    untold = sent & ~(np.isfinite(took) & (took >= 0))
-    if not strict:
-        untold &= message > 0
+    untold = sent & ~(np.isfinite(took) & (took >= 0)) & (strict | (message > 0))
     took = ticks(took) if strict else np.where(untold, np.nan, np.floor(np.nan_to_num(took)))
     took = np.where(np.isnan(ratio), np.nan, took)
 
