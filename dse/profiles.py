@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from costmodel.model import AnyModel
+    from costmodel.workloads import AnyWorkload
     from dse.evaluate import Pricing
 
 #: What prices when nothing is said.
@@ -15,7 +15,7 @@ NATIVE: Final = "native"
 PROFILES: Final = (NATIVE, "simai")
 
 
-def pricing(profile: str, model: AnyModel) -> Pricing:
+def pricing(profile: str, model: AnyWorkload) -> Pricing:
     """The function that prices designs of a model by a profile.
 
     Raises

@@ -1,4 +1,4 @@
-"""`dse cost`: price a workload file by the rules of a reference model."""
+"""`dse cost`: price a workload file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from dse.cli import cost_simai
+from dse.cli import cost_hlo, cost_simai
 from dse.cli.options import Commands, command
+from dse.profiles import NATIVE
 
-#: Rules that a file can be priced by, the default first.
-PROFILES = ("deepflow", *cost_simai.PROFILES)
+#: Rules that a file can be priced by, the first being the default where the file does not tell.
+PROFILES = ("deepflow", *cost_simai.PROFILES, NATIVE)
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -20,8 +21,12 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "cost",
         run,
         summary="price a workload file",
-        about="Price a workload file by the rules of a reference model: where the time and the memory go.",
+        about="Price a workload file: where the time and the memory go. An HLO module is known by its\n"
+        "content and priced by the native model, other files by the rules of a reference model.",
         examples=[
+            "dse cost step.hlo --system a100_80g_dgx",
+            "dse cost step.hlo.gz --format json | jq .figures",
+            "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
             "dse cost lstm.yaml --profile deepflow",
             "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
             "dse cost workload.txt --profile simai --gpus 1024 --gpu-type H100 --nic-type cx7",
@@ -32,31 +37,39 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="a DeepFlow configuration (docs/deepflow.md), or an AICB workload (docs/aicb.md)",
+        help="an HLO module, perhaps packed by gzip (docs/hlo.md), a DeepFlow configuration "
+        "(docs/deepflow.md), or an AICB workload (docs/aicb.md)",
     )
     parser.add_argument(
         "--profile",
         choices=PROFILES,
-        default=PROFILES[0],
-        help=f"reference model whose rules price the file (default: {PROFILES[0]})",
+        help=f"whose rules price the file (default: {NATIVE} for HLO, else {PROFILES[0]})",
     )
     parser.add_argument(
         "--format",
-        choices=["table", "json", "csv"],
+        choices=["table", "json", "csv", "trace"],
         default="table",
-        help="a report to read, one JSON object, or SimAI's EndToEnd.csv (default: table)",
+        help="a report to read, one JSON object, SimAI's EndToEnd.csv, or a timeline of an HLO module for "
+        "Chrome's trace viewer (default: table)",
     )
+    cost_hlo.add_options(parser)
     cost_simai.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
+    from costmodel.errors import DseError
+    from costmodel.formats.hlo import is_hlo
+
+    if is_hlo(args.file):
+        return cost_hlo.run(args)
+    if args.profile == NATIVE or args.system or args.format == "trace":
+        raise DseError(f"{args.file}: not an HLO module; --system and trace are for those")
     if args.profile in cost_simai.PROFILES:
         return cost_simai.run(args)
+    profile = PROFILES[0]
     if args.format == "csv":
-        from costmodel.errors import DseError
-
-        raise DseError(f"{args.profile}: has no csv; ask for json or table")
+        raise DseError(f"{profile}: has no csv; ask for json or table")
     from costmodel.formats.deepflow import load_configuration
     from costmodel.profiles.deepflow import price
 
@@ -65,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         from dse.deepflow_report import figures
         from dse.export import json_text
 
-        print(json_text({"file": str(args.file), "profile": args.profile, "figures": figures(report)}))
+        print(json_text({"file": str(args.file), "profile": profile, "figures": figures(report)}))
         return 0
     from dse.deepflow_report import deepflow_report
     from dse.text import show
