@@ -362,6 +362,19 @@ def test_domains_of_high_bandwidth_reduce_in_two_steps():
 # What the command says
 
 
+def test_groups_of_a_file_are_kept(layer, chosen, tmp_path, capsys):
+    groups = np.where(np.arange(len(layer)) < 18, 0, 1)
+    path = tmp_path / "setup.txt"
+    setup = replace(GPT_1T, kernel_by_kernel=False)
+    path.write_text(setup_text(setup_message(layer, setup, chosen, groups=groups)))
+    assert main(["cost", str(path), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(group) for group in found["groups"]] == [18, 23]
+    path.write_text(path.read_text().replace("config: 1\n", "config: -1\n"))
+    assert main(["cost", str(path)]) == 1
+    assert "kernels with config -1 are in no group" in capsys.readouterr().err
+
+
 def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path, capsys):
     worse = np.array([NONE if name == "LayerNorm_1" else code for name, code in zip(
         layer.names, least_moving(layer).choices, strict=True)])  # fmt: skip
@@ -404,6 +417,13 @@ WRONG = {
         "output_tensor_size: 4194304.0",
         "output_tensor_size 4,194,304 contradicts its dimensions; expected 419,430,400",
     ),
+    "no such sharding": (
+        "sharding: K_SHARDING",
+        "sharding: 9",
+        "sharding 9; the kernel has no such dimension",
+    ),
+    "a second tier of memory": ("dram_bw: 2039.0", "dram_bw: 2039.0 second_dram_bw: 100", "not priced yet"),
+    "a number out of range": ("fwd_bwd: FWD", "fwd_bwd: 9223372036854775807", "Value out of range"),
     "a wrong network": ("x: 128", "x: 64", "system.r_r: 64 x 32 is not num_chip, 4096"),
     "unknown roles": (
         'par_x: "PP"',

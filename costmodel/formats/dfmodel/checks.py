@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import prod
+from math import inf, prod
 from typing import Final
 
 from costmodel.errors import suggestion
 from costmodel.formats.dfmodel.files import Message
+from costmodel.profiles.dfmodel.graph import SHARDINGS, K
 from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES
 
 #: Sizes of tensors are float32. [-]
@@ -52,10 +53,16 @@ def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
 
 def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
     for name in _MACHINE:
-        if getattr(system.accelerator, name) <= 0:
+        if not 0 < getattr(system.accelerator, name) < inf:
             yield f"system.accelerator.{name}: {getattr(system.accelerator, name):g}; expected more than 0"
-    if system.memory.dram_bw <= 0:
+    if not 0 < system.memory.dram_bw < inf:
         yield f"system.memory.dram_bw: {system.memory.dram_bw:g}; expected more than 0"
+    for where, value in (
+        ("accelerator.pmu", system.accelerator.pmu),
+        ("memory.second_dram_bw", system.memory.second_dram_bw),
+    ):
+        if value:
+            yield f"system.{where}: {value:g}; not priced yet, leave it out"
     topology = system.WhichOneof("topology_variant")
     if topology is None:
         yield f"system: no topology; expected one of {', '.join(TOPOLOGIES)}"
@@ -69,7 +76,7 @@ def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
         shape = " x ".join(map(str, sizes))
         yield f"system.{topology}: {shape} is not num_chip, {system.num_chip}; give all sizes"
     for axis in axes:
-        if getattr(network, f"link_bw_{axis}") <= 0:
+        if not 0 < getattr(network, f"link_bw_{axis}") < inf:
             yield f"system.{topology}.link_bw_{axis}: expected more than 0"
     roles = tuple(getattr(network, f"par_{axis}") for axis in axes)
     if roles not in ROLES[len(axes)]:
@@ -101,19 +108,26 @@ def _kernel_mistakes(message: Message, word: int) -> Iterator[str]:
         part = getattr(kernel, kind)
         if (kernel.type == 1) != kind.startswith("gemm"):
             yield f"{where}: type and {kind} contradict each other; a gemm is SYSTOLIC, the others SIMD"
-        if part.sharding == 3 and not kind.startswith("gemm"):
-            yield f"{where}: K_SHARDING; an elementwise kernel has no K"
+        if part.sharding not in _shardings(kind):
+            yield f"{where}: sharding {part.sharding}; the kernel has no such dimension"
+        if part.communication_type_2 or part.communication_size_2:
+            yield f"{where}: a second collective of a kernel is not priced yet; leave out communication_..._2"
         dims = [part.outer, part.M, part.N, *([part.K] if kind.startswith("gemm") else [])]
-        if min(dims) < 1 or not part.tiling:
+        if min(dims) < 1 or part.tiling not in SHARDINGS:
             yield f"{where}: dimensions {' x '.join(map(str, dims))} and a tiling; expected 1 or more"
             continue
         stated = [("output_tensor_size", part.outer * part.M * part.N * word)]
         if kind == "gemm_input1_weight":
             stated.append(("weight_tensor_size", part.outer * part.M * part.K * word))
         for field, expected in stated:
-            if abs(getattr(part, field) - expected) > _ROUNDING * expected:
+            if not abs(getattr(part, field) - expected) <= _ROUNDING * expected:
                 found = getattr(part, field)
                 yield f"{where}: {field} {found:,.0f} contradicts its dimensions; expected {expected:,.0f}"
+
+
+def _shardings(kind: str) -> set[int]:
+    """Codes of the shardings that a kind of kernel may have; 0 where it is open."""
+    return {0, *SHARDINGS} - (set() if kind.startswith("gemm") else {K})
 
 
 def _connection_mistakes(message: Message) -> Iterator[str]:
@@ -131,7 +145,7 @@ def _connection_mistakes(message: Message) -> Iterator[str]:
         kind = None if start is None else start.WhichOneof("variant")
         if start is not None and kind is not None and edge.tensor_size:
             expected = getattr(start, kind).output_tensor_size
-            if abs(edge.tensor_size - expected) > _ROUNDING * expected:
+            if not abs(edge.tensor_size - expected) <= _ROUNDING * expected:
                 yield (
                     f"{where}: tensor_size {edge.tensor_size:,.0f} contradicts what {start.name!r} produces; "
                     f"expected {expected:,.0f}"

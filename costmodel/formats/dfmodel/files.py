@@ -84,6 +84,8 @@ def _from_text(text: str, where: str) -> Message:
         return text_format.Parse(text, empty_setup(root))
     except text_format.ParseError as error:
         raise DseError(f"{where}: {_explained(str(error))}") from error
+    except ValueError as error:  # a number outside its type, which the parser does not place
+        raise DseError(f"{where}: {error}; expected a code of the format") from error
 
 
 def _explained(error: str) -> str:

@@ -120,9 +120,10 @@ def priced(message: Message, where: str) -> Priced:
 
 def _groups(message: Message, where: str) -> IntArray | None:
     """Fused group of each kernel, numbered without gaps."""
-    if run_block(message).execution_style != DATAFLOW:
-        return None
-    groups = np.array([kernel.config for kernel in message.dataflow_graph.kernels])
+    run, kernels = run_block(message), message.dataflow_graph.kernels
+    if run.execution_style != DATAFLOW or run.num_config in (0, len(kernels)):
+        return None  # so many groups, or no number of them: the reference runs each kernel alone
+    groups = np.array([kernel.config for kernel in kernels])
     if groups.min() < 0:
         raise DseError(f"{where}: kernels with config -1 are in no group; give each the number of its group")
     return np.unique(groups, return_inverse=True)[1]

@@ -81,6 +81,8 @@ def setup_message(
         _state_size(own, moved[place] != NOTHING, own.output_tensor_size, place + 1 in marks.kernels)
     _fill_connections(message.dataflow_graph.connections, graph, part, sharding, marks)
     _fill_setup(message, setup, generation)
+    if groups is not None:
+        run_block(message).num_config = int(member.max()) + 1
     if solver is not None:
         message.gurobi.thread, message.gurobi.gap, message.gurobi.time = solver
     return message
