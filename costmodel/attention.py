@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray
 from costmodel.design import DesignPoints
 from costmodel.model import ModelShape
 from costmodel.precision import Precision
@@ -37,6 +37,7 @@ class FusedAttentionCost:
     """Price of one layer's attention core; every array has shape (points,)."""
 
     time: FloatArray  #: [s]
+    memory_bound: BoolArray  #: whether a memory level takes longer than matrix units and vector lanes
     flops: FloatArray  #: matrix work done, causal half [FLOP]
     traffic: tuple[FloatArray, ...]  #: per memory level, nearest first [B]
 
@@ -93,5 +94,7 @@ def fused_attention(
         moved / (level.bandwidth * level.efficiency)
         for moved, level in zip(traffic[1:], system.memory[1:], strict=True)
     ]
-    time = np.maximum.reduce([arithmetic * idle, *np.broadcast_arrays(*transfer, arithmetic)[:-1]])
-    return FusedAttentionCost(time + fused * chip.kernel_launch, flops, traffic)
+    busy = arithmetic * idle
+    moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])
+    time = np.maximum(busy, moving) + fused * chip.kernel_launch
+    return FusedAttentionCost(time, moving > busy, flops, traffic)

@@ -17,7 +17,7 @@ UNIT_SUFFIX = {
     "J": "_j",
     "W": "_w",
     "$": "_usd",
-    "FLOP": "_flop",
+    "FLOP": "",
     "1/s": "",
     "-": "",
 }
@@ -28,7 +28,9 @@ class Breakdown(Columns):
     """One optimizer step of each design; every column has shape (points,).
 
     The times up to `host_time` add up to `step_time`, the bytes up to `reserved_memory` to
-    `peak_memory`, and the energies up to `idle_energy` to `energy_per_step`.
+    `peak_memory`, and the energies up to `idle_energy` to `energy_per_step`. Of the forward, backward and
+    recompute times, `memory_bound_time` is spent in kernels that wait for a memory level, and
+    `launch_bound_time` waiting for the host to launch kernels; the rest is arithmetic.
     """
 
     step_time: FloatArray = column("s")
@@ -56,6 +58,8 @@ class Breakdown(Columns):
     link_energy: FloatArray = column("J")
     idle_energy: FloatArray = column("J")
 
+    memory_bound_time: FloatArray = column("s")
+    launch_bound_time: FloatArray = column("s")
     tokens_per_second: FloatArray = column("1/s")
     model_flops: FloatArray = column("FLOP")
     mfu: FloatArray = column("-")
@@ -94,6 +98,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "energy_per_step": ("compute_energy", "memory_energy", "link_energy", "idle_energy"),
 }
+
+#: Times that are parts of forward, backward and recompute time together.
+BOUNDS = ("memory_bound_time", "launch_bound_time")
 
 
 def tabled(name: str) -> str:

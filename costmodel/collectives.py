@@ -140,3 +140,25 @@ def send_recv(
         sent_per_tier = [np.where(crosses, 0.0, sent) for sent in sent_per_tier]
         sent_per_tier.append(np.where(crosses, message_bytes, 0.0))
     return CollectiveCost(cost, tuple(sent_per_tier))
+
+
+def all_to_all(
+    message_bytes: FloatArray, group_size: FloatArray, *, stride: FloatArray, network: Sequence[LinkTier]
+) -> CollectiveCost:
+    """Time and traffic of an exchange in which every rank sends an equal share of its message to every other.
+
+    Parameters and returns as for `collective`; the message is what one rank holds. Shares for ranks that only
+    an outer tier reaches go over that tier alone, so that the slowest tier sets the time.
+    """
+    latency: FloatArray = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    transfer, launch = latency, latency
+    sent_per_tier = []
+    islands = islands_per_tier(group_size, stride, network)
+    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+        peers = group_size / outer - group_size / inner
+        tier_bytes = message_bytes * peers / group_size
+        latency = latency + peers * tier.latency
+        transfer = np.maximum(transfer, tier_bytes / (tier.bandwidth * tier.efficiency))
+        launch = np.maximum(launch, np.where(peers > 0, tier.launch, 0.0))
+        sent_per_tier.append(tier_bytes)
+    return CollectiveCost(launch + latency + transfer, tuple(sent_per_tier))

@@ -70,12 +70,14 @@ def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:
     Raises
     ------
     ValueError
-        If a value has more than one axis, is not finite, or lengths differ.
+        If a value has more than one axis, is empty or not finite, or lengths differ.
     """
     arrays = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in values.items()}
     for name, array in arrays.items():
         if array.ndim != 1:
             raise ValueError(f"{name}: expected a scalar or one axis, got shape {array.shape}")
+        if array.size == 0:
+            raise ValueError(f"{name}: expected at least one value")
         if not np.isfinite(array).all():
             raise ValueError(f"{name}: expected finite numbers")
     lengths = {name: array.size for name, array in arrays.items() if array.size != 1}

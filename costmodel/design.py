@@ -35,7 +35,8 @@ class Layout(Columns):
         Raises
         ------
         DseError
-            For an unknown column or word, lengths that differ, or a count that is not positive.
+            For an unknown column or word, lengths that differ or are 0, a code or switch that is none, or
+            a count that is not whole and positive.
         """
         units = column_units(cls)
         for name in values:
@@ -47,9 +48,13 @@ class Layout(Columns):
         except ValueError as error:
             raise DseError(f"design: {error}") from error
         for name, array in columns.items():
-            lowest = 0 if name in SWITCHES or name in CHOICES else 1
-            if (array < lowest).any():
-                raise DseError(f"design: {name}: expected at least {lowest}, got {array.min():g}")
+            lowest, highest = allowed_range(name)
+            wrong = array[(array < lowest) | (array > highest) | (array != np.floor(array))]
+            if wrong.size:
+                upper = "" if highest == np.inf else f" to {highest:g}"
+                raise DseError(
+                    f"design: {name}: expected a whole number from {lowest:g}{upper}, got {wrong[0]:g}"
+                )
         return cls(**{name: columns[name] for name in units})
 
 
@@ -124,6 +129,13 @@ class LstmDesign(Layout):
 
 #: Columns that are off (0) or on (1).
 SWITCHES = ("sequence_parallel", "distributed_optimizer", "overlap_grad_reduce")
+
+
+def allowed_range(name: str) -> tuple[float, float]:
+    """Least and greatest value of a column: a code, a switch, or a count. [-]"""
+    if name in CHOICES:
+        return 0.0, len(CHOICES[name]) - 1.0
+    return (0.0, 1.0) if name in SWITCHES else (1.0, np.inf)
 
 
 def encoded(name: str, value: Any) -> FloatArray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, per_kernel
+from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from costmodel.roofline import slowest_level
 from costmodel.system import System
 from costmodel.workload.kernels import Gemms
@@ -34,6 +34,7 @@ class GemmCost:
     """Price of each matrix product; every array has shape (points, kernels)."""
 
     time: FloatArray  #: [s]
+    memory_bound: BoolArray  #: whether some memory level takes longer than the arithmetic
     flops: FloatArray  #: useful work, 2 m n k per product [FLOP]
     traffic: tuple[FloatArray, ...]  #: bytes read and written at each memory level, nearest first [B]
 
@@ -180,8 +181,10 @@ def gemm_cost(gemms: Gemms, system: System, *, element_bytes: float) -> GemmCost
         slowest_level([feed], levels[:1], repeats=gemms.batch),
     )
     time, filling = fastest_tiling(gemms, system, floor, element_bytes=element_bytes)
+    transfer = np.maximum(slowest_level([filling], levels[1:2], repeats=gemms.batch), floor)
     return GemmCost(
         time=np.where(gemms.count > 0, time + per_kernel(system.chip.kernel_launch), 0.0),
+        memory_bound=transfer >= time,
         flops=2 * gemms.batch * gemms.m * gemms.n * gemms.k,
         traffic=tuple(gemms.batch * moved for moved in (feed, filling, *beyond))[: len(levels)],
     )

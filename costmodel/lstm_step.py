@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.breakdown import Breakdown
+from costmodel.breakdown import BOUNDS, Breakdown
 from costmodel.collectives import collective
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.design import LstmDesign
@@ -60,7 +60,7 @@ def priced_chunk(model: LstmShape, system: System, design: LstmDesign, *, precis
     """Price a chunk of designs."""
     gemms, pointwise = lstm_gemms(model, design, precision), lstm_pointwise(model, design, precision)
     costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
-    table = PricedTable(gemms, costs, pointwise, pointwise_time(pointwise, system), system)
+    table = PricedTable(gemms, costs, pointwise, *pointwise_time(pointwise, system), system)
     times_run = {"cell": model.num_layers * model.seq_len, "layer": model.num_layers}
     passes = {"forward": Work(), "backward": Work()}
     for part in PARTS:
@@ -78,6 +78,7 @@ def priced_chunk(model: LstmShape, system: System, design: LstmDesign, *, precis
         "dp_communication_time": reduced.time,
         "optimizer_time": update.time,
         "host_time": host_time(system, ranks, steps * both.time),
+        **{name: steps * getattr(both, name) for name in BOUNDS},
         **memories(model, system, design, precision),
         "compute_energy": ranks * (steps * both.compute_energy + update.compute_energy),
         "memory_energy": ranks * (steps * both.memory_energy + update.memory_energy),

@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.columns import BoolArray, Columns, FloatArray, column
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_NONE, DesignPoints
 from costmodel.model import ModelShape
-from costmodel.pipeline import layers_in_flight, stage_layers
+from costmodel.pipeline import last_layers_in_flight, layers_in_flight, stage_layers
 from costmodel.precision import Precision
 from costmodel.system import System
 
@@ -110,6 +110,41 @@ def outer_activation_bytes(
     return embedding, head
 
 
+def stage_parameters(model: ModelShape, design: DesignPoints) -> tuple[FloatArray, FloatArray]:
+    """Parameters of a rank of the first and of the last stage; the same where there is one stage. [-]
+
+    The embedding is on the first stage, the last norm and the head on the last. A tied head is the word
+    table once more, unless both are on one stage.
+    """
+    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
+    single = design.pp == 1
+    per_layer = layer_parameters(model, design.tp)
+    embedding = model.embedding_parameters / design.tp
+    output = model.vocab_size * model.hidden_size / design.tp
+    head = np.where(single & model.tied_embeddings, 0.0, output) + model.norm_parameters
+    first = np.maximum(outer, inner) * per_layer + embedding + np.where(single, head, 0.0)
+    return first, np.where(single, first, outer * per_layer + head)
+
+
+def stage_activations(
+    model: ModelShape, design: DesignPoints, precision: Precision
+) -> tuple[FloatArray, FloatArray]:
+    """Activations that a rank of the first and of the last stage keeps at its fullest moment. [B]
+
+    The first stage has most micro-batches in flight; an inner second stage, when fuller in layers, has
+    one fewer, so layers are counted by the fuller of the two.
+    """
+    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
+    single, steps = design.pp == 1, design.gradient_accumulation_steps
+    schedule = {"pp": design.pp, "vpp": design.vpp, "gradient_accumulation_steps": steps}
+    kept = layer_activation_bytes(model, design, precision)
+    embedding, head = outer_activation_bytes(model, design, precision)
+    first = layers_in_flight(np.maximum(outer, inner), **schedule) * kept
+    first = first + np.minimum(design.pp, steps) * embedding + np.where(single, head, 0.0)
+    last = last_layers_in_flight(outer, **schedule) * kept + head
+    return first, np.where(single, first, last)
+
+
 def stage_memories(
     model: ModelShape, design: DesignPoints, precision: Precision
 ) -> tuple[StageMemory, StageMemory]:
@@ -124,35 +159,13 @@ def stage_memories(
     -------
     first, last : StageMemory
         (points,) columns; the same where there is one stage. [B]
-
-    Notes
-    -----
-    The first stage has most micro-batches in flight, and an inner second stage, when fuller in layers,
-    has one fewer; layers are counted by the fuller of the two. The last has one micro-batch and the head.
     """
-    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
-    single = design.pp == 1
-    per_layer = layer_parameters(model, design.tp)
-    embedding = model.embedding_parameters / design.tp
-    output = model.vocab_size * model.hidden_size / design.tp
-    own_output = np.where(single & model.tied_embeddings, 0.0, output) + model.norm_parameters
-    first_parameters = np.maximum(outer, inner) * per_layer + embedding + np.where(single, own_output, 0.0)
-    last_parameters = outer * per_layer + own_output + np.where(single, embedding, 0.0)
-
-    schedule = {"pp": design.pp, "vpp": design.vpp}
-    steps = design.gradient_accumulation_steps
-    kept = layer_activation_bytes(model, design, precision)
-    of_embedding, of_head = outer_activation_bytes(model, design, precision)
-    in_flight = layers_in_flight(np.maximum(outer, inner), gradient_accumulation_steps=steps, **schedule)
-    first_activations = in_flight * kept + np.minimum(design.pp, steps) * of_embedding
-    last_in_flight = outer * np.where(design.vpp > 1, np.minimum(steps, 1 + (design.pp - 1) / design.pp), 1.0)
-    last_activations = last_in_flight * kept + of_head
-    logits = 2 * precision.element_bytes * design.micro_batch_size * model.seq_len
-    loss = logits * np.ceil(model.vocab_size / design.tp)  # 16-bit logits, and their gradient
+    owners = np.where(design.distributed_optimizer > 0, design.dp, 1.0)
+    logits = design.micro_batch_size * model.seq_len * np.ceil(model.vocab_size / design.tp)
+    loss = 2 * precision.element_bytes * logits  # 16-bit logits, and their gradient
     buffers = working_buffers(model, design, precision)
 
-    def stage(parameters: FloatArray, activations: FloatArray, has_head: BoolArray) -> StageMemory:
-        owners = np.where(design.distributed_optimizer > 0, design.dp, 1.0)
+    def stage(parameters: FloatArray, activations: FloatArray, has_head: BoolArray | bool) -> StageMemory:
         return StageMemory(
             weights=parameters * precision.element_bytes,
             gradients=parameters * precision.gradient_bytes,
@@ -161,14 +174,11 @@ def stage_memories(
             buffers=buffers + np.where(has_head, loss, 0.0),
         )
 
-    first_activations = first_activations + np.where(single, of_head, 0.0)
+    first_parameters, last_parameters = stage_parameters(model, design)
+    first_activations, last_activations = stage_activations(model, design, precision)
     return (
-        stage(first_parameters, first_activations, single),
-        stage(
-            np.where(single, first_parameters, last_parameters),
-            np.where(single, first_activations, last_activations),
-            np.ones_like(single),
-        ),
+        stage(first_parameters, first_activations, design.pp == 1),
+        stage(last_parameters, last_activations, True),
     )
 
 
@@ -176,8 +186,9 @@ def working_buffers(model: ModelShape, design: DesignPoints, precision: Precisio
     """Bytes that one layer needs while it runs, beyond what is kept.
 
     The layer being recomputed holds what it would keep without recomputation; gradients of the widest
-    activation live beside it; sequence parallelism gathers the whole input of a product, and a
-    pipeline receives and sends an activation each way.
+    activation live beside it; sequence parallelism gathers the whole input of a product. A pipeline
+    sends and receives the rank's share of an activation each way, and gathers what it receives unless
+    sequence parallelism wants shares.
     """
     w, tokens = precision.element_bytes, design.micro_batch_size * model.seq_len
     no_recompute = np.zeros_like(design.recompute)
@@ -194,7 +205,8 @@ def working_buffers(model: ModelShape, design: DesignPoints, precision: Precisio
     wide = w * tokens * (2 if model.gated_mlp else 1) * model.ffn_hidden_size / design.tp
     whole = w * tokens * model.hidden_size
     gathered = np.where(design.sequence_parallel > 0, whole, 0.0)
-    messages = np.where(design.pp > 1, 4 * whole, 0.0)
+    received = np.where((design.sequence_parallel > 0) | (design.tp == 1), 0.0, whole)
+    messages = np.where(design.pp > 1, 2 * (2 * whole / design.tp + received), 0.0)
     return recomputed + 2 * wide + gathered + messages
 
 

@@ -42,6 +42,8 @@ class Work(Columns):
     memory_energy: FloatArray = column("J", 0)
     link_energy: FloatArray = column("J", 0)
     launches: FloatArray = column("-", 0)
+    memory_bound_time: FloatArray = column("s", 0)  #: of it in kernels that wait for a memory level
+    launch_bound_time: FloatArray = column("s", 0)  #: of it waiting for the host to launch kernels
 
     def __add__(self, other: Work) -> Work:
         mine, others = self.columns(), other.columns()
@@ -105,10 +107,7 @@ def micro_batch(model: ModelShape, design: DesignPoints, system: System, precisi
     work : MicroBatch
         (points,) columns. [s], [J]
     """
-    gemms = transformer_gemms(model, design, precision).present()
-    gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
-    pointwise = transformer_pointwise(model, design, precision).present()
-    table = PricedTable(gemms, gemm_costs, pointwise, pointwise_time(pointwise, system), system)
+    table = priced_table(model, design, system, precision)
     core = {
         "forward": table.work("core", "forward") + fused_work(model, design, system, precision, "forward"),
         "backward": table.work("core", "backward") + fused_work(model, design, system, precision, "backward"),
@@ -124,6 +123,16 @@ def micro_batch(model: ModelShape, design: DesignPoints, system: System, precisi
     return MicroBatch(**work)
 
 
+def priced_table(
+    model: ModelShape, design: DesignPoints, system: System, precision: Precision
+) -> PricedTable:
+    """Every kernel of a micro-batch but the fused attention, with its price."""
+    gemms = transformer_gemms(model, design, precision).present()
+    gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
+    pointwise = transformer_pointwise(model, design, precision).present()
+    return PricedTable(gemms, gemm_costs, pointwise, *pointwise_time(pointwise, system), system)
+
+
 #: Direction -> passes over the kernel tables.
 DIRECTIONS = {"forward": ("forward",), "backward": ("activation_gradient", "weight_gradient")}
 
@@ -134,7 +143,8 @@ def dispatched(work: Work, system: System) -> Work:
     Kernels are launched ahead, so that only their sum counts, not the shortest one.
     """
     waiting = np.maximum(work.launches * system.host.dispatch - work.total_time, 0.0)
-    return replace(work, time=work.time + waiting).map(lambda values: np.broadcast_to(values, waiting.shape))
+    slowed = replace(work, time=work.time + waiting, launch_bound_time=work.launch_bound_time + waiting)
+    return slowed.map(lambda values: np.broadcast_to(values, waiting.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +155,7 @@ class PricedTable:
     gemm_costs: GemmCost
     pointwise: Pointwise
     pointwise_times: FloatArray
+    pointwise_memory_bound: BoolArray
     system: System
 
     def work(self, part: str, direction: str) -> Work:
@@ -158,8 +169,11 @@ class PricedTable:
         )
         moved = [total(count * traffic[:, dense]) for traffic in self.gemm_costs.traffic]
         moved[-1] = moved[-1] + total((kernels.count * kernels.bytes_moved)[:, thin])
+        products, others = count * self.gemm_costs.time[:, dense], self.pointwise_times[:, thin]
+        waiting = total(np.where(self.gemm_costs.memory_bound[:, dense], products, 0.0))
         return Work(
-            time=total(count * self.gemm_costs.time[:, dense]) + total(self.pointwise_times[:, thin]),
+            time=total(products) + total(others),
+            memory_bound_time=waiting + total(np.where(self.pointwise_memory_bound[:, thin], others, 0.0)),
             compute_energy=flops * chip.energy_per_flop,
             memory_energy=traffic_energy(moved, self.system),
             launches=total(count) + total(kernels.count[:, thin]),
@@ -186,6 +200,7 @@ def fused_work(
     cost = fused_attention(model, design, system, precision, of_pass=of_pass)
     return Work(
         time=cost.time,
+        memory_bound_time=np.where(cost.memory_bound, cost.time, 0.0),
         compute_energy=cost.flops * system.chip.energy_per_flop,
         memory_energy=traffic_energy(cost.traffic, system),
         launches=np.where(design.attention > 0, 1.0, 0.0),

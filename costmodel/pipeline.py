@@ -92,3 +92,15 @@ def layers_in_flight(
     """
     interleaving = np.where(vpp > 1, 1 + (pp - 1) / (pp * vpp), 1.0)
     return layers * np.minimum(pp * interleaving, gradient_accumulation_steps)
+
+
+def last_layers_in_flight(
+    layers: FloatArray, *, pp: FloatArray, vpp: FloatArray, gradient_accumulation_steps: FloatArray
+) -> FloatArray:
+    """Layers whose activations the last stage holds at once, counted per micro-batch. [-]
+
+    It runs (v - 1) p chunks forward before its last chunk turns the first micro-batch round, and then one
+    chunk more: a single micro-batch in plain 1F1B. Parameters as for `layers_in_flight`.
+    """
+    chunks = np.minimum((vpp - 1) * pp + 1, gradient_accumulation_steps * vpp)
+    return layers / vpp * chunks

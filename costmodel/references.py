@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 REFERENCES: Mapping[str, str] = {
+    "AICB": (
+        "Alibaba Cloud, AICB: AI communication benchmark, workload generator for SimAI, 2024-2025, "
+        "github.com/aliyun/aicb, commits d9b4f5c to 23eec3c"
+    ),
     "Dao2022": (
         "T. Dao et al., FlashAttention: fast and memory-efficient exact attention with IO-awareness, "
         "NeurIPS 2022, arXiv:2205.14135; T. Dao, FlashAttention-2, arXiv:2307.08691"
@@ -32,6 +36,11 @@ REFERENCES: Mapping[str, str] = {
     "Shoeybi2019": (
         "M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using "
         "model parallelism, arXiv:1909.08053"
+    ),
+    "SimAI": (
+        "X. Wang et al., SimAI: unifying architecture design and performance tuning for large-scale large "
+        "language model training with scalability and precision, NSDI 2025; the analytical simulator, "
+        "github.com/aliyun/SimAI, commits bf0a9a77, 4e66932a and 13696181"
     ),
     "Thakur2005": (
         "R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodel.columns import FloatArray, per_kernel
+from costmodel.columns import BoolArray, FloatArray, per_kernel
 from costmodel.system import MemoryLevel, System
 from costmodel.workload.kernels import Pointwise
 
@@ -36,8 +36,8 @@ def slowest_level(
     return time
 
 
-def pointwise_time(kernels: Pointwise, system: System) -> FloatArray:
-    """Time of kernels that read and write the farthest level once. [s]
+def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, BoolArray]:
+    """Time of kernels that read and write the farthest level once.
 
     Parameters
     ----------
@@ -50,8 +50,10 @@ def pointwise_time(kernels: Pointwise, system: System) -> FloatArray:
     -------
     time : (points, kernels) array
         The slower of the vector lanes and the memory, plus the launch; 0 for an absent kernel. [s]
+    memory_bound : (points, kernels) array
+        Whether the memory is the slower. [-]
     """
-    arithmetic = kernels.flops / per_kernel(system.chip.vector_flop_rate)
+    arithmetic = kernels.count * (kernels.flops / per_kernel(system.chip.vector_flop_rate))
     transfer = slowest_level([kernels.bytes_moved], [system.dram], repeats=kernels.count)
-    busy = np.maximum(kernels.count * arithmetic, transfer)
-    return busy + kernels.count * per_kernel(system.chip.kernel_launch)
+    busy = np.maximum(arithmetic, transfer)
+    return busy + kernels.count * per_kernel(system.chip.kernel_launch), transfer >= arithmetic

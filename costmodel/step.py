@@ -70,6 +70,8 @@ def priced_chunk(
         "bubble_time": schedule.bubble_time,
         "dp_communication_time": update.dp_communication_time,
         "optimizer_time": update.optimizer_time,
+        "memory_bound_time": schedule.memory_bound_time,
+        "launch_bound_time": schedule.launch_bound_time,
         "host_time": host_time(system, design.world_size, computing),
         "weights_memory": stage.weights,
         "gradients_memory": stage.gradients,
@@ -97,6 +99,8 @@ class Schedule(Columns):
     forward_time: FloatArray = column("s")
     backward_time: FloatArray = column("s")
     recompute_time: FloatArray = column("s")
+    memory_bound_time: FloatArray = column("s")
+    launch_bound_time: FloatArray = column("s")
     tp_communication_time: FloatArray = column("s")
     pp_communication_time: FloatArray = column("s")
     bubble_time: FloatArray = column("s")
@@ -123,18 +127,23 @@ def schedule_step(
     hops = messages * hop.time
     steps = design.gradient_accumulation_steps
 
-    def of_stage(of_layer: FloatArray, of_embedding: FloatArray, of_head: FloatArray) -> FloatArray:
-        return steps * (layers * of_layer + has_embedding * of_embedding + has_head * of_head)
+    def of_stage(of_layer: Work, of_embedding: Work, of_head: Work) -> Work:
+        on_stage = of_layer.times(layers) + of_embedding.times(has_embedding) + of_head.times(has_head)
+        return on_stage.times(steps)
 
+    forward = of_stage(work.layer_forward, work.embedding_forward, work.head_forward)
+    backward = of_stage(work.layer_backward, work.embedding_backward, work.head_backward)
+    again = repeated.times(steps * layers)
+    stage = forward + backward + again
     everywhere = layer.times(model.num_layers) + embedding + head
     runs = steps * design.dp * design.tp
     return Schedule(
-        forward_time=of_stage(work.layer_forward.time, work.embedding_forward.time, work.head_forward.time),
-        backward_time=of_stage(
-            work.layer_backward.time, work.embedding_backward.time, work.head_backward.time
-        ),
-        recompute_time=steps * layers * repeated.time,
-        tp_communication_time=of_stage(layer.tp_time, embedding.tp_time, head.tp_time),
+        forward_time=forward.time,
+        backward_time=backward.time,
+        recompute_time=again.time,
+        memory_bound_time=stage.memory_bound_time,
+        launch_bound_time=stage.launch_bound_time,
+        tp_communication_time=stage.tp_time,
         pp_communication_time=steps * hops,
         bubble_time=bubble_time(
             stage_time + hops,

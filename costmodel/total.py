@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from costmodel.breakdown import PARTS, Breakdown
+from costmodel.breakdown import BOUNDS, PARTS, Breakdown
 from costmodel.columns import Columns, FloatArray, concatenated
 from costmodel.price import chip_power, chip_price
 from costmodel.system import System
@@ -51,7 +51,7 @@ def added_up(
     Parameters
     ----------
     parts : mapping of (points,) arrays
-        Columns that `PARTS` names, but for `idle_energy`; those left out are 0. [s], [B], [J]
+        Columns that `PARTS` and `BOUNDS` name, but for `idle_energy`; those left out are 0. [s], [B], [J]
     system : System
         Machine.
     world_size : (points,) array
@@ -60,7 +60,7 @@ def added_up(
         Of a step. [-], [FLOP]
     """
     zero = np.zeros_like(world_size)
-    columns = {name: parts.get(name, zero) for names in PARTS.values() for name in names}
+    columns = {name: parts.get(name, zero) for names in (*PARTS.values(), BOUNDS) for name in names}
 
     def sum_of(total: str) -> FloatArray:
         first, *others = (columns[name] for name in PARTS[total])

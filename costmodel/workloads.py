@@ -1,4 +1,4 @@
-"""The kinds of models there are: how each is laid out, and what prices it."""
+"""The kinds of models and programs there are: how each is laid out, and what prices it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from costmodel.columns import column_units
 from costmodel.design import DesignPoints, Layout, LstmDesign
 from costmodel.lstm_step import lstm_step
 from costmodel.model import AnyModel, LstmShape, ModelShape
+from costmodel.program_step import program_step
 from costmodel.step import step
+from costmodel.workload.program import Program
+
+#: What a space explores: a model, or a program whose layout is fixed.
+AnyWorkload = AnyModel | Program
 
 _BATCH = ("dp", "micro_batch_size", "gradient_accumulation_steps")
 
@@ -30,7 +35,7 @@ class Workload:
 
 
 #: Class of the model -> its kind.
-WORKLOADS: Mapping[type[AnyModel], Workload] = {
+WORKLOADS: Mapping[type[AnyWorkload], Workload] = {
     ModelShape: Workload(
         layout=DesignPoints,
         totals={"world_size": ("tp", "pp", "dp"), "global_batch_size": _BATCH},
@@ -41,9 +46,10 @@ WORKLOADS: Mapping[type[AnyModel], Workload] = {
         totals={"world_size": ("hidden_dim1", "hidden_dim2", "dp"), "global_batch_size": _BATCH},
         step=lstm_step,
     ),
+    Program: Workload(layout=Layout, totals={}, step=program_step),
 }
 
 
-def workload_of(model: AnyModel) -> Workload:
+def workload_of(model: AnyWorkload) -> Workload:
     """The kind of a model."""
     return WORKLOADS[type(model)]

@@ -16,11 +16,11 @@ from dse.text import Record, bar, percent
 #: Length of the bar of the largest part. [characters]
 BAR = 12
 
-#: What a part of a step is called in a sentence; forward and backward pass together are the arithmetic.
+#: What a part of a step is called in a sentence. Kernels are divided by what they wait for instead.
+KERNELS = ("forward_time", "backward_time", "recompute_time")
+BOUND_PHRASES = {"memory_bound_time": "memory traffic", "launch_bound_time": "kernel launches"}
 PHRASES = {
-    "forward_time": "arithmetic",
-    "backward_time": "arithmetic",
-    "recompute_time": "recomputation",
+    **dict.fromkeys(KERNELS, "arithmetic"),
     "tp_communication_time": "tensor-parallel communication",
     "pp_communication_time": "pipeline communication",
     "bubble_time": "the pipeline bubble",
@@ -105,17 +105,27 @@ def bars(title: str, parts: Sequence[Part], unit: str, whole: float | None = Non
 
 def sentence(space: Space, record: Record) -> str:
     """What binds a design, in words."""
-    shares: dict[str, float] = {}
-    for part in parts_of(record, "step_time"):
-        phrase = PHRASES[part.name]
-        shares[phrase] = shares.get(phrase, 0.0) + part.share
-    first, *others = sorted(shares.items(), key=lambda item: -item[1])
+    first, *others = sorted(binding_shares(record).items(), key=lambda item: -item[1])
     text = f"Bound by {first[0]}, {percent(first[1])} of the step"
     if others:
         text += f"; next comes {others[0][0]}, {percent(others[0][1])}"
     largest = parts_of(record, "peak_memory")[0]
     memory = f"Memory is mostly {PHRASES[largest.name]}, {readable(largest.value, 'B')}."
     return f"{text}. {memory}{limits(space, record)}"
+
+
+def binding_shares(record: Record) -> dict[str, float]:
+    """What a step waits for, in words -> its share of the step. [-]"""
+    shares: dict[str, float] = {}
+    for part in parts_of(record, "step_time"):
+        phrase = PHRASES[part.name]
+        shares[phrase] = shares.get(phrase, 0.0) + part.share
+    whole = record["breakdown"][tabled("step_time")]
+    for name, phrase in BOUND_PHRASES.items():
+        share = record["breakdown"][tabled(name)] / whole
+        shares[phrase] = share
+        shares["arithmetic"] = shares.get("arithmetic", 0.0) - share
+    return {phrase: share for phrase, share in shares.items() if share > 0}
 
 
 def limits(space: Space, record: Record) -> str:

@@ -126,7 +126,7 @@ class Database:
             raise DseError(f"storage {url}: no folder {str(path.parent)!r}; create it first")
         if mode != "create" and not path.exists():
             raise DseError(f"storage {url}: no database there; `dse search` starts one")
-        patience = float(parse_qs(query).get("timeout", [str(PATIENCE)])[0])
+        patience = waiting_time(parse_qs(query).get("timeout", [str(PATIENCE)])[0], url)
         file = f"file:{quote(str(path))}?{sqlite_access(path, mode)}"
         with self._failures_in_one_line():
             connection = sqlite3.connect(file, uri=True, timeout=patience, isolation_level=None)
@@ -208,6 +208,17 @@ class Database:
             message = str(error).strip() or type(error).__name__
             meaning = next((told for signs, told in FAILURES if any(s in message for s in signs)), None)
             raise DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}") from error
+
+
+def waiting_time(text: str, url: str) -> float:
+    """How long to wait for a locked database. [s]"""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise DseError(f"storage {url}: timeout={text}: expected a number of seconds, such as timeout=10")
+    return seconds
 
 
 def sqlite_access(path: Path, mode: Mode) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.breakdown import tabled
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from dse.evaluate import Evaluation, evaluate
+from dse.evaluate import Evaluation, Pricing, evaluate
 from dse.parameters import Parameter, Value
 from dse.pareto import as_costs, non_dominated
 from dse.space import Params, Space
@@ -45,7 +45,11 @@ class ExactFront:
 
 
 def exact_front(
-    space: Space, *, jobs: int = 1, progress: Callable[[int, int], None] | None = None
+    space: Space,
+    *,
+    price: Pricing | None = None,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ExactFront:
     """Price every legal design of a finite space.
 
@@ -53,6 +57,8 @@ def exact_front(
     ----------
     space : Space
         What to enumerate.
+    price : function, optional
+        What prices designs; by default the native cost model.
     jobs : int
         Threads that price designs. [-]
     progress : callable, optional
@@ -76,7 +82,7 @@ def exact_front(
     costs = np.empty((0, len(space.objectives)))
     legal = feasible = 0
     for columns in space.legal.enumerate(CHUNK):
-        evaluation = evaluate(space, columns, jobs=jobs)
+        evaluation = evaluate(space, columns, price=price, jobs=jobs)
         legal += len(evaluation.values)
         feasible += int(evaluation.feasible.sum())
         costs = np.concatenate([costs, costs_of(space, evaluation)])
@@ -88,7 +94,7 @@ def exact_front(
         costs, front = costs[rows], {name: values[rows] for name, values in pool.items()}
         if progress:
             progress(legal, feasible)
-    return ExactFront(space, front, evaluate(space, front), legal, legal - feasible)
+    return ExactFront(space, front, evaluate(space, front, price=price), legal, legal - feasible)
 
 
 def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:

@@ -13,9 +13,8 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import POSITIVE
-from costmodel.model import AnyModel
 from costmodel.system import System
-from costmodel.workloads import WORKLOADS, workload_of
+from costmodel.workloads import WORKLOADS, AnyWorkload, workload_of
 from dse.expressions import Expression, Name
 from dse.margins import Compiled
 
@@ -66,10 +65,11 @@ def impossible(name: str, value: float, quantities: Collection[str]) -> str:
 class Names:
     """Every name of a space, growing as its file is read."""
 
-    def __init__(self, model: AnyModel, system: System) -> None:
+    def __init__(self, model: AnyWorkload, system: System) -> None:
         units, quantities = system.units(), system.quantities()
         self.workload: Final = workload_of(model)
         self.model: Final = (*model.dimensions, "num_parameters")
+        self.settings: Final = {*MODEL_SETTINGS} & {*self.model}
         self.quantities: Final = units  #: name -> unit of every quantity of the system
         self.known: dict[str, Name] = dict.fromkeys(self.model, Name())
         self.known |= {name: Name(dimension(unit)) for name, unit in units.items()}
@@ -91,7 +91,7 @@ class Names:
 
     def claim(self, section: Section, name: str) -> bool:
         """Whether the file may define this name here; notes why not."""
-        settable = name in MODEL_SETTINGS and section.at == ("given",)
+        settable = name in self.settings and section.at == ("given",)
         fixed = (name in self.model and not settable) or (name in self.priced and name not in COUNTS)
         if not name.isidentifier():
             section.mistake(name, "not a name; expected letters, digits and _")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from dse.evaluate import evaluate
+from dse.evaluate import Pricing, evaluate
 from dse.history import History, Plan
 from dse.space import Space
 from dse.storage import Store, StoredStudy
@@ -57,6 +57,7 @@ def search(
     plan: Plan,
     budget: int,
     *,
+    price: Pricing | None = None,
     jobs: int = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
@@ -73,6 +74,8 @@ def search(
         The study as the database holds it, what it searches, and how.
     budget : int
         Finished trials in all. [-]
+    price : function, optional
+        What prices designs; by default the native cost model.
     jobs : int
         Threads that price designs. [-]
     progress : callable, optional
@@ -99,7 +102,8 @@ def search(
             outcome.exhausted = True
             return outcome
         with outcome.timed("evaluation"):
-            evaluation = evaluate(space, space.encode([trial.params for trial in proposals]), jobs=jobs)
+            columns = space.encode([trial.params for trial in proposals])
+            evaluation = evaluate(space, columns, price=price, jobs=jobs)
         with outcome.timed("sampling"):
             finished = history.told(proposals, evaluation)
         with outcome.timed("storage"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -77,11 +77,7 @@ class Space(Definition):
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
         decisive = [
-            {
-                field.name: getattr(self.model, field.name)
-                for field in fields(self.model)
-                if field.name != "name"
-            },
+            {key: value for key, value in asdict(self.model).items() if key != "name"},
             system,
             list(self.system.parts()),
             dict(self.given),

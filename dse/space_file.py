@@ -15,20 +15,22 @@ from costmodel.design import CHOICES, SWITCHES
 from costmodel.errors import DseError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.model_file import read_model
+from costmodel.formats.program_file import SCHEMA as PROGRAM_SCHEMA
+from costmodel.formats.program_file import program_data, read_program
 from costmodel.formats.quantity import dimension, quantity, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
-from costmodel.model import AnyModel
 from costmodel.system import System
+from costmodel.workloads import AnyWorkload
 from dse import power_budget
 from dse.expressions import Expression, Name
-from dse.names import COUNTS, MODEL_SETTINGS, WITH_UNIT, Derived, Names, impossible
+from dse.names import COUNTS, WITH_UNIT, Derived, Names, impossible
 from dse.objectives import Constraint, Direction, Objective
 from dse.parameters import Parameter, read_parameter, written_value
 
 SCHEMA: Final = "search_space/v1"
-KEYS: Final = ("schema", "name", "description", "model", "system", "given", "parameters", "derived",
-               "constraints", "objectives")  # fmt: skip
+KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "given", "parameters",
+               "derived", "constraints", "objectives")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Definition:
     name: str
     description: str
     data: Mapping[str, Any]  #: the file's content, with the model and the system in it
-    model: AnyModel
+    model: AnyWorkload
     system: System
     given: Mapping[str, float]
     parameters: tuple[Parameter, ...]
@@ -61,8 +63,10 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.only(KEYS)
     section.word("schema", [SCHEMA])
     name = section.text("name", required=False) or name
+    if "workload" in section:
+        section = _with_program(section, base)
     model_part, model_name = _named(section, "model", "models", name, base)
-    model = read_model(model_part, model_name)
+    model = _model(model_part, model_name)
     derived = power_budget.is_derived(section.data.get("system"))
     holder, key = (section.section("system"), "base") if derived else (section, "system")
     system_part, system_name = _named(holder, key, "systems", name, base)
@@ -72,7 +76,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
         section = power_budget.written_out(section, system, system_part.data)
     reader = _Reader(section, Names(model, system))
     given = reader.given()
-    settings: dict[str, Any] = {key: value for key, value in given.items() if key in MODEL_SETTINGS}
+    settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
     constants = {key: value for key, value in given.items() if key in reader.names.quantities}
     parameters = reader.parameters()
     reader.derive()
@@ -88,6 +92,32 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
         parameters=parameters, derived=tuple(reader.names.derived.values()), rules=(*rules, *reader.totals()),
         limits=limits, objectives=objectives, names=reader.names.known, constants=reader.names.constants,
     )  # fmt: skip
+
+
+def _with_program(section: Section, base: Path) -> Section:
+    """The same space with the program that `workload` names written out as its model."""
+    source = section.section("workload")
+    source.only(("hlo",))
+    path = source.text("hlo")
+    if "model" in section:
+        section.mistake("workload", "a space has a model or a workload, not both")
+    section.source.finish()
+    from costmodel.formats import hlo  # here, since few spaces need it
+
+    try:
+        written = program_data(hlo.program(hlo.Analysis(hlo.load_module(base / path))))
+    except DseError as error:
+        source.mistake("hlo", str(error))
+        section.source.finish()
+        raise
+    data = {key: value for key, value in section.data.items() if key != "workload"}
+    return Section(section.source, section.at, {**data, "model": written})
+
+
+def _model(section: Section, name: str) -> AnyWorkload:
+    """The model, or the program, that a mapping describes."""
+    is_program = section.data.get("schema") == PROGRAM_SCHEMA
+    return read_program(section, name) if is_program else read_model(section, name)
 
 
 def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tuple[Section, str]:
@@ -258,7 +288,7 @@ class _Reader:
         """Note names that nothing reads: most likely misspelt."""
         workload = self.names.workload
         columns = {*workload.columns, *self.names.quantities, *workload.totals}
-        read = self.names.used | columns | set(MODEL_SETTINGS)
+        read = self.names.used | columns | self.names.settings
         for key, what, alike in (
             ("given", "name", 0.6),
             ("parameters", "parameter", 0.6),

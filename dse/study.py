@@ -21,6 +21,7 @@ from dse.evaluate import evaluate
 from dse.history import Plan, is_feasible, is_priced
 from dse.hypervolume import Box
 from dse.pareto import as_costs
+from dse.profiles import NATIVE, pricing
 from dse.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search import Outcome, Progress, search
 from dse.space import Space
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 #: Attributes of a study in the database, beside `dse.history.MEMORY`.
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
 SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
-BOX, VERSIONS, BUDGET = "dse:hypervolume_box", "dse:versions", "dse:budget"
+BOX, VERSIONS = "dse:hypervolume_box", "dse:versions"
+BUDGET, PROFILE = "dse:budget", "dse:profile"
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
@@ -63,6 +65,7 @@ class Study:
         storage: str | None = None,
         seed: int = 0,
         sampler: str | None = None,
+        profile: str = NATIVE,
     ) -> Study:
         """Start a study.
 
@@ -78,6 +81,8 @@ class Study:
             The same seed gives the same trials. [-]
         sampler : str, optional
             One of `dse.samplers.SAMPLERS`.
+        profile : str
+            The rules that price designs, one of `dse.profiles.PROFILES`.
 
         Raises
         ------
@@ -85,7 +90,7 @@ class Study:
             If there is a study of that name, or the database cannot be used.
         """
         storage, name = storage_url(storage), name or space.name
-        attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed)
+        attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed, profile)
         with Store(storage, "create") as store:
             if store.find(name):
                 raise DseError(
@@ -124,27 +129,30 @@ class Study:
         storage: str | None = None,
         seed: int | None = None,
         sampler: str | None = None,
+        profile: str | None = None,
     ) -> Study:
         """The study of that name if it searches this very space, else a new one.
 
         Raises
         ------
         DseError
-            If the study of that name searches another space, or with another seed or sampler than asked for.
+            If the study of that name searches another space, or with another seed, sampler or profile than
+            asked for.
         """
         storage, name = storage_url(storage), name or space.name
         sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is told before a database comes into being
+        pricing(profile or NATIVE, space.model)
         with Store(storage, "create") as store:
             stored = store.find(name)
             if stored is None:
-                attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed or 0)
+                attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed or 0, profile or NATIVE)
                 stored = new_study(store, name, space, attributes)
         same = stored.user_attrs.get(FINGERPRINT) == space.fingerprint
         study = cls(stored, space, storage) if same else cls.of(stored, storage)
-        study._check_same(space, seed, sampler)
+        study._check_same(space, seed, sampler, profile)
         return study
 
-    def _check_same(self, space: Space, seed: int | None, sampler: str | None) -> None:
+    def _check_same(self, space: Space, seed: int | None, sampler: str | None, profile: str | None) -> None:
         """Refuse what would mix two searches in one study."""
         advice = f"continue it with `dse resume {self.name}`, or start another with --study"
         if self.attributes[FINGERPRINT] != space.fingerprint:
@@ -153,6 +161,7 @@ class Study:
         for what, asked, has in (
             ("seed", seed, self.plan.seed),
             ("sampler", sampler, self.plan.sampler),
+            ("profile", profile, self.profile),
         ):
             if asked is not None and asked != has:
                 raise DseError(f"study {self.name!r}: has {what} {has}, not {asked}; {advice}")
@@ -162,6 +171,11 @@ class Study:
         """How the study proposes designs."""
         attributes = self.attributes
         return Plan(attributes[SAMPLER], attributes[SEED], attributes[BATCH_SIZE])
+
+    @property
+    def profile(self) -> str:
+        """Name of the rules that price its designs."""
+        return str(self.attributes.get(PROFILE, NATIVE))
 
     @property
     def budget(self) -> int:
@@ -197,12 +211,23 @@ class Study:
         progress : callable, optional
             Called at the start and after every batch.
         """
-        budget = budget or self.budget
+        budget = self.budget if budget is None else budget
+        if budget < 1:
+            raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
         with Store(self.storage, "write") as store:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}
                 store.set_user_attrs(self._stored.study_id, {BUDGET: budget})
-            return search(store, self._stored, self.space, self.plan, budget, jobs=jobs, progress=progress)
+            return search(
+                store,
+                self._stored,
+                self.space,
+                self.plan,
+                budget,
+                price=pricing(self.profile, self.space.model),
+                jobs=jobs,
+                progress=progress,
+            )
 
     @property
     def table(self) -> TrialTable:
@@ -306,7 +331,7 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     )
 
 
-def new_attributes(space: Space, sampler: str, seed: int) -> dict[str, Any]:
+def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
     """What a study keeps about itself, so that the database alone is enough to go on."""
     return {
         SPACE: space.text,
@@ -315,7 +340,8 @@ def new_attributes(space: Space, sampler: str, seed: int) -> dict[str, Any]:
         SAMPLER: sampler,
         SEED: seed,
         BATCH_SIZE: sampler_choice(sampler).batch_size,
-        BOX: sampled_box(space),
+        PROFILE: profile,
+        BOX: sampled_box(space, profile),
         VERSIONS: versions(),
     }
 
@@ -330,12 +356,13 @@ def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, An
     )
 
 
-def sampled_box(space: Space) -> list[list[float]]:
+def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
     """Ideal and reference point from random legal designs, the feasible ones if there are any.
 
-    It depends on the space alone, so hypervolumes of studies of one space can be compared.
+    It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
-    evaluation = evaluate(space, space.legal.random(BOX_SAMPLE, np.random.default_rng(0)))
+    designs = space.legal.random(BOX_SAMPLE, np.random.default_rng(0))
+    evaluation = evaluate(space, designs, price=pricing(profile, space.model))
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():

@@ -30,7 +30,7 @@ LAYERS = ("costmodel", "costmodel.formats", "dse")
 NOT_IN_THE_COST_MODEL = {"optuna", "sqlalchemy", "rich", "joblib", "argparse"}
 
 #: The longest a module and a function may be; the longest functions fill a table, a line a column. [lines]
-LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
+LONGEST_MODULE, LONGEST_FUNCTION = 400, 40
 
 
 def named(path: Path) -> str:

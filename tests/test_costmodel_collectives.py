@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.collectives import RING, collective, islands_per_tier, send_recv
-from costmodel.pipeline import bubble_time, stage_layers
+from costmodel.pipeline import bubble_time, last_layers_in_flight, layers_in_flight, stage_layers
 
 ONE = np.ones(1)
 
@@ -141,3 +141,26 @@ def test_interleaving_waits_for_a_group_of_micro_batches_that_is_not_full():
 )
 def test_left_over_layers_go_to_inner_stages_first(layers, pp, vpp, outer, inner):
     assert [x.item() for x in stage_layers(layers, pp * ONE, vpp * ONE)] == [outer, inner]
+
+
+def simulated_in_flight(p: int, v: int, m: int, rank: int) -> int:
+    """Most chunks whose activations a rank holds in Megatron-LM's schedule, run step by step."""
+    chunks = m * v
+    ahead = p - rank - 1 if v == 1 else 2 * (p - rank - 1) + (v - 1) * p
+    warm_up = chunks if v > 1 and m == p else min(ahead, chunks)
+    held = most = 0
+    for turn in ["forward"] * warm_up + ["forward", "backward"] * (chunks - warm_up):
+        held += 1 if turn == "forward" else -1
+        most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("p", "v", "m"), [(4, 1, 16), (4, 1, 2), (8, 1, 64), (2, 2, 8), (4, 4, 8), (8, 10, 32), (8, 3, 64)]
+)
+def test_activations_in_flight_are_those_of_the_schedule_run_step_by_step(p, v, m):
+    schedule = {"pp": p * ONE, "vpp": v * ONE, "gradient_accumulation_steps": m * ONE}
+    first = layers_in_flight(v * ONE, **schedule)
+    last = last_layers_in_flight(v * ONE, **schedule)
+    assert first.item() == pytest.approx(simulated_in_flight(p, v, m, 0), abs=1)
+    assert last.item() == simulated_in_flight(p, v, m, p - 1)

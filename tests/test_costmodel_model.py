@@ -189,7 +189,11 @@ def test_impossible_shapes_are_refused(dimensions, message):
     [
         ({"tpp": 4}, "tpp: unknown column; did you mean 'tp'?"),
         ({"recompute": "som"}, "recompute: 'som' is not a value"),
-        ({"tp": 0}, "tp: expected at least 1, got 0"),
+        ({"tp": 0}, "tp: expected a whole number from 1, got 0"),
+        ({"tp": 1.5}, "tp: expected a whole number from 1, got 1.5"),
+        ({"tp": []}, "tp: expected at least one value"),
+        ({"recompute": 7}, "recompute: expected a whole number from 0 to 2, got 7"),
+        ({"sequence_parallel": 0.3}, "sequence_parallel: expected a whole number from 0 to 1, got 0.3"),
         ({"tp": [1, 2], "pp": [1, 2, 3]}, "columns differ in length: tp: 2, pp: 3"),
         ({"tp": [[1, 2]]}, r"tp: expected a scalar or one axis, got shape \(1, 2\)"),
         ({"dp": float("nan")}, "dp: expected finite numbers"),

@@ -472,8 +472,10 @@ def test_heads_divide_the_hidden_size():
 
 
 def test_options_of_dfmodel_are_refused_elsewhere(tmp_path, capsys):
-    assert main(["cost", str(tmp_path / "x.yaml"), "--resolve", "--profile", "deepflow"]) == 1
-    assert "--resolve and --prefer: only for DFModel set-ups" in capsys.readouterr().err
+    other = tmp_path / "x.yaml"
+    other.write_text("schema: deepflow/v1")
+    assert main(["cost", str(other), "--resolve"]) == 1
+    assert "x.yaml: not a DFModel set-up; --resolve and --prefer are for those" in capsys.readouterr().err
 
 
 def test_matrix_products_are_split_along_legal_dimensions_only(layer):

@@ -116,7 +116,11 @@ def _banks(section: Section) -> dict[str, float]:
 
 def _derates(section: Section) -> dict[str, float]:
     section.only(("core", "dram"))
-    return {f"{part}_derate": _above_zero(section, part, "-", default=1.0) for part in ("core", "dram")}
+    expected = "a share of the peak, more than 0 and at most 1"
+    return {
+        f"{part}_derate": _checked(section, part, "-", 1.0, lambda v: 0 < v <= 1, expected)
+        for part in ("core", "dram")
+    }
 
 
 def _parallelism(section: Section) -> dict[str, float]:

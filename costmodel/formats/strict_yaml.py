@@ -95,8 +95,8 @@ class Source:
             raise DseError("\n".join(dict.fromkeys(text for _, text in sorted(self.mistakes))))
 
 
-def read_text(path: Path) -> str:
-    """Text of a file.
+def read_text(path: Path, expected: str = "YAML in UTF-8") -> str:
+    """Text of a file; `expected` is what a message says it should be.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise DseError(f"{path}: not a text file; expected YAML in UTF-8") from None
+        raise DseError(f"{path}: not a text file; expected {expected}") from None
     except OSError as error:
         raise DseError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 

@@ -1,20 +1,30 @@
-"""`dse cost`: price a workload file by the rules of a reference model."""
+"""`dse cost`: price a workload file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
-from costmodel.errors import DseError
+from dse.cli import cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
+from dse.profiles import NATIVE
 
-#: Rules that a file can be priced by.
-PROFILES = ("deepflow", "dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3")
+#: Rules that a file can be priced by, the first being the default where the file does not tell.
+PROFILES = ("deepflow", *cost_simai.PROFILES, *cost_dfmodel.PROFILES, NATIVE)
 
-#: Choices of published runs that `--prefer` names.
-PREFERRED = ("gpt_1t", "megatron", "inference")
+#: What the help shows.
+EXAMPLES = [
+    "dse cost step.hlo --system a100_80g_dgx",
+    "dse cost step.hlo.gz --format json | jq .figures",
+    "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
+    "dse cost lstm.yaml --profile deepflow",
+    "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
+    "dse cost workload.txt --profile simai --gpus 1024 --gpu-type H100 --nic-type cx7",
+    "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
+    "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
+    "dse cost setup.txt --resolve --prefer gpt_1t",
+]
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -24,102 +34,66 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "cost",
         run,
         summary="price a workload file",
-        about="Price a workload file by the rules of a reference model: where the time and the memory go.",
-        examples=[
-            "dse cost lstm.yaml --profile deepflow",
-            "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
-            "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
-            "dse cost setup.txt --resolve --prefer gpt_1t",
-        ],
+        about="Price a workload file: where the time and the memory go. An HLO module is known by its\n"
+        "content and priced by the native model, other files by the rules of a reference model.",
+        examples=EXAMPLES,
     )
     parser.add_argument(
         "file",
         metavar="FILE",
         type=Path,
-        help="a DeepFlow configuration (docs/deepflow.md) or a DFModel set-up (docs/dfmodel.md)",
+        help="an HLO module, perhaps packed by gzip (docs/hlo.md), a DeepFlow configuration "
+        "(docs/deepflow.md), an AICB workload (docs/aicb.md), or a DFModel set-up (docs/dfmodel.md)",
     )
     parser.add_argument(
         "--profile",
         choices=PROFILES,
-        help="reference model whose rules price the file (default: told from the file)",
+        help=f"whose rules price the file (default: {NATIVE} for HLO, DFModel's by their generation, "
+        f"else {PROFILES[0]})",
     )
     parser.add_argument(
         "--format",
-        choices=["table", "json"],
+        choices=["table", "json", "csv", "trace"],
         default="table",
-        help="a report to read, or one JSON object (default: table)",
+        help="a report to read, one JSON object, SimAI's EndToEnd.csv, or a timeline of an HLO module for "
+        "Chrome's trace viewer (default: table)",
     )
-    parser.add_argument(
-        "--resolve",
-        action="store_true",
-        help="DFModel: find the sharding that moves least, instead of the file's own",
-    )
-    parser.add_argument(
-        "--prefer",
-        choices=PREFERRED,
-        help="DFModel: among equally good shardings take that of a published run; implies --resolve",
-    )
+    cost_hlo.add_options(parser)
+    cost_simai.add_options(parser)
+    cost_dfmodel.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
-    profile = args.profile or told_profile(args.file)
-    if not profile.startswith("dfmodel") and (args.resolve or args.prefer):
-        raise DseError(
-            f"--resolve and --prefer: only for DFModel set-ups; {args.file} is priced by {profile}"
-        )
-    return _deepflow(args) if profile == "deepflow" else _dfmodel(args, profile)
+    from costmodel.errors import DseError
+    from costmodel.formats.hlo import is_hlo
 
-
-def told_profile(file: Path) -> str:
-    """The profile that a file's content asks for."""
-    try:
-        data = file.read_bytes()
-    except OSError:
-        return PROFILES[0]  # whose reader says what is wrong
-    if file.suffix in (".yaml", ".yml"):
-        return "deepflow"
-    from costmodel.formats.dfmodel import is_setup, load_setup
-    from costmodel.formats.dfmodel.files import ROOTS
-
-    if not is_setup(data):
-        return "deepflow"
-    roots = {root: generation for generation, root in ROOTS.items()}  # of two generations the later
-    return f"dfmodel-{roots[type(load_setup(file)).__name__]}"
-
-
-def _deepflow(args: argparse.Namespace) -> int:
+    if is_hlo(args.file):
+        return cost_hlo.run(args)
+    if args.profile == NATIVE or args.system or args.format == "trace":
+        raise DseError(f"{args.file}: not an HLO module; --system and trace are for those")
+    dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
+    if dfmodel in cost_dfmodel.PROFILES:
+        return cost_dfmodel.run(args, dfmodel)
+    if args.resolve or args.prefer:
+        raise DseError(f"{args.file}: not a DFModel set-up; --resolve and --prefer are for those")
+    if args.profile in cost_simai.PROFILES:
+        return cost_simai.run(args)
+    profile = PROFILES[0]
+    if args.format == "csv":
+        raise DseError(f"{profile}: has no csv; ask for json or table")
     from costmodel.formats.deepflow import load_configuration
     from costmodel.profiles.deepflow import price
 
     report = price(load_configuration(args.file))
     if args.format == "json":
         from dse.deepflow_report import figures
+        from dse.export import json_text
 
-        return _write_json({"file": str(args.file), "profile": "deepflow", "figures": figures(report)})
+        print(json_text({"file": str(args.file), "profile": profile, "figures": figures(report)}))
+        return 0
     from dse.deepflow_report import deepflow_report
     from dse.text import show
 
     show(sys.stdout, lambda width: deepflow_report(report))
-    return 0
-
-
-def _dfmodel(args: argparse.Namespace, profile: str) -> int:
-    from dse.dfmodel_report import dfmodel_report, figures, priced_file
-
-    generation = profile.removeprefix("dfmodel-")
-    resolve = args.resolve or args.prefer is not None
-    report = priced_file(args.file, generation=generation, resolve=resolve, prefer=args.prefer)
-    if args.format == "json":
-        return _write_json({"file": str(args.file), "profile": profile, **figures(report)})
-    from dse.text import show
-
-    show(sys.stdout, lambda width: dfmodel_report(report))
-    return 0
-
-
-def _write_json(record: dict[str, Any]) -> int:
-    from dse.export import json_text
-
-    print(json_text(record))
     return 0

@@ -51,9 +51,11 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
     from dse.exact import certificate, exact_front
+    from dse.profiles import NATIVE, pricing
 
     study, space = subject(args)
-    exact = exact_front(space, jobs=args.jobs, progress=counter(space))
+    price = pricing(study.profile if study else NATIVE, space.model)
+    exact = exact_front(space, price=price, jobs=args.jobs, progress=counter(space))
     certified = certificate(study, exact) if study else None
     if args.format == "json":
         print_json(exact, certified)

@@ -99,11 +99,14 @@ def changed_space(args: argparse.Namespace) -> Space:
     DseError
         If it does not load, or cannot be changed so.
     """
+    from costmodel.errors import DseError
     from dse.space import Space
 
-    space = Space.load(args.space)
-    if args.set:
-        space = space.pinned(dict(args.set))
+    space, pins = Space.load(args.space), dict(args.set)
+    if len(pins) < len(args.set):
+        raise DseError(f"--set: {next(n for n in pins if sum(n == m for m, _ in args.set) > 1)}: given twice")
+    if pins:
+        space = space.pinned(pins)
     return space.with_objectives(args.objective) if args.objective else space
 
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dse.cli.export import FORMATS as EMITTED
+from dse.cli.export import note
 from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
@@ -19,8 +21,10 @@ from dse.cli.options import (
     natural,
     positive,
 )
+from dse.profiles import PROFILES
 
 if TYPE_CHECKING:
+    from dse.export import Part
     from dse.search import Outcome
     from dse.study import Study
 
@@ -55,6 +59,7 @@ def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
             "dse search llama3_70b_512_h100 --set recompute=none --study no_recompute",
             "dse search my_space.yaml --objective step_time --objective energy_per_step --out results",
             "dse search --format json | jq '.front[0].params'",
+            "dse search --profile simai --study simai --out results --emit aicb",
         ],
     )
     add_space(search, default=DEFAULT_SPACE)
@@ -72,9 +77,9 @@ def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     search.add_argument(
         "--profile",
-        choices=["native"],
-        default="native",
-        help="rules of the cost model (default, and so far only: native)",
+        choices=list(PROFILES),
+        help="rules of the cost model, settled when a study starts: native (default), or simai: "
+        "arithmetic of native, the rest by SimAI's closed forms",
     )
     add_run(search, str(DEFAULT_BUDGET))
     search.set_defaults(budget=DEFAULT_BUDGET)
@@ -97,6 +102,15 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
         help="also write trials, front and hypervolume history there, as CSV and Parquet",
     )
     parser.add_argument(
+        "--emit",
+        metavar="FORMAT",
+        choices=EMITTED,
+        help="also write each design of the front for other programs, under DIR/FORMAT: aicb",
+    )
+    parser.add_argument(
+        "--emit-all", action="store_true", help="--emit every finished trial, not the front alone"
+    )
+    parser.add_argument(
         "--format",
         choices=["table", "json"],
         default="table",
@@ -109,8 +123,15 @@ def run_search(args: argparse.Namespace) -> int:
     from dse.study import Study
 
     space = changed_space(args)
-    prepare(args.out)
-    study = Study.open(space, args.study, storage=args.storage, seed=args.seed, sampler=args.sampler)
+    prepare(args)
+    study = Study.open(
+        space,
+        args.study,
+        storage=args.storage,
+        seed=args.seed,
+        sampler=args.sampler,
+        profile=args.profile,
+    )
     return run_study(study, args)
 
 
@@ -119,16 +140,21 @@ def run_resume(args: argparse.Namespace) -> int:
     from dse.study import Study
 
     study = Study.load(args.study, storage=args.storage)
-    prepare(args.out)
+    prepare(args)
     return run_study(study, args)
 
 
-def prepare(directory: Path | None) -> None:
+def prepare(args: argparse.Namespace) -> None:
     """Find out before the search, not after it, that results cannot be written."""
-    if directory:
-        from dse.export import writable_directory
+    from costmodel.errors import DseError
+    from dse.export import writable_directory
 
-        writable_directory(directory)
+    if args.emit_all and not args.emit:
+        raise DseError("--emit-all: needs --emit, which says in what form")
+    if args.emit and not args.out:
+        raise DseError(f"--emit {args.emit}: needs --out, the folder to write to")
+    if args.out:
+        writable_directory(args.out)
 
 
 def run_study(study: Study, args: argparse.Namespace) -> int:
@@ -150,6 +176,11 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
         from dse.export import write_study
 
         write_study(study, args.out)
+    if args.emit:
+        from dse.artefacts import write_artefacts
+
+        part: Part = "trials" if args.emit_all else "front"
+        write_artefacts(study, args.out / args.emit, part, args.emit, note=note)
     if table.feasible.any():
         return 0
     print(f"dse: {nothing_feasible(study.space, table.records())}", file=sys.stderr)

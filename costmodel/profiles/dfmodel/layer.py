@@ -98,15 +98,7 @@ def layer_graph(
         raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
     rows = [line.split() for line in (_FORWARD + _BACKWARD * backward).splitlines() if line.strip()]
     _, outer, m, k, n, first, second, output = zip(*rows, strict=True)
-    dims: dict[str, FloatArray | float] = {
-        "1": 1.0,
-        "-": 1.0,
-        "n": heads,
-        "d": hidden / heads,
-        "S": seq,
-        "H": hidden,
-        "4H": 4 * hidden,
-    }
+    dims = _dims(hidden, heads, seq)
     sizes = _sizes(hidden, heads, seq, np.asarray(element_bytes, dtype=np.float64))
     edges = [e.split("-") for e in (_FORWARD_EDGES + _BACKWARD_EDGES * backward).split()]
     names = tuple(row[0] for row in rows)
@@ -126,6 +118,12 @@ def layer_graph(
         start=np.array([int(start) - 1 for start, _ in edges]),
         end=np.array([int(end) - 1 for _, end in edges]),
     )
+
+
+def _dims(hidden: FloatArray, heads: FloatArray, seq: FloatArray) -> dict[str, FloatArray | float]:
+    """Dimensions that the tables name. [-]"""
+    shape = {"n": heads, "d": hidden / heads, "S": seq, "H": hidden, "4H": 4 * hidden}
+    return {"1": 1.0, "-": 1.0, **shape}
 
 
 def _sizes(

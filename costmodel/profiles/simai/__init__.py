@@ -1,0 +1,26 @@
+"""SimAI's analytical mode [SimAI]_: closed forms over the rows of a workload.
+
+A profile over the shared rows. Where a rule of the reference is odd, the profile keeps it and says so in a
+line; where the reference has no number, there is none here either, and `Report.missing` says why.
+"""
+
+from costmodel.profiles.simai.bandwidth import Busbw, Links
+from costmodel.profiles.simai.design import price_designs
+from costmodel.profiles.simai.missing import ENDLESS, endless_rows, missing
+from costmodel.profiles.simai.revision import REVISIONS, Revision
+from costmodel.profiles.simai.time import Overlap, Report, Totals, price
+
+__all__ = [
+    "ENDLESS",
+    "REVISIONS",
+    "Busbw",
+    "Links",
+    "Overlap",
+    "Report",
+    "Revision",
+    "Totals",
+    "endless_rows",
+    "missing",
+    "price",
+    "price_designs",
+]

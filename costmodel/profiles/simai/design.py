@@ -1,0 +1,75 @@
+"""Prices designs by SimAI's closed forms, arithmetic by the native kernels."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from costmodel.breakdown import BOUNDS, PARTS, Breakdown
+from costmodel.design import DesignPoints
+from costmodel.design_rows import design_workload
+from costmodel.model import ModelShape
+from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.profiles.simai.bandwidth import Links
+from costmodel.profiles.simai.time import price
+from costmodel.step import step
+from costmodel.system import System
+from costmodel.total import added_up
+
+#: The revision that derives bandwidths from a machine.
+REVISION: Final = "simai-2025-07"
+
+
+def machine_links(system: System) -> Links:
+    """A system as the reference sees it: servers of the first tier's size, a NIC for every chip."""
+    node, fabric = system.network[0], system.network[-1]
+    return Links(
+        gpus_per_server=node.size,
+        nics_per_server=node.size,
+        nvlink_bandwidth=node.bandwidth * node.efficiency,
+        nic_bandwidth=fabric.bandwidth * fabric.efficiency,
+    )
+
+
+def price_designs(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
+) -> Breakdown:
+    """Price one optimizer step of each design, as `costmodel.step` does.
+
+    Parameters
+    ----------
+    model, system, design, precision
+        As for `costmodel.step`.
+
+    Returns
+    -------
+    breakdown : Breakdown
+        (points,) columns. Communication, bubble and so the step are SimAI's, which hides nothing behind
+        arithmetic and knows no host; arithmetic, memory, prices and the energy of the work are the native
+        model's. NaN where SimAI has no number. [s], [B], [J], [$], [W]
+    """
+    native = step(model, system, design, precision=precision)
+    workload = design_workload(model, system, design, precision=precision)
+    totals = price(workload, machine_links(system), revision=REVISION).totals
+    others = native.backward_time + native.recompute_time + native.optimizer_time
+    parts = {
+        **{name: values for name, values in native.columns().items() if name in _PARTS},
+        "forward_time": totals.total_compute_time - others,
+        "tp_communication_time": totals.exposed_tp_time + totals.exposed_ep_time,
+        "pp_communication_time": totals.exposed_pp_time,
+        "bubble_time": totals.bubble_time,
+        "dp_communication_time": totals.exposed_dp_time + totals.exposed_dp_ep_time,
+        "host_time": np.zeros_like(others),
+    }
+    return added_up(
+        parts,
+        system,
+        world_size=native.world_size,
+        tokens=design.global_batch_size * model.seq_len,
+        model_flops=native.model_flops,
+    )
+
+
+#: Columns that add up to others, but for the idle energy, which follows from the time of the step.
+_PARTS: Final = {*BOUNDS, *(name for parts in PARTS.values() for name in parts)} - {"idle_energy"}

@@ -1,0 +1,55 @@
+"""`dse compare`: how two cost models rank the designs of a study."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dse.cli.options import Commands, add_storage, command
+from dse.profiles import PROFILES
+
+
+def register(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = command(
+        commands,
+        "compare",
+        run,
+        summary="rank the designs of a study under another cost model",
+        about="Price the feasible designs of a study by another profile as well, and compare how both rank\n"
+        "them by the study's first objective.",
+        examples=[
+            "dse compare gpt3_175b_1024_a100",
+            "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
+        ],
+    )
+    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    parser.add_argument(
+        "--profile", choices=list(PROFILES), help="the other cost model (default: simai, or else native)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=["table", "json"],
+        default="table",
+        help="a report to read, or one JSON object (default: table)",
+    )
+    add_storage(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare."""
+    from dse.comparison import comparison, comparison_report
+    from dse.study import Study
+
+    study = Study.load(args.study, storage=args.storage)
+    others = [name for name in reversed(PROFILES) if name != study.profile]
+    found = comparison(study, args.profile or others[0])
+    if args.format == "json":
+        from dse.export import json_text
+
+        print(json_text(found.record()))
+        return 0
+    from dse.text import show
+
+    show(sys.stdout, lambda width: comparison_report(found, width))
+    return 0

@@ -1,0 +1,52 @@
+"""`dse cost` for HLO modules: priced by the native model on a system."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dse.profiles import NATIVE
+
+FORMATS = ("table", "json", "trace")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What only an HLO module takes."""
+    options = parser.add_argument_group("HLO modules")
+    options.add_argument(
+        "--system",
+        metavar="NAME",
+        help="machine that the module runs on: name of a shipped one (`dse systems`), or a YAML file; "
+        "without one the module is counted, and not priced",
+    )
+    options.add_argument(
+        "--barriers",
+        choices=["barrier", "element"],
+        default="barrier",
+        help="whether arrays that pass a barrier wait for all of them, or for themselves (default: barrier)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, price, write."""
+    from costmodel.errors import DseError
+    from dse.export import json_text
+    from dse.hlo_cost import ModuleCost
+
+    if args.profile not in (None, NATIVE):
+        raise DseError(f"{args.file}: --profile {args.profile} does not price an HLO module; {NATIVE} does")
+    if args.format not in FORMATS:
+        raise DseError(f"{args.file}: an HLO module has no {args.format}; ask for {', '.join(FORMATS)}")
+    cost = ModuleCost.of(args.file, args.barriers, args.system)
+    if args.format == "trace":
+        print(json_text(cost.trace()))
+        return 0
+    record = cost.record()
+    if args.format == "json":
+        print(json_text(record))
+        return 0
+    from dse.hlo_report import hlo_report
+    from dse.text import show
+
+    show(sys.stdout, lambda width: hlo_report(record, width))
+    return 0

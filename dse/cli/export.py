@@ -1,0 +1,56 @@
+"""`dse export`: a design as a file that other programs read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dse.cli.options import Commands, add_storage, command, natural
+
+#: Forms of a file: those of `dse.artefacts.FORMS`.
+FORMATS = ("aicb",)
+
+
+def register(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = command(
+        commands,
+        "export",
+        run,
+        summary="write a design of a study as a file for other programs",
+        about="Write a design of a study as a file that other programs read: aicb is the workload of its\n"
+        "slowest stage, row by row, for SimAI and ASTRA-sim, with arithmetic as the cost model prices it.",
+        examples=[
+            "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
+            "dse export gpt3_175b_1024_a100 > best.txt",
+        ],
+    )
+    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    parser.add_argument(
+        "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
+    )
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
+    add_storage(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file."""
+    from dse.artefacts import trial_artefact
+    from dse.export import write_file
+    from dse.study import Study
+
+    file = trial_artefact(Study.load(args.study, storage=args.storage), args.trial, args.format)
+    for text in file.notes:
+        note(f"{args.output or args.study}: {text}")
+    if args.output:
+        write_file(args.output, file.content)
+    else:
+        sys.stdout.write(file.content.decode())
+    return 0
+
+
+def note(text: str) -> None:
+    """Say what a reader of a file will stumble over."""
+    print(f"dse: {text}", file=sys.stderr)

@@ -1,0 +1,29 @@
+"""What binds a design, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from dse import Space
+from dse.binding import binding_shares, sentence
+from dse.exact import priced_design, simplest_design
+
+
+@pytest.mark.parametrize(
+    ("pins", "binds"),
+    [
+        ({"tp": 8, "pp": 16}, "arithmetic"),
+        ({"tp": 8, "pp": 16, "dram_bandwidth": "100 GB/s"}, "memory traffic"),
+        ({"tp": 8, "pp": 16, "node_bandwidth": "1 GB/s"}, "tensor-parallel communication"),
+        ({"tp": 8, "pp": 16, "host_dispatch": "1 s"}, "kernel launches"),
+        (
+            {"tp": 1, "pp": 96, "global_batch_size": 32, "world_size": 96, "micro_batch_size": 8},
+            "the pipeline bubble",
+        ),
+    ],
+)
+def test_what_is_starved_binds(pins, binds):
+    space = Space.load("gpt3_175b_1024_a100", pins)
+    record = priced_design(space, simplest_design(space))
+    assert sentence(space, record).startswith(f"Bound by {binds}, ")
+    assert sum(binding_shares(record).values()) == pytest.approx(1)

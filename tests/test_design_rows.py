@@ -1,0 +1,351 @@
+"""Designs as AICB workloads: what they hold, SimAI's price of them, and the commands around both."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, DseError, step
+from costmodel.breakdown import PARTS
+from costmodel.design_rows import KERNELS, design_workload
+from costmodel.formats.aicb import load_workload, workload_file
+from costmodel.memory import layer_parameters
+from costmodel.microbatch import priced_table
+from costmodel.model import LstmShape
+from costmodel.precision import MIXED_PRECISION
+from costmodel.profiles.simai import REVISIONS, price, price_designs
+from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
+from costmodel.profiles.simai.design import machine_links
+from dse import Space, Study
+from dse.cli import cost_simai, main, parser
+from dse.comparison import comparison
+from dse.profiles import pricing
+from tests.aicb_files import SMALL, scaled_rows
+
+
+@pytest.fixture
+def designs():
+    """Layouts of unlike numbers, with every switch on and off."""
+    return DesignPoints.of(
+        tp=[1, 2, 4, 8, 4],
+        pp=[4, 2, 6, 1, 3],
+        vpp=[3, 2, 1, 1, 4],
+        dp=[2, 6, 4, 3, 8],
+        micro_batch_size=[1, 2, 1, 4, 1],
+        gradient_accumulation_steps=[8, 6, 12, 5, 6],
+        sequence_parallel=[0, 1, 1, 1, 0],
+        recompute=["none", "selective", "full", "none", "full"],
+        distributed_optimizer=[0, 1, 0, 1, 1],
+        attention=["fused", "unfused", "fused", "unfused", "fused"],
+    )
+
+
+def test_arithmetic_is_that_of_the_native_model(llama, toy_system, designs):
+    """To the nanosecond of each row that has none of its own."""
+    rows = design_workload(llama, toy_system, designs)
+    native = step(llama, toy_system, designs)
+    expected = native.forward_time + native.backward_time + native.recompute_time + native.optimizer_time
+    assert (rows.counts * rows.time.sum(axis=2)).sum(axis=1) == pytest.approx(expected, abs=20e-9)
+
+
+def test_recomputation_is_in_the_forward_pass(llama, toy_system, designs):
+    rows, native = design_workload(llama, toy_system, designs), step(llama, toy_system, designs)
+    forward = (rows.counts * rows.time[:, :, 0]).sum(axis=1)
+    assert forward == pytest.approx(native.forward_time + native.recompute_time, abs=20e-9)
+
+
+def test_every_kernel_of_a_layer_has_a_row(llama, gpt, toy_system, designs):
+    named = {kernel for kernels in KERNELS.values() for kernel in kernels}
+    for model in (llama, gpt):
+        table = priced_table(model, designs, toy_system, MIXED_PRECISION)
+        labels = (*table.gemms.labels, *table.pointwise.labels)
+        assert {label.name for label in labels if label.part in ("layer", "core")} <= named
+
+
+def test_messages_follow_from_the_design(llama, toy_system, designs):
+    rows = design_workload(llama, toy_system, designs)
+    hidden = 2 * designs.micro_batch_size * llama.seq_len * llama.hidden_size
+    column, reduced = rows.names.index("attention_column"), rows.names.index("grad_param_comm")
+    assert rows.message_bytes[:, column, 0] == pytest.approx(hidden)
+    weights = llama.num_layers / designs.pp * layer_parameters(llama, designs.tp)
+    weights += llama.embedding_parameters / designs.tp
+    assert rows.message_bytes[:, reduced, 2] == pytest.approx(4 * weights, abs=1)
+
+
+def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, designs):
+    rows = design_workload(llama, toy_system, designs)
+    for point, columns in enumerate(zip(*(v.tolist() for v in designs.columns().values()), strict=True)):
+        design = dict(zip(designs.columns(), columns, strict=True))
+        file = workload_file(rows, point=point)
+        tokens = {name: float(file.tokens[name]) for name in ("pp", "vpp", "ga", "all_gpus")}
+        assert tokens == {
+            "pp": design["pp"],
+            "vpp": design["vpp"],
+            "ga": design["gradient_accumulation_steps"],
+            "all_gpus": design["tp"] * design["pp"] * design["dp"],
+        }
+        per_layer = 4 if design["sequence_parallel"] else 2
+        layers = llama.num_layers / design["pp"]
+        prologue = 4 + (2 if design["dp"] != 1 else 0)
+        assert len(file.text.splitlines()) - 2 == (
+            prologue + design["gradient_accumulation_steps"] * (per_layer * layers + 2) + 7
+        )
+
+
+def test_weights_are_gathered_only_where_the_optimizer_is_distributed(gpt, toy_system):
+    rows = design_workload(gpt, toy_system, DesignPoints.of(dp=4, distributed_optimizer=[0, 1]))
+    for point, words in enumerate((["NONE", "ALLREDUCE"], ["ALLGATHER", "REDUCESCATTER"])):
+        lines = [line.split("\t") for line in workload_file(rows, point=point).text.splitlines()[2:4]]
+        assert [line[9] for line in lines] == words
+
+
+def test_simai_prices_a_design_as_it_prices_its_file(llama, toy_system, designs, tmp_path):
+    """The price of a design in a search, and of its exported file, are the same."""
+    breakdown = price_designs(llama, toy_system, designs)
+    rows = design_workload(llama, toy_system, designs)
+    for point in range(designs.num_points):
+        (tmp_path / "workload.txt").write_text(workload_file(rows, point=point).text)
+        file = load_workload(tmp_path / "workload.txt").workload
+        alone = price(file, machine_links(toy_system), revision="simai-2025-07").totals
+        assert alone.total_time[0] == pytest.approx(breakdown.step_time[point], abs=1e-6)
+
+
+def test_parts_of_simais_step_add_up(llama, toy_system, designs):
+    breakdown = price_designs(llama, toy_system, designs)
+    for total, parts in PARTS.items():
+        assert getattr(breakdown, total) == pytest.approx(sum(getattr(breakdown, part) for part in parts))
+    native = step(llama, toy_system, designs)
+    for same in ("peak_memory", "backward_time", "recompute_time", "optimizer_time", "system_price"):
+        assert getattr(breakdown, same) == pytest.approx(getattr(native, same))
+    assert (breakdown.host_time == 0).all()
+
+
+def test_profiles_are_refused_where_they_do_not_fit(llama):
+    with pytest.raises(DseError, match="profile 'simia': unknown; did you mean 'simai'"):
+        pricing("simia", llama)
+    lstm = LstmShape(num_layers=2, hidden_size=64, projection_size=32, gates=4, seq_len=20, vocab_size=99)
+    with pytest.raises(DseError, match="profile simai: knows transformers only"):
+        pricing("simai", lstm)
+
+
+@pytest.fixture
+def searched(tmp_path, monkeypatch, small_space):
+    """A folder with a study of each profile, searched with files for the front and for every trial."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    search = ["search", "small.yaml", "--budget", "24"]
+    assert main([*search, "--study", "native", "--out", "n", "--emit", "aicb"]) == 0
+    assert (
+        main(
+            [*search, "--study", "simai", "--profile", "simai", "--out", "s", "--emit", "aicb", "--emit-all"]
+        )
+        == 0
+    )
+    return tmp_path
+
+
+def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
+    front = [trial.number for trial in Study.load("native").table.front().trials]
+    assert sorted(path.name for path in (searched / "n" / "aicb").iterdir()) == [
+        f"trial_{number:05d}.txt" for number in sorted(front)
+    ]
+    assert len(list((searched / "s" / "aicb").iterdir())) == 24
+    capsys.readouterr()
+
+    assert main(["export", "native", "--trial", str(front[0]), "-o", "best.txt"]) == 0
+    assert main(["export", "native"]) == 0
+    best = (searched / "best.txt").read_text()
+    assert (
+        capsys.readouterr().out == best == (searched / "n" / "aicb" / f"trial_{front[0]:05d}.txt").read_text()
+    )
+
+    study = Study.load("simai")
+    assert study.profile == "simai"
+    design = study.table.trials[0]
+    [alone] = json_of(capsys, "cost", "s/aicb/trial_00000.txt", "--profile", "simai", *machine(study.space))
+    assert alone["total_us"] / 1e6 == pytest.approx(design.user_attrs["breakdown"]["step_time_s"], abs=1e-6)
+
+    [found] = json_of(capsys, "compare", "native")
+    assert found["profiles"] == ["native", "simai"]
+    assert 0.5 < found["rank_correlation"] <= 1
+    ranks = [design["ranks"]["native"] for design in found["designs"]]
+    assert ranks == sorted(ranks)
+    assert main(["compare", "simai"]) == 0
+    assert "under simai and native" in " ".join(capsys.readouterr().out.split())
+
+
+def machine(space: Space) -> list[str]:
+    """A space's machine as `dse cost` takes it."""
+    links = machine_links(space.system)
+    return [
+        "--nvlink-bandwidth", f"{float(links.nvlink_bandwidth) / 2**30!r}",
+        "--nic-bandwidth", f"{float(links.nic_bandwidth) / 2**30!r}",
+    ]  # fmt: skip
+
+
+def json_of(capsys, *argv):
+    """The JSON objects that a command prints."""
+    assert main([*argv, "--format", "json"]) == 0
+    return [json.loads(capsys.readouterr().out)]
+
+
+def test_a_study_keeps_its_profile(searched):
+    space = Space.load("small.yaml")
+    with pytest.raises(DseError, match="has profile native, not simai"):
+        Study.open(space, "native", profile="simai")
+    assert Study.open(space, "simai").profile == "simai"
+    with pytest.raises(DseError, match="is priced by simai itself"):
+        comparison(Study.load("simai"), "simai")
+
+
+def test_what_cannot_be_exported_or_emitted_is_said(searched, capsys):
+    for argv, said in (
+        (["export", "native", "--trial", "99"], "no finished trial 99; it holds 24, from 0 to 23"),
+        (["search", "small.yaml", "--emit", "aicb"], "--emit aicb: needs --out"),
+        (["search", "small.yaml", "--emit-all"], "--emit-all: needs --emit"),
+    ):
+        assert main(argv) == 1
+        assert said in capsys.readouterr().err
+
+
+BUSBW = "TP: {allreduce: 300, allgather: 280, alltoall: 230}\nDP: {allgather: 380}\nPP: {busbw: 47.5}\n"
+
+
+@pytest.fixture
+def priced(tmp_path, monkeypatch):
+    """A folder with a published workload and bandwidths."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "workload.txt").write_text(workload_file(scaled_rows(), header="prerelease").text)
+    (tmp_path / "small.txt").write_text(SMALL)
+    (tmp_path / "busbw.yaml").write_text(BUSBW)
+    return tmp_path
+
+
+def test_cost_says_where_the_time_of_a_workload_goes(priced, capsys):
+    told = ["cost", "workload.txt", "--profile", "simai", "--busbw", "busbw.yaml", "--gpus", "512"]
+    [found] = json_of(capsys, *told)
+    assert found["profile"] == "simai-2024-12"
+    assert found["missing"] == []
+    printed = {
+        "exposed_dp_us": 13933, "exposed_dp_ep_us": 0, "exposed_tp_us": 139515, "exposed_ep_us": 0,
+        "exposed_pp_us": 0, "bubble_us": 954121, "total_compute_us": 951592, "total_exposed_us": 153448,
+        "total_us": 2059161,
+    }  # fmt: skip
+    assert {key: found[key] for key in printed} == pytest.approx(printed, abs=0.5)
+    assert len(found["rows"]) == 172
+    assert found["rows"][1]["forward"]["communication_us"] == pytest.approx(37819, abs=0.5)
+
+    assert main([*told, "--pp-overlap", "0"]) == 0
+    table = capsys.readouterr().out
+    assert "simai-2024-12, 512 GPUs: tp 8, pp 8, ep 1, vpp 8" in table
+    assert "attention_column_layer     40" in table
+    assert "messages between stages        6.578 ms" in table
+    assert main([*told, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith(", 2059161")
+
+
+def test_cost_takes_a_machine_by_type_or_by_number(priced, capsys):
+    by_type = ["--gpu-type", "H100", "--nic-type", "cx7"]
+    for network in (by_type, ["--nvlink-bandwidth", "370.8", "--nic-bandwidth", "48.5 GiB/s"]):
+        [found] = json_of(capsys, "cost", "workload.txt", "--profile", "simai", *network)
+        assert found["total_us"] == pytest.approx(2119203, abs=0.5)
+
+
+def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced, capsys):
+    (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
+    told = ["cost", "old.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]
+    assert main(told) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["total_us"] is None
+    assert "header: vpp: missing" in err
+    assert main([*told, "--strict-compat"]) == 0
+    assert json.loads(capsys.readouterr().out)["total_us"] == "NaN or Inf"
+
+
+WRONG = {
+    "small.txt --profile simai": "name the GPU with --gpu-type",
+    "small.txt --profile simai-2024-12": "name one with --busbw",
+    "small.txt --profile simai-2025-07 --busbw busbw.yaml": "takes no --busbw any more",
+    "small.txt --profile simai-2024-10 --busbw nosuch.yaml": "nosuch.yaml: no such file",
+    "small.txt --profile simai --gpu-type H100 --gpus 8": "less than tp * pp of the header",
+    "busbw.yaml --profile simai --gpu-type H100": "expected a training loop",
+    "small.txt --profile deepflow --format csv": "deepflow: has no csv",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_mistakes_of_cost_are_one_clear_line(arguments, priced, capsys):
+    assert main(["cost", *arguments.split()]) == 1
+    assert WRONG[arguments] in capsys.readouterr().err
+
+
+FIRST_WITH_GPUS = "cost small.txt --profile simai-2024-10 --busbw busbw.yaml --gpus 96"
+
+
+def test_the_first_revision_needs_every_token_at_its_place(priced, capsys):
+    (priced / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
+    assert (
+        main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"])
+        == 1
+    )
+    assert "small.txt:1: all_gpus: missing; simai-2024-10 needs them" in capsys.readouterr().err
+
+
+def test_other_gpus_than_those_of_the_file_are_noted(priced, capsys):
+    assert main(["cost", "small.txt", "--profile", "simai", "--gpu-type", "A100", "--gpus", "48"]) == 0
+    assert "all_gpus: 96 there, and 48 counted" in capsys.readouterr().err
+
+
+def test_the_command_knows_every_revision_and_type():
+    assert set(cost_simai.PROFILES) == {"simai", *REVISIONS}
+    assert tuple(GPU_TYPES) == cost_simai.GPU_TYPES
+    assert tuple(NIC_TYPES) == cost_simai.NIC_TYPES
+
+
+def test_ranks_of_a_batch_do_not_depend_on_its_order(llama, toy_system, designs):
+    order = np.array([3, 1, 4, 0, 2])
+    whole, turned = (price_designs(llama, toy_system, d).step_time for d in (designs, designs.take(order)))
+    assert turned.tolist() == whole[order].tolist()
+
+
+def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_space, capsys):
+    """A whole GPT 22B on one chip: its optimizer alone takes seconds."""
+    monkeypatch.chdir(tmp_path)
+    one = small_space.replace("world_size: 64", "world_size: 1")
+    (tmp_path / "one.yaml").write_text(one)
+    slow = [
+        "--set",
+        "dram_bandwidth=100GB/s",
+        "--study",
+        "slow",
+        "--out",
+        "out",
+        "--emit",
+        "aicb",
+        "--emit-all",
+    ]
+    main(["search", "one.yaml", "--budget", "1", *slow])
+    assert "trial_00000.txt: row grad_param_compute: a time of 2^31 ns or more" in capsys.readouterr().err
+    assert main(["export", "slow", "--trial", "0", "-o", "workload.txt"]) == 0
+    assert "workload.txt: row grad_param_compute" in capsys.readouterr().err
+
+
+DOCS = (Path(__file__).parents[1] / "docs" / "aicb.md").read_text()
+
+
+def test_the_documentation_holds():
+    names: dict[str, object] = {}
+    [snippet] = re.findall(r"^```python\n(.*?)^```$", DOCS, flags=re.MULTILINE | re.DOTALL)
+    exec(compile(snippet, "docs/aicb.md", "exec"), names)
+    assert names["text"].splitlines()[0].endswith("pp_comm: 4194304")
+    assert np.isfinite(names["report"].totals.total_time).all()
+    commands = re.findall(r"^    dse (.*)$", DOCS, flags=re.MULTILINE)
+    assert len(commands) == 8
+    for command in commands:
+        assert parser().parse_args(shlex.split(re.split(r"\s+[#>]", command)[0])).run
