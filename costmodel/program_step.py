@@ -8,13 +8,13 @@ import numpy as np
 
 from costmodel.breakdown import Breakdown
 from costmodel.collectives import CollectiveCost, all_to_all, collective, send_recv
-from costmodel.columns import FloatArray, concatenated, distinct_rows
+from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.design import Layout
 from costmodel.gemm import gemm_cost
 from costmodel.microbatch import link_energy, traffic_energy
-from costmodel.price import chip_power, chip_price
 from costmodel.roofline import pointwise_time
 from costmodel.system import System
+from costmodel.total import added_up, host_time
 from costmodel.workload.kernels import total
 from costmodel.workload.program import Message, Program
 
@@ -30,6 +30,7 @@ class ProgramCost:
     """Price of each kernel of a program, all its runs; every array has shape (points, kernels)."""
 
     time: FloatArray  #: [s]
+    memory_bound: BoolArray  #: whether a kernel waits for a memory level, for most of its time
     compute_energy: FloatArray  #: of one device [J]
     memory_energy: FloatArray  #: of one device [J]
     link_energy: FloatArray  #: of one device [J]
@@ -58,20 +59,22 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     points = max(values.size for values in system.quantities().values())
     pointwise = program.pointwise(points)
     counts = np.array([kernel.count for kernel in program.kernels])
-    time = pointwise_time(pointwise, system)
+    time, memory_bound = pointwise_time(pointwise, system)
     flops = np.broadcast_to(pointwise.flops, time.shape).copy()
     far_bytes = np.broadcast_to(pointwise.bytes_moved, time.shape).copy()
     near_energy = np.zeros(time.shape)
-    products = np.zeros(time.shape)
+    products, waiting = np.zeros(time.shape), np.zeros(time.shape)
     for element_bytes, places, gemms in program.gemms(points):
         far_bytes[:, sorted(set(places))] = 0.0
         cost = gemm_cost(gemms, _at_width(system, element_bytes), element_bytes=element_bytes)
         energies = np.zeros(time.shape)
         for column, place in enumerate(places):
             products[:, place] += cost.time[:, column]
+            waiting[:, place] += np.where(cost.memory_bound[:, column], cost.time[:, column], 0.0)
             flops[:, place] += cost.flops[:, column]
             energies[:, place] += traffic_energy([moved[:, column] for moved in cost.traffic], system)
         near_energy += energies
+    memory_bound = np.where(products > time, waiting > products / 2, memory_bound)
     time = np.maximum(time, products)
     links = np.zeros(time.shape)
     for place, kernel in enumerate(program.kernels):
@@ -80,7 +83,10 @@ def program_cost(program: Program, system: System) -> ProgramCost:
             time[:, place], links[:, place] = sent.time, link_energy(sent.bytes_sent, system)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.energy_per_flop)[:, np.newaxis]
-    return ProgramCost(time * counts, flops * per_flop * counts, memory_energy * counts, links * counts)
+    compute_energy = flops * per_flop
+    return ProgramCost(
+        time * counts, memory_bound, compute_energy * counts, memory_energy * counts, links * counts
+    )
 
 
 def _at_width(system: System, element_bytes: float) -> System:
@@ -137,40 +143,27 @@ def _priced(program: Program, system: System, points: int) -> Breakdown:
     cost = program_cost(program, system)
     devices = np.full(points, program.devices)
     times = _times(program, cost)
-    nodes = np.maximum(devices / system.network[0].size, 1.0)
     computing = sum((times[key] for key in _COMPUTING), np.zeros(points))
-    host = system.host.step_overhead + system.host.straggler * np.log2(nodes) * computing
-    step_time = sum(times.values(), np.zeros(points)) + host
-    energies = [devices * total(own) for own in (cost.compute_energy, cost.memory_energy, cost.link_energy)]
-    idle = devices * step_time * (system.chip.idle_power + system.host.power)
-    energy = energies[0] + energies[1] + energies[2] + idle
     zero = np.zeros(points)
-    reserved = zero + system.chip.reserved_memory
-    resident = program.weights_bytes + program.optimizer_bytes + program.inputs_bytes
-    return Breakdown(
-        step_time=step_time,
+    parts = {
         **times,
-        bubble_time=zero,
-        host_time=zero + host,
-        peak_memory=resident + program.temporaries_bytes + reserved,
-        weights_memory=zero + program.weights_bytes,
-        gradients_memory=zero,
-        optimizer_memory=zero + program.optimizer_bytes,
-        activations_memory=zero + program.temporaries_bytes,
-        buffers_memory=zero + program.inputs_bytes,
-        reserved_memory=reserved,
-        energy_per_step=energy,
-        compute_energy=energies[0],
-        memory_energy=energies[1],
-        link_energy=energies[2],
-        idle_energy=idle,
-        tokens_per_second=program.tokens / step_time,
-        model_flops=zero + program.model_flops,
-        mfu=program.model_flops / (step_time * devices * system.chip.peak_flop_rate),
+        "host_time": host_time(system, devices, computing),
+        "memory_bound_time": _memory_bound_time(program, cost),
+        "weights_memory": zero + program.weights_bytes,
+        "optimizer_memory": zero + program.optimizer_bytes,
+        "activations_memory": zero + program.temporaries_bytes,
+        "buffers_memory": zero + program.inputs_bytes,
+        "reserved_memory": zero + system.chip.reserved_memory,
+        "compute_energy": devices * total(cost.compute_energy),
+        "memory_energy": devices * total(cost.memory_energy),
+        "link_energy": devices * total(cost.link_energy),
+    }
+    return added_up(
+        parts,
+        system,
         world_size=devices,
-        system_price=devices * chip_price(system),
-        system_power=devices * chip_power(system),
-        average_power=energy / step_time * system.host.power_overhead,
+        tokens=zero + program.tokens,
+        model_flops=zero + program.model_flops,
     )
 
 
@@ -192,3 +185,13 @@ def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
             axis = "tp" if kernel.message.stride == 1 else "dp"
             places[f"{axis}_communication_time"].append(place)
     return {name: total(cost.time[:, own]) for name, own in places.items()}
+
+
+def _memory_bound_time(program: Program, cost: ProgramCost) -> FloatArray:
+    """Time of the kernels before the optimizer that wait for memory, (points,). [s]"""
+    places = [
+        place
+        for place, kernel in enumerate(program.kernels)
+        if kernel.message is None and kernel.phase != "optimizer"
+    ]
+    return total(np.where(cost.memory_bound, cost.time, 0.0)[:, places])

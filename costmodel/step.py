@@ -120,20 +120,13 @@ def schedule_step(
     hop = pipeline_hop(model, system, design, precision)
     messages = np.where(design.pp > 1, 2 * design.vpp, 0.0)  # an activation and a gradient per chunk
 
+    hops, steps = messages * hop.time, design.gradient_accumulation_steps
+
     outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
-    layers, has_embedding, has_head = slowest_stage(outer, inner, layer, embedding, head, design.pp)
-    stage_time = layers * layer.total_time + has_embedding * embedding.total_time + has_head * head.total_time
-    all_stages = model.num_layers * layer.total_time + embedding.total_time + head.total_time
-    hops = messages * hop.time
-    steps = design.gradient_accumulation_steps
-
-    def of_stage(of_layer: Work, of_embedding: Work, of_head: Work) -> Work:
-        on_stage = of_layer.times(layers) + of_embedding.times(has_embedding) + of_head.times(has_head)
-        return on_stage.times(steps)
-
-    forward = of_stage(work.layer_forward, work.embedding_forward, work.head_forward)
-    backward = of_stage(work.layer_backward, work.embedding_backward, work.head_backward)
-    again = repeated.times(steps * layers)
+    slowest = slowest_stage(outer, inner, layer, embedding, head, design.pp)
+    forward = repeats(slowest, work.layer_forward, work.embedding_forward, work.head_forward).times(steps)
+    backward = repeats(slowest, work.layer_backward, work.embedding_backward, work.head_backward).times(steps)
+    again = repeated.times(slowest[0] * steps)
     stage = forward + backward + again
     everywhere = layer.times(model.num_layers) + embedding + head
     runs = steps * design.dp * design.tp
@@ -146,8 +139,8 @@ def schedule_step(
         tp_communication_time=stage.tp_time,
         pp_communication_time=steps * hops,
         bubble_time=bubble_time(
-            stage_time + hops,
-            all_stages + design.pp * hops,
+            repeats(slowest, layer, embedding, head).total_time + hops,
+            everywhere.total_time + design.pp * hops,
             pp=design.pp,
             vpp=design.vpp,
             gradient_accumulation_steps=steps,
@@ -156,6 +149,12 @@ def schedule_step(
         memory_energy=runs * everywhere.memory_energy,
         link_energy=runs * (everywhere.link_energy + (design.pp - 1) * messages * hop.link_energy),
     )
+
+
+def repeats(counts: tuple[FloatArray, FloatArray, FloatArray], *works: Work) -> Work:
+    """Work of a layer, the embedding and the head, so many times each."""
+    layer, embedding, head = (work.times(count) for work, count in zip(works, counts, strict=True))
+    return layer + embedding + head
 
 
 def repeated_work(design: DesignPoints, work: MicroBatch) -> Work:

@@ -295,3 +295,68 @@ class ScalarStep:
         if not m.biases:
             return split / d.tp + norms
         return (split + heads + 2 * keys + up) / d.tp + norms + 2 * h
+
+    # -- memory -------------------------------------------------------------------------------------
+
+    def memory(self) -> dict[str, float]:
+        """Bytes of the fuller of first and last stage, by part."""
+        m, d, t = self.model, self.d, self.tokens
+        table = m.vocab_size * m.hidden_size / d.tp
+        positions = m.seq_len * m.hidden_size / d.tp if m.position_embedding == "learned" else 0.0
+        final_norm = (2 if m.normalization == "layer_norm" else 1) * m.hidden_size
+        layers = m.num_layers / d.pp
+        of_layers = layers * self.layer_parameters()
+        embedding_mask = t * m.hidden_size / self.shared * float(m.dropout)
+        vocabulary = math.ceil(m.vocab_size / d.tp)
+        head = 4 * t * m.hidden_size / self.shared + 4 * t * vocabulary
+        steps, p, v = d.gradient_accumulation_steps, d.pp, d.vpp
+        first_micro_batches = min(p * (1 + (p - 1) / (p * v)) if v > 1 else p, steps)
+        last_chunks = min((v - 1) * p + 1, steps * v)
+        kept = self.kept(int(d.recompute))
+        if p == 1:
+            own_head = 0.0 if m.tied_embeddings else table
+            weights = of_layers + table + positions + own_head + final_norm
+            stages = [(weights, layers * kept + embedding_mask + head, True)]
+        else:
+            first = of_layers + table + positions
+            first_kept = first_micro_batches * layers * kept + min(p, steps) * embedding_mask
+            last = of_layers + table + final_norm
+            stages = [(first, first_kept, False), (last, last_chunks * layers / v * kept + head, True)]
+        parts = [self.stage(*stage, vocabulary) for stage in stages]
+        return max(parts, key=lambda part: sum(part.values()))
+
+    def stage(self, weights: float, kept: float, has_head: bool, vocabulary: float) -> dict[str, float]:
+        m, d, t = self.model, self.d, self.tokens
+        whole, sp = W * t * m.hidden_size, bool(d.sequence_parallel)
+        widest = W * t * (2 if m.gated_mlp else 1) * m.ffn_hidden_size / d.tp
+        again = {0: 0.0, 1: self.kept(0) - self.kept(1), 2: self.kept(0)}[int(d.recompute)]
+        messages = 0.0
+        if d.pp > 1:
+            messages = 4 * whole / d.tp + (0.0 if sp or d.tp == 1 else 2 * whole)
+        logits = 2 * W * t * vocabulary if has_head else 0.0
+        return {
+            "weights_memory": W * weights,
+            "gradients_memory": GRADIENT * weights,
+            "optimizer_memory": STATE * weights / (d.dp if d.distributed_optimizer else 1),
+            "activations_memory": kept,
+            "buffers_memory": again + 2 * widest + (whole if sp else 0.0) + messages + logits,
+        }
+
+    def kept(self, recompute: int) -> float:
+        """Bytes that one layer keeps of one micro-batch."""
+        m, d, t = self.model, self.d, self.tokens
+        if recompute == 2:
+            return W * t * m.hidden_size / self.shared
+        mask = 1 if m.dropout else 0
+        queries, keys = m.num_attention_heads * m.head_size, m.num_query_groups * m.head_size
+        norms_and_masks = t * m.hidden_size * (8 + 2 * mask) / self.shared
+        projections = W * t * (2 * queries + 2 * keys) / d.tp
+        mlp = W * t * m.ffn_hidden_size * (3 if m.gated_mlp else 2) / d.tp
+        rows = t * m.num_attention_heads / d.tp
+        if self.fused:
+            scores = 4 * rows
+        elif recompute == 1:
+            scores = 0.0
+        else:
+            scores = rows * m.seq_len * (5 if m.dropout else 2)
+        return norms_and_masks + projections + mlp + scores

@@ -47,6 +47,44 @@ def test_step_equals_a_scalar_recomputation(model_name, request, toy_system):
     np.testing.assert_allclose(time, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_memory_equals_a_scalar_recomputation(model_name, request, toy_system):
+    model = request.getfixturevalue(model_name)
+    every = designs()
+    sample = every.take(np.arange(0, every.num_points, 7))
+    found = step(model, toy_system, sample)
+    expected = [ScalarStep(model, toy_system, sample, row).memory() for row in range(sample.num_points)]
+    for name in expected[0]:
+        np.testing.assert_allclose(
+            getattr(found, name), [e[name] for e in expected], rtol=1e-12, err_msg=name
+        )
+    reserved = float(toy_system.chip.reserved_memory)
+    np.testing.assert_allclose(found.peak_memory, [sum(e.values()) + reserved for e in expected], rtol=1e-12)
+
+
+def test_energies_are_counts_times_unit_energies(gpt, toy_system):
+    """Twice the joule per unit doubles that part alone; idle energy goes with time."""
+    layout = DesignPoints.of(tp=2, pp=2, dp=2, gradient_accumulation_steps=4)
+    before = step(gpt, toy_system, layout)
+    quantities = toy_system.quantities()
+    for part, names in {
+        "compute_energy": ["energy_per_flop"],
+        "memory_energy": ["sram_energy", "l2_energy", "dram_energy"],
+        "link_energy": ["node_energy", "fabric_energy"],
+    }.items():
+        dearer = toy_system.with_quantities({name: 2 * quantities[name] for name in names})
+        after = step(gpt, dearer, layout)
+        assert getattr(after, part) == pytest.approx(2 * getattr(before, part))
+        assert after.energy_per_step - before.energy_per_step == pytest.approx(getattr(before, part))
+
+
+def test_arithmetic_energy_is_that_of_the_model_and_its_optimizer(gpt, toy_system):
+    """Unfused, no recomputation: products are the model's FLOP; pointwise kernels add a few per cent."""
+    found = step(gpt, toy_system, DesignPoints.of(attention="unfused", micro_batch_size=4))
+    flops = found.compute_energy / toy_system.chip.energy_per_flop
+    assert found.model_flops < flops < 1.05 * found.model_flops
+
+
 def test_parts_add_up_to_the_totals(gpt, toy_system):
     breakdown = step(gpt, toy_system, designs()).columns()
     for total, parts in PARTS.items():
