@@ -1,4 +1,4 @@
-"""DFModel: a transformer layer as a dataflow graph, sharded, tiled and fused on a chip of a network.
+"""DFModel: a transformer layer as a dataflow graph, sharded, tiled and fused on chips [Ko2024]_.
 
 A profile over the shared solver. Where a rule of the reference is odd, the profile keeps it and says so.
 """
