@@ -70,14 +70,17 @@ class Graph:
         raise DseError(f"connections make a cycle: {' -> '.join(self._cycle())}; a graph flows one way")
 
     def _cycle(self) -> list[str]:
-        """Names of kernels around a cycle."""
-        before = {int(end): int(start) for start, end in zip(self.start, self.end, strict=True)}
-        for first in before:
-            path, place = [first], before[first]
-            while place in before and place not in path:
-                path.append(place)
-                place = before[place]
-            if place in path:
-                around = [*path[path.index(place) :], place]
-                return [self.names[at] for at in reversed(around)]
-        raise AssertionError("no cycle")  # pragma: no cover
+        """Names of kernels around a cycle, where there is one."""
+        left = np.ones(len(self), dtype=bool)
+        while True:
+            inside = left[self.start] & left[self.end]
+            fed = np.isin(np.arange(len(self)), self.end[inside])
+            if np.array_equal(fed & left, left):
+                break
+            left &= fed  # what nothing feeds is on no cycle
+        before = dict(zip(self.end[inside].tolist(), self.start[inside].tolist(), strict=True))
+        path = [next(iter(before))]
+        while before[path[-1]] not in path:
+            path.append(before[path[-1]])
+        around = [before[path[-1]], *reversed(path[path.index(before[path[-1]]) :])]
+        return [self.names[place] for place in around]
