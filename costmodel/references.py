@@ -17,6 +17,10 @@ REFERENCES: Mapping[str, str] = {
         "N. Ardalani et al., DeepFlow: a cross-stack pathfinding framework for distributed AI systems, "
         "ACM TODAES 29(2), 2024, arXiv:2211.03309; first generation of the code, 2019"
     ),
+    "Ko2024": (
+        "S. Ko et al., DFModel: design space optimization of large-scale systems exploiting dataflow "
+        "mappings, arXiv:2412.16432"
+    ),
     "Klenk2020": (
         "B. Klenk et al., An in-network architecture for accelerating shared-memory multiprocessor "
         "collectives, ISCA 2020"

@@ -16,7 +16,12 @@ from dse.cli import parser
 from dse.samplers import DEFAULT_SAMPLER, SAMPLERS
 
 ROOT = Path(__file__).parent.parent
-MODULES = sorted(path for package in ("costmodel", "dse") for path in (ROOT / package).rglob("*.py"))
+MODULES = sorted(
+    path
+    for package in ("costmodel", "dse")
+    for path in (ROOT / package).rglob("*.py")
+    if not path.stem.endswith("_pb2")  # generated
+)
 
 #: Layer of a module: it may import from its own and from lower ones.
 LAYERS = ("costmodel", "costmodel.formats", "dse")

@@ -6,12 +6,25 @@ import argparse
 import sys
 from pathlib import Path
 
-from dse.cli import cost_hlo, cost_simai
+from dse.cli import cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
 from dse.profiles import NATIVE
 
 #: Rules that a file can be priced by, the first being the default where the file does not tell.
-PROFILES = ("deepflow", *cost_simai.PROFILES, NATIVE)
+PROFILES = ("deepflow", *cost_simai.PROFILES, *cost_dfmodel.PROFILES, NATIVE)
+
+#: What the help shows.
+EXAMPLES = [
+    "dse cost step.hlo --system a100_80g_dgx",
+    "dse cost step.hlo.gz --format json | jq .figures",
+    "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
+    "dse cost lstm.yaml --profile deepflow",
+    "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
+    "dse cost workload.txt --profile simai --gpus 1024 --gpu-type H100 --nic-type cx7",
+    "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
+    "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
+    "dse cost setup.txt --resolve --prefer gpt_1t",
+]
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -23,27 +36,20 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         summary="price a workload file",
         about="Price a workload file: where the time and the memory go. An HLO module is known by its\n"
         "content and priced by the native model, other files by the rules of a reference model.",
-        examples=[
-            "dse cost step.hlo --system a100_80g_dgx",
-            "dse cost step.hlo.gz --format json | jq .figures",
-            "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
-            "dse cost lstm.yaml --profile deepflow",
-            "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
-            "dse cost workload.txt --profile simai --gpus 1024 --gpu-type H100 --nic-type cx7",
-            "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
-        ],
+        examples=EXAMPLES,
     )
     parser.add_argument(
         "file",
         metavar="FILE",
         type=Path,
         help="an HLO module, perhaps packed by gzip (docs/hlo.md), a DeepFlow configuration "
-        "(docs/deepflow.md), or an AICB workload (docs/aicb.md)",
+        "(docs/deepflow.md), an AICB workload (docs/aicb.md), or a DFModel set-up (docs/dfmodel.md)",
     )
     parser.add_argument(
         "--profile",
         choices=PROFILES,
-        help=f"whose rules price the file (default: {NATIVE} for HLO, else {PROFILES[0]})",
+        help=f"whose rules price the file (default: {NATIVE} for HLO, DFModel's by their generation, "
+        f"else {PROFILES[0]})",
     )
     parser.add_argument(
         "--format",
@@ -54,6 +60,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     cost_hlo.add_options(parser)
     cost_simai.add_options(parser)
+    cost_dfmodel.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,6 +72,11 @@ def run(args: argparse.Namespace) -> int:
         return cost_hlo.run(args)
     if args.profile == NATIVE or args.system or args.format == "trace":
         raise DseError(f"{args.file}: not an HLO module; --system and trace are for those")
+    dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
+    if dfmodel in cost_dfmodel.PROFILES:
+        return cost_dfmodel.run(args, dfmodel)
+    if args.resolve or args.prefer:
+        raise DseError(f"{args.file}: not a DFModel set-up; --resolve and --prefer are for those")
     if args.profile in cost_simai.PROFILES:
         return cost_simai.run(args)
     profile = PROFILES[0]

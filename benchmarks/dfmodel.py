@@ -1,0 +1,46 @@
+"""Graphs a second: `python benchmarks/dfmodel.py [POINTS]`.
+
+Regenerates the 41-kernel graph of a transformer layer for as many designs, and prices an iteration
+of each by DFModel's first rules, on one core. Designs differ in model and network; they share the sharding.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from costmodel.profiles.dfmodel import Setup, evaluate, layer_graph, least_moving
+
+#: Designs priced at a time: their tables stay in the cache. [points]
+CHUNK = 2048
+
+
+def designs(points: int) -> Setup:
+    """Models of 8 to 199 heads on 4,096 chips."""
+    rng = np.random.default_rng(0)
+    heads = rng.integers(8, 200, points) * 1.0
+    tp = 2.0 ** rng.integers(0, 4, points)
+    return Setup.of(
+        topology="r_r_r", roles=("TP", "PP", "DP"), x=tp, y=128 / tp, z=32, num_chips=4096,
+        x_bandwidth=150e9, y_bandwidth=25e9, z_bandwidth=25e9, cores=432, array_width=16, array_height=16,
+        frequency=1.41e9, dram_bandwidth=2039e9, hidden_size=heads * 128, num_attention_heads=heads,
+        head_size=128, seq_len=2048, num_layers=128, global_batch_size=3072, utilization=0.9,
+    )  # fmt: skip
+
+
+def main() -> None:
+    points = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    setup = designs(points)
+    sharding = least_moving(layer_graph(12288, 96, 2048)).choices
+    start = time.perf_counter()
+    for first in range(0, points, CHUNK):
+        part = setup.take(np.arange(first, min(first + CHUNK, points)))
+        graph = layer_graph(part.hidden_size, part.num_attention_heads, part.seq_len)
+        evaluate(graph, part, sharding, generation="gen1")
+    print(f"{points / (time.perf_counter() - start):,.0f} graphs/s")
+
+
+if __name__ == "__main__":
+    main()

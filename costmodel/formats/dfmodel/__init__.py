@@ -1,0 +1,16 @@
+"""DFModel's set-ups: text and binary files <-> messages <-> graphs and set-ups of the cost model."""
+
+from costmodel.formats.dfmodel.files import is_setup, load_setup, setup_bytes, setup_text
+from costmodel.formats.dfmodel.records import Priced, priced
+from costmodel.formats.dfmodel.writing import ZeroMarks, setup_message
+
+__all__ = [
+    "Priced",
+    "ZeroMarks",
+    "is_setup",
+    "load_setup",
+    "priced",
+    "setup_bytes",
+    "setup_message",
+    "setup_text",
+]

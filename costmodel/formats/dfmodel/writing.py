@@ -1,0 +1,161 @@
+"""Graphs and set-ups -> messages, sharding, tiling and communication filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import IntArray
+from costmodel.formats.dfmodel.files import ROOTS, Message, empty_setup
+from costmodel.formats.dfmodel.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
+from costmodel.profiles.dfmodel.evaluate import Shards, shards
+from costmodel.profiles.dfmodel.graph import NOTHING, Graph
+from costmodel.profiles.dfmodel.setup import AXES, Setup
+from costmodel.profiles.dfmodel.sharding import edge_collectives, kernel_collectives
+
+KERNEL_BY_KERNEL: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroMarks:
+    """Kernels and connections, by their numbers, whose communication size is a negative zero.
+
+    The reference's solver leaves them where it rounds to nothing. They mean nothing, and follow from
+    nothing that the cost model knows: a file is written byte for byte as the reference's when it is told.
+    """
+
+    kernels: tuple[int, ...] = ()
+    connections: tuple[int, ...] = ()
+
+
+#: The marks of the published graphs of a model with a trillion parameters.
+GPT_1T_MARKS: Final = ZeroMarks(kernels=(14,), connections=(1, 12, 13, 14, 15, 17, 19, 24, 26, 27, 49))
+
+
+def setup_message(
+    graph: Graph,
+    setup: Setup,
+    sharding: IntArray,
+    *,
+    generation: str = "gen1",
+    groups: IntArray | None = None,
+    marks: ZeroMarks = ZeroMarks(),
+    solver: tuple[int, float, int] | None = None,
+) -> Message:
+    """A set-up of one design, as the reference writes it.
+
+    Parameters
+    ----------
+    graph : Graph
+        One design; its kernels' dimensions are (kernels,).
+    setup : Setup
+        One row.
+    sharding : (kernels,) array of int
+        Dimension that each kernel is split by. [code]
+    generation : str
+        Rules of the reference; they decide on the names of blocks.
+    groups : (kernels,) array of int, optional
+        Fused group of each kernel; each its own where not given. [-]
+    marks : ZeroMarks
+        Where to write negative zeros.
+    solver : (int, float, int), optional
+        Limits for the reference's solver: threads, gap [-], seconds.
+    """
+    message = empty_setup(ROOTS[generation])
+    member = np.arange(len(graph)) if groups is None else groups
+    part = shards(graph, setup, sharding)
+    levels = graph.levels()
+    moved = kernel_collectives(graph, sharding)
+    for place in range(len(graph)):
+        kernel = message.dataflow_graph.kernels.add()
+        _fill_kernel(kernel, graph, place)
+        kernel.topological_number, kernel.config = int(levels[place]), int(member[place])
+        own = getattr(kernel, kernel.WhichOneof("variant"))
+        own.sharding = int(sharding[place])
+        own.shard_outer_M, own.shard_N = int(part.m[0, place]), int(part.n[0, place])
+        if graph.systolic[place]:
+            own.shard_K = int(part.k[0, place])
+        own.communication_type = int(moved[place])
+        _state_size(own, moved[place] != NOTHING, own.output_tensor_size, place + 1 in marks.kernels)
+    _fill_connections(message.dataflow_graph.connections, graph, part, sharding, marks)
+    _fill_setup(message, setup, generation)
+    if groups is not None:
+        run_block(message).num_config = int(member.max()) + 1
+    if solver is not None:
+        message.gurobi.thread, message.gurobi.gap, message.gurobi.time = solver
+    return message
+
+
+def _state_size(block: Message, moves: bool, size: float, marked: bool) -> None:
+    """A size where something moves; else nothing, or a negative zero where marked."""
+    if moves or marked:
+        block.communication_size = size if moves else -0.0
+
+
+def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
+    """What a kernel is, whatever the sharding."""
+    kernel.name, kernel.id = graph.names[place], place + 1
+    kernel.fwd_bwd = 2 if graph.backward[place] else 1
+    kernel.type = 1 if graph.systolic[place] else 2
+    second = "weight" if graph.weighted[place] else "input2" if graph.second_bytes[place] else ""
+    kind = f"{'gemm' if graph.systolic[place] else 'elementwise'}_input1{'_' * bool(second)}{second}"
+    own = getattr(kernel, kind)
+    own.outer, own.M, own.N = (int(getattr(graph, dim)[place]) for dim in ("outer", "m", "n"))
+    if graph.systolic[place]:
+        own.K = int(graph.k[place])
+    first = "input_tensor_1_size" if second == "input2" else "input_tensor_size"
+    setattr(own, first, graph.first_bytes[place])
+    if second:
+        name = "weight_tensor_size" if second == "weight" else "input_tensor_2_size"
+        setattr(own, name, graph.second_bytes[place])
+    own.output_tensor_size = graph.output_bytes[place]
+    own.tiling = int(graph.tiling[place])
+    if graph.repeats.size > 1:
+        own.num_input = int(graph.repeats[place]) if graph.repeats[place] > 1 else 0
+    if graph.memory_bytes.size > 1:
+        own.memory_size = graph.memory_bytes[place]
+
+
+def _fill_connections(
+    connections: Message, graph: Graph, part: Shards, sharding: IntArray, marks: ZeroMarks
+) -> None:
+    levels, moved = graph.levels(), edge_collectives(graph, sharding)
+    for number, (start, end) in enumerate(zip(graph.start, graph.end, strict=True), start=1):
+        edge = connections.add(startIdx=start + 1, endIdx=end + 1, id=number)
+        edge.startName, edge.endName = graph.names[start], graph.names[end]
+        edge.buffer_depth = int(levels[end] - levels[start] + 1)
+        edge.tensor_size = graph.output_bytes[start]
+        edge.shard_tensor_size = part.output_bytes[0, start]
+        edge.communication_type = int(moved[number - 1])
+        _state_size(edge, moved[number - 1] != NOTHING, edge.tensor_size, number in marks.connections)
+        edge.zero_out = bool(graph.zero_out.size > 1 and graph.zero_out[number - 1])
+
+
+def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
+    for name, (path, factor) in FIELDS.items():
+        found, field = block(message, path)
+        value = float(getattr(setup, name).flat[0]) / factor
+        if name == "tile_size" and value == 1:
+            continue  # as files leave it out
+        if value:
+            setattr(found, field, value if _is_real(found, field) else round(value))
+    network = getattr(message.system, setup.topology)
+    for axis, role, dimension in zip(AXES, setup.roles, setup.dimensions, strict=False):
+        setattr(network, axis, round(float(dimension.size.flat[0])))
+        setattr(network, f"link_bw_{axis}", float(dimension.bandwidth.flat[0]) / 1e9)
+        setattr(network, f"par_{axis}", role)
+    run = run_block(message)
+    run.execution_style = KERNEL_BY_KERNEL if setup.kernel_by_kernel else DATAFLOW
+    if generation in ("gen1", "gen2a"):
+        run.perfect_overlap = setup.overlap == "perfect"
+    else:
+        run.overlap = 2 if setup.overlap == "none" else OVERLAPS.index(setup.overlap)
+        run.separate_rs_ag_for_ar = setup.doubled
+
+
+def _is_real(block: Message, field: str) -> bool:
+    """Whether a field of a message is a float."""
+    descriptor = block.DESCRIPTOR.fields_by_name[field]
+    return bool(descriptor.type == descriptor.TYPE_FLOAT)

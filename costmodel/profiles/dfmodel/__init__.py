@@ -1,0 +1,21 @@
+"""DFModel: a transformer layer as a dataflow graph, sharded, tiled and fused on chips [Ko2024]_.
+
+A profile over the shared solver. Where a rule of the reference is odd, the profile keeps it and says so.
+"""
+
+from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
+from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.layer import layer_graph
+from costmodel.profiles.dfmodel.setup import Setup
+from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
+
+__all__ = [
+    "PUBLISHED",
+    "Evaluation",
+    "Graph",
+    "Setup",
+    "Sharding",
+    "evaluate",
+    "layer_graph",
+    "least_moving",
+]

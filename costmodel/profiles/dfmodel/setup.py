@@ -1,0 +1,125 @@
+"""What DFModel is given beside the graph: machine, network, prices, workload; columns of many designs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from costmodel.columns import Columns, FloatArray, column
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """How the rules of one generation of the reference differ from those of the others."""
+
+    halves: float | None  #: passes of an all-reduce over rings and switches; None where the file says
+    fully_connected: float  #: passes over fully connected links
+    gradients: bool  #: the file's word on passes holds for gradients too
+    latency: bool  #: links have latency
+
+
+GENERATIONS: Final[Mapping[str, Generation]] = {
+    "gen1": Generation(halves=2, fully_connected=2, gradients=True, latency=False),
+    "gen2a": Generation(halves=1, fully_connected=1, gradients=True, latency=False),
+    "gen2b": Generation(halves=None, fully_connected=1, gradients=False, latency=False),
+    "gen3": Generation(halves=None, fully_connected=1, gradients=True, latency=True),
+}
+
+#: Topology -> the kind of each dimension.
+TOPOLOGIES: Final = {
+    name: tuple(name.split("_"))
+    for name in ("r", "sw", "fc", "r_r", "r_fc", "r_sw", "sw_sw", "fc_fc", "r_r_r", "r_sw_sw", "sw_sw_sw")
+}
+ROLES: Final = {
+    1: (("TP",), ("PP",), ("DP",)),
+    2: (("TP", "PP"), ("TP", "DP"), ("PP", "DP")),
+    3: (("TP", "PP", "DP"),),
+}
+AXES: Final = ("x", "y", "z")
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of the network."""
+
+    kind: str  #: "r" ring, "sw" switch, "fc" fully connected
+    size: FloatArray  #: chips [-]
+    bandwidth: FloatArray  #: of a link [B/s]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Setup(Columns):
+    """Machine, network, prices and workload; (points,) columns, and what the designs share."""
+
+    topology: str
+    roles: tuple[str, ...]  #: group that each dimension serves: TP, PP or DP
+    kernel_by_kernel: bool = True  #: else groups of kernels, as the graph's file numbers them
+    overlap: str = "none"  #: "none", "perfect", or "compute_memory"
+    doubled: bool = False  #: all-reduces as a reduce-scatter and an all-gather
+
+    num_chips: FloatArray = column("-")
+    cores: FloatArray = column("-")
+    array_width: FloatArray = column("-")
+    array_height: FloatArray = column("-")
+    frequency: FloatArray = column("Hz")
+    sram_bytes: FloatArray = column("B", 0)
+    link_latency: FloatArray = column("s", 0)
+    dram_bandwidth: FloatArray = column("B/s")
+    dram_bytes: FloatArray = column("B", 0)  #: 0 = without limit
+    domain_size: FloatArray = column("-", 0)  #: chips of a high-bandwidth domain; 0 = none
+    x: FloatArray = column("-")
+    y: FloatArray = column("-", 1)
+    z: FloatArray = column("-", 1)
+    x_bandwidth: FloatArray = column("B/s")
+    y_bandwidth: FloatArray = column("B/s", 0)
+    z_bandwidth: FloatArray = column("B/s", 0)
+
+    link_price: FloatArray = column("$ s/B", 0)
+    switch_price: FloatArray = column("$ s/B", 0)
+    dram_price: FloatArray = column("$ s/B", 0)
+    accelerator_price: FloatArray = column("$", 0)
+    x_link_power: FloatArray = column("W s/B", 0)
+    y_link_power: FloatArray = column("W s/B", 0)
+    z_link_power: FloatArray = column("W s/B", 0)
+    switch_power: FloatArray = column("W s/B", 0)
+    dram_power: FloatArray = column("W s/B", 0)
+    accelerator_power: FloatArray = column("W", 0)
+
+    hidden_size: FloatArray = column("-")
+    head_size: FloatArray = column("-")
+    num_attention_heads: FloatArray = column("-")
+    seq_len: FloatArray = column("-")
+    num_layers: FloatArray = column("-")
+    global_batch_size: FloatArray = column("-")
+    micro_batch_size: FloatArray = column("-", 1)
+    tile_size: FloatArray = column("-", 1)  #: tokens of a tile
+    element_bytes: FloatArray = column("B", 2)
+    utilization: FloatArray = column("-", 0)  #: of the peak rate; 0 = from the shapes of the kernels
+
+    @property
+    def peak_rate(self) -> FloatArray:
+        """Multiply-adds counted as two. [FLOP/s]"""
+        return 2 * self.array_width * self.array_height * self.cores * self.frequency
+
+    @property
+    def tiles(self) -> FloatArray:
+        """Tiles that stream through a kernel. [-]"""
+        return self.seq_len / self.tile_size
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The dimensions of the network."""
+        return tuple(
+            Dimension(kind, getattr(self, axis), getattr(self, f"{axis}_bandwidth"))
+            for kind, axis in zip(TOPOLOGIES[self.topology], AXES, strict=False)
+        )
+
+    def dimension(self, role: str) -> Dimension | None:
+        """The dimension that serves a group, if one does."""
+        return next((d for d, r in zip(self.dimensions, self.roles, strict=True) if r == role), None)
+
+    def degree(self, role: str) -> FloatArray:
+        """Chips of a group. [-]"""
+        found = self.dimension(role)
+        return self.num_chips**0 if found is None else found.size

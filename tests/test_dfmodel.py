@@ -1,0 +1,492 @@
+"""DFModel: files byte for byte, layer graphs, shardings, published times, and files that are wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from costmodel.formats.dfmodel import load_setup, priced, setup_bytes, setup_message, setup_text
+from costmodel.formats.dfmodel.writing import GPT_1T_MARKS
+from costmodel.profiles.dfmodel import PUBLISHED, Graph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NONE, K, M, N
+from costmodel.profiles.dfmodel.network import rate, system_power, system_price
+from costmodel.profiles.dfmodel.sharding import moved_bytes, options, sharding_words
+from dse.cli import main
+
+# DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
+# trillion parameters on 4,096 chips. The file and what its run printed.
+PUBLISHED_FILE = "05e6b536bcbfd38e8880b08cf14bcdcb4677f474956413afb3a734a8126d3a7c"
+PRINTED = {
+    "final_s": 85.50267989926697,
+    "utilization": 0.3525573123140554,
+    "system_cost_usd": 76628480,
+    "system_power_w": 3189573.5626306534,
+    "all_config_ii_ns": 378605103.4765335,
+}
+TO_THE_LAST_DIGITS = 1e-12  # asked for: 1e-9
+
+
+def f32(value: float) -> float:
+    """A number as the reference holds it."""
+    return float(np.float32(value))
+
+
+GPT_1T = Setup.of(
+    topology="r_r",
+    roles=("PP", "DP"),
+    num_chips=[4096], x=[128], y=[32], x_bandwidth=[25e9], y_bandwidth=[25e9],
+    cores=[432], array_width=[16], array_height=[16], frequency=[f32(1.41) * 1e9], sram_bytes=[84 * 2**20],
+    dram_bandwidth=[2039e9], dram_bytes=[f32(4294967300000)],
+    link_price=[2 / 1e9], switch_price=[24 / 1e9], dram_price=[1 / 1e9], accelerator_price=[16522.25],
+    x_link_power=[f32(0.052) / 1e9], y_link_power=[f32(0.052) / 1e9], z_link_power=[f32(0.052) / 1e9],
+    switch_power=[f32(0.052) / 1e9], dram_power=[f32(0.16248) / 1e9], accelerator_power=[f32(444.7062)],
+    hidden_size=[25600], head_size=[160], num_attention_heads=[160], seq_len=[2048], num_layers=[128],
+    global_batch_size=[3072], micro_batch_size=[1], element_bytes=[2], utilization=[f32(0.9)],
+)  # fmt: skip
+
+
+def three_dimensions(tp: float, pp: float, dp: float) -> Setup:
+    """The same chips with links of 150 GB/s for tensor parallelism."""
+    columns = {"x": tp, "y": pp, "z": dp, "x_bandwidth": 150e9, "y_bandwidth": 25e9, "z_bandwidth": 25e9}
+    arrays = {name: np.array([float(value)]) for name, value in columns.items()}
+    return replace(GPT_1T, topology="r_r_r", roles=("TP", "PP", "DP"), **arrays)
+
+
+@pytest.fixture(scope="module")
+def layer() -> Graph:
+    """One layer of the model, forward and backward."""
+    return layer_graph(25600, 160, 2048)
+
+
+@pytest.fixture(scope="module")
+def chosen(layer):
+    """The sharding of the published run."""
+    return least_moving(layer, prefer=PUBLISHED["gpt_1t"]).choices
+
+
+@pytest.fixture(scope="module")
+def text(layer, chosen) -> str:
+    """The published file, made anew."""
+    message = setup_message(layer, GPT_1T, chosen, marks=GPT_1T_MARKS, solver=(144, 0.001, 1200))
+    return setup_text(message)
+
+
+@pytest.fixture
+def file(tmp_path, text) -> Path:
+    path = tmp_path / "setup.txt"
+    path.write_text(text)
+    return path
+
+
+# Files
+
+
+def test_the_published_file_is_regenerated_byte_for_byte(text):
+    assert len(text) == 29_693
+    assert hashlib.sha256(text.encode()).hexdigest() == PUBLISHED_FILE
+
+
+def test_text_and_binary_are_read_and_written_byte_for_byte(file, text, tmp_path):
+    """Negative zeros too."""
+    assert setup_text(load_setup(file)) == text
+    binary = tmp_path / "setup.pb"
+    binary.write_bytes(setup_bytes(load_setup(file)))
+    assert setup_text(load_setup(binary)) == text
+    assert text.count("communication_size: -0.0") == 12
+
+
+@pytest.mark.parametrize("generation", ["gen1", "gen2a", "gen2b", "gen3"])
+def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_path):
+    setup = replace(three_dimensions(2, 64, 32), doubled=generation in ("gen2b", "gen3"))
+    message = setup_message(layer, setup, chosen, generation=generation)
+    path = tmp_path / "setup.txt"
+    path.write_text(setup_text(message))
+    assert ("miscellany {" in path.read_text()) == (generation == "gen1")
+    found = priced(load_setup(path), "setup")
+    assert found.setup.doubled == setup.doubled
+    for name, values in setup.columns().items():
+        assert getattr(found.setup, name) == pytest.approx(np.atleast_1d(values), rel=1e-7), name
+    for name in ("outer", "m", "k", "n", "first_bytes", "second_bytes", "output_bytes", "start", "end"):
+        assert getattr(found.graph, name) == pytest.approx(getattr(layer, name), rel=1e-7), name
+
+
+def test_binary_of_a_later_generation_is_told_by_what_it_holds(layer, chosen, tmp_path):
+    path = tmp_path / "setup.pb"
+    setup = replace(three_dimensions(2, 64, 32), overlap="compute_memory")
+    path.write_bytes(setup_bytes(setup_message(layer, setup, chosen, generation="gen3")))
+    assert priced(load_setup(path), "setup").setup.overlap == "compute_memory"
+
+
+def test_a_changed_kernel_changes_only_its_own_lines(layer, chosen, text):
+    changed = layer.with_kernel("Q", k=12800.0, second_bytes=12800.0 * 25600 * 2)
+    message = setup_message(changed, GPT_1T, chosen, marks=GPT_1T_MARKS, solver=(144, 0.001, 1200))
+    lines = zip(setup_text(message).splitlines(), text.splitlines(), strict=True)
+    differing = [line.strip() for line, was in lines if line != was]
+    assert differing == ["K: 12800", "weight_tensor_size: 655360000.0", "shard_K: 12800"]
+
+
+# Layers and shardings
+
+
+def test_the_inference_graph_is_the_forward_part(layer):
+    forward = layer_graph(25600, 160, 2048, backward=False)
+    assert (len(forward), forward.start.size, len(layer), layer.start.size) == (18, 21, 41, 53)
+    assert forward.names == layer.names[:18]
+    assert not forward.backward.any()
+
+
+def test_least_communication_is_four_activations_in_768_ways(layer):
+    """12 choices among norms, residuals and the gradient of V, by rows or columns of six weights."""
+    found = least_moving(layer)
+    assert found.moved_bytes == 4 * 25600 * 2048 * 2 == moved_bytes(layer, found.choices)
+    assert found.count == 12 * 2**6
+
+
+@pytest.mark.parametrize(("name", "backward"), [("gpt_1t", True), ("megatron", True), ("inference", False)])
+def test_choices_of_published_runs_are_among_the_best(name, backward):
+    graph = layer_graph(12288, 96, 2048, backward=backward)
+    found = least_moving(graph, prefer=PUBLISHED[name])
+    chosen = dict(zip(graph.names, found.choices.tolist(), strict=True))
+    assert PUBLISHED[name].items() <= chosen.items()
+    assert found.moved_bytes == least_moving(graph).moved_bytes
+
+
+def test_megatrons_tensor_parallelism_comes_out(layer):
+    """Shoeybi et al. 2019: the first product of a pair by columns of its weight (here m), the second by k."""
+    found = dict(zip(layer.names, sharding_words(least_moving(layer).choices), strict=True))
+    assert [found[name] for name in ("Q", "PROJ_GEMM", "FFN0", "GeLU", "FFN1")] == [
+        "outer",
+        "k",
+        "m",
+        "m",
+        "k",
+    ]
+
+
+def random_graph(rng: np.random.Generator) -> Graph:
+    """Six kernels of any kind, with any connections forward."""
+    count = 6
+    systolic = rng.random(count) < 0.6
+    gradient = systolic & (rng.random(count) < 0.3)
+    sizes = rng.integers(1, 4, size=(4, count)) * 1.0
+    pairs = [pair for pair in itertools.combinations(range(count), 2) if rng.random() < 0.5]
+    start, end = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return Graph(
+        names=tuple("abcdef"), backward=gradient, systolic=systolic,
+        weighted=systolic & ~gradient & (rng.random(count) < 0.5), tiling=np.where(gradient, K, N),
+        outer=np.where(rng.random(count) < 0.8, 1.0, 2.0), m=sizes[0] + 1, k=sizes[1] + 1, n=sizes[2],
+        first_bytes=sizes[3], second_bytes=np.ones(count), output_bytes=rng.integers(1, 4, count) * 1.0,
+        start=start, end=end,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_agree_with_trying_every_legal_sharding(seed):
+    graph = random_graph(np.random.default_rng(seed))
+    legal = [options(graph, place) for place in range(len(graph))]
+    moved = [moved_bytes(graph, choices) for choices in itertools.product(*legal)]
+    found = least_moving(graph)
+    assert (found.moved_bytes, found.count) == (min(moved), moved.count(min(moved)))
+
+
+# Time, price and power
+
+
+def test_the_published_run_is_met_to_the_last_digits(file, capsys):
+    assert main(["cost", str(file), "--profile", "dfmodel-gen1", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {key: found[key] for key in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
+    assert found["sharding"]["V_bwd"] == "k"
+    assert found["groups"][:2] == [["Add_Prev_Layer"], ["LayerNorm_1"]]
+    assert sum(found["per_config_ii_ns"]) == pytest.approx(found["all_config_ii_ns"])
+
+
+def test_published_times_of_three_dimensions(layer, chosen):
+    """Same commit: 2 x 64 x 32 and 8 x 16 x 32 chips, of which the latter printed to six digits."""
+    found = evaluate(layer, three_dimensions(2, 64, 32), chosen, generation="gen1")
+    assert found.group_time.sum() * 1e9 == pytest.approx(193282486.19913086, rel=TO_THE_LAST_DIGITS)
+    assert found.pipeline_factor == 1.65625
+    found = evaluate(layer, three_dimensions(8, 16, 32), chosen, generation="gen1")
+    assert found.iteration_time == pytest.approx(43.6996, abs=5e-5)
+
+
+def test_equally_good_shardings_differ_in_time(layer):
+    """Of 8 x 16 x 32 chips: 42.30 s at best; the order of choice that splits the work finds it."""
+    found = evaluate(layer, three_dimensions(8, 16, 32), least_moving(layer).choices, generation="gen1")
+    assert found.iteration_time == pytest.approx(42.30, abs=5e-3)
+
+
+def test_generations_agree_where_the_later_is_told_to_double(layer, chosen):
+    setup = three_dimensions(8, 16, 32)
+    first = evaluate(layer, setup, chosen, generation="gen1").iteration_time
+    doubled = replace(setup, doubled=True)
+    assert evaluate(layer, doubled, chosen, generation="gen3").iteration_time == pytest.approx(
+        first, rel=1e-14
+    )
+    assert evaluate(layer, doubled, chosen, generation="gen2b").iteration_time < first
+    assert evaluate(layer, setup, chosen, generation="gen2a").iteration_time < first
+
+
+def test_a_batch_prices_each_design_as_alone():
+    hidden, heads = np.array([7168.0, 12288.0, 25600.0]), np.array([56.0, 96.0, 160.0])
+    batch = layer_graph(hidden, heads, 2048)
+    sharding = least_moving(layer_graph(12288, 96, 2048)).choices
+    setup = replace(three_dimensions(8, 16, 32), hidden_size=hidden, num_layers=np.array([32.0, 96.0, 128.0]))
+    together = evaluate(batch, setup, sharding, generation="gen1").iteration_time
+    alone = [
+        evaluate(
+            layer_graph(h, n, 2048), setup.take(np.array([i])), sharding, generation="gen1"
+        ).iteration_time
+        for i, (h, n) in enumerate(zip(hidden, heads, strict=True))
+    ]
+    assert together.tolist() == pytest.approx(np.concatenate(alone).tolist(), rel=1e-14)
+
+
+def test_fused_kernels_keep_their_tensors_on_chip(layer, chosen):
+    """Tensors inside a group take no DRAM time; what crosses is written and read, once an edge."""
+    apart = evaluate(layer, GPT_1T, chosen, generation="gen1")
+    groups = np.where(np.arange(len(layer)) < 18, 0, 1)
+    fused = evaluate(layer, GPT_1T, chosen, generation="gen1", groups=groups)
+    crossing = layer.output_bytes[layer.start][groups[layer.start] != groups[layer.end]].sum()
+    assert fused.memory_time.sum() == pytest.approx(2 * crossing / 2039e9)
+    assert fused.compute_time.sum() == pytest.approx(apart.compute_time.sum())
+
+
+def test_overlap_hides_time(layer, chosen):
+    times = {
+        overlap: evaluate(layer, replace(GPT_1T, overlap=overlap), chosen, generation="gen1")
+        for overlap in ("none", "compute_memory", "perfect")
+    }
+    longest = np.maximum(times["none"].compute_time, times["none"].memory_time)
+    both = longest + times["none"].network_time
+    assert times["compute_memory"].group_time.tolist() == both.tolist()
+    assert times["perfect"].group_time.sum() < both.sum() < times["none"].group_time.sum()
+
+
+def test_cores_are_shared_out_so_that_the_slowest_is_fastest(layer):
+    """Two kernels on 4 cores, without a given utilization, against trying all lanes and stages."""
+    small = layer_graph(64, 4, 32, backward=False)
+    columns = {"cores": 4.0, "array_width": 8.0, "array_height": 8.0, "utilization": 0.0, "seq_len": 32.0}
+    setup = replace(GPT_1T, **{name: np.array([value]) for name, value in columns.items()})
+    groups = np.array([*range(13), 13, 13, 14, 15, 16])  # FFN0 with GeLU
+    sharding = least_moving(small).choices
+    found = evaluate(small, setup, sharding, generation="gen1", groups=groups).compute_time[0, 13]
+    ways = [
+        max(np.ceil(256 / (a * 8)) * np.ceil(1 / (s * 8)) * 64, np.ceil(256 / (b * 8)))
+        for a, s, b in itertools.product(range(1, 5), repeat=3)
+        if a * s + b <= 4
+    ]
+    assert found == pytest.approx(min(ways) * 32 / GPT_1T.frequency[0])
+
+
+# Topology -> ports of links and of switches, of 2 x 3 x 5 chips with links of 7, 11 and 13 GB/s, by hand.
+PORTS = {
+    "sw": (30 * 7, 30 * 7),
+    "r": (30 * 7, 2 * 7),
+    "fc": (30 * 29 * 7, 0),
+    "r_r": (30 * 7 + 30 * 11, 2 * 5 * 7 + 2 * 6 * 11),
+    "fc_fc": (6 * 5 * 5 * 7 + 5 * 4 * 11, 25 * 11),
+    "r_fc": (30 * 7 + 20 * 11, 10 * 7 + 25 * 11),
+    "r_sw": (30 * 7 + 5 * 11, 10 * 7 + 5 * 11),
+    "sw_sw": (30 * 7 + 5 * 11, 30 * 7 + 5 * 11),
+    "r_r_r": (30 * (7 + 11 + 13), 30 * 7 + 20 * 11 + 12 * 13),
+    "r_sw_sw": (30 * 7 + 15 * 11 + 5 * 13, 30 * 7 + 15 * 11 + 5 * 13),
+    "sw_sw_sw": (30 * 7 + 15 * 11 + 5 * 13, 30 * 7 + 15 * 11 + 5 * 13),
+}
+SHAPES = {1: (30.0, 1.0, 1.0), 2: (6.0, 5.0, 1.0), 3: (2.0, 3.0, 5.0)}
+ROLES = {1: ("TP",), 2: ("TP", "DP"), 3: ("TP", "PP", "DP")}
+
+
+def network(topology: str, **changes: object) -> Setup:
+    """30 chips in a topology; one dollar, and one watt, a GB/s."""
+    dims = topology.count("_") + 1
+    sizes = dict(zip("xyz", ([size] for size in SHAPES[dims]), strict=True))
+    one = {name: [1e-9] for name in ("link_price", "x_link_power", "y_link_power", "z_link_power")}
+    columns = {
+        **GPT_1T.columns(),
+        **sizes,
+        **one,
+        "num_chips": [30],
+        "x_bandwidth": [7e9],
+        "y_bandwidth": [11e9],
+    }
+    zero = {name: [0] for name in ("dram_price", "dram_power", "accelerator_price", "accelerator_power")}
+    columns |= {
+        **zero,
+        "z_bandwidth": [13e9],
+        "switch_price": [1000e-9],
+        "switch_power": [1000e-9],
+        **changes,
+    }
+    return Setup.of(topology=topology, roles=ROLES[dims], **columns)
+
+
+@pytest.mark.parametrize("topology", PORTS)
+def test_price_and_power_of_every_topology(topology):
+    links, switches = PORTS[topology]
+    setup = network(topology)
+    assert system_price(setup) == pytest.approx(links + 1000 * switches)
+    assert system_power(setup) == pytest.approx(links + 1000 * switches)
+
+
+def test_few_chips_need_no_switches_and_one_no_links():
+    assert system_price(network("r", num_chips=[4], x=[4])) == pytest.approx(4 * 7)
+    assert system_price(network("r", num_chips=[1], x=[1])) == 0
+
+
+@pytest.mark.parametrize(
+    ("topology", "reduce", "gather", "exchange"),
+    [("r", 2 * 29 / 30, 29 / 30, 900 / 8), ("sw", 2 * 29 / 30, 29 / 30, 30 / 4), ("fc", 2 / 30, 1 / 30, 1.0)],
+)
+def test_collectives_of_the_first_generation(topology, reduce, gather, exchange):
+    """Share of a tensor that passes a link of 7 GB/s, in a group of 30."""
+    for collective, share in ((ALL_REDUCE, reduce), (ALL_GATHER, gather), (ALL_TO_ALL, exchange)):
+        assert rate(network(topology), "gen1", "TP", collective) == pytest.approx(share / 7e9, abs=0)
+    assert rate(network(topology), "gen1", "DP", ALL_REDUCE) == 0
+
+
+def test_domains_of_high_bandwidth_reduce_in_two_steps():
+    """8 chips in domains of 4: 3/4 inside, then 1/2 over the slower links; nothing is doubled."""
+    setup = replace(three_dimensions(8, 16, 32), domain_size=np.array([4.0]))
+    assert rate(setup, "gen3", "TP", ALL_REDUCE) == pytest.approx(3 / 4 / 150e9 + 1 / 2 / 25e9, abs=0)
+    assert rate(setup, "gen3", "DP", ALL_REDUCE) == pytest.approx(3 / 4 / 150e9 + 7 / 8 / 25e9, abs=0)
+
+
+# What the command says
+
+
+def test_groups_of_a_file_are_kept(layer, chosen, tmp_path, capsys):
+    groups = np.where(np.arange(len(layer)) < 18, 0, 1)
+    path = tmp_path / "setup.txt"
+    setup = replace(GPT_1T, kernel_by_kernel=False)
+    path.write_text(setup_text(setup_message(layer, setup, chosen, groups=groups)))
+    assert main(["cost", str(path), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(group) for group in found["groups"]] == [18, 23]
+    path.write_text(path.read_text().replace("config: 1\n", "config: -1\n"))
+    assert main(["cost", str(path)]) == 1
+    assert "kernels with config -1 are in no group" in capsys.readouterr().err
+
+
+def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path, capsys):
+    worse = np.array([NONE if name == "LayerNorm_1" else code for name, code in zip(
+        layer.names, least_moving(layer).choices, strict=True)])  # fmt: skip
+    worse[layer.names.index("GeLU")] = NONE  # FFN0's output is gathered, then read whole
+    path = tmp_path / "setup.txt"
+    path.write_text(setup_text(setup_message(layer, three_dimensions(8, 16, 32), worse)))
+    found = []
+    for options_ in ([], ["--resolve"], ["--prefer", "gpt_1t"]):
+        assert main(["cost", str(path), "--format", "json", *options_]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    own, best, preferred = found
+    assert own["communication_bytes"] > best["communication_bytes"] == preferred["communication_bytes"]
+    assert (own["sharding"]["GeLU"], best["sharding"]["GeLU"]) == ("none", "m")
+    assert (best["sharding"]["V_bwd"], preferred["sharding"]["V_bwd"]) == ("m", "k")
+
+
+def test_the_table_names_kernels_and_totals(file, capsys):
+    assert main(["cost", str(file)]) == 0
+    shown = capsys.readouterr().out
+    for words in ("FFN1_bwd_weight_update", "85.5027 s", "$ 76,628,480", "r_r: PP 128 x DP 32"):
+        assert words in shown
+
+
+WRONG = {
+    "an unknown field": (
+        "num_chip: 4096",
+        "num_chips: 4096",
+        "line 1416, column 3: System has no field 'num_chips'; did you mean 'num_chip'?",
+    ),
+    "an unknown topology": ("  r_r {", "  r_x {", "System has no field 'r_x'; did you mean 'r_r'?"),
+    "a word for a number": ("num_layer: 128", "num_layer: many", "Couldn't parse integer: many"),
+    "a missing brace": ("  time: 1200\n}", "  time: 1200", 'Expected "}"'),
+    "a dangling connection": (
+        "startIdx: 33\n    endIdx: 40",
+        "startIdx: 77\n    endIdx: 40",
+        "connection 50: startIdx 77: no such kernel",
+    ),
+    "a wrong size": (
+        "output_tensor_size: 419430400.0",
+        "output_tensor_size: 4194304.0",
+        "output_tensor_size 4,194,304 contradicts its dimensions; expected 419,430,400",
+    ),
+    "no such sharding": (
+        "sharding: K_SHARDING",
+        "sharding: 9",
+        "sharding 9; the kernel has no such dimension",
+    ),
+    "a second tier of memory": ("dram_bw: 2039.0", "dram_bw: 2039.0 second_dram_bw: 100", "not priced yet"),
+    "a number out of range": ("fwd_bwd: FWD", "fwd_bwd: 9223372036854775807", "Value out of range"),
+    "a wrong network": ("x: 128", "x: 64", "system.r_r: 64 x 32 is not num_chip, 4096"),
+    "unknown roles": (
+        'par_x: "PP"',
+        'par_x: "EP"',
+        "system.r_r: par 'EP', 'DP'; expected TP, PP or TP, DP or PP, DP",
+    ),
+    "a batch that does not divide": (
+        "global_batch_size: 3072",
+        "global_batch_size: 3000",
+        "3000 is not a whole number of micro-batches on 32 replicas",
+    ),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, text, capsys):
+    assert right in text
+    file.write_text(text.replace(right, wrong, 1))
+    assert main(["cost", str(file)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"dse: {file}: ")
+    assert said in error
+
+
+def test_a_cycle_is_named(layer):
+    """Kernels on it, in order; not those that feed it or that it feeds."""
+    back = replace(
+        layer, start=np.append(layer.start, 8), end=np.append(layer.end, 6)
+    )  # MHA_GEMM_2 to SOFTMAX
+    with pytest.raises(DseError, match=r"connections make a cycle: ([\w ]+ -> ){3}\w+; ") as told:
+        back.levels()
+    around = str(told.value).split(": ")[1].split(";")[0].split(" -> ")
+    assert around[0] == around[-1]
+    turns = around.index("SOFTMAX") if around[0] != "SOFTMAX" else 0
+    assert (around[:-1] * 2)[turns : turns + 3] == ["SOFTMAX", "DropOut_1", "MHA_GEMM_2"]
+
+
+def test_a_broken_binary_is_refused(file, tmp_path):
+    data = setup_bytes(load_setup(file))
+    broken = tmp_path / "setup.pb"
+    broken.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DseError, match="neither text nor a whole binary set-up"):
+        load_setup(broken)
+    broken.write_bytes(data + b"\xf8\x07\x01")
+    with pytest.raises(DseError, match="no such field: 127"):
+        load_setup(broken)
+
+
+def test_heads_divide_the_hidden_size():
+    with pytest.raises(DseError, match="num_attention_heads: does not divide"):
+        layer_graph(25600, 150, 2048)
+
+
+def test_options_of_dfmodel_are_refused_elsewhere(tmp_path, capsys):
+    other = tmp_path / "x.yaml"
+    other.write_text("schema: deepflow/v1")
+    assert main(["cost", str(other), "--resolve"]) == 1
+    assert "x.yaml: not a DFModel set-up; --resolve and --prefer are for those" in capsys.readouterr().err
+
+
+def test_matrix_products_are_split_along_legal_dimensions_only(layer):
+    legal = {name: options(layer, place) for place, name in enumerate(layer.names)}
+    assert legal["FFN0"] == [M, K]
+    assert legal["GeLU"] == [M, NONE]
+    assert legal["V_bwd_weight_update"] == [M, N, NONE]
+    assert sharding_words(np.array(legal["Q"])) == ["outer"]
