@@ -64,6 +64,11 @@ def test_steps_of_small_models_wait_for_the_host(measured):
 
 @pytest.mark.parametrize("model", ["GPT-3.6B", "GPT-18.4B", "GPT-175B"])
 def test_layouts_are_ordered_as_measured(measured, model):
-    """The fourth model of the set is discussed in docs/cost_model.md: its runs contradict each other."""
     runs = measured[measured.model == model]
     assert kendall_tau(runs.predicted_s, runs.iter_time_s) >= 0.7
+
+
+def test_layouts_of_the_39_billion_model_are_ordered_no_worse_than_before(measured):
+    """A snapshot, not a goal: six of its runs contradict each other, see docs/cost_model.md."""
+    runs = measured[measured.model == "GPT-39.1B"]
+    assert kendall_tau(runs.predicted_s, runs.iter_time_s) >= 0.25
