@@ -78,6 +78,11 @@ class DesignPoints(Layout):
     overlap_grad_reduce: FloatArray = column("-", 0)
 
     @property
+    def sequence_shards(self) -> FloatArray:
+        """Ranks that share out activations between split kernels: tp in sequence parallelism. [-]"""
+        return np.where(self.sequence_parallel > 0, self.tp, 1.0)
+
+    @property
     def world_size(self) -> FloatArray:
         """Chips of the run. [-]"""
         return self.tp * self.pp * self.dp

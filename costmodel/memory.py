@@ -12,6 +12,7 @@ from costmodel.model import ModelShape
 from costmodel.pipeline import last_layers_in_flight, layers_in_flight, stage_layers
 from costmodel.precision import Precision
 from costmodel.system import System
+from costmodel.workload.transformer import activation_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -41,6 +42,11 @@ def layer_parameters(model: ModelShape, tp: FloatArray) -> FloatArray:
     return split / tp + everywhere
 
 
+def updated_parameters(model: ModelShape, design: DesignPoints, layers: FloatArray) -> FloatArray:
+    """Parameters of a rank with the embedding and so many layers, whose gradients a step reduces. [-]"""
+    return layers * layer_parameters(model, design.tp) + model.embedding_parameters / design.tp
+
+
 def layer_activation_bytes(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
     """Bytes that the backward pass of one layer needs from the forward pass of one micro-batch.
 
@@ -66,9 +72,8 @@ def layer_activation_bytes(model: ModelShape, design: DesignPoints, precision: P
     instead.
     """
     kept = kept_activations(model, design, precision, design.recompute)
-    whole = design.micro_batch_size * model.seq_len * model.hidden_size * precision.element_bytes
-    shared = np.where(design.sequence_parallel > 0, design.tp, 1.0)
-    return np.where(design.recompute == RECOMPUTE_FULL, whole / shared, kept)
+    input_share = activation_bytes(model, design, precision) / design.sequence_shards
+    return np.where(design.recompute == RECOMPUTE_FULL, input_share, kept)
 
 
 def kept_activations(
@@ -77,7 +82,7 @@ def kept_activations(
     """Bytes kept of a layer's forward pass without full recomputation. [B]"""
     w, mask = precision.element_bytes, 1.0 if model.dropout else 0.0
     tokens = design.micro_batch_size * model.seq_len
-    shared = np.where(design.sequence_parallel > 0, design.tp, 1.0)
+    shared = design.sequence_shards
     # Inputs of both norms, of QKV and of the MLP, and the masks of both dropouts.
     between = tokens * model.hidden_size * (4 * w + 2 * mask) / shared
     # Queries, keys, values and the context; inputs of the activation function and of the second matrix.
@@ -103,7 +108,7 @@ def outer_activation_bytes(
         first two of the three without sequence parallelism on every rank. [B]
     """
     tokens = design.micro_batch_size * model.seq_len
-    shared = np.where(design.sequence_parallel > 0, design.tp, 1.0)
+    shared = design.sequence_shards
     embedding = tokens * model.hidden_size / shared * (1.0 if model.dropout else 0.0)
     logits = 4.0 * tokens * np.ceil(model.vocab_size / design.tp)
     head = 2 * precision.element_bytes * tokens * model.hidden_size / shared + logits

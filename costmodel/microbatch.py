@@ -23,7 +23,7 @@ from costmodel.roofline import pointwise_time
 from costmodel.sharding import transitions
 from costmodel.system import System
 from costmodel.workload.kernels import Gemms, Pointwise, total
-from costmodel.workload.transformer import transformer_gemms, transformer_pointwise
+from costmodel.workload.transformer import activation_bytes, transformer_gemms, transformer_pointwise
 
 #: Columns of a design that the price of a micro-batch depends on.
 DEPENDS_ON = ("tp", "micro_batch_size", "sequence_parallel", "attention")
@@ -223,7 +223,7 @@ def tensor_parallel(
     weight gradient is computed. In sequence parallelism the input itself is gathered once more, while
     the activation gradient is computed [Korthikanti2022]_.
     """
-    message = design.micro_batch_size * model.seq_len * model.hidden_size * precision.element_bytes
+    message = activation_bytes(model, design, precision)
     shared = design.sequence_parallel > 0
     forward, backward = Work(), Work()
     for boundary, both in transitions("megatron", part).items():

@@ -11,7 +11,7 @@ from costmodel.breakdown import Breakdown
 from costmodel.collectives import collective, send_recv
 from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
-from costmodel.memory import fullest_stage, layer_parameters, stage_memories
+from costmodel.memory import fullest_stage, stage_memories, updated_parameters
 from costmodel.microbatch import DEPENDS_ON, MicroBatch, Work, link_energy, micro_batches
 from costmodel.model import ModelShape
 from costmodel.optimizer import optimizer_work
@@ -19,6 +19,7 @@ from costmodel.pipeline import bubble_time, stage_layers
 from costmodel.precision import MIXED_PRECISION, Precision
 from costmodel.system import System
 from costmodel.total import added_up, host_time, in_chunks
+from costmodel.workload.transformer import activation_bytes
 
 
 def step(
@@ -184,7 +185,7 @@ def pipeline_hop(model: ModelShape, system: System, design: DesignPoints, precis
 
     In sequence parallelism the receivers keep their shares and gather nothing.
     """
-    whole = design.micro_batch_size * model.seq_len * model.hidden_size * precision.element_bytes
+    whole = activation_bytes(model, design, precision)
     sent = send_recv(whole / design.tp, design.pp, stride=design.tp * design.dp, network=system.network)
     gathered = collective(
         "all_gather", whole, design.tp, stride=np.ones_like(design.tp), network=system.network
@@ -220,7 +221,7 @@ def update_step(
     """
     outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
     layers = np.maximum(outer, inner)
-    parameters = layers * layer_parameters(model, design.tp) + model.embedding_parameters / design.tp
+    parameters = updated_parameters(model, design, layers)
     sharded = design.distributed_optimizer > 0
     gradients, weights = parameters * precision.gradient_bytes, parameters * precision.element_bytes
 

@@ -25,7 +25,6 @@ class RankSizes:
     """Sizes that kernels are made of, on one rank; every column has shape (points,). [elements]"""
 
     tokens: FloatArray  #: of one micro-batch
-    hidden: FloatArray  #: activations of width hidden_size that no rank shares out
     sequence_hidden: FloatArray  #: the same between split kernels: shared out in sequence parallelism
     scores: FloatArray  #: attention scores of the rank's heads, 0 when attention is fused
     attention: FloatArray  #: tokens times the rank's query heads
@@ -40,16 +39,18 @@ class RankSizes:
         unfused = np.where(design.attention == 0, 1.0, 0.0)
         return cls(
             tokens=tokens,
-            hidden=tokens * model.hidden_size,
-            sequence_hidden=tokens
-            * model.hidden_size
-            / np.where(design.sequence_parallel > 0, design.tp, 1.0),
+            sequence_hidden=tokens * model.hidden_size / design.sequence_shards,
             scores=unfused * tokens * model.seq_len * model.num_attention_heads / design.tp,
             attention=tokens * model.attention_size / design.tp,
             key_value=tokens * model.key_value_size / design.tp,
             ffn=tokens * model.ffn_hidden_size / design.tp,
             vocabulary=np.ceil(model.vocab_size / design.tp),
         )
+
+
+def activation_bytes(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
+    """Size of the whole activation that goes from kernel to kernel, and from stage to stage. [B]"""
+    return design.micro_batch_size * model.seq_len * model.hidden_size * precision.element_bytes
 
 
 def transformer_gemms(model: ModelShape, design: DesignPoints, precision: Precision) -> Gemms:
