@@ -24,6 +24,7 @@ EXAMPLES = [
     "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
     "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
     "dse cost setup.txt --resolve --prefer gpt_1t",
+    "dse cost setup.txt --groups 40 --tile-size best",
 ]
 
 
@@ -75,8 +76,10 @@ def run(args: argparse.Namespace) -> int:
     dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
     if dfmodel in cost_dfmodel.PROFILES:
         return cost_dfmodel.run(args, dfmodel)
-    if args.resolve or args.prefer:
-        raise DseError(f"{args.file}: not a DFModel set-up; --resolve and --prefer are for those")
+    if cost_dfmodel.asked(args):
+        raise DseError(
+            f"{args.file}: not a DFModel set-up; --resolve, --prefer, --groups and --tile-size are for those"
+        )
     if args.profile in cost_simai.PROFILES:
         return cost_simai.run(args)
     profile = PROFILES[0]
