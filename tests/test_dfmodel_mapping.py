@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import re
 from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
@@ -13,14 +14,13 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.formats.dfmodel import load_setup, priced, setup_message, setup_text
-from costmodel.profiles.dfmodel import PUBLISHED, Graph, Setup, evaluate, layer_graph, least_moving
+from costmodel.formats.dfmodel import setup_message, setup_text
+from costmodel.profiles.dfmodel import Graph, Setup, evaluate, layer_graph, least_moving
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,
     fastest_mapping,
     fused_ways,
-    group_windows,
     shortage,
     with_tiles,
 )
@@ -290,10 +290,14 @@ def layer_setup(**changes: object) -> Setup:
     } | changes)  # fmt: skip
 
 
+#: The same groupings for many set-ups.
+layer_ways = functools.cache(fused_ways)
+
+
 def layer_time(layer: Graph, count: int, **changes: object) -> float:
     """Time of the fastest mapping of a layer into so many groups; infinite where none fits."""
     setup, sharding = layer_setup(**changes), least_moving(layer).choices
-    found = fastest_mapping(layer, setup, sharding, fused_ways(layer, count), generation="gen1")
+    found = fastest_mapping(layer, setup, sharding, layer_ways(layer, count), generation="gen1")
     if found is None:
         return inf
     return float(
@@ -365,3 +369,299 @@ def test_a_kernel_whose_weights_pass_in_parts_takes_all_cores(layer):
         ceil(8 / (lanes * 4)) * ceil(4 / (stages * 2)) * 32 * 4 / 11 for lanes, stages in ((1, 7), (7, 1))
     )
     assert tight.compute_time[0, place] > free.compute_time[0, place]
+
+
+# Tiles, tiers and sizes
+
+
+def test_the_fastest_tile_is_the_best_of_all(layer):
+    """Each size with its own fastest groups; without limits, small tiles cost nothing and come first."""
+    sharding, ways = least_moving(layer).choices, layer_ways(layer, 12)
+    for utilization in (0, 0.9):
+        rows = with_tiles(layer_setup(utilization=utilization), "gen1")
+        assert rows.tile_size.tolist() == [1, 2, 4, 8, 16, 32]
+        times = [layer_time(layer, 12, utilization=utilization, tile_size=size) for size in rows.tile_size]
+        found = fastest_mapping(layer, rows, sharding, ways, generation="gen1")
+        assert found.setup.tile_size.item() == rows.tile_size[np.argmin(times)]
+    free = with_tiles(layer_setup(utilization=0.9, sram_bytes=0), "gen1")
+    assert fastest_mapping(layer, free, sharding, ways, generation="gen1").setup.tile_size.item() == 1
+
+
+@pytest.mark.parametrize("seq_len", [1, 7, 12, 30])
+def test_tiles_divide_the_sequence_or_where_the_last_may_be_smaller_make_every_number(seq_len):
+    setup = toy_setup(seq_len=seq_len)
+    divided, ragged = with_tiles(setup, "gen3"), with_tiles(setup, "gen2a")
+    assert divided.tile_size.tolist() == [size for size in range(1, seq_len + 1) if seq_len % size == 0]
+    assert (divided.tiles * divided.tile_size).tolist() == [seq_len] * divided.tiles.size
+    smallest = {ceil(seq_len / size): size for size in range(seq_len, 0, -1)}
+    assert dict(zip(ragged.tiles.tolist(), ragged.tile_size.tolist(), strict=True)) == smallest
+    assert ragged.tile_size.tolist() == sorted(smallest.values())
+
+
+def test_a_second_tier_of_dram_takes_the_mean_of_both_bandwidths(layer):
+    """3 parts of 200 kB/s and 1 of 40: 160 kB/s, as soon as the first is too small."""
+    sharding = least_moving(layer).choices
+    need = evaluate(layer, layer_setup(), sharding, generation="gen2a").dram_bytes.item()
+    tiers = {"second_dram_bytes": need / 4, "second_dram_bandwidth": 4e4}
+    own, small, both = (
+        evaluate(layer, layer_setup(dram_bytes=first, **changes), sharding, generation="gen2a")
+        for first, changes in ((need, tiers), (need * 3 / 4, {}), (need * 3 / 4, tiers))
+    )
+    assert own.fits
+    assert both.fits
+    assert not small.fits
+    assert both.memory_time.sum() == pytest.approx(own.memory_time.sum() * 200 / 160)
+    assert own.memory_time.tolist() == small.memory_time.tolist()
+
+
+def open_network(chips: int, *, given: tuple[int, int, int] = (0, 0, 0), batch: int = 24) -> Setup:
+    """Three dimensions of different links, of sizes that are given or 0."""
+    network = dict(zip(("x", "y", "z"), ([float(size)] for size in given), strict=True))
+    links = {f"{axis}_bandwidth": [1e5 * value] for axis, value in zip("xyz", (7, 3, 2), strict=True)}
+    return replace(
+        Setup.of(**{
+            **layer_setup(num_chips=chips, global_batch_size=batch, num_layers=6, utilization=0.9,
+                          sram_bytes=0).columns(),
+            **network, **links, "topology": "r_r_r", "roles": ("TP", "PP", "DP"),
+        })
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chips", "given"), [(12, (0, 0, 0)), (12, (0, 3, 0)), (30, (0, 0, 5)), (24, (2, 0, 2))]
+)
+def test_open_sizes_are_all_that_make_the_chips_and_whole_micro_batches(chips, given):
+    rows = sized(open_network(chips, given=given, batch=40))
+    legal = [
+        sizes
+        for sizes in itertools.product(range(1, chips + 1), repeat=3)
+        if np.prod(sizes) == chips
+        and all(size == own for size, own in zip(sizes, given, strict=True) if own)
+        and 40 % (2 * sizes[2]) == 0
+    ]
+    assert list(zip(*(rows.columns()[axis].tolist() for axis in "xyz"), strict=True)) == legal
+
+
+def test_the_fastest_sizes_are_the_best_of_all(layer):
+    """Kernels alone, and fused: each size with its own fastest groups."""
+    rows, sharding = sized(open_network(12)), least_moving(layer).choices
+    alone, ways = np.arange(41), layer_ways(layer, 4)
+    found = fastest_design(layer, rows, sharding, alone, generation="gen1").setup
+    times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
+    assert found.shape() == rows.take(np.array([np.argmin(times)])).shape()
+    each = [rows.take(np.array([row])) for row in range(rows.num_points)]
+    mappings = [fastest_mapping(layer, row, sharding, ways, generation="gen1") for row in each]
+    fused = [
+        evaluate(layer, row, sharding, generation="gen1", groups=mapping.groups).iteration_time.item()
+        for row, mapping in zip(each, mappings, strict=True)
+    ]
+    found = fastest_mapping(layer, rows, sharding, ways, generation="gen1")
+    assert found.setup.shape() == each[int(np.argmin(fused))].shape()
+    assert found.groups.tolist() == mappings[int(np.argmin(fused))].groups.tolist()
+
+
+def test_equally_fast_sizes_are_taken_in_the_order_of_x_y_z(layer):
+    """One chip more of any role costs the same where nothing moves and nothing waits: the first is taken."""
+    rows = sized(replace(open_network(4), x_bandwidth=np.array([1e5])))
+    same = replace(rows, **{axis: np.full(rows.num_points, 1.0) for axis in "xyz"})
+    sharding = least_moving(layer).choices
+    marked = replace(same, link_price=np.arange(rows.num_points) * 1.0)
+    ways = layer_ways(layer, 4)
+    assert fastest_mapping(layer, marked, sharding, ways, generation="gen1").setup.link_price.item() == 0
+    alone = fastest_design(layer, marked, sharding, np.arange(41), generation="gen1")
+    assert alone.setup.link_price.item() == 0
+
+
+def test_sizes_that_cannot_be_are_told():
+    with pytest.raises(DseError, match=r"system.r_r_r: no sizes .* make 14 chips and whole micro-batches"):
+        sized(open_network(14, given=(2, 1, 0)))
+
+
+# What the command does
+
+
+@pytest.fixture
+def file(layer, tmp_path):
+    """A file of the layer that fuses kernels: groups by an array, -1 where they are open."""
+
+    def write(
+        groups: object = -1, *, generation: str = "gen1", num_config: int = 6, **changes: object
+    ) -> Path:
+        setup = replace(layer_setup(**{"utilization": 0.5} | changes), kernel_by_kernel=False)
+        message = setup_message(
+            layer, setup, least_moving(layer).choices, generation=generation, groups=np.zeros(41, int)
+        )
+        run = message.miscellany if generation == "gen1" else message.execution
+        run.num_config = num_config
+        for kernel, group in zip(message.dataflow_graph.kernels, np.broadcast_to(groups, 41), strict=True):
+            kernel.config = int(group)
+        path = tmp_path / "setup.txt"
+        path.write_text(setup_text(message))
+        return path
+
+    return write
+
+
+def cost(capsys, *words: object) -> dict:
+    """What `dse cost` prints, with its complaints."""
+    code = main(["cost", *map(str, words), "--format", "json"])
+    told = capsys.readouterr()
+    return {"code": code, "error": told.err, **(json.loads(told.out) if code == 0 else {})}
+
+
+def test_groups_that_a_file_leaves_open_are_found(layer, file, capsys):
+    found = cost(capsys, file())
+    best = layer_time(layer, 6, utilization=0.5)
+    assert found["final_s"] == pytest.approx(best)
+    assert found["fits"]
+    assert not found["error"]
+    assert max(found["sram_bytes"]) <= 2e4
+    assert len(found["groups"]) == len(found["sram_bytes"]) <= 6
+    assert found["tile_size"] == 4
+
+
+def test_groups_that_a_file_gives_some_kernels_are_kept(layer, file, capsys):
+    """Q in the first group and K in the second, which no mapping of its own accord does: it is slower."""
+    pinned = np.select([np.array(layer.names) == "Q", np.array(layer.names) == "K"], [0, 1], -1)
+    free = cost(capsys, file(sram_bytes=0))
+    found = cost(capsys, file(pinned, sram_bytes=0))
+    member = {name: group for group, names in enumerate(found["groups"]) for name in names}
+    assert (member["Q"], member["K"]) == (0, 1)
+    assert found["final_s"] > free["final_s"]
+    anew = cost(capsys, file(pinned, sram_bytes=0), "--resolve")
+    assert anew["groups"] == free["groups"]
+
+
+def test_own_groups_are_kept_and_told_where_they_do_not_fit(layer, file, capsys):
+    found = cost(capsys, file(np.where(layer.backward, 1, 0)))
+    assert [len(group) for group in found["groups"]] == [18, 23]
+    assert not found["fits"]
+    assert "does not fit: SRAM of group 0 (Add_Prev_Layer, LayerNorm_1, " in found["error"]
+    short = found["sram_bytes"][0] - 2e4
+    assert (
+        f"{found['sram_bytes'][0]:,.0f} bytes are needed, {short:,.0f} more than there are" in found["error"]
+    )
+    assert cost(capsys, file(np.where(layer.backward, 1, 0)), "--groups", 6)["fits"]
+
+
+def test_each_kernel_runs_alone_by_style_by_number_or_by_wish(file, capsys):
+    """As many groups as kernels, or no number of them, are the reference's words for each kernel alone."""
+    assert len(cost(capsys, file(num_config=41))["groups"]) == 41
+    assert len(cost(capsys, file(num_config=0))["groups"]) == 41
+    assert len(cost(capsys, file(), "--groups", "alone")["groups"]) == 41
+
+
+def test_tiles_are_kept_unless_they_are_open(layer, file, capsys):
+    path = file(tile_size=8, sram_bytes=6e4)
+    assert cost(capsys, path)["tile_size"] == 8
+    assert cost(capsys, path, "--tile-size", 16)["tile_size"] == 16
+    best = cost(capsys, path, "--tile-size", "best")
+    times = {
+        size: layer_time(layer, 6, utilization=0.5, sram_bytes=6e4, tile_size=size)
+        for size in (1, 2, 4, 8, 16, 32)
+    }
+    assert best["final_s"] == pytest.approx(min(times.values()))
+    path.write_text(path.read_text().replace("    tile_size: 8\n", ""))
+    left_open = cost(capsys, path)
+    assert (left_open["tile_size"], left_open["final_s"]) == (best["tile_size"], best["final_s"])
+    path.write_text(path.read_text().replace("DATAFLOW", "KERNEL_BY_KERNEL"))
+    assert cost(capsys, path)["tile_size"] == 1
+
+
+def test_tiles_that_do_not_divide_the_sequence_are_of_one_generation(file, capsys):
+    path = file(generation="gen2a")
+    assert cost(capsys, path, "--tile-size", 5)["code"] == 0
+    found = cost(capsys, path, "--tile-size", 5, "--profile", "dfmodel-gen3")
+    assert "setup.txt: tile_size: 5 does not divide seq_len, 32; choose a divisor" in found["error"]
+
+
+def test_what_is_short_is_told(file, capsys):
+    """SRAM of the tightest groups there are, DRAM of weights and tensors: so much is enough, and no less."""
+    for what, column in (("SRAM", "sram_bytes"), ("DRAM", "dram_bytes")):
+        limits = {"sram_bytes": 0, column: 1e3}
+        found = cost(capsys, file(**limits))
+        assert f"no mapping into at most 6 groups fits: {what}: at least " in found["error"]
+        least = int(found["error"].split("at least ")[1].split(" ")[0].replace(",", ""))
+        assert f"{least - 1000:,} more than there are (tile_size 4, TP 4)" in found["error"]
+        assert cost(capsys, file(**limits | {column: least}))["fits"]
+        assert cost(capsys, file(**limits | {column: least - 1}))["code"] == 1
+
+
+def test_more_kernels_than_cores_are_told(file, capsys):
+    found = cost(capsys, file(utilization=0, cores=3, num_config=2))
+    assert "at most 2 groups fits: a group would have more kernels than the 3 cores" in found["error"]
+
+
+def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
+    """All three left open in a file: the fastest are reported."""
+    rows, sharding, path = sized(open_network(12)), least_moving(layer).choices, tmp_path / "setup.txt"
+    text = setup_text(setup_message(layer, rows.take(np.array([3])), sharding))
+    text = re.sub(r"^    [xyz]: \d+\n", "", text, flags=re.MULTILINE)
+    path.write_text(text)
+    found = cost(capsys, path)
+    times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
+    assert found["final_s"] == pytest.approx(times.min())
+    assert found["network"] == rows.take(np.array([np.argmin(times)])).shape()
+    path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
+    assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(capsys, path)["error"]
+
+
+WRONG = {
+    "a group beyond the last": ("config: -1", "config: 6", "config 6; expected a group below num_config, 6"),
+    "no group at all": ("config: -1", "config: -2", "config -2; expected a group below num_config, 6"),
+    "a pin on the wrong side": (
+        "config: -1",
+        "config: 5",
+        "kernel 'Add_Prev_Layer': none of 6 groups is left for it: forward kernels come before backward ones",
+    ),
+    "fewer groups than none": ("num_config: 6", "num_config: -6", "num_config: -6; expected the most groups"),
+    "a tile longer than the sequence": (
+        "tile_size: 4",
+        "tile_size: 64",
+        "tile_size: 64; expected 1 to seq_len, 32",
+    ),
+    "a second tier that is faster": (
+        "  memory {",
+        "  memory { dram_cap: 1 second_dram_cap: 1 second_dram_bw: 9",
+        "system.memory.second_dram_bw: 9 is above dram_bw; the first tier is the faster one",
+    ),
+    "a second tier beside an endless one": (
+        "  memory {",
+        "  memory { second_dram_cap: 1 second_dram_bw: 1e-6",
+        "second_dram_cap: 1 beside a dram_cap without limit",
+    ),
+    "less than no SRAM": (
+        "sram_cap: 20000",
+        "sram_cap: -1",
+        "system.accelerator.sram_cap: -1; expected 0 or more",
+    ),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, capsys):
+    path = file(generation="gen2a")
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong, 1))
+    found = cost(capsys, path)
+    assert found["error"].startswith(f"dse: {path}: ")
+    assert said in found["error"]
+
+
+def test_own_groups_run_in_order(layer, file, capsys):
+    found = cost(capsys, file(np.where(np.arange(41) == 12, 0, np.where(layer.backward, 4, 1))))
+    assert "connection 15: leads from 'Add_1' in config 1 back to 'LayerNorm_2' in config 0" in found["error"]
+
+
+@pytest.mark.skipif(not SEED.exists(), reason="needs the reference's published file")
+def test_the_published_graph_is_faster_fused(capsys):
+    """85.50 s kernel by kernel. What is fused keeps its tensors on chip, if the SRAM holds its weights."""
+    times = {
+        count: cost(capsys, SEED, "--groups", count, "--tile-size", 1).get("final_s") for count in (8, 39, 40)
+    }
+    assert times[8] is None
+    assert times[39] <= times[40] < 85.50267989926697
+    alone = cost(capsys, SEED)
+    assert alone["fits"]
+    assert alone["final_s"] == pytest.approx(85.50267989926697, rel=1e-12)
+    assert alone["dram_bytes"] < 4294967300000
