@@ -6,6 +6,7 @@ A profile over the shared solver. Where a rule of the reference is odd, the prof
 from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.layer import layer_graph
+from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
 
@@ -13,9 +14,12 @@ __all__ = [
     "PUBLISHED",
     "Evaluation",
     "Graph",
+    "Mapping",
     "Setup",
     "Sharding",
     "evaluate",
+    "fastest_mapping",
+    "fused_ways",
     "layer_graph",
     "least_moving",
 ]
