@@ -15,11 +15,11 @@ from costmodel.columns import FloatArray, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
 from costmodel.memory import updated_parameters
 from costmodel.microbatch import (
-    DEPENDS_ON,
     DIRECTIONS,
     KERNEL_CHUNK,
     MicroBatch,
     PricedTable,
+    depends_on,
     micro_batches,
     priced_table,
 )
@@ -85,7 +85,7 @@ def design_workload(
     """
     points = max(design.num_points, *(values.size for values in system.quantities().values()))
     design = design.map(lambda values: np.broadcast_to(values, (points,)))
-    rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
+    rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
     work = micro_batches(model, design.take(rows), system.take(rows), precision)
     pieces = [
         row_times(model, design.take(rows[part]), system.take(rows[part]), precision, work.take(part))

@@ -12,7 +12,15 @@ from costmodel.model import ModelShape
 from costmodel.pipeline import last_layers_in_flight, layers_in_flight, stage_layers
 from costmodel.precision import Precision
 from costmodel.system import System
-from costmodel.workload.transformer import activation_bytes
+from costmodel.workload.transformer import BIASED, PRODUCTS, activation_bytes, biases, widths
+
+#: Kernels and the products that gather what they give, where it is split.
+GATHERED = (
+    ("attention_norm", "qkv"),
+    ("core", "projection"),
+    ("mlp_norm", "mlp_up"),
+    ("activation", "mlp_down"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -31,20 +39,20 @@ class StageMemory(Columns):
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-def layer_parameters(model: ModelShape, tp: FloatArray) -> FloatArray:
+def layer_parameters(model: ModelShape, design: DesignPoints) -> FloatArray:
     """Parameters of one layer on one rank. [-]
 
-    Matrices, and biases of column-split products, are split; norms and biases that are added after a
-    reduction are on every rank.
+    Matrices are split, and biases where they are added to a split output; norms are on every rank.
     """
-    everywhere = 2 * model.norm_parameters + (2 * model.hidden_size if model.biases else 0.0)
-    split = model.parameters_per_layer - everywhere
-    return split / tp + everywhere
+    own = model.matrix_parameters_per_layer / design.tp + 2 * model.norm_parameters
+    if not model.biases:
+        return own
+    return own + sum(biases(model, design, product)[0] for product in BIASED)
 
 
 def updated_parameters(model: ModelShape, design: DesignPoints, layers: FloatArray) -> FloatArray:
     """Parameters of a rank with the embedding and so many layers, whose gradients a step reduces. [-]"""
-    return layers * layer_parameters(model, design.tp) + model.embedding_parameters / design.tp
+    return layers * layer_parameters(model, design) + model.embedding_parameters / design.tp
 
 
 def layer_activation_bytes(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
@@ -69,10 +77,10 @@ def layer_activation_bytes(model: ModelShape, design: DesignPoints, precision: P
     For GPT the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10 split by t in
     sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the input
     of the layer) when recomputation is full. Fused attention keeps one fp32 number per row of scores
-    instead.
+    instead. An input that a product gathers is kept as it was before.
     """
     kept = kept_activations(model, design, precision, design.recompute)
-    input_share = activation_bytes(model, design, precision) / design.sequence_shards
+    input_share = activation_bytes(model, design, precision) / design.shards("mlp_residual")
     return np.where(design.recompute == RECOMPUTE_FULL, input_share, kept)
 
 
@@ -82,18 +90,33 @@ def kept_activations(
     """Bytes kept of a layer's forward pass without full recomputation. [B]"""
     w, mask = precision.element_bytes, 1.0 if model.dropout else 0.0
     tokens = design.micro_batch_size * model.seq_len
-    shared = design.sequence_shards
     # Inputs of both norms, of QKV and of the MLP, and the masks of both dropouts.
-    between = tokens * model.hidden_size * (4 * w + 2 * mask) / shared
+    inputs = sum(1 / design.shards(norm) + 1 / input_shards(design, product, norm)
+                 for norm, product in (("attention_norm", "qkv"), ("mlp_norm", "mlp_up")))  # fmt: skip
+    masks = sum(1 / design.shards(kernel) for kernel in ("attention_residual", "mlp_residual"))
+    between = tokens * model.hidden_size * (inputs * w + masks * mask)
     # Queries, keys, values and the context; inputs of the activation function and of the second matrix.
     attention = w * tokens * (2 * model.attention_size + 2 * model.key_value_size)
-    mlp = w * tokens * model.ffn_hidden_size * (3 if model.gated_mlp else 2)
+    mlp = (
+        w
+        * tokens
+        * model.ffn_hidden_size
+        * (
+            (2 if model.gated_mlp else 1) / design.shards("activation")
+            + 1 / input_shards(design, "mlp_down", "activation")
+        )
+    )
     # Softmax, its dropout's mask and result.
     scores = tokens * model.seq_len * model.num_attention_heads * (2 * w + mask if mask else w)
     row_statistics = 4.0 * tokens * model.num_attention_heads
     keeps_scores = (design.attention == 0) & (recompute == RECOMPUTE_NONE)
     core = np.where(keeps_scores, scores, np.where(design.attention > 0, row_statistics, 0.0))
-    return between + (attention + mlp + core) / design.tp
+    return between + mlp + (attention + core) / design.tp
+
+
+def input_shards(design: DesignPoints, product: str, before: str) -> FloatArray:
+    """Ranks that share out what is kept of a product's input, which another kernel gives. [-]"""
+    return np.where(design.is_split(product, "row"), design.tp, design.shards(before))
 
 
 def outer_activation_bytes(
@@ -108,10 +131,10 @@ def outer_activation_bytes(
         first two of the three without sequence parallelism on every rank. [B]
     """
     tokens = design.micro_batch_size * model.seq_len
-    shared = design.sequence_shards
-    embedding = tokens * model.hidden_size / shared * (1.0 if model.dropout else 0.0)
+    mask = 1.0 if model.dropout else 0.0
+    embedding = tokens * model.hidden_size / design.shards("mlp_residual") * mask
     logits = 4.0 * tokens * np.ceil(model.vocab_size / design.tp)
-    head = 2 * precision.element_bytes * tokens * model.hidden_size / shared + logits
+    head = 2 * precision.element_bytes * tokens * model.hidden_size / design.shards("final_norm") + logits
     return embedding, head
 
 
@@ -123,7 +146,7 @@ def stage_parameters(model: ModelShape, design: DesignPoints) -> tuple[FloatArra
     """
     outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
     single = design.pp == 1
-    per_layer = layer_parameters(model, design.tp)
+    per_layer = layer_parameters(model, design)
     embedding = model.embedding_parameters / design.tp
     output = model.vocab_size * model.hidden_size / design.tp
     head = np.where(single & model.tied_embeddings, 0.0, output) + model.norm_parameters
@@ -190,10 +213,9 @@ def stage_memories(
 def working_buffers(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
     """Bytes that one layer needs while it runs, beyond what is kept.
 
-    The layer being recomputed holds what it would keep without recomputation; gradients of the widest
-    activation live beside it; sequence parallelism gathers the whole input of a product. A pipeline
-    sends and receives the rank's share of an activation each way, and gathers what it receives unless
-    sequence parallelism wants shares.
+    The layer being recomputed holds what it would keep without recomputation; the widest output and its
+    gradient live beside it, and the widest input that a product gathers. A pipeline sends and receives
+    the rank's share of an activation each way, and gathers what it receives unless layers start with shares.
     """
     w, tokens = precision.element_bytes, design.micro_batch_size * model.seq_len
     no_recompute = np.zeros_like(design.recompute)
@@ -207,12 +229,28 @@ def working_buffers(model: ModelShape, design: DesignPoints, precision: Precisio
         ),
         0.0,
     )
-    wide = w * tokens * (2 if model.gated_mlp else 1) * model.ffn_hidden_size / design.tp
     whole = w * tokens * model.hidden_size
-    gathered = np.where(design.sequence_parallel > 0, whole, 0.0)
-    received = np.where((design.sequence_parallel > 0) | (design.tp == 1), 0.0, whole)
+    received = np.where((design.shards("mlp_residual") > 1) | (design.tp == 1), 0.0, whole)
     messages = np.where(design.pp > 1, 2 * (2 * whole / design.tp + received), 0.0)
-    return recomputed + 2 * wide + gathered + messages
+    wide, gathered = widest_output(model, design), widest_gathered(model, design)
+    return recomputed + w * tokens * (2 * wide + gathered) + messages
+
+
+def widest_output(model: ModelShape, design: DesignPoints) -> FloatArray:
+    """Features for each token of the output of the MLP's first matrix, or of a row-split QKV. [-]"""
+    size = widths(model)
+    up = size["up"] / np.where(design.is_split("mlp_up", "column"), design.tp, 1.0)
+    return np.maximum(up, np.where(design.is_split("qkv", "row"), size["qkv"], 0.0))
+
+
+def widest_gathered(model: ModelShape, design: DesignPoints) -> FloatArray:
+    """Features for each token of the widest input that a product gathers; 0 where none does. [-]"""
+    widest = np.zeros(np.shape(design.tp))
+    for before, product in GATHERED:
+        gathers = design.is_split(product, "column") & (design.shards(before) > 1)
+        width = widths(model)[PRODUCTS[product][0]]
+        widest = np.maximum(widest, np.where(gathers, width, 0.0))
+    return widest
 
 
 def fullest_stage(first: StageMemory, last: StageMemory, system: System) -> tuple[StageMemory, FloatArray]:

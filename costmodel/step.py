@@ -12,13 +12,14 @@ from costmodel.collectives import collective, send_recv
 from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
 from costmodel.memory import fullest_stage, stage_memories, updated_parameters
-from costmodel.microbatch import DEPENDS_ON, MicroBatch, Work, link_energy, micro_batches
+from costmodel.microbatch import MicroBatch, depends_on, micro_batches
 from costmodel.model import ModelShape
 from costmodel.optimizer import optimizer_work
 from costmodel.pipeline import bubble_time, stage_layers
 from costmodel.precision import MIXED_PRECISION, Precision
 from costmodel.system import System
 from costmodel.total import added_up, host_time, in_chunks
+from costmodel.work import Work, link_energy
 from costmodel.workload.transformer import activation_bytes
 
 
@@ -55,7 +56,7 @@ def priced_chunk(
     model: ModelShape, system: System, design: DesignPoints, *, precision: Precision
 ) -> Breakdown:
     """Price a chunk of designs."""
-    rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
+    rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
     work = micro_batches(model, design.take(rows), system.take(rows), precision).take(back)
     schedule = schedule_step(model, system, design, work, precision)
     update = update_step(model, system, design, work, precision)
@@ -183,14 +184,14 @@ def slowest_stage(
 def pipeline_hop(model: ModelShape, system: System, design: DesignPoints, precision: Precision) -> Work:
     """One message to the next stage: each rank sends its share, which the receivers gather again.
 
-    In sequence parallelism the receivers keep their shares and gather nothing.
+    Receivers whose layers start with a split activation keep their shares and gather nothing.
     """
     whole = activation_bytes(model, design, precision)
     sent = send_recv(whole / design.tp, design.pp, stride=design.tp * design.dp, network=system.network)
     gathered = collective(
         "all_gather", whole, design.tp, stride=np.ones_like(design.tp), network=system.network
     )
-    gathers = np.where((design.sequence_parallel == 0) & (design.pp > 1), 1.0, 0.0)
+    gathers = np.where(design.is_split("mlp_residual", "replicated") & (design.pp > 1), 1.0, 0.0)
     return Work(
         time=sent.time + gathers * gathered.time,
         link_energy=link_energy(sent.bytes_sent, system) + gathers * link_energy(gathered.bytes_sent, system),

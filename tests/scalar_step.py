@@ -327,7 +327,7 @@ class ScalarStep:
 
     def stage(self, weights: float, kept: float, has_head: bool, vocabulary: float) -> dict[str, float]:
         m, d, t = self.model, self.d, self.tokens
-        whole, sp = W * t * m.hidden_size, bool(d.sequence_parallel)
+        whole, sp = W * t * m.hidden_size, d.sequence_parallel > 0 and d.tp > 1
         widest = W * t * (2 if m.gated_mlp else 1) * m.ffn_hidden_size / d.tp
         again = {0: 0.0, 1: self.kept(0) - self.kept(1), 2: self.kept(0)}[int(d.recompute)]
         messages = 0.0

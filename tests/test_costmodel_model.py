@@ -155,7 +155,7 @@ def test_activations_match_korthikanti_2022_table_2(recompute, sequence_parallel
 def test_all_ranks_together_hold_all_parameters():
     """Norms and some biases are on every tensor-parallel rank; everything else is held once."""
     model = gpt(24, 2304, 24)
-    assert layer_parameters(model, np.array(1.0)) == model.parameters_per_layer
+    assert layer_parameters(model, DesignPoints.of()) == model.parameters_per_layer
     first, last = stage_memories(model, DesignPoints.of(), MIXED_PRECISION)
     assert first.weights == last.weights == 2 * model.num_parameters
 
