@@ -91,7 +91,7 @@ def micro_batch(model: ModelShape, design: DesignPoints, system: System, precisi
     }
     work = {"layer_core": dispatched(core["forward"], system)}
     for part in ("layer", "embedding", "head"):
-        communication = tensor_parallel(part, model, design, system, precision, table.gemm_time)
+        communication = tensor_parallel(part, model, design, system, precision, table.kernel_time)
         for direction, collectives in zip(DIRECTIONS, communication, strict=True):
             kernels = table.work(part, direction) + collectives
             if part == "layer":
@@ -157,10 +157,13 @@ class PricedTable:
             launches=total(count) + total(kernels.count[:, thin]),
         )
 
-    def gemm_time(self, name: str, of_pass: str) -> FloatArray:
-        """Time of one product. [s]"""
-        places = [i for i in self.gemms.select(of_pass) if self.gemms.labels[i].name == name]
-        return total(self.gemm_costs.time[:, places])
+    def kernel_time(self, name: str, of_pass: str) -> FloatArray:
+        """Time of one kernel in one pass. [s]"""
+        dense, thin = (
+            [place for place in table.select(of_pass) if table.labels[place].name == name]
+            for table in (self.gemms, self.pointwise)
+        )
+        return total(self.gemm_costs.time[:, dense]) + total(self.pointwise_times[:, thin])
 
 
 def fused_work(

@@ -17,6 +17,7 @@ from costmodel.model import ModelShape
 from costmodel.optimizer import optimizer_work
 from costmodel.pipeline import bubble_time, stage_layers
 from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.solve_sharding import settled
 from costmodel.system import System
 from costmodel.total import added_up, host_time, in_chunks
 from costmodel.work import Work, link_energy
@@ -56,6 +57,7 @@ def priced_chunk(
     model: ModelShape, system: System, design: DesignPoints, *, precision: Precision
 ) -> Breakdown:
     """Price a chunk of designs."""
+    design = settled_sharding(model, system, design, precision=precision)
     rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
     work = micro_batches(model, design.take(rows), system.take(rows), precision).take(back)
     schedule = schedule_step(model, system, design, work, precision)
@@ -92,6 +94,16 @@ def priced_chunk(
         tokens=design.global_batch_size * model.seq_len,
         model_flops=3 * model.forward_flops_per_sequence * design.global_batch_size,
     )
+
+
+def settled_sharding(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
+) -> DesignPoints:
+    """The same designs with every sharding that is to be solved for told kernel by kernel.
+
+    Parameters and rules as for `costmodel.solve_sharding.settled`; a candidate's price is that of its step.
+    """
+    return settled(model, system, design, precision, partial(priced_chunk, model, precision=precision))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

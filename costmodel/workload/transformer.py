@@ -23,6 +23,9 @@ Row = tuple[Label, tuple[FloatArray | float, ...]]
 #: Kernels of one element for each token and feature of the hidden size.
 BETWEEN: Final = ("attention_norm", "attention_residual", "mlp_norm", "mlp_residual", "final_norm")
 
+#: Of the kernel that reduces the gradients of biases, for each output: tensors moved, further bytes, FLOP.
+BIAS_GRADIENT: Final = (1.0, 0.0, 1.0)
+
 #: Product with a bias -> the kernel in whose layout the bias is added where the product gives summands.
 BIASED: Final = {
     "qkv": "core",
@@ -224,7 +227,7 @@ def layer_rows(model: ModelShape, size: RankSizes) -> list[PointwiseRow]:
         ("projection_dropout_residual", bwd, "layer", hidden["attention_residual"], 5, mask, 2, 1.0),
         ("activation", bwd, "layer", size.ffn, 3 + 2 * gate, 0, 16, 1.0),
         ("mlp_dropout_residual", bwd, "layer", hidden["mlp_residual"], 5, mask, 2, 1.0),
-        ("bias_gradient", "weight_gradient", "layer", size.biased, 1, 0, 1, biased),
+        ("bias_gradient", "weight_gradient", "layer", size.biased, *BIAS_GRADIENT, biased),
     ]
 
 
