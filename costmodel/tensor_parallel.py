@@ -134,7 +134,7 @@ def edge_work(
 def exposed(change: Change, hidden_time: FloatArray | float, design: DesignPoints, system: System) -> Work:
     """What of a collective is not hidden behind kernels, and what it takes from their cores."""
     cost = exchange(change.name, change.message_bytes, design.tp, system)
-    share = np.where(change.happens, 1.0, 0.0)
+    share = np.where(change.happens & (design.tp > 1), 1.0, 0.0)
     overlapped = np.minimum(cost.time, hidden_time)
     taken = overlapped * system.chip.collective_cores / system.chip.cores
     return Work(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from costmodel.breakdown import Breakdown, tabled
 from costmodel.columns import column_units
-from costmodel.design import CHOICES, SWITCHES
+from costmodel.design import CHOICES, HALVINGS, SWITCHES
 from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
@@ -24,6 +24,7 @@ MODEL_SETTINGS: Final = ("seq_len", "vocab_size")
 COUNTS: Final = {name for workload in WORKLOADS.values() for name in workload.columns} - {
     *SWITCHES,
     *CHOICES,
+    *HALVINGS,
 } | {
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),
