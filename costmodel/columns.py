@@ -51,7 +51,7 @@ class Columns:
         """The same record with `function` applied to every column."""
         return replace(self, **{name: function(values) for name, values in self.columns().items()})
 
-    def take(self, rows: IntArray) -> Self:
+    def take(self, rows: IntArray | slice) -> Self:
         """Rows of the table; columns that hold one value for all points stay as they are."""
         return self.map(lambda values: values[rows] if values.size > 1 else values)
 

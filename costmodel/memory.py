@@ -50,9 +50,34 @@ def layer_parameters(model: ModelShape, design: DesignPoints) -> FloatArray:
     return own + sum(biases(model, design, product)[0] for product in BIASED)
 
 
-def updated_parameters(model: ModelShape, design: DesignPoints, layers: FloatArray) -> FloatArray:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RankMemory(Columns):
+    """What one layer, the embedding and the head need on one rank, whatever the pipeline; (points,) each."""
+
+    layer_parameters: FloatArray = column("-")
+    kept: FloatArray = column("B")  #: of a layer and micro-batch, for its backward pass
+    kept_embedding: FloatArray = column("B")
+    kept_head: FloatArray = column("B")
+    working: FloatArray = column("B")  #: while a layer runs, beyond what is kept
+
+
+def rank_memory(model: ModelShape, design: DesignPoints, precision: Precision) -> RankMemory:
+    """Memory that depends on the columns of a micro-batch and on recomputation alone."""
+    embedding, head = outer_activation_bytes(model, design, precision)
+    return RankMemory(
+        layer_parameters=layer_parameters(model, design),
+        kept=layer_activation_bytes(model, design, precision),
+        kept_embedding=embedding,
+        kept_head=head,
+        working=working_buffers(model, design, precision),
+    )
+
+
+def updated_parameters(
+    model: ModelShape, design: DesignPoints, layers: FloatArray, per_layer: FloatArray
+) -> FloatArray:
     """Parameters of a rank with the embedding and so many layers, whose gradients a step reduces. [-]"""
-    return layers * layer_parameters(model, design) + model.embedding_parameters / design.tp
+    return layers * per_layer + model.embedding_parameters / design.tp
 
 
 def layer_activation_bytes(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
@@ -138,7 +163,9 @@ def outer_activation_bytes(
     return embedding, head
 
 
-def stage_parameters(model: ModelShape, design: DesignPoints) -> tuple[FloatArray, FloatArray]:
+def stage_parameters(
+    model: ModelShape, design: DesignPoints, per_layer: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Parameters of a rank of the first and of the last stage; the same where there is one stage. [-]
 
     The embedding is on the first stage, the last norm and the head on the last. A tied head is the word
@@ -146,7 +173,6 @@ def stage_parameters(model: ModelShape, design: DesignPoints) -> tuple[FloatArra
     """
     outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
     single = design.pp == 1
-    per_layer = layer_parameters(model, design)
     embedding = model.embedding_parameters / design.tp
     output = model.vocab_size * model.hidden_size / design.tp
     head = np.where(single & model.tied_embeddings, 0.0, output) + model.norm_parameters
@@ -155,7 +181,7 @@ def stage_parameters(model: ModelShape, design: DesignPoints) -> tuple[FloatArra
 
 
 def stage_activations(
-    model: ModelShape, design: DesignPoints, precision: Precision
+    model: ModelShape, design: DesignPoints, rank: RankMemory
 ) -> tuple[FloatArray, FloatArray]:
     """Activations that a rank of the first and of the last stage keeps at its fullest moment. [B]
 
@@ -165,16 +191,14 @@ def stage_activations(
     outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
     single, steps = design.pp == 1, design.gradient_accumulation_steps
     schedule = {"pp": design.pp, "vpp": design.vpp, "gradient_accumulation_steps": steps}
-    kept = layer_activation_bytes(model, design, precision)
-    embedding, head = outer_activation_bytes(model, design, precision)
-    first = layers_in_flight(np.maximum(outer, inner), **schedule) * kept
-    first = first + np.minimum(design.pp, steps) * embedding + np.where(single, head, 0.0)
-    last = last_layers_in_flight(outer, **schedule) * kept + head
+    first = layers_in_flight(np.maximum(outer, inner), **schedule) * rank.kept
+    first = first + np.minimum(design.pp, steps) * rank.kept_embedding + np.where(single, rank.kept_head, 0.0)
+    last = last_layers_in_flight(outer, **schedule) * rank.kept + rank.kept_head
     return first, np.where(single, first, last)
 
 
 def stage_memories(
-    model: ModelShape, design: DesignPoints, precision: Precision
+    model: ModelShape, design: DesignPoints, rank: RankMemory, precision: Precision
 ) -> tuple[StageMemory, StageMemory]:
     """Memory of the first and of the last stage, one of which is the fullest.
 
@@ -182,6 +206,8 @@ def stage_memories(
     ----------
     model, design, precision
         What is run, laid out how, in which number format.
+    rank : RankMemory
+        The same designs' `rank_memory`. [-], [B]
 
     Returns
     -------
@@ -191,7 +217,7 @@ def stage_memories(
     owners = np.where(design.distributed_optimizer > 0, design.dp, 1.0)
     logits = design.micro_batch_size * model.seq_len * np.ceil(model.vocab_size / design.tp)
     loss = 2 * precision.element_bytes * logits  # 16-bit logits, and their gradient
-    buffers = working_buffers(model, design, precision)
+    buffers = rank.working + message_buffers(model, design, precision)
 
     def stage(parameters: FloatArray, activations: FloatArray, has_head: BoolArray | bool) -> StageMemory:
         return StageMemory(
@@ -202,8 +228,8 @@ def stage_memories(
             buffers=buffers + np.where(has_head, loss, 0.0),
         )
 
-    first_parameters, last_parameters = stage_parameters(model, design)
-    first_activations, last_activations = stage_activations(model, design, precision)
+    first_parameters, last_parameters = stage_parameters(model, design, rank.layer_parameters)
+    first_activations, last_activations = stage_activations(model, design, rank)
     return (
         stage(first_parameters, first_activations, design.pp == 1),
         stage(last_parameters, last_activations, True),
@@ -214,8 +240,7 @@ def working_buffers(model: ModelShape, design: DesignPoints, precision: Precisio
     """Bytes that one layer needs while it runs, beyond what is kept.
 
     The layer being recomputed holds what it would keep without recomputation; the widest output and its
-    gradient live beside it, and the widest input that a product gathers. A pipeline sends and receives
-    the rank's share of an activation each way, and gathers what it receives unless layers start with shares.
+    gradient live beside it, and the widest input that a product gathers.
     """
     w, tokens = precision.element_bytes, design.micro_batch_size * model.seq_len
     no_recompute = np.zeros_like(design.recompute)
@@ -229,11 +254,18 @@ def working_buffers(model: ModelShape, design: DesignPoints, precision: Precisio
         ),
         0.0,
     )
-    whole = w * tokens * model.hidden_size
-    received = np.where((design.shards("mlp_residual") > 1) | (design.tp == 1), 0.0, whole)
-    messages = np.where(design.pp > 1, 2 * (2 * whole / design.tp + received), 0.0)
     wide, gathered = widest_output(model, design), widest_gathered(model, design)
-    return recomputed + w * tokens * (2 * wide + gathered) + messages
+    return recomputed + w * tokens * (2 * wide + gathered)
+
+
+def message_buffers(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
+    """Bytes of what a pipeline sends and receives: the rank's share of an activation each way.
+
+    What is received is gathered, unless layers start with shares.
+    """
+    whole = activation_bytes(model, design, precision)
+    received = np.where(design.is_split("mlp_residual", "replicated") & (design.tp > 1), whole, 0.0)
+    return np.where(design.pp > 1, 2 * (2 * whole / design.tp + received), 0.0)
 
 
 def widest_output(model: ModelShape, design: DesignPoints) -> FloatArray:

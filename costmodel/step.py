@@ -11,7 +11,7 @@ from costmodel.breakdown import Breakdown
 from costmodel.collectives import collective, send_recv
 from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
-from costmodel.memory import fullest_stage, stage_memories, updated_parameters
+from costmodel.memory import RankMemory, fullest_stage, rank_memory, stage_memories, updated_parameters
 from costmodel.microbatch import MicroBatch, depends_on, micro_batches
 from costmodel.model import ModelShape
 from costmodel.optimizer import optimizer_work
@@ -58,11 +58,13 @@ def priced_chunk(
 ) -> Breakdown:
     """Price a chunk of designs."""
     design = settled_sharding(model, system, design, precision=precision)
-    rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
-    work = micro_batches(model, design.take(rows), system.take(rows), precision).take(back)
+    rows, back = distinct_rows(*depends_on(design), design.recompute, *system.quantities().values())
+    few = design.take(rows)
+    work = micro_batches(model, few, system.take(rows), precision).take(back)
+    rank = rank_memory(model, few, precision).take(back)
     schedule = schedule_step(model, system, design, work, precision)
-    update = update_step(model, system, design, work, precision)
-    stage, reserved = fullest_stage(*stage_memories(model, design, precision), system)
+    update = update_step(model, system, design, work, rank, precision)
+    stage, reserved = fullest_stage(*stage_memories(model, design, rank, precision), system)
 
     computing = schedule.forward_time + schedule.backward_time + schedule.recompute_time
     parts = {
@@ -222,7 +224,12 @@ class Update(Columns):
 
 
 def update_step(
-    model: ModelShape, system: System, design: DesignPoints, work: MicroBatch, precision: Precision
+    model: ModelShape,
+    system: System,
+    design: DesignPoints,
+    work: MicroBatch,
+    rank: RankMemory,
+    precision: Precision,
 ) -> Update:
     """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
 
@@ -234,7 +241,7 @@ def update_step(
     """
     outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
     layers = np.maximum(outer, inner)
-    parameters = updated_parameters(model, design, layers)
+    parameters = updated_parameters(model, design, layers, rank.layer_parameters)
     sharded = design.distributed_optimizer > 0
     gradients, weights = parameters * precision.gradient_bytes, parameters * precision.element_bytes
 
