@@ -68,8 +68,8 @@ class Layout(Columns):
             columns = broadcast_columns(**defaults, **{k: encoded(k, v) for k, v in values.items()})
         except ValueError as error:
             raise DseError(f"design: {error}") from error
-        for name, array in columns.items():
-            lowest, highest = allowed_range(name)
+        for name in values:
+            array, (lowest, highest) = columns[name], allowed_range(name)
             wrong = array[(array < lowest) | (array > highest) | (array != np.floor(array))]
             if wrong.size:
                 upper = "" if highest == np.inf else f" to {highest:g}"

@@ -107,8 +107,8 @@ def tensor_parallel(
     forward, backward = Work(), Work()
     for edge in EDGES:
         if edge.part == part:
-            going, coming = edge_work(edge, model, design, system, precision, product_time)
-            forward, backward = forward + going, backward + coming
+            both = edge_work(edge, model, design, system, precision, product_time)
+            forward, backward = forward + both[0], backward + both[1]
     return forward, backward
 
 
