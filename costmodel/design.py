@@ -76,7 +76,12 @@ class Layout(Columns):
                 raise DseError(
                     f"design: {name}: expected a whole number from {lowest:g}{upper}, got {wrong[0]:g}"
                 )
-        return cls(**{name: columns[name] for name in units})
+        made = cls(**{name: columns[name] for name in units})
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Refuse columns that contradict each other; `DseError` says which."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -123,6 +128,18 @@ class DesignPoints(Layout):
     mlp_down_tile_n: FloatArray = column("-", 1)
     head_tile_m: FloatArray = column("-", 1)
     head_tile_n: FloatArray = column("-", 1)
+
+    def check(self) -> None:
+        """Refuse told tiles that no product may have."""
+        told = self.tiling == TILES_TOLD
+        for product in TILED_PRODUCTS if told.any() else ():
+            m, n = (getattr(self, f"{product}_tile_{axis}") for axis in "mn")
+            wrong = np.flatnonzero(told & ((m + n < 1) | (abs(m - n) > 1)))
+            if wrong.size:
+                raise DseError(
+                    f"design: {product}_tile_m, {product}_tile_n: {m[wrong[0]]:g} and {n[wrong[0]]:g}; "
+                    "expected two that differ by at most 1, and not 0 twice"
+                )
 
     def split(self, kernel: str) -> IntArray:
         """How a kernel is split: (points,) places among its ways in `costmodel.sharding`. [-]
