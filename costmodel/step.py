@@ -68,16 +68,9 @@ def priced_chunk(
 
     computing = schedule.forward_time + schedule.backward_time + schedule.recompute_time
     parts = {
-        "forward_time": schedule.forward_time,
-        "backward_time": schedule.backward_time,
-        "recompute_time": schedule.recompute_time,
-        "tp_communication_time": schedule.tp_communication_time,
-        "pp_communication_time": schedule.pp_communication_time,
-        "bubble_time": schedule.bubble_time,
+        **schedule.columns(),
         "dp_communication_time": update.dp_communication_time,
         "optimizer_time": update.optimizer_time,
-        "memory_bound_time": schedule.memory_bound_time,
-        "launch_bound_time": schedule.launch_bound_time,
         "host_time": host_time(system, design.world_size, computing),
         "weights_memory": stage.weights,
         "gradients_memory": stage.gradients,
@@ -276,7 +269,7 @@ def replica_collective(
     layers: FloatArray,
     behind: FloatArray,
 ) -> Work:
-    """A collective over replicas; overlapped, it hides behind a pass of each layer, all but the last bucket."""
+    """A collective over replicas; overlapped, it hides behind a pass of each layer but for a bucket."""
     cost = collective(name, message, design.dp, stride=design.tp, network=system.network)
     bucket = cost.time / np.maximum(layers, 1.0)
     hidden = np.maximum(cost.time - layers * behind, bucket)
