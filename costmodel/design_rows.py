@@ -12,14 +12,15 @@ import numpy as np
 
 from costmodel.attention import fused_attention
 from costmodel.columns import FloatArray, distinct_rows
-from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
-from costmodel.memory import updated_parameters
+from costmodel.design import MEGATRON_SP, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
+from costmodel.errors import DseError
+from costmodel.memory import layer_parameters, updated_parameters
 from costmodel.microbatch import (
-    DEPENDS_ON,
     DIRECTIONS,
     KERNEL_CHUNK,
     MicroBatch,
     PricedTable,
+    depends_on,
     micro_batches,
     priced_table,
 )
@@ -78,14 +79,21 @@ def design_workload(
         AICB's rows. Their times add up to the forward, backward, recomputation and optimizer time of
         `step`; an embedding or a head that the slowest stage does not have takes no time.
 
+    Raises
+    ------
+    DseError
+        Where kernels are split in a way of their own.
+
     Notes
     -----
     Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and say
     whether the optimizer is distributed; vpp is the design's.
     """
+    if np.any(design.sharding > MEGATRON_SP):
+        raise DseError("AICB's rows know two ways to split kernels; take sharding: megatron or megatron_sp")
     points = max(design.num_points, *(values.size for values in system.quantities().values()))
     design = design.map(lambda values: np.broadcast_to(values, (points,)))
-    rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
+    rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
     work = micro_batches(model, design.take(rows), system.take(rows), precision)
     pieces = [
         row_times(model, design.take(rows[part]), system.take(rows[part]), precision, work.take(part))
@@ -165,7 +173,7 @@ def filled_rows(
         ("embedding_layer", has_embedding), ("final_column", has_head)))  # fmt: skip
     halves = {part: (times[f"{part}_column"], times[f"{part}_row"]) for part in ("attention", "mlp")}
     whole = {part: [a + b for a, b in zip(*both, strict=True)] for part, both in halves.items()}
-    shared = design.sequence_parallel > 0
+    shared = design.is_split("mlp_residual", "sequence")
     reduced = Pass(first[0], "all_reduce", run.activation_bytes, happens=design.tp > 1)
     rows = [
         *weight_rows(model, system, design, precision, np.maximum(outer, inner)),
@@ -189,7 +197,8 @@ def design_run(model: ModelShape, design: DesignPoints) -> Run:
     one = np.ones_like(design.tp)
     return Run(
         **{name: getattr(model, name) * one for name in names},
-        **{name: getattr(design, name) for name in ("tp", "pp", "micro_batch_size", "sequence_parallel")},
+        **{name: getattr(design, name) for name in ("tp", "pp", "micro_batch_size")},
+        sequence_parallel=design.is_split("mlp_residual", "sequence") * one,
         world_size=design.world_size,
         global_batch_size=design.global_batch_size,
     )
@@ -200,7 +209,7 @@ def weight_rows(
 ) -> list[Row]:
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
     sharded = design.distributed_optimizer > 0
-    owned = updated_parameters(model, design, layers)
+    owned = updated_parameters(model, design, layers, layer_parameters(model, design))
     gradients = np.floor(owned * precision.gradient_bytes)
     weights = np.where(sharded, np.floor(owned * precision.element_bytes), 0.0)
     update = optimizer_step(owned / np.where(sharded, design.dp, 1.0), system, design.world_size).time

@@ -173,8 +173,11 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
             table.add_row(
                 derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
             )
-    heading = Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")
-    return [heading, Text(), table, Text(), *binding_tables(space, record, width)]
+    heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
+    if "splits" in record:
+        ways = " ".join(f"{kernel}={way}" for kernel, way in record["splits"].items())
+        heading.append(Text(f"solved to be split: {ways}"))
+    return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
 
 
 def certificate_text(certificate: Certificate) -> Text:
