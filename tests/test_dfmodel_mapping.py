@@ -193,7 +193,6 @@ OPEN = [-1] * KERNELS
 CASES = {
     "nothing binds": (0, 0, 0),
     "SRAM binds": (0.45, 0, 0),
-    "SRAM is short": (0.3, 0, 0),
     "DRAM binds": (0, 0.96, 0),
     "both bind": (0.6, 0.97, 0),
     "two tiers": (0.8, 0.9, 0.07),
@@ -214,7 +213,7 @@ def constrained(graph, case, **changes):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
 @pytest.mark.parametrize("utilization", [0, 0.7])
 @pytest.mark.parametrize("case", CASES)
 def test_small_graphs_agree_with_trying_every_grouping(seed, count, utilization, case):
@@ -282,6 +281,12 @@ def layer() -> Graph:
     return layer_graph(64, 4, 32)
 
 
+@pytest.fixture(scope="module")
+def forward() -> Graph:
+    """The 18 of them that infer."""
+    return layer_graph(64, 4, 32, backward=False)
+
+
 def layer_setup(**changes: object) -> Setup:
     """Four chips that are all tensor parallel, with SRAM for about half of the layer's weights."""
     return toy_setup(**{
@@ -308,13 +313,13 @@ def layer_time(layer: Graph, count: int, **changes: object) -> float:
 
 @pytest.mark.parametrize("utilization", [0, 0.9])
 @pytest.mark.parametrize("overlap", OVERLAPS)
-def test_more_sram_is_never_slower(layer, utilization, overlap):
+def test_more_sram_is_never_slower(forward, utilization, overlap):
     times = [
-        layer_time(layer, 12, sram_bytes=sram, utilization=utilization, overlap=overlap)
-        for sram in (1e3, 1e4, 1.5e4, 3e4, 1e5, 0)
+        layer_time(forward, 12, sram_bytes=sram, utilization=utilization, overlap=overlap)
+        for sram in (1e3, 5e3, 1e4, 2e4, 1e5, 0)
     ]
     assert times == sorted(times, reverse=True)
-    assert times[0] == inf > times[2] > times[3] > times[-2] == times[-1]
+    assert times[0] == inf > times[2] > times[-2] == times[-1]
 
 
 @pytest.mark.parametrize("utilization", [0, 0.9])
@@ -330,9 +335,9 @@ def test_more_groups_are_never_slower(layer, utilization):
 
 
 @pytest.mark.parametrize("utilization", [0, 0.9])
-def test_more_overlap_is_never_slower(layer, utilization):
+def test_more_overlap_is_never_slower(forward, utilization):
     perfect, compute_memory, none = (
-        layer_time(layer, 12, overlap=overlap, utilization=utilization)
+        layer_time(forward, 12, overlap=overlap, utilization=utilization)
         for overlap in ("perfect", "compute_memory", "none")
     )
     assert perfect <= compute_memory <= none
@@ -340,23 +345,23 @@ def test_more_overlap_is_never_slower(layer, utilization):
 
 
 @pytest.mark.parametrize("utilization", [0, 0.9])
-def test_no_mapping_that_fits_is_faster(layer, utilization):
-    """Each kernel alone, and many ways to cut the layer at random: as a file might."""
+def test_no_mapping_that_fits_is_faster(forward, utilization):
+    """Each kernel alone, and many ways to cut the forward at random: as a file might."""
     rng = np.random.default_rng(0)
-    setup, sharding = layer_setup(utilization=utilization, sram_bytes=2e5), least_moving(layer).choices
-    best, tried = layer_time(layer, 82, utilization=utilization, sram_bytes=2e5), []
+    setup, sharding = layer_setup(utilization=utilization, sram_bytes=2e5), least_moving(forward).choices
+    best, tried = layer_time(forward, 18, utilization=utilization, sram_bytes=2e5), []
     for _ in range(200):
-        cuts = np.sort(rng.integers(0, 41, rng.integers(1, 12)))
-        groups = np.searchsorted(np.unique([*cuts, 18]), np.arange(41), side="right")
-        tried.append(evaluate(layer, setup, sharding, generation="gen1", groups=groups))
-    tried.append(evaluate(layer, setup, sharding, generation="gen1"))
+        cuts = np.sort(rng.integers(0, 18, rng.integers(1, 12)))
+        groups = np.searchsorted(np.unique(cuts), np.arange(18), side="right")
+        tried.append(evaluate(forward, setup, sharding, generation="gen1", groups=groups))
+    tried.append(evaluate(forward, setup, sharding, generation="gen1"))
     times = [own.iteration_time.item() for own in tried if own.fits]
     assert len(times) > 20
     assert best < min(times)
 
 
 def test_a_kernel_whose_weights_pass_in_parts_takes_all_cores(layer):
-    """Of 7 cores 6 are best for a product of 2 x 3 arrays, but weights that do not fit need all 7."""
+    """On 2 lanes x 2 stages 4 of 7 cores do best; weights that do not fit need all 7, in a row."""
     graph = layer_graph(8, 1, 16, backward=False)
     place = graph.names.index("FFN1")
     setup = toy_setup(cores=7, array_width=4, array_height=2, tile_size=4, seq_len=16, x=1, num_chips=1)
@@ -375,17 +380,17 @@ def test_a_kernel_whose_weights_pass_in_parts_takes_all_cores(layer):
 # Tiles, tiers and sizes
 
 
-def test_the_fastest_tile_is_the_best_of_all(layer):
+def test_the_fastest_tile_is_the_best_of_all(forward):
     """Each size with its own fastest groups; without limits, small tiles cost nothing and come first."""
-    sharding, ways = least_moving(layer).choices, layer_ways(layer, 12)
+    sharding, ways = least_moving(forward).choices, layer_ways(forward, 12)
     for utilization in (0, 0.9):
         rows = with_tiles(layer_setup(utilization=utilization), "gen1")
         assert rows.tile_size.tolist() == [1, 2, 4, 8, 16, 32]
-        times = [layer_time(layer, 12, utilization=utilization, tile_size=size) for size in rows.tile_size]
-        found = fastest_mapping(layer, rows, sharding, ways, generation="gen1")
+        times = [layer_time(forward, 12, utilization=utilization, tile_size=size) for size in rows.tile_size]
+        found = fastest_mapping(forward, rows, sharding, ways, generation="gen1")
         assert found.setup.tile_size.item() == rows.tile_size[np.argmin(times)]
     free = with_tiles(layer_setup(utilization=0.9, sram_bytes=0), "gen1")
-    assert fastest_mapping(layer, free, sharding, ways, generation="gen1").setup.tile_size.item() == 1
+    assert fastest_mapping(forward, free, sharding, ways, generation="gen1").setup.tile_size.item() == 1
 
 
 @pytest.mark.parametrize("seq_len", [1, 7, 12, 30])
@@ -417,15 +422,11 @@ def test_a_second_tier_of_dram_takes_the_mean_of_both_bandwidths(layer):
 
 def open_network(chips: int, *, given: tuple[int, int, int] = (0, 0, 0), batch: int = 24) -> Setup:
     """Three dimensions of different links, of sizes that are given or 0."""
-    network = dict(zip(("x", "y", "z"), ([float(size)] for size in given), strict=True))
-    links = {f"{axis}_bandwidth": [1e5 * value] for axis, value in zip("xyz", (7, 3, 2), strict=True)}
-    return replace(
-        Setup.of(**{
-            **layer_setup(num_chips=chips, global_batch_size=batch, num_layers=6, utilization=0.9,
-                          sram_bytes=0).columns(),
-            **network, **links, "topology": "r_r_r", "roles": ("TP", "PP", "DP"),
-        })
-    )  # fmt: skip
+    columns = layer_setup(
+        num_chips=chips, global_batch_size=batch, num_layers=6, utilization=0.9, sram_bytes=0,
+        x=given[0], y=given[1], z=given[2], x_bandwidth=7e5, y_bandwidth=3e5, z_bandwidth=2e5,
+    ).columns()  # fmt: skip
+    return Setup.of(topology="r_r_r", roles=("TP", "PP", "DP"), **columns)
 
 
 @pytest.mark.parametrize(
@@ -461,16 +462,13 @@ def test_the_fastest_sizes_are_the_best_of_all(layer):
     assert found.groups.tolist() == mappings[int(np.argmin(fused))].groups.tolist()
 
 
-def test_equally_fast_sizes_are_taken_in_the_order_of_x_y_z(layer):
-    """One chip more of any role costs the same where nothing moves and nothing waits: the first is taken."""
-    rows = sized(replace(open_network(4), x_bandwidth=np.array([1e5])))
-    same = replace(rows, **{axis: np.full(rows.num_points, 1.0) for axis in "xyz"})
-    sharding = least_moving(layer).choices
-    marked = replace(same, link_price=np.arange(rows.num_points) * 1.0)
-    ways = layer_ways(layer, 4)
-    assert fastest_mapping(layer, marked, sharding, ways, generation="gen1").setup.link_price.item() == 0
-    alone = fastest_design(layer, marked, sharding, np.arange(41), generation="gen1")
-    assert alone.setup.link_price.item() == 0
+def test_of_equally_fast_designs_the_first_is_taken(layer):
+    """Designs that differ in their price alone: kernels fused, and each alone."""
+    setup, sharding = layer_setup(utilization=0.9, sram_bytes=0), least_moving(layer).choices
+    rows = replace(setup, link_price=np.array([7.0, 3.0, 5.0]))
+    fused = fastest_mapping(layer, rows, sharding, layer_ways(layer, 4), generation="gen1")
+    alone = fastest_design(layer, rows, sharding, np.arange(41), generation="gen1")
+    assert fused.setup.link_price.item() == alone.setup.link_price.item() == 7
 
 
 def test_sizes_that_cannot_be_are_told():
