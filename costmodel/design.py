@@ -18,6 +18,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "attention": ("unfused", "fused"),
     "hidden_kind": KINDS,
     "softmax_kind": KINDS,
+    # Dimensions of DFModel's networks, from the inside out: switches, rings, or all chips linked with all.
+    "topology": ("sw_sw_sw", "r_sw_sw", "r_r_r", "sw_sw", "r_sw", "r_r", "r_fc", "fc_fc", "sw", "r", "fc"),
+    "overlap": ("none", "compute_memory", "perfect"),
 }
 
 #: Codes of `recompute`.
@@ -62,7 +65,7 @@ class Layout(Columns):
 class DesignPoints(Layout):
     """Candidate layouts of a transformer, one row each; every column has shape (points,). [-]
 
-    Switches are 0 or 1; `recompute` and `attention` hold the codes of `CHOICES`.
+    Switches are 0 or 1; `recompute`, `attention`, `topology` and `overlap` hold the codes of `CHOICES`.
     """
 
     tp: FloatArray = column("-", 1)
@@ -76,6 +79,9 @@ class DesignPoints(Layout):
     distributed_optimizer: FloatArray = column("-", 0)
     attention: FloatArray = column("-", 1)
     overlap_grad_reduce: FloatArray = column("-", 0)
+    topology: FloatArray = column("-", 0)
+    tiles: FloatArray = column("-", 1)  #: pieces of the sequence that stream through a layer
+    overlap: FloatArray = column("-", 0)  #: of arithmetic, memory and network, as DFModel has it
 
     @property
     def sequence_shards(self) -> FloatArray:

@@ -3,6 +3,7 @@
 A profile over the shared solver. Where a rule of the reference is odd, the profile keeps it and says so.
 """
 
+from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.layer import layer_graph
@@ -15,6 +16,7 @@ __all__ = [
     "Graph",
     "Setup",
     "Sharding",
+    "design_setup",
     "evaluate",
     "layer_graph",
     "least_moving",
