@@ -258,7 +258,7 @@ def test_what_has_no_graph_is_refused(tmp_path, capsys):
 
 @pytest.mark.skipif(not SEED.exists(), reason="the reference module is not in this checkout")
 def test_the_reference_module_as_a_graph():
-    """Four weights of six layers, forward, again and backward; two tables, and one of them as the head twice."""
+    """Four weights of six layers, forward, again and backward; two tables, one of them twice as the head."""
     text = SEED.read_text()
     told = found(text)
     graph = told.graph
