@@ -6,7 +6,7 @@ A profile over the shared solver. Where a rule of the reference is odd, the prof
 from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
 from costmodel.profiles.dfmodel.graph import Graph
-from costmodel.profiles.dfmodel.layer import layer_graph
+from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
 
@@ -20,4 +20,5 @@ __all__ = [
     "evaluate",
     "layer_graph",
     "least_moving",
+    "model_graph",
 ]
