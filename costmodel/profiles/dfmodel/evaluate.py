@@ -44,6 +44,7 @@ class Evaluation:
     memory_time: FloatArray  #: [s]
     network_time: FloatArray  #: [s]
     group_time: FloatArray  #: [s]
+    layer_runs: FloatArray  #: of a chip: layers of its stage times sequences of its replica [-]
     pipeline_factor: FloatArray  #: iteration over its part without bubble [-]
     transfer_time: FloatArray  #: between pipeline stages [s]
     price: FloatArray  #: [$]
@@ -114,6 +115,7 @@ def evaluate(
         memory_time=memory,
         network_time=network,
         group_time=group_time,
+        layer_runs=stage_layers * sequences,
         pipeline_factor=factor,
         transfer_time=transfer,
         price=system_price(setup),
