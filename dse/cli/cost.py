@@ -8,10 +8,10 @@ from pathlib import Path
 
 from dse.cli import cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
-from dse.profiles import NATIVE
+from dse.profiles import DFMODEL, NATIVE
 
 #: Rules that a file can be priced by, the first being the default where the file does not tell.
-PROFILES = ("deepflow", *cost_simai.PROFILES, *cost_dfmodel.PROFILES, NATIVE)
+PROFILES = ("deepflow", *cost_simai.PROFILES, *DFMODEL, NATIVE)
 
 #: What the help shows.
 EXAMPLES = [
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.profile == NATIVE or args.system or args.format == "trace":
         raise DseError(f"{args.file}: not an HLO module; --system and trace are for those")
     dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
-    if dfmodel in cost_dfmodel.PROFILES:
+    if dfmodel in DFMODEL:
         return cost_dfmodel.run(args, dfmodel)
     if args.resolve or args.prefer:
         raise DseError(f"{args.file}: not a DFModel set-up; --resolve and --prefer are for those")

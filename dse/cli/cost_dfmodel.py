@@ -6,9 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-#: Generations of the rules.
-PROFILES = ("dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3")
-
 #: Choices of published runs that `--prefer` names.
 PREFERRED = ("gpt_1t", "megatron", "inference")
 

@@ -49,10 +49,8 @@ def alike(design: DesignPoints) -> Iterator[IntArray]:
     roles = network_roles(design)
     _, group = distinct_rows(roles.astype(np.float64), design.topology, design.overlap)
     group = np.broadcast_to(group, roles.shape)
-    for own in range(int(group.max()) + 1):
-        rows = np.flatnonzero((group == own) & (roles >= 0))
-        if rows.size:
-            yield rows
+    for own in range(int(group.max(initial=-1)) + 1):
+        yield np.flatnonzero((group == own) & (roles >= 0))
 
 
 def design_setup(

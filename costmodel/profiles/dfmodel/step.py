@@ -105,9 +105,10 @@ def _priced_chunk(
 def _pieces(model: ModelShape, design: DesignPoints) -> Iterator[IntArray]:
     """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
     known = (design.recompute == RECOMPUTE_NONE) & (design.vpp == 1) & (model.seq_len % design.tiles == 0)
-    rows = np.flatnonzero(known)
-    for own in alike(design.take(rows)):
-        yield from np.split(rows[own], range(KERNEL_CHUNK, own.size, KERNEL_CHUNK))
+    for own in alike(design):
+        rows = own[known[own]]
+        for first in range(0, rows.size, KERNEL_CHUNK):
+            yield rows[first : first + KERNEL_CHUNK]
 
 
 @lru_cache(maxsize=16)
