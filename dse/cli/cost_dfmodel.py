@@ -44,6 +44,13 @@ def run(args: argparse.Namespace, profile: str) -> int:
     generation = profile.removeprefix("dfmodel-")
     resolve = args.resolve or args.prefer is not None
     report = priced_file(args.file, generation=generation, resolve=resolve, prefer=args.prefer)
+    if args.format in ("dot", "svg"):
+        from costmodel.formats.dfmodel import picture
+        from dse.picture import svg
+
+        text = picture(report.file.graph, report.sharding)
+        print(svg(text).decode() if args.format == "svg" else text, end="")
+        return 0
     if args.format == "json":
         print(json_text({"file": str(args.file), "profile": profile, **figures(report)}))
         return 0

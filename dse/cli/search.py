@@ -101,7 +101,8 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
         "--emit",
         metavar="FORMAT",
         choices=EMITTED,
-        help="also write each design of the front for other programs, under DIR/FORMAT: aicb",
+        help="also write each design of the front for other programs, under DIR/FORMAT: "
+        f"{', '.join(EMITTED)}",
     )
     parser.add_argument(
         "--emit-all", action="store_true", help="--emit every finished trial, not the front alone"

@@ -1,6 +1,7 @@
 """DFModel's set-ups: text and binary files <-> messages <-> graphs and set-ups of the cost model."""
 
 from costmodel.formats.dfmodel.files import is_setup, load_setup, setup_bytes, setup_text
+from costmodel.formats.dfmodel.picture import picture
 from costmodel.formats.dfmodel.records import Priced, priced
 from costmodel.formats.dfmodel.writing import ZeroMarks, setup_message
 
@@ -9,6 +10,7 @@ __all__ = [
     "ZeroMarks",
     "is_setup",
     "load_setup",
+    "picture",
     "priced",
     "setup_bytes",
     "setup_message",

@@ -1,4 +1,4 @@
-"""One transformer layer as a graph, of any kind of attention and MLP: forward alone, or forward and backward."""
+"""One transformer layer as a graph, of any kind of attention and MLP; forward alone, or backward too."""
 
 from __future__ import annotations
 
