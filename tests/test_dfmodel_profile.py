@@ -425,3 +425,21 @@ def test_known_columns_are_columns_of_a_design():
 def test_an_lstm_has_no_layer_for_dfmodel(capsys):
     assert main(["evaluate", "lstm_24b_power", "--profile", "dfmodel-gen1"]) == 1
     assert "profile dfmodel-gen1: knows transformers only; take native" in capsys.readouterr().err
+
+
+def test_an_exported_design_is_priced_as_it_was(small, capsys):
+    """To the precision of the file's 32-bit numbers, with the sharding that moves least."""
+    assert main(["search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "20"]) == 0
+    [best, *_] = Study.load("rings").table.front().trials
+    assert (
+        main(["export", "rings", "--trial", str(best.number), "--format", "dfmodel", "-o", "best.txt"]) == 0
+    )
+    capsys.readouterr()
+    assert main(["cost", "best.txt", "--profile", "dfmodel-gen1", "--resolve", "--format", "json"]) == 0
+    found, breakdown = json.loads(capsys.readouterr().out), best.user_attrs["breakdown"]
+    for mine, its in (
+        ("step_time_s", "final_s"),
+        ("system_price_usd", "system_cost_usd"),
+        ("system_power_w",) * 2,
+    ):
+        assert found[its] == pytest.approx(breakdown[mine], rel=1e-6)
