@@ -33,15 +33,19 @@ def network_roles(design: DesignPoints) -> IntArray:
 
     The first roles count that leave only groups of one chip without a dimension.
     """
-    degrees = {"TP": design.tp, "PP": design.pp, "DP": design.dp}
     dims = np.array([len(TOPOLOGIES[name]) for name in _TOPOLOGIES])[design.topology.astype(np.intp)]
     found = np.full(design.num_points, -1, dtype=np.intp)
     for dim, choices in ROLES.items():
         for place, roles in reversed([*enumerate(choices)]):
-            without = [degree for role, degree in degrees.items() if role not in roles]
+            without = [degree for role, degree in _degrees(design).items() if role not in roles]
             fits = (dims == dim) & np.all([np.equal(degree, 1) for degree in without], axis=0)
             found = np.where(fits, place, found)
     return found
+
+
+def _degrees(design: DesignPoints) -> dict[str, FloatArray]:
+    """Parallel group -> chips of one."""
+    return {"TP": design.tp, "PP": design.pp, "DP": design.dp}
 
 
 def alike(design: DesignPoints) -> Iterator[IntArray]:
@@ -111,8 +115,7 @@ def design_setup(
 
 def _dimensions(design: DesignPoints, roles: Sequence[str], links: Mapping[str, LinkTier]) -> dict[str, Any]:
     """Sizes of the network's dimensions, and bandwidths of their links."""
-    degrees = {"TP": design.tp, "PP": design.pp, "DP": design.dp}
-    axes = dict(zip(AXES, roles, strict=False))
+    degrees, axes = _degrees(design), dict(zip(AXES, roles, strict=False))
     return {
         "num_chips": design.world_size,
         **{axis: degrees[role] for axis, role in axes.items()},
