@@ -26,6 +26,7 @@ EXAMPLES = [
     "dse cost setup.txt --resolve --prefer gpt_1t",
     "dse cost setup.txt --format svg > layer.svg",
     "dse cost step.hlo --format dfmodel > graph.txt",
+    "dse cost setup.txt --groups 40 --tile-size best",
 ]
 
 
@@ -80,8 +81,10 @@ def run(args: argparse.Namespace) -> int:
         return cost_dfmodel.run(args, dfmodel)
     if args.format in ("dot", "svg"):
         raise DseError(f"{args.file}: has no graph to draw; DFModel set-ups and HLO modules have")
-    if args.resolve or args.prefer:
-        raise DseError(f"{args.file}: not a DFModel set-up; --resolve and --prefer are for those")
+    if cost_dfmodel.asked(args):
+        raise DseError(
+            f"{args.file}: not a DFModel set-up; --resolve, --prefer, --groups and --tile-size are for those"
+        )
     if args.profile in cost_simai.PROFILES:
         return cost_simai.run(args)
     profile = PROFILES[0]

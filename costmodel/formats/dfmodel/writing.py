@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import IntArray
+from costmodel.formats.dfmodel.checks import DATAFLOW
 from costmodel.formats.dfmodel.files import ROOTS, Message, empty_setup
-from costmodel.formats.dfmodel.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
+from costmodel.formats.dfmodel.records import FIELDS, OVERLAPS, block, run_block
 from costmodel.profiles.dfmodel.evaluate import Shards, shards
 from costmodel.profiles.dfmodel.graph import NOTHING, Graph
 from costmodel.profiles.dfmodel.setup import AXES, Setup
@@ -116,6 +117,8 @@ def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
         own.num_input = int(graph.repeats[place]) if graph.repeats[place] > 1 else 0
     if graph.memory_bytes.size > 1:
         own.memory_size = graph.memory_bytes[place]
+    if graph.streamed.size > 1:
+        own.skip_weight = bool(graph.streamed[place])
 
 
 def _fill_connections(
@@ -137,8 +140,8 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
     for name, (path, factor) in FIELDS.items():
         found, field = block(message, path)
         value = float(getattr(setup, name).flat[0]) / factor
-        if name == "tile_size" and value == 1:
-            continue  # as files leave it out
+        if name == "tile_size" and value == 1 and setup.kernel_by_kernel:
+            continue  # as files leave it out; where kernels are fused, that would leave it open
         if value:
             setattr(found, field, value if _is_real(found, field) else round(value))
     network = getattr(message.system, setup.topology)

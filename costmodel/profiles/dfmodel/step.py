@@ -147,7 +147,7 @@ def iteration(graph: Graph, setup: Setup, sharding: IntArray, *, generation: str
     exposed = np.maximum(network - busy, 0) if hidden else network
     waiting = memory if serial else np.where(memory > compute, memory, 0)
     gradient = kernel_collectives(graph, sharding) == PERIODIC
-    runs = found.layer_runs
+    runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
     return Iteration(
         forward_time=runs * total(busy[:, ~graph.backward]),
         backward_time=runs * total(busy[:, graph.backward]),
