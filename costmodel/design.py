@@ -80,7 +80,7 @@ class DesignPoints(Layout):
     attention: FloatArray = column("-", 1)
     overlap_grad_reduce: FloatArray = column("-", 0)
     topology: FloatArray = column("-", 0)
-    tiles: FloatArray = column("-", 1)  #: pieces of the sequence that stream through a layer
+    tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
     overlap: FloatArray = column("-", 0)  #: of arithmetic, memory and network, as DFModel has it
 
     @property

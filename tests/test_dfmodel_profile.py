@@ -96,7 +96,7 @@ def designs() -> DesignPoints:
         dp=rng.choice([1, 3, 16], points), micro_batch_size=rng.choice([1, 2], points),
         gradient_accumulation_steps=rng.integers(1, 50, points), sequence_parallel=rng.integers(0, 2, points),
         topology=rng.integers(0, 11, points), overlap=rng.integers(0, 3, points),
-        tiles=rng.choice([1, 9, 1152], points),
+        tile_size=rng.choice([1, 9, 128], points),
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_every_generation_is_a_profile():
 
 def test_a_set_up_has_the_chip_that_the_machine_has(gpt, toy_system):
     setup = design_setup(
-        gpt, toy_system, DesignPoints.of(tp=4, pp=3, dp=5, tiles=9, gradient_accumulation_steps=7)
+        gpt, toy_system, DesignPoints.of(tp=4, pp=3, dp=5, tile_size=9, gradient_accumulation_steps=7)
     )
     chip = toy_system.chip
     assert setup.peak_rate == pytest.approx(chip.peak_flop_rate)
@@ -136,7 +136,7 @@ def test_a_set_up_has_the_chip_that_the_machine_has(gpt, toy_system):
     assert [d.bandwidth.item() for d in setup.dimensions] == pytest.approx(
         [97e9 * 0.73, 13e9 * 0.67, 13e9 * 0.67]
     )
-    assert (setup.num_chips, setup.global_batch_size, setup.tiles) == (60, 35, 9)
+    assert (setup.num_chips, setup.global_batch_size, setup.tiles) == (60, 35, 128)
 
 
 @pytest.mark.parametrize(("tp", "pp", "dp"), [*itertools.product([1, 2, 4, 8], [1, 2, 4], [1, 2, 4, 8])])
@@ -210,7 +210,7 @@ def test_designs_that_share_no_set_up_are_refused(gpt, toy_system):
         ({"tp": 2, "overlap": ["none", "perfect"]}, "designs differ in overlap"),
         ({"tp": [2, 1], "dp": [1, 2], "topology": "sw"}, "designs differ in groups"),
         ({"tp": 2, "pp": 3, "topology": "fc"}, "topology fc: too few dimensions for tp=2 pp=3 dp=1"),
-        ({"tiles": 7}, "tiles: 7 does not divide seq_len, 1152"),
+        ({"tile_size": 7}, "tile_size: 7 does not divide seq_len, 1152"),
     ):
         with pytest.raises(DseError, match=said):
             design_setup(gpt, toy_system, DesignPoints.of(**columns))
@@ -229,6 +229,9 @@ def test_parts_add_up_to_the_iteration_of_each_design(generation, gpt, toy_syste
     for row in np.flatnonzero(network_roles(designs) >= 0):
         setup = design_setup(gpt, toy_system, alone(designs, row))
         one = evaluate(graph, setup, sharding, generation=generation)
+        if one.sram_bytes.max() > setup.sram_bytes:
+            assert np.isnan(found.step_time[row])
+            continue
         assert parts[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
         assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
         assert (found.system_price[row], found.system_power[row]) == pytest.approx(
@@ -312,10 +315,19 @@ def test_what_overlaps_is_not_counted_twice(gpt, toy_system):
     assert perfect == pytest.approx(4 * 24 * sum(max(one) for one in times) + found.pp_communication_time[2])
 
 
+def test_tiles_that_exceed_the_sram_have_no_number(gpt, toy_system):
+    """Scores of 24 heads, 1152 wide, enter a dropout and leave to two kernels, two tiles each: 84 tokens."""
+    design = DesignPoints.of(tile_size=[1, 72, 96, 128])
+    found = price_designs(gpt, toy_system, design, generation="gen1")
+    assert 28e6 // (3 * 2 * 24 * 1152 * 2) == 84
+    assert np.isnan(found.step_time).tolist() == [False, False, True, True]
+    assert found.step_time[0] == found.step_time[1]  # the size of a tile takes no time
+
+
 def test_what_dfmodel_has_no_rule_for_has_no_number(gpt, toy_system):
     design = DesignPoints.of(
         tp=2, pp=2, dp=[1, 1, 1, 1, 1, 3], recompute=["none", "full", "none", "none", "none", "none"],
-        vpp=[1, 1, 2, 1, 1, 1], tiles=[9, 1, 1, 7, 1, 1],
+        vpp=[1, 1, 2, 1, 1, 1], tile_size=[9, 1, 1, 7, 1, 1],
         topology=["sw_sw", "sw_sw", "sw_sw", "sw_sw", "sw", "sw_sw"],
     )  # fmt: skip
     found = price_designs(gpt, toy_system, design, generation="gen1")
@@ -342,7 +354,8 @@ def small(tmp_path, monkeypatch, small_space) -> str:
     monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(
         small_space.replace(
-            "  recompute: [none, selective, full]", "  topology: [r_r_r, sw_sw_sw, r_r]\n  tiles: [1, 512]"
+            "  recompute: [none, selective, full]",
+            "  topology: [r_r_r, sw_sw_sw, r_r]\n  tile_size: [1, 16]",
         )
     )
     return "small.yaml"

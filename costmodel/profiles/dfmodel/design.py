@@ -96,9 +96,9 @@ def design_setup(
     over the dimensions, weighted by their ports. All else of a chip is the accelerator's, DRAM too.
     """
     topology, roles = _shared_network(design)
-    uneven = design.tiles[model.seq_len % design.tiles > 0]
+    uneven = design.tile_size[model.seq_len % design.tile_size > 0]
     if uneven.size:
-        raise DseError(f"tiles: {uneven[0]:g} does not divide seq_len, {model.seq_len:g}; take a divisor")
+        raise DseError(f"tile_size: {uneven[0]:g} does not divide seq_len, {model.seq_len:g}; take a divisor")
     links = group_links(design, system)
     setup = Setup(
         topology=topology,
@@ -146,7 +146,7 @@ def _training(model: ModelShape, design: DesignPoints, precision: Precision) -> 
         **{name: getattr(model, name) * one for name in shape},
         "global_batch_size": design.global_batch_size,
         "micro_batch_size": design.micro_batch_size,
-        "tile_size": model.seq_len / design.tiles,
+        "tile_size": design.tile_size,
         "element_bytes": precision.element_bytes * one,
     }
 

@@ -10,10 +10,11 @@ from typing import Final
 import numpy as np
 
 from costmodel.breakdown import PARTS, Breakdown
-from costmodel.columns import Columns, FloatArray, IntArray, column, column_units
+from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
 from costmodel.design import RECOMPUTE_NONE, DesignPoints
 from costmodel.model import ModelShape
 from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.profiles.dfmodel.capacity import within_capacity
 from costmodel.profiles.dfmodel.design import alike, design_setup
 from costmodel.profiles.dfmodel.evaluate import evaluate
 from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
@@ -72,8 +73,9 @@ def price_designs(
 
     Notes
     -----
-    DFModel knows neither recomputation nor several chunks a stage, needs a dimension of the network for
-    each group of several chips, and whole tiles. It has no optimizer and no host, so they take no time.
+    DFModel knows neither recomputation nor several chunks a stage. It needs a dimension of the network for
+    each group of several chips, tiles that divide the sequence, and the SRAM for what a kernel streams.
+    It has no optimizer and no host, so they take no time.
     """
     return in_chunks(
         partial(_priced_chunk, model, generation=generation, precision=precision), system, design
@@ -89,7 +91,8 @@ def _priced_chunk(
     found = {name: np.full(design.num_points, np.nan) for name in column_units(Iteration)}
     for rows in _pieces(model, design):
         setup = design_setup(model, system.take(rows), design.take(rows), precision=precision)
-        for name, values in iteration(graph, setup, sharding, generation=generation).columns().items():
+        part = iteration(graph, setup, sharding, generation=generation)
+        for name, values in part.columns().items():
             found[name][rows] = values
     prices = {name: found.pop(name) for name in ("system_price", "system_power")}
     breakdown = added_up(
@@ -104,7 +107,7 @@ def _priced_chunk(
 
 def _pieces(model: ModelShape, design: DesignPoints) -> Iterator[IntArray]:
     """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
-    known = (design.recompute == RECOMPUTE_NONE) & (design.vpp == 1) & (model.seq_len % design.tiles == 0)
+    known = (design.recompute == RECOMPUTE_NONE) & (design.vpp == 1) & (model.seq_len % design.tile_size == 0)
     for own in alike(design):
         rows = own[known[own]]
         for first in range(0, rows.size, KERNEL_CHUNK):
@@ -127,7 +130,7 @@ def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[Graph, IntAr
 
 
 def iteration(graph: Graph, setup: Setup, sharding: IntArray, *, generation: str) -> Iteration:
-    """Parts of an iteration's time, kernel by kernel; they add up to that of `evaluate`.
+    """Parts of an iteration's time, kernel by kernel; they add up to that of `evaluate`. NaN beyond SRAM.
 
     Parameters
     ----------
@@ -148,7 +151,8 @@ def iteration(graph: Graph, setup: Setup, sharding: IntArray, *, generation: str
     waiting = memory if serial else np.where(memory > compute, memory, 0)
     gradient = kernel_collectives(graph, sharding) == PERIODIC
     runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
-    return Iteration(
+    held = within_capacity(found.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
+    parts = Iteration(
         forward_time=runs * total(busy[:, ~graph.backward]),
         backward_time=runs * total(busy[:, graph.backward]),
         tp_communication_time=runs * total(exposed[:, ~gradient]),
@@ -159,3 +163,4 @@ def iteration(graph: Graph, setup: Setup, sharding: IntArray, *, generation: str
         system_price=found.price,
         system_power=found.power,
     )
+    return parts.map(lambda values: np.where(held, values, np.nan))
