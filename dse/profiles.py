@@ -20,7 +20,10 @@ DFMODEL: Final = ("dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen
 PROFILES: Final = (NATIVE, "simai", *DFMODEL)
 
 #: Column of a design that not all profiles know -> those that do.
-KNOWN_TO: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("topology", "tile_size", "overlap"), DFMODEL)
+KNOWN_TO: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("topology", "tile_size", "overlap"), DFMODEL),
+    **dict.fromkeys(("sharding", "tiling"), (NATIVE, "simai")),
+}
 
 
 def pricing(profile: str, space: Space) -> Pricing:

@@ -71,7 +71,7 @@ def test_messages_follow_from_the_design(llama, toy_system, designs):
     hidden = 2 * designs.micro_batch_size * llama.seq_len * llama.hidden_size
     column, reduced = rows.names.index("attention_column"), rows.names.index("grad_param_comm")
     assert rows.message_bytes[:, column, 0] == pytest.approx(hidden)
-    weights = llama.num_layers / designs.pp * layer_parameters(llama, designs.tp)
+    weights = llama.num_layers / designs.pp * layer_parameters(llama, designs)
     weights += llama.embedding_parameters / designs.tp
     assert rows.message_bytes[:, reduced, 2] == pytest.approx(4 * weights, abs=1)
 

@@ -431,6 +431,14 @@ def test_columns_that_a_profile_does_not_know_are_refused(command, profile, smal
     )
 
 
+def test_splits_of_kernels_are_refused_since_dfmodel_has_its_own(small, capsys):
+    assert main(["search", small, "--profile", "dfmodel-gen3", "--set", "sharding=solve"]) == 1
+    assert (
+        "space small: sharding: profile dfmodel-gen3 does not know it; native, simai do"
+        in capsys.readouterr().err
+    )
+
+
 def test_known_columns_are_columns_of_a_design():
     assert KNOWN_TO.keys() <= DesignPoints().columns().keys()
 
