@@ -46,6 +46,7 @@ class Groupings:
     start: IntArray  #: (edges,)
     end: IntArray  #: (edges,)
     sets: BoolArray  #: what groups may hold; the first is nothing; (sets, nodes)
+    inside: FloatArray  #: 1 where a set holds both ends of an edge; (edges, sets)
     steps: tuple[Step, ...]  #: one for each group
 
 
@@ -102,7 +103,8 @@ def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, c
         kind: Step(families[kind[0]], families[kind[1]], before, after, nodes)
         for kind, (before, after), nodes in zip(kinds, pairs, split, strict=True)
     }
-    return Groupings(start, end, sets, tuple(steps[kind] for kind in pairwise(keys)))
+    inside = (sets[:, start] & sets[:, end]).T.astype(np.float64)
+    return Groupings(start, end, sets, inside, tuple(steps[kind] for kind in pairwise(keys)))
 
 
 def _ideals(feeds: Sequence[int], must: int, may: int) -> BoolArray:
@@ -160,7 +162,7 @@ def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
     """
     made = step.later[:, found.start] @ sizes
     used = step.earlier[:, found.end] @ sizes
-    kept = (found.sets[:, found.start] & found.sets[:, found.end]) @ sizes
+    kept: FloatArray = sizes @ found.inside
     return made[step.after] - used[step.before] - kept[step.nodes]
 
 

@@ -66,6 +66,15 @@ class Loads:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Groups:
+    """Groups of kernels, whether or not each kernel is in one and only one."""
+
+    within: FloatArray  #: 1 where a kernel is of a group; (kernels, groups) [-]
+    inside: FloatArray  #: 1 where both ends of an edge are; (edges, groups) [-]
+    crossing: FloatArray  #: 1 where one end is; (edges, groups) [-]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GroupCosts:
     """Time of one layer and micro-batch, and SRAM, of groups of kernels; (points, groups)."""
 
@@ -127,15 +136,22 @@ def loads(graph: Graph, setup: Setup, sharding: IntArray, generation: str) -> Lo
     )
 
 
-def group_costs(load: Loads, within: FloatArray, bandwidth: FloatArray) -> GroupCosts:
-    """Price groups of kernels, each by itself: they may overlap, and need not hold all kernels.
+def kernel_groups(graph: Graph, within: FloatArray) -> Groups:
+    """Groups of kernels, each by itself: they may overlap, and need not hold all kernels."""
+    first, second = within[graph.start], within[graph.end]
+    inside = first * second
+    return Groups(within=within, inside=inside, crossing=first + second - 2 * inside)
+
+
+def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCosts:
+    """Time and SRAM of groups of kernels.
 
     Parameters
     ----------
     load : Loads
         Of a graph whose kernels are grouped.
-    within : (kernels, groups) array
-        1 where a kernel is of a group. [-]
+    groups : Groups
+        As `kernel_groups` makes them.
     bandwidth : (points,) array
         Of the DRAM. [B/s]
 
@@ -144,10 +160,9 @@ def group_costs(load: Loads, within: FloatArray, bandwidth: FloatArray) -> Group
     Tensors that leave a group are written once an edge, and read once. An edge inside a group holds as
     many tiles in SRAM as it spans levels, and one more; an edge that crosses holds two at either end.
     """
-    graph, setup = load.graph, load.setup
-    inside = within[graph.start] * within[graph.end]
-    crossing = load.edge_bytes @ (within[graph.start] + within[graph.end] - 2 * inside)
-    held = (load.edge_bytes * load.buffers) @ inside + 2 * crossing
+    graph, setup, within = load.graph, load.setup, groups.within
+    crossing = load.edge_bytes @ groups.crossing
+    held = (load.edge_bytes * load.buffers) @ groups.inside + 2 * crossing
     weights = (load.weight_bytes * ~graph.streamed) @ within
     passes = weight_passes(held, weights, per_kernel(setup.sram_bytes), within.sum(axis=0) == 1)
     stated = np.broadcast_to(graph.memory_bytes, (len(graph),)) @ within
@@ -190,7 +205,7 @@ def evaluate(
     within = np.equal.outer(member, np.arange(int(member.max()) + 1)).astype(np.float64)
     load = loads(graph, setup, sharding, generation)
     dram = dram_need(setup, load.edge_bytes, load.weight_bytes, member[graph.start], member[graph.end])
-    costs = group_costs(load, within, dram_bandwidth(setup, dram))
+    costs = group_costs(load, kernel_groups(graph, within), dram_bandwidth(setup, dram))
     time = iteration_time(graph, setup, costs.time.sum(axis=-1))
     work = np.sum(np.where(graph.systolic, 2.0, 1.0) * graph.outer * graph.m * graph.k * graph.n, axis=-1)
     done = setup.num_layers * setup.global_batch_size * work

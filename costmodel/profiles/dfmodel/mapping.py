@@ -21,10 +21,12 @@ from costmodel.profiles.dfmodel.capacity import (
 )
 from costmodel.profiles.dfmodel.evaluate import (
     OVERLAPPED,
+    Groups,
     Loads,
     evaluate,
     group_costs,
     iteration_time,
+    kernel_groups,
     loads,
 )
 from costmodel.profiles.dfmodel.graph import Graph
@@ -112,12 +114,13 @@ def fastest_mapping(
     work, network = (np.sum(time, axis=-1) for time in (load.work_time, load.network_time))
     shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
     bound = np.broadcast_to(iteration_time(graph, setup, shortest), (setup.num_points,))
+    sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
     best, chosen, groups = np.inf, -1, np.zeros(0, dtype=np.intp)
     for point in np.argsort(bound, kind="stable"):
         if bound[point] > best * (1 + TIE):
             break
         row = setup.take(np.array([point]))
-        layer_time, member = _fastest_groups(loads(graph, row, sharding, generation), ways)
+        layer_time, member = _fastest_groups(loads(graph, row, sharding, generation), ways, sets)
         time = float(iteration_time(graph, row, np.array([layer_time])).flat[0])
         faster, equal = time < best * (1 - TIE), time <= best * (1 + TIE) and point < chosen
         if faster or equal:
@@ -136,13 +139,13 @@ def fastest_design(
     return Mapping(setup.take(np.array([np.argmax(time <= time.min() * (1 + TIE))])), groups)
 
 
-def _fastest_groups(load: Loads, ways: Groupings) -> tuple[float, IntArray]:
+def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, IntArray]:
     """Time of one layer and micro-batch of one design, infinite where no groups fit, and the groups."""
     setup = load.setup
     best = np.inf, np.full(len(load.graph), -1)
     weights = float(stage_weight_bytes(setup, load.weight_bytes).flat[0])
     for bandwidth, capacity in dram_tiers(setup):
-        costs = group_costs(load, ways.sets.T.astype(np.float64), np.atleast_1d(bandwidth))
+        costs = group_costs(load, sets, np.atleast_1d(bandwidth))
         fits = within_capacity(costs.sram_bytes[0], setup.sram_bytes)
         room = float(capacity.flat[0]) * (1 + ROUNDING) - weights if np.any(capacity) else np.inf
         sizes = tensor_bytes(setup, load.edge_bytes)[0]
@@ -207,11 +210,12 @@ def _least_sram(load: Loads, sets: BoolArray) -> tuple[FloatArray, BoolArray]:
     -----
     The weights of a kernel that is alone may pass in any number of parts, hence only its tensors count.
     """
-    within, bandwidth = sets.T.astype(np.float64), load.setup.dram_bandwidth
+    groups = kernel_groups(load.graph, sets.T.astype(np.float64))
+    bandwidth = np.atleast_1d(load.setup.dram_bandwidth)
     endless = replace(load, setup=replace(load.setup, sram_bytes=np.zeros(1)))
-    whole = group_costs(endless, within, np.atleast_1d(bandwidth))
+    whole = group_costs(endless, groups, bandwidth)
     passing = replace(endless, graph=replace(load.graph, streamed=np.ones(1, dtype=bool)))
-    tensors = group_costs(passing, within, np.atleast_1d(bandwidth)).sram_bytes
+    tensors = group_costs(passing, groups, bandwidth).sram_bytes
     sram = np.where(sets.sum(axis=1) == 1, tensors, whole.sram_bytes)
     return sram, ~np.isfinite(whole.time)
 
