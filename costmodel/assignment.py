@@ -10,7 +10,8 @@ import numpy as np
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 
-#: A cost of two nodes: (node, other node, cost of their options (options, options of the other)).
+#: A cost of two nodes: (node, other node, cost of their options). One graph has (options, options of the
+#: other); many graphs of one structure have (points, options, options of the other).
 Link = tuple[int, int, FloatArray]
 
 #: The most entries of one table; 41 kernels of a transformer layer need 32.
@@ -28,7 +29,10 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Least cost, and number of ways to it, for each combination of options of the nodes in scope."""
+    """Least cost, and number of ways to it, for each combination of options of the nodes in scope.
+
+    Arrays are (points, options of the first node in scope, ...).
+    """
 
     scope: tuple[int, ...]
     cost: FloatArray
@@ -36,8 +40,10 @@ class _Table:
 
     def over(self, scope: Sequence[int]) -> tuple[FloatArray, FloatArray]:
         """Cost and ways with one axis for each node of a larger scope."""
-        axes = sorted(range(len(self.scope)), key=lambda axis: scope.index(self.scope[axis]))
-        shape = [self.cost.shape[self.scope.index(node)] if node in self.scope else 1 for node in scope]
+        places = sorted(range(len(self.scope)), key=lambda place: scope.index(self.scope[place]))
+        axes = [0, *(place + 1 for place in places)]
+        size = dict(zip(self.scope, self.cost.shape[1:], strict=True))
+        shape = [-1, *(size.get(node, 1) for node in scope)]
         return self.cost.transpose(axes).reshape(shape), self.ways.transpose(axes).reshape(shape)
 
 
@@ -62,43 +68,81 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
     >>> optimum(costs, [(0, 1, np.array([[0.0, 1.0], [1.0, 0.0]]))])
     Optimum(cost=1.0, count=3, choices=(0, 0))
     """
-    best = found = _eliminated(costs, links)
-    kept = list(costs)
-    for node, cost in enumerate(costs):
-        for option in range(found.choices[node]):
-            trial = _eliminated([*kept[:node], _only(cost, option), *kept[node + 1 :]], links)
-            if trial.cost == best.cost:
-                found = trial
+    kept = [cost[np.newaxis] for cost in costs]
+    pairs = [(node, other, cost[np.newaxis]) for node, other, cost in links]
+    cost, ways, choices = _eliminated(kept, pairs)
+    found = choices[:, 0]
+    for node in range(len(kept)):
+        for option in range(found[node]):
+            trial = [*kept[:node], _only(kept[node], option), *kept[node + 1 :]]
+            other_cost, _, other_choices = _eliminated(trial, pairs)
+            if other_cost[0] == cost[0]:
+                found = other_choices[:, 0]
                 break
-        kept[node] = _only(cost, found.choices[node])
-    return Optimum(best.cost, best.count, found.choices)
+        kept[node] = _only(kept[node], int(found[node]))
+    return Optimum(float(cost[0]), int(ways[0]), tuple(found.tolist()))
+
+
+def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArray, IntArray]:
+    """The assignments of least total cost of many graphs of one structure.
+
+    Parameters
+    ----------
+    costs : sequence of (points, options) array
+        For each node, what each of its options costs. [cost]
+    links : sequence of (node, node, (points, options, options) array)
+        What pairs of options cost, in the order of the two nodes. [cost]
+
+    Returns
+    -------
+    cost : (points,) array
+        The least. [cost]
+    choices : (nodes, points) array
+        Place of each node's option; among equally good assignments the first, as for `optimum`. [-]
+
+    Notes
+    -----
+    Nodes are eliminated from the last to the first, so that each is chosen, from the first on, with
+    those before it settled. That order suits graphs whose edges join nodes that are near each other.
+    """
+    cost, _, choices = _eliminated(costs, links, in_order=True)
+    return cost, choices
 
 
 def _only(cost: FloatArray, option: int) -> FloatArray:
     """Costs that leave one option."""
-    return np.where(np.arange(cost.size) == option, cost, np.inf)
+    return np.where(np.arange(cost.shape[-1]) == option, cost, np.inf)
 
 
-def _eliminated(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
-    """The least cost and its count; the choices are some of those that attain it."""
+def _eliminated(
+    costs: Sequence[FloatArray], links: Sequence[Link], *, in_order: bool = False
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Least cost, number of ways, and choices that attain it: the first in order, where that is asked for."""
+    points = np.broadcast_shapes(*(array.shape[:1] for array in (*costs, *(cost for _, _, cost in links))))[0]
     tables = [_Table((node,), cost, np.ones(cost.shape)) for node, cost in enumerate(costs)]
     for node, other, pairs in links:
         if node == other:
-            tables.append(_Table((node,), np.diagonal(pairs), np.ones(pairs.shape[0])))
+            own = np.diagonal(pairs, axis1=1, axis2=2)
+            tables.append(_Table((node,), own, np.ones(own.shape)))
         else:
             tables.append(_Table((node, other), pairs, np.ones(pairs.shape)))
     answers: list[tuple[int, tuple[int, ...], IntArray]] = []
     left = set(range(len(costs)))
     while left:
-        node = min(left, key=lambda candidate: (len(_neighbours(tables, candidate)), candidate))
+        fewest = min(left, key=lambda candidate: (len(_neighbours(tables, candidate)), candidate))
+        node = max(left) if in_order else fewest
         tables, answer = _without(tables, node)
         answers.append((node, *answer))
         left.remove(node)
-    choices = [0] * len(costs)
+    choices = np.zeros((len(costs), points), dtype=np.intp)
+    every = np.arange(points)
     for node, scope, best in reversed(answers):
-        choices[node] = int(best[tuple(choices[other] for other in scope)])
-    total = sum(float(table.cost) for table in tables)
-    return Optimum(total, int(np.prod([float(table.ways) for table in tables])), tuple(choices))
+        rows = every if best.shape[0] > 1 else 0
+        choices[node] = best[(rows, *(choices[other] for other in scope))]
+    cost, ways = np.zeros(points), np.ones(points)
+    for table in tables:
+        cost, ways = cost + table.cost, ways * table.ways
+    return cost, ways, choices
 
 
 def _neighbours(tables: Sequence[_Table], node: int) -> set[int]:
@@ -108,14 +152,15 @@ def _neighbours(tables: Sequence[_Table], node: int) -> set[int]:
 def _without(tables: Sequence[_Table], node: int) -> tuple[list[_Table], tuple[tuple[int, ...], IntArray]]:
     """The tables once a node has taken its best option, and that option for each case of its neighbours."""
     scope = (*sorted(_neighbours(tables, node)), node)
-    size = {n: s for table in tables for n, s in zip(table.scope, table.cost.shape, strict=True)}
-    entries = float(np.prod([float(size[other]) for other in scope]))
+    size = {n: s for table in tables for n, s in zip(table.scope, table.cost.shape[1:], strict=True)}
+    points = max(table.cost.shape[0] for table in tables)
+    entries = points * float(np.prod([float(size[other]) for other in scope]))
     if entries > LARGEST_TABLE:
         raise DseError(
             f"kernels are too densely connected: a table of {entries:,.0f} entries, "
             f"where {LARGEST_TABLE:,} is the most; pin the sharding of some"
         )
-    cost, ways = np.zeros(()), np.ones(())
+    cost, ways = np.zeros(1), np.ones(1)
     for table in tables:
         if node in table.scope:
             more_cost, more_ways = table.over(scope)

@@ -51,9 +51,17 @@ class Columns:
         """The same record with `function` applied to every column."""
         return replace(self, **{name: function(values) for name, values in self.columns().items()})
 
-    def take(self, rows: IntArray) -> Self:
+    def take(self, rows: IntArray | slice) -> Self:
         """Rows of the table; columns that hold one value for all points stay as they are."""
         return self.map(lambda values: values[rows] if values.size > 1 else values)
+
+    def with_rows(self, rows: IntArray, others: Self) -> Self:
+        """The same table with some rows taken from another, whose first row replaces the first of them."""
+        changed = {}
+        for name, values in self.columns().items():
+            changed[name] = np.array(np.broadcast_to(values, (self.num_points,)))
+            changed[name][rows] = getattr(others, name)
+        return replace(self, **changed)
 
     @property
     def num_points(self) -> int:

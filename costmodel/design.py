@@ -8,14 +8,26 @@ from typing import Any, Self
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, broadcast_columns, column, column_units
+from costmodel.columns import (
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    broadcast_columns,
+    column,
+    column_units,
+)
 from costmodel.errors import DseError, suggestion
+from costmodel.sharding import ASSIGNMENTS, FIXED, KERNELS, SHARDINGS, ways_of
 from costmodel.split import KINDS, WHOLE, Split
 
 #: Columns that users write as words: word -> code, the place in the tuple.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("none", "selective", "full"),
     "attention": ("unfused", "fused"),
+    "sharding": SHARDINGS,
+    **{f"{kernel}_sharding": tuple(ways) for kernel, ways in KERNELS.items()},
+    "tiling": ("solve", "sample"),
     "hidden_kind": KINDS,
     "softmax_kind": KINDS,
     # Dimensions of DFModel's networks, from the inside out: switches, rings, or all chips linked with all.
@@ -25,6 +37,15 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 #: Codes of `recompute`.
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
+
+#: Codes of `sharding`, and of `tiling` where tiles are told.
+MEGATRON, MEGATRON_SP, SOLVE, SOLVE_BYTES, SAMPLE = range(5)
+TILES_TOLD = 1
+
+#: Products whose output tiles may be told, by two columns each: how often the largest tile's edge is halved.
+TILED_PRODUCTS = ("qkv", "scores", "context", "projection", "mlp_up", "mlp_down", "head")
+MOST_HALVINGS = 2
+HALVINGS = tuple(f"{product}_tile_{axis}" for product in TILED_PRODUCTS for axis in "mn")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -50,22 +71,28 @@ class Layout(Columns):
             columns = broadcast_columns(**defaults, **{k: encoded(k, v) for k, v in values.items()})
         except ValueError as error:
             raise DseError(f"design: {error}") from error
-        for name, array in columns.items():
-            lowest, highest = allowed_range(name)
+        for name in values:
+            array, (lowest, highest) = columns[name], allowed_range(name)
             wrong = array[(array < lowest) | (array > highest) | (array != np.floor(array))]
             if wrong.size:
                 upper = "" if highest == np.inf else f" to {highest:g}"
                 raise DseError(
                     f"design: {name}: expected a whole number from {lowest:g}{upper}, got {wrong[0]:g}"
                 )
-        return cls(**{name: columns[name] for name in units})
+        made = cls(**{name: columns[name] for name in units})
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Refuse columns that contradict each other; `DseError` says which."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DesignPoints(Layout):
     """Candidate layouts of a transformer, one row each; every column has shape (points,). [-]
 
-    Switches are 0 or 1; `recompute`, `attention`, `topology` and `overlap` hold the codes of `CHOICES`.
+    Switches are 0 or 1; columns with words hold the codes of `CHOICES`. Columns of single kernels count
+    where `sharding` and `tiling` are "sample"; `sequence_parallel` is "megatron_sp" by another name.
     """
 
     tp: FloatArray = column("-", 1)
@@ -80,13 +107,71 @@ class DesignPoints(Layout):
     attention: FloatArray = column("-", 1)
     overlap_grad_reduce: FloatArray = column("-", 0)
     topology: FloatArray = column("-", 0)
-    tiles: FloatArray = column("-", 1)  #: pieces of the sequence that stream through a layer
+    tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
     overlap: FloatArray = column("-", 0)  #: of arithmetic, memory and network, as DFModel has it
+    sharding: FloatArray = column("-", MEGATRON)
+    attention_norm_sharding: FloatArray = column("-", 0)
+    qkv_sharding: FloatArray = column("-", 0)
+    projection_sharding: FloatArray = column("-", 1)
+    attention_residual_sharding: FloatArray = column("-", 0)
+    mlp_norm_sharding: FloatArray = column("-", 0)
+    mlp_up_sharding: FloatArray = column("-", 0)
+    activation_sharding: FloatArray = column("-", 2)
+    mlp_down_sharding: FloatArray = column("-", 1)
+    mlp_residual_sharding: FloatArray = column("-", 0)
+    tiling: FloatArray = column("-", 0)
+    qkv_tile_m: FloatArray = column("-", 1)
+    qkv_tile_n: FloatArray = column("-", 1)
+    scores_tile_m: FloatArray = column("-", 1)
+    scores_tile_n: FloatArray = column("-", 1)
+    context_tile_m: FloatArray = column("-", 1)
+    context_tile_n: FloatArray = column("-", 1)
+    projection_tile_m: FloatArray = column("-", 1)
+    projection_tile_n: FloatArray = column("-", 1)
+    mlp_up_tile_m: FloatArray = column("-", 1)
+    mlp_up_tile_n: FloatArray = column("-", 1)
+    mlp_down_tile_m: FloatArray = column("-", 1)
+    mlp_down_tile_n: FloatArray = column("-", 1)
+    head_tile_m: FloatArray = column("-", 1)
+    head_tile_n: FloatArray = column("-", 1)
 
-    @property
-    def sequence_shards(self) -> FloatArray:
-        """Ranks that share out activations between split kernels: tp in sequence parallelism. [-]"""
-        return np.where(self.sequence_parallel > 0, self.tp, 1.0)
+    def check(self) -> None:
+        """Refuse told tiles that no product may have."""
+        told = self.tiling == TILES_TOLD
+        for product in TILED_PRODUCTS if told.any() else ():
+            m, n = (getattr(self, f"{product}_tile_{axis}") for axis in "mn")
+            wrong = np.flatnonzero(told & ((m + n < 1) | (abs(m - n) > 1)))
+            if wrong.size:
+                raise DseError(
+                    f"design: {product}_tile_m, {product}_tile_n: {m[wrong[0]]:g} and {n[wrong[0]]:g}; "
+                    "expected two that differ by at most 1, and not 0 twice"
+                )
+
+    def split(self, kernel: str) -> IntArray:
+        """How a kernel is split: (points,) places among its ways in `costmodel.sharding`. [-]
+
+        What is still to be solved for counts as Megatron's.
+        """
+        if kernel == "final_norm":  # as the activation that it gets, as far as a norm can be
+            return np.where(self.is_split("mlp_residual", "sequence"), 1, 0)
+        if kernel in FIXED:
+            return np.zeros(np.shape(self.tp), dtype=np.intp)
+        ways = list(KERNELS[kernel])
+        plain, shared = (ways.index(ASSIGNMENTS[name][kernel]) for name in ("megatron", "megatron_sp"))
+        told: FloatArray = getattr(self, f"{kernel}_sharding")
+        by_name = np.where((self.sequence_parallel > 0) | (self.sharding == MEGATRON_SP), shared, plain)
+        return np.where(self.sharding == SAMPLE, told, by_name).astype(np.intp)
+
+    def is_split(self, kernel: str, way: str) -> BoolArray:
+        """Where a kernel is split in one way; (points,)."""
+        there: BoolArray = self.split(kernel) == list(ways_of(kernel)).index(way)
+        return there
+
+    def shards(self, kernel: str) -> FloatArray:
+        """Ranks that share out the work of a kernel that is no product: tp unless it is replicated. [-]"""
+        if "replicated" not in ways_of(kernel):
+            return self.tp
+        return np.where(self.is_split(kernel, "replicated"), 1.0, self.tp)
 
     @property
     def world_size(self) -> FloatArray:
@@ -146,6 +231,8 @@ def allowed_range(name: str) -> tuple[float, float]:
     """Least and greatest value of a column: a code, a switch, or a count. [-]"""
     if name in CHOICES:
         return 0.0, len(CHOICES[name]) - 1.0
+    if name in HALVINGS:
+        return 0.0, MOST_HALVINGS
     return (0.0, 1.0) if name in SWITCHES else (1.0, np.inf)
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from costmodel.attention import fused_attention
 from costmodel.columns import FloatArray, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
-from costmodel.memory import updated_parameters
+from costmodel.memory import layer_parameters, updated_parameters
 from costmodel.microbatch import (
-    DEPENDS_ON,
     DIRECTIONS,
     KERNEL_CHUNK,
     MicroBatch,
     PricedTable,
+    depends_on,
     micro_batches,
     priced_table,
 )
@@ -85,7 +85,7 @@ def design_workload(
     """
     points = max(design.num_points, *(values.size for values in system.quantities().values()))
     design = design.map(lambda values: np.broadcast_to(values, (points,)))
-    rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
+    rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
     work = micro_batches(model, design.take(rows), system.take(rows), precision)
     pieces = [
         row_times(model, design.take(rows[part]), system.take(rows[part]), precision, work.take(part))
@@ -200,7 +200,7 @@ def weight_rows(
 ) -> list[Row]:
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
     sharded = design.distributed_optimizer > 0
-    owned = updated_parameters(model, design, layers)
+    owned = updated_parameters(model, design, layers, layer_parameters(model, design))
     gradients = np.floor(owned * precision.gradient_bytes)
     weights = np.where(sharded, np.floor(owned * precision.element_bytes), 0.0)
     update = optimizer_step(owned / np.where(sharded, design.dp, 1.0), system, design.world_size).time

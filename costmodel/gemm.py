@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -144,8 +145,14 @@ def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: float) -> F
     return np.minimum(direct.traffic, swapped.traffic)
 
 
-def gemm_cost(gemms: Gemms, system: System, *, element_bytes: float) -> GemmCost:
-    """Time, work and traffic of matrix products: the best of a family of tilings.
+#: Told edges of output tiles, as shares of the largest, (points, kernels) each; 0 where they are free. [-]
+ToldTiles = tuple[FloatArray, FloatArray]
+
+
+def gemm_cost(
+    gemms: Gemms, system: System, *, element_bytes: float, tiles: ToldTiles | None = None
+) -> GemmCost:
+    """Time, work and traffic of matrix products: the best of a family of tilings, or the one that is told.
 
     Parameters
     ----------
@@ -155,11 +162,14 @@ def gemm_cost(gemms: Gemms, system: System, *, element_bytes: float) -> GemmCost
         Machine; its quantities hold one value or one per point.
     element_bytes : float
         Size of an operand's element. [B]
+    tiles : (array, array), optional
+        Edges of output tiles along m and n where they are told: a pair of `TILE_SHARES`. [-]
 
     Returns
     -------
     cost : GemmCost
-        Times [s], work [FLOP] and traffic [B], (points, kernels), of the whole batch of each product.
+        Times [s], work [FLOP] and traffic [B], (points, kernels), of the whole batch of each product;
+        an infinite time where a told tile is not in `TILE_SHARES`.
 
     Notes
     -----
@@ -180,7 +190,7 @@ def gemm_cost(gemms: Gemms, system: System, *, element_bytes: float) -> GemmCost
         slowest_level(beyond, levels[2:], repeats=gemms.batch),
         slowest_level([feed], levels[:1], repeats=gemms.batch),
     )
-    time, filling = fastest_tiling(gemms, system, floor, element_bytes=element_bytes)
+    time, filling = fastest_tiling(gemms, system, floor, element_bytes=element_bytes, tiles=tiles)
     transfer = np.maximum(slowest_level([filling], levels[1:2], repeats=gemms.batch), floor)
     return GemmCost(
         time=np.where(gemms.count > 0, time + per_kernel(system.chip.kernel_launch), 0.0),
@@ -203,13 +213,18 @@ def operand_feed(gemms: Gemms, system: System, *, element_bytes: float) -> Float
 
 
 def fastest_tiling(
-    gemms: Gemms, system: System, floor: FloatArray, *, element_bytes: float
+    gemms: Gemms,
+    system: System,
+    floor: FloatArray,
+    *,
+    element_bytes: float,
+    tiles: ToldTiles | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Time of the best of the candidate tiles, and its traffic into the nearest memory.
 
     Parameters
     ----------
-    gemms, system, element_bytes
+    gemms, system, element_bytes, tiles
         As for `gemm_cost`.
     floor : (points, kernels) array
         Time that no tiling can beat. [s]
@@ -225,30 +240,17 @@ def fastest_tiling(
     -----
     A grid with fewer tiles than the cores can hold is also tried with k split among the idle ones.
     """
-    chip = system.chip
-    edge = per_kernel(tile_edge(system.memory[0].capacity / chip.cores, element_bytes))
-    edges = {
-        share: np.maximum(edge * share, 1.0) for share in {share for both in TILE_SHARES for share in both}
-    }
-    rows = {share: np.ceil(gemms.m / tile) for share, tile in edges.items()}
-    columns = {share: np.ceil(gemms.n / tile) for share, tile in edges.items()}
+    cores = per_kernel(system.chip.cores)
     longest_split = np.maximum(gemms.k // SHORTEST_SPLIT, 1.0)
     best = np.full(gemms.m.shape, np.inf)
     best_filling = np.zeros_like(best)
-
-    for share_m, share_n in TILE_SHARES:
-        tiling = Tiling(
-            tile_m=edges[share_m],
-            tile_n=edges[share_n],
-            rows=rows[share_m],
-            columns=columns[share_n],
-            resident=LARGEST_TILE_AREA / (share_m * share_n),
-        )
-        tiles = gemms.batch * tiling.rows * tiling.columns
-        split = np.minimum(np.floor(tiling.resident * per_kernel(chip.cores) / tiles), longest_split)
+    for shares, tiling in _tilings(gemms, system, element_bytes):
+        grid = gemms.batch * tiling.rows * tiling.columns
+        split = np.minimum(np.floor(tiling.resident * cores / grid), longest_split)
+        allowed = _allowed(tiles, shares)
         splitting = np.flatnonzero((split > 1).any(axis=0))
         for places, pieces in (
-            (slice(None), np.ones((1, tiles.shape[1]))),
+            (slice(None), np.ones((1, grid.shape[1]))),
             (splitting, np.maximum(split, 1.0)),
         ):
             time, filling = tiling_time(
@@ -257,9 +259,43 @@ def fastest_tiling(
             )  # fmt: skip
             time = np.maximum(time, floor[:, places])
             better = time < best[:, places]
+            if allowed is not None:
+                better &= allowed[:, places]
             best[:, places] = np.where(better, time, best[:, places])
             best_filling[:, places] = np.where(better, filling, best_filling[:, places])
     return best, best_filling
+
+
+def _tilings(
+    gemms: Gemms, system: System, element_bytes: float
+) -> Iterator[tuple[tuple[float, float], Tiling]]:
+    """The candidates, each with its shares of the largest edge."""
+    edge = per_kernel(tile_edge(system.memory[0].capacity / system.chip.cores, element_bytes))
+    edges = {
+        share: np.maximum(edge * share, 1.0) for share in {share for both in TILE_SHARES for share in both}
+    }
+    rows = {share: np.ceil(gemms.m / tile) for share, tile in edges.items()}
+    columns = {share: np.ceil(gemms.n / tile) for share, tile in edges.items()}
+    for share_m, share_n in TILE_SHARES:
+        yield (
+            (share_m, share_n),
+            Tiling(
+                tile_m=edges[share_m],
+                tile_n=edges[share_n],
+                rows=rows[share_m],
+                columns=columns[share_n],
+                resident=LARGEST_TILE_AREA / (share_m * share_n),
+            ),
+        )
+
+
+def _allowed(tiles: ToldTiles | None, shares: tuple[float, float]) -> BoolArray | None:
+    """Where a candidate may be taken: (points, kernels), or None for everywhere."""
+    if tiles is None:
+        return None
+    told_m, told_n = tiles
+    allowed: BoolArray = (told_m == 0) | ((told_m == shares[0]) & (told_n == shares[1]))
+    return allowed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

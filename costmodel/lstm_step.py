@@ -11,7 +11,7 @@ from costmodel.collectives import collective
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.design import LstmDesign
 from costmodel.gemm import gemm_cost
-from costmodel.microbatch import PricedTable, Work, dispatched, link_energy
+from costmodel.microbatch import PricedTable, dispatched
 from costmodel.model import LstmShape
 from costmodel.precision import MIXED_PRECISION, Precision
 from costmodel.roofline import pointwise_time
@@ -19,6 +19,7 @@ from costmodel.split import Split
 from costmodel.step import optimizer_step
 from costmodel.system import System
 from costmodel.total import added_up, host_time, in_chunks
+from costmodel.work import Work, link_energy
 from costmodel.workload.lstm import PARTS, lstm_gemms, lstm_pointwise, tokens
 
 #: Number that a row of logits is summed up by, of which there are two: its maximum and its sum. [B]

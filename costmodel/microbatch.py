@@ -6,57 +6,34 @@ distinct rows and scatters them back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
 from costmodel.attention import fused_attention
-from costmodel.collectives import collective
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, concatenated
-from costmodel.design import DesignPoints
+from costmodel.columns import BoolArray, FloatArray, IntArray, concatenated
+from costmodel.design import HALVINGS, SAMPLE, TILES_TOLD, DesignPoints
 from costmodel.gemm import GemmCost, gemm_cost
 from costmodel.model import ModelShape
 from costmodel.precision import Precision
 from costmodel.roofline import pointwise_time
-from costmodel.sharding import transitions
+from costmodel.sharding import KERNELS
 from costmodel.system import System
+from costmodel.tensor_parallel import tensor_parallel
+from costmodel.work import Work, traffic_energy
 from costmodel.workload.kernels import Gemms, Pointwise, total
-from costmodel.workload.transformer import activation_bytes, transformer_gemms, transformer_pointwise
-
-#: Columns of a design that the price of a micro-batch depends on.
-DEPENDS_ON = ("tp", "micro_batch_size", "sequence_parallel", "attention")
-
-#: Boundary -> the product whose gradient kernels run while its collectives do.
-OVERLAPPED_WITH = {"attention_input": "qkv", "mlp_input": "mlp_up", "head_input": "head"}
+from costmodel.workload.transformer import told_tiles, transformer_gemms, transformer_pointwise
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Work(Columns):
-    """Time and energy of some kernels and their tensor-parallel collectives; (points,) each."""
-
-    time: FloatArray = column("s", 0)
-    tp_time: FloatArray = column("s", 0)
-    compute_energy: FloatArray = column("J", 0)
-    memory_energy: FloatArray = column("J", 0)
-    link_energy: FloatArray = column("J", 0)
-    launches: FloatArray = column("-", 0)
-    memory_bound_time: FloatArray = column("s", 0)  #: of it in kernels that wait for a memory level
-    launch_bound_time: FloatArray = column("s", 0)  #: of it waiting for the host to launch kernels
-
-    def __add__(self, other: Work) -> Work:
-        mine, others = self.columns(), other.columns()
-        return Work(**{name: mine[name] + others[name] for name in mine})
-
-    def times(self, count: FloatArray | float) -> Work:
-        """The same work, `count` times."""
-        return Work(**{name: values * count for name, values in self.columns().items()})
-
-    @property
-    def total_time(self) -> FloatArray:
-        """Kernels and exposed collectives. [s]"""
-        return self.time + self.tp_time
+def depends_on(design: DesignPoints) -> list[FloatArray]:
+    """Columns of a design that the price of a micro-batch depends on; (points,) each. [-]"""
+    names = ["tp", "micro_batch_size", "sequence_parallel", "attention", "sharding", "tiling"]
+    if np.any(design.sharding == SAMPLE):
+        names += [f"{kernel}_sharding" for kernel in KERNELS]
+    if np.any(design.tiling == TILES_TOLD):
+        names += HALVINGS
+    return [getattr(design, name) for name in names]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -114,7 +91,7 @@ def micro_batch(model: ModelShape, design: DesignPoints, system: System, precisi
     }
     work = {"layer_core": dispatched(core["forward"], system)}
     for part in ("layer", "embedding", "head"):
-        communication = tensor_parallel(part, model, design, system, precision, table)
+        communication = tensor_parallel(part, model, design, system, precision, table.kernel_time)
         for direction, collectives in zip(DIRECTIONS, communication, strict=True):
             kernels = table.work(part, direction) + collectives
             if part == "layer":
@@ -128,7 +105,8 @@ def priced_table(
 ) -> PricedTable:
     """Every kernel of a micro-batch but the fused attention, with its price."""
     gemms = transformer_gemms(model, design, precision).present()
-    gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
+    tiles = told_tiles(design, gemms.labels)
+    gemm_costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes, tiles=tiles)
     pointwise = transformer_pointwise(model, design, precision).present()
     return PricedTable(gemms, gemm_costs, pointwise, *pointwise_time(pointwise, system), system)
 
@@ -179,18 +157,13 @@ class PricedTable:
             launches=total(count) + total(kernels.count[:, thin]),
         )
 
-    def gemm_time(self, name: str, of_pass: str) -> FloatArray:
-        """Time of one product. [s]"""
-        places = [i for i in self.gemms.select(of_pass) if self.gemms.labels[i].name == name]
-        return total(self.gemm_costs.time[:, places])
-
-
-def traffic_energy(moved: Sequence[FloatArray], system: System) -> FloatArray:
-    """Energy of bytes moved at each memory level, nearest first. [J]"""
-    energy = moved[0] * system.memory[0].energy
-    for level, level_bytes in zip(system.memory[1:], moved[1:], strict=True):
-        energy = energy + level_bytes * level.energy
-    return energy
+    def kernel_time(self, name: str, of_pass: str) -> FloatArray:
+        """Time of one kernel in one pass. [s]"""
+        dense, thin = (
+            [place for place in table.select(of_pass) if table.labels[place].name == name]
+            for table in (self.gemms, self.pointwise)
+        )
+        return total(self.gemm_costs.time[:, dense]) + total(self.pointwise_times[:, thin])
 
 
 def fused_work(
@@ -205,72 +178,3 @@ def fused_work(
         memory_energy=traffic_energy(cost.traffic, system),
         launches=np.where(design.attention > 0, 1.0, 0.0),
     )
-
-
-def tensor_parallel(
-    part: str,
-    model: ModelShape,
-    design: DesignPoints,
-    system: System,
-    precision: Precision,
-    table: PricedTable,
-) -> tuple[Work, Work]:
-    """Exposed collectives of a part's layout changes, in the forward and in the backward pass.
-
-    Notes
-    -----
-    Going back through a column-split product, the collective of its input's gradient runs while the
-    weight gradient is computed. In sequence parallelism the input itself is gathered once more, while
-    the activation gradient is computed [Korthikanti2022]_.
-    """
-    message = activation_bytes(model, design, precision)
-    shared = design.sequence_parallel > 0
-    forward, backward = Work(), Work()
-    for boundary, both in transitions("megatron", part).items():
-        both_shared = transitions("megatron_sp", part)[boundary]
-        overlap = OVERLAPPED_WITH.get(boundary)
-        hidden = table.gemm_time(overlap, "weight_gradient") if overlap else 0.0
-        forward += layout_change((both[0], both_shared[0]), message, shared, design, system, hidden_time=0.0)
-        backward += layout_change(
-            (both[1], both_shared[1]), message, shared, design, system, hidden_time=hidden
-        )
-        if overlap:
-            hidden = table.gemm_time(overlap, "activation_gradient")
-            backward += layout_change(
-                (None, "all_gather"), message, shared, design, system, hidden_time=hidden
-            )
-    return forward, backward
-
-
-def layout_change(
-    collectives: tuple[str | None, str | None],
-    message: FloatArray,
-    shared: BoolArray,
-    design: DesignPoints,
-    system: System,
-    *,
-    hidden_time: FloatArray | float,
-) -> Work:
-    """One change of layout: without and with sequence parallelism, as `shared` says for each design."""
-    work = Work()
-    for name, chosen in zip(collectives, (~shared, shared), strict=True):
-        if name is None:
-            continue
-        cost = collective(name, message, design.tp, stride=np.ones_like(design.tp), network=system.network)
-        share = np.where(chosen, 1.0, 0.0)
-        overlapped = np.minimum(cost.time, hidden_time)
-        taken = overlapped * system.chip.collective_cores / system.chip.cores
-        work += Work(
-            tp_time=share * (cost.time - overlapped + taken),
-            link_energy=share * link_energy(cost.bytes_sent, system),
-            launches=share,
-        )
-    return work
-
-
-def link_energy(bytes_sent: Sequence[FloatArray], system: System) -> FloatArray:
-    """Energy of bytes that one rank sends over each tier. [J]"""
-    energy = bytes_sent[0] * system.network[0].energy
-    for tier, sent in zip(system.network[1:], bytes_sent[1:], strict=True):
-        energy = energy + sent * tier.energy
-    return energy

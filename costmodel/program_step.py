@@ -11,10 +11,10 @@ from costmodel.collectives import CollectiveCost, all_to_all, collective, send_r
 from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.design import Layout
 from costmodel.gemm import gemm_cost
-from costmodel.microbatch import link_energy, traffic_energy
 from costmodel.roofline import pointwise_time
 from costmodel.system import System
 from costmodel.total import added_up, host_time
+from costmodel.work import link_energy, traffic_energy
 from costmodel.workload.kernels import total
 from costmodel.workload.program import Message, Program
 

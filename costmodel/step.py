@@ -11,14 +11,16 @@ from costmodel.breakdown import Breakdown
 from costmodel.collectives import collective, send_recv
 from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
-from costmodel.memory import fullest_stage, stage_memories, updated_parameters
-from costmodel.microbatch import DEPENDS_ON, MicroBatch, Work, link_energy, micro_batches
+from costmodel.memory import RankMemory, fullest_stage, rank_memory, stage_memories, updated_parameters
+from costmodel.microbatch import MicroBatch, depends_on, micro_batches
 from costmodel.model import ModelShape
 from costmodel.optimizer import optimizer_work
 from costmodel.pipeline import bubble_time, stage_layers
 from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.solve_sharding import settled
 from costmodel.system import System
 from costmodel.total import added_up, host_time, in_chunks
+from costmodel.work import Work, link_energy
 from costmodel.workload.transformer import activation_bytes
 
 
@@ -55,11 +57,14 @@ def priced_chunk(
     model: ModelShape, system: System, design: DesignPoints, *, precision: Precision
 ) -> Breakdown:
     """Price a chunk of designs."""
-    rows, back = distinct_rows(*(getattr(design, name) for name in DEPENDS_ON), *system.quantities().values())
-    work = micro_batches(model, design.take(rows), system.take(rows), precision).take(back)
+    design = settled_sharding(model, system, design, precision=precision)
+    rows, back = distinct_rows(*depends_on(design), design.recompute, *system.quantities().values())
+    few = design.take(rows)
+    work = micro_batches(model, few, system.take(rows), precision).take(back)
+    rank = rank_memory(model, few, precision).take(back)
     schedule = schedule_step(model, system, design, work, precision)
-    update = update_step(model, system, design, work, precision)
-    stage, reserved = fullest_stage(*stage_memories(model, design, precision), system)
+    update = update_step(model, system, design, work, rank, precision)
+    stage, reserved = fullest_stage(*stage_memories(model, design, rank, precision), system)
 
     computing = schedule.forward_time + schedule.backward_time + schedule.recompute_time
     parts = {
@@ -91,6 +96,16 @@ def priced_chunk(
         tokens=design.global_batch_size * model.seq_len,
         model_flops=3 * model.forward_flops_per_sequence * design.global_batch_size,
     )
+
+
+def settled_sharding(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
+) -> DesignPoints:
+    """The same designs with every sharding that is to be solved for told kernel by kernel.
+
+    Parameters and rules as for `costmodel.solve_sharding.settled`; a candidate's price is that of its step.
+    """
+    return settled(model, system, design, precision, partial(priced_chunk, model, precision=precision))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -183,14 +198,14 @@ def slowest_stage(
 def pipeline_hop(model: ModelShape, system: System, design: DesignPoints, precision: Precision) -> Work:
     """One message to the next stage: each rank sends its share, which the receivers gather again.
 
-    In sequence parallelism the receivers keep their shares and gather nothing.
+    Receivers whose layers start with a split activation keep their shares and gather nothing.
     """
     whole = activation_bytes(model, design, precision)
     sent = send_recv(whole / design.tp, design.pp, stride=design.tp * design.dp, network=system.network)
     gathered = collective(
         "all_gather", whole, design.tp, stride=np.ones_like(design.tp), network=system.network
     )
-    gathers = np.where((design.sequence_parallel == 0) & (design.pp > 1), 1.0, 0.0)
+    gathers = np.where(design.is_split("mlp_residual", "replicated") & (design.pp > 1), 1.0, 0.0)
     return Work(
         time=sent.time + gathers * gathered.time,
         link_energy=link_energy(sent.bytes_sent, system) + gathers * link_energy(gathered.bytes_sent, system),
@@ -209,7 +224,12 @@ class Update(Columns):
 
 
 def update_step(
-    model: ModelShape, system: System, design: DesignPoints, work: MicroBatch, precision: Precision
+    model: ModelShape,
+    system: System,
+    design: DesignPoints,
+    work: MicroBatch,
+    rank: RankMemory,
+    precision: Precision,
 ) -> Update:
     """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
 
@@ -221,7 +241,7 @@ def update_step(
     """
     outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
     layers = np.maximum(outer, inner)
-    parameters = updated_parameters(model, design, layers)
+    parameters = updated_parameters(model, design, layers, rank.layer_parameters)
     sharded = design.distributed_optimizer > 0
     gradients, weights = parameters * precision.gradient_bytes, parameters * precision.element_bytes
 

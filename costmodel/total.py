@@ -27,7 +27,7 @@ def in_chunks(
     return concatenated(
         [
             price(system.take(rows), design.take(rows))
-            for rows in np.split(np.arange(points), range(CHUNK, points, CHUNK))
+            for rows in (slice(start, start + CHUNK) for start in range(0, points, CHUNK))
         ]
     )
 

@@ -142,10 +142,10 @@ def simplest_design(space: Space) -> Params:
     return space.legal.nearest(wanted, np.random.default_rng(0))
 
 
-def priced_design(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
+def priced_design(space: Space, params: Mapping[str, Any], *, price: Pricing | None = None) -> dict[str, Any]:
     """The record of one design."""
     columns = space.encode([params])
-    return design_records(space, columns, evaluate(space, columns))[0]
+    return design_records(space, columns, evaluate(space, columns, price=price))[0]
 
 
 @dataclass(frozen=True)

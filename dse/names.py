@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from costmodel.breakdown import Breakdown, tabled
 from costmodel.columns import column_units
-from costmodel.design import CHOICES, SWITCHES
+from costmodel.design import CHOICES, HALVINGS, MOST_HALVINGS, SWITCHES
 from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
@@ -24,6 +24,7 @@ MODEL_SETTINGS: Final = ("seq_len", "vocab_size")
 COUNTS: Final = {name for workload in WORKLOADS.values() for name in workload.columns} - {
     *SWITCHES,
     *CHOICES,
+    *HALVINGS,
 } | {
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),
@@ -55,6 +56,8 @@ def impossible(name: str, value: float, quantities: Collection[str]) -> str:
     """
     if name in COUNTS and not (1 <= value <= MOST and float(value).is_integer()):
         return f"{value:g}: expected a whole number of at least 1"
+    if name in HALVINGS and value not in range(MOST_HALVINGS + 1):
+        return f"{value:g}: expected a whole number from 0 to {MOST_HALVINGS}"
     if name in quantities and not value >= 0:
         return f"{value:g}: expected no negative number"
     if name in quantities and name.endswith(POSITIVE) and value == 0:

@@ -165,8 +165,8 @@ class ScalarStep:
                 back += self.tensor_parallel("all_gather", self.gemm(a, c, b))
         if d.sequence_parallel:
             back += 2 * self.tensor_parallel("all_gather")
-        collectives = 4 if d.sequence_parallel else 2
-        back_collectives = 6 if d.sequence_parallel else 2
+        collectives = (4 if d.sequence_parallel else 2) * (d.tp > 1)
+        back_collectives = (6 if d.sequence_parallel else 2) * (d.tp > 1)
         return {
             "core": self.dispatched(sum(core), 0.0, len(core)),
             "forward": self.dispatched(
@@ -203,13 +203,14 @@ class ScalarStep:
     def outer(self) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
         m, d, t = self.model, self.d, self.tokens
         seq, mask, sp = t * m.hidden_size / self.shared, float(m.dropout), bool(d.sequence_parallel)
+        split, regathers = d.tp > 1, sp and d.tp > 1
         out = self.tensor_parallel("reduce_scatter" if sp else "all_reduce")
         embedding = {
-            "forward": self.dispatched(self.pointwise(seq, 2, mask, 2), out, 2),
+            "forward": self.dispatched(self.pointwise(seq, 2, mask, 2), out, 1 + split),
             "backward": self.dispatched(
                 self.pointwise(seq, 1, mask + 2 * GRADIENT, 2),
                 self.tensor_parallel("all_gather") if sp else 0.0,
-                1 + sp,
+                1 + regathers,
             ),
         }
         v, h = math.ceil(m.vocab_size / d.tp), m.hidden_size
@@ -219,8 +220,10 @@ class ScalarStep:
         back = self.tensor_parallel("reduce_scatter" if sp else "all_reduce", to_weight)
         back += self.tensor_parallel("all_gather", to_input) if sp else 0.0
         head = {
-            "forward": self.dispatched(forward, self.tensor_parallel("all_gather") if sp else 0.0, 3 + sp),
-            "backward": self.dispatched(backward, back, 5 + sp),
+            "forward": self.dispatched(
+                forward, self.tensor_parallel("all_gather") if sp else 0.0, 3 + regathers
+            ),
+            "backward": self.dispatched(backward, back, 4 + split + regathers),
         }
         return embedding, head
 
@@ -327,7 +330,7 @@ class ScalarStep:
 
     def stage(self, weights: float, kept: float, has_head: bool, vocabulary: float) -> dict[str, float]:
         m, d, t = self.model, self.d, self.tokens
-        whole, sp = W * t * m.hidden_size, bool(d.sequence_parallel)
+        whole, sp = W * t * m.hidden_size, d.sequence_parallel > 0 and d.tp > 1
         widest = W * t * (2 if m.gated_mlp else 1) * m.ffn_hidden_size / d.tp
         again = {0: 0.0, 1: self.kept(0) - self.kept(1), 2: self.kept(0)}[int(d.recompute)]
         messages = 0.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape
-from costmodel.memory import layer_activation_bytes, layer_parameters, stage_memories
+from costmodel.memory import layer_activation_bytes, layer_parameters, rank_memory, stage_memories
 from costmodel.pipeline import layers_in_flight
 from costmodel.precision import MIXED_PRECISION
 
@@ -152,11 +151,16 @@ def test_activations_match_korthikanti_2022_table_2(recompute, sequence_parallel
     assert kept / (model.seq_len * model.hidden_size) == pytest.approx(per_sbh, rel=1e-14)
 
 
+def memories(model, design):
+    """Memory of the first and of the last stage."""
+    return stage_memories(model, design, rank_memory(model, design, MIXED_PRECISION), MIXED_PRECISION)
+
+
 def test_all_ranks_together_hold_all_parameters():
     """Norms and some biases are on every tensor-parallel rank; everything else is held once."""
     model = gpt(24, 2304, 24)
-    assert layer_parameters(model, np.array(1.0)) == model.parameters_per_layer
-    first, last = stage_memories(model, DesignPoints.of(), MIXED_PRECISION)
+    assert layer_parameters(model, DesignPoints.of()) == model.parameters_per_layer
+    first, last = memories(model, DesignPoints.of())
     assert first.weights == last.weights == 2 * model.num_parameters
 
 
@@ -164,7 +168,7 @@ def test_the_first_stage_holds_a_micro_batch_per_stage_and_the_last_holds_one():
     """1F1B with one layer per stage; the embedding's mask is s b h bytes, the head's share 4 s b (h + v)."""
     model = gpt(48, 6144, 64)
     design = DesignPoints.of(pp=48, gradient_accumulation_steps=96)
-    first, last = stage_memories(model, design, MIXED_PRECISION)
+    first, last = memories(model, design)
     layer = layer_activation_bytes(model, design, MIXED_PRECISION)
     sbh = model.seq_len * model.hidden_size
     assert first.activations == 48 * (layer + sbh)

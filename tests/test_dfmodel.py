@@ -370,9 +370,6 @@ def test_groups_of_a_file_are_kept(layer, chosen, tmp_path, capsys):
     assert main(["cost", str(path), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [len(group) for group in found["groups"]] == [18, 23]
-    path.write_text(path.read_text().replace("config: 1\n", "config: -1\n"))
-    assert main(["cost", str(path)]) == 1
-    assert "kernels with config -1 are in no group" in capsys.readouterr().err
 
 
 def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path, capsys):
@@ -422,7 +419,16 @@ WRONG = {
         "sharding: 9",
         "sharding 9; the kernel has no such dimension",
     ),
-    "a second tier of memory": ("dram_bw: 2039.0", "dram_bw: 2039.0 second_dram_bw: 100", "not priced yet"),
+    "half a second tier of memory": (
+        "dram_bw: 2039.0",
+        "dram_bw: 2039.0 second_dram_bw: 100",
+        "system.memory.second_dram_bw, system.memory.second_dram_cap: one without the other",
+    ),
+    "a second tier of memory before its time": (
+        "dram_bw: 2039.0",
+        "dram_bw: 2039.0 second_dram_bw: 100 second_dram_cap: 1e12",
+        "system.memory.second_dram_cap: gen1 has no second tier",
+    ),
     "a number out of range": ("fwd_bwd: FWD", "fwd_bwd: 9223372036854775807", "Value out of range"),
     "a wrong network": ("x: 128", "x: 64", "system.r_r: 64 x 32 is not num_chip, 4096"),
     "unknown roles": (
@@ -481,7 +487,7 @@ def test_options_of_dfmodel_are_refused_elsewhere(tmp_path, capsys):
     other = tmp_path / "x.yaml"
     other.write_text("schema: deepflow/v1")
     assert main(["cost", str(other), "--resolve"]) == 1
-    assert "x.yaml: not a DFModel set-up; --resolve and --prefer are for those" in capsys.readouterr().err
+    assert "x.yaml: not a DFModel set-up; --resolve, --prefer, --groups" in capsys.readouterr().err
 
 
 def test_matrix_products_are_split_along_legal_dimensions_only(layer):

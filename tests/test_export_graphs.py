@@ -186,18 +186,21 @@ def test_every_form_that_is_offered_can_be_made():
 
 
 def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
-    """A network of one dimension serves one group."""
-    one = small_space.replace("name: small", "name: one").replace(
-        "global_batch_size: 128}", "global_batch_size: 128, topology: r}"
+    """Two dimensions serve two groups: 1 and 8 stages leave a third group of one chip."""
+    two = small_space.replace("name: small", "name: two").replace(
+        "global_batch_size: 128}", "global_batch_size: 128, topology: r_r}"
     )
-    (searched / "one.yaml").write_text(one.replace("tp: [1, 2, 4, 8]", "tp: [8]"))
-    assert (
-        main(["search", "one.yaml", "--budget", "4", "--out", "one", "--emit", "dfmodel", "--emit-all"]) == 0
-    )
-    assert list((searched / "one" / "dfmodel").iterdir()) == []
-    assert "trial_00000.txt: topology r: too few dimensions for tp=8" in capsys.readouterr().err
-    assert main(["export", "one", "--trial", "0", "--format", "dfmodel"]) == 1
-    assert "trial 0: topology r: too few dimensions" in capsys.readouterr().err
+    (searched / "two.yaml").write_text(two.replace("tp: [1, 2, 4, 8]", "tp: [8]"))
+    search = ["search", "two.yaml", "--profile", "dfmodel-gen1", "--budget", "12"]
+    assert main([*search, "--out", "two", "--emit", "dfmodel", "--emit-all"]) == 0
+    trials = {trial.number: trial.params["pp"] for trial in Study.load("two").table.trials}
+    written = {int(path.stem.removeprefix("trial_")) for path in (searched / "two" / "dfmodel").iterdir()}
+    assert written == {number for number, pp in trials.items() if pp in (1, 8)}
+    [without, *_] = trials.keys() - written
+    said = f"topology r_r: too few dimensions for tp=8 pp={trials[without]}"
+    assert f"trial_{without:05d}.txt: {said}" in capsys.readouterr().err
+    assert main(["export", "two", "--trial", str(without), "--format", "dfmodel"]) == 1
+    assert f"trial {without}: {said}" in capsys.readouterr().err
 
 
 # Pictures

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from dse.cli import cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
-from dse.profiles import NATIVE
+from dse.profiles import DFMODEL, NATIVE
 
 #: Rules that a file can be priced by, the first being the default where the file does not tell.
-PROFILES = ("deepflow", *cost_simai.PROFILES, *cost_dfmodel.PROFILES, NATIVE)
+PROFILES = ("deepflow", *cost_simai.PROFILES, *DFMODEL, NATIVE)
 
 #: What the help shows.
 EXAMPLES = [
@@ -26,6 +26,7 @@ EXAMPLES = [
     "dse cost setup.txt --resolve --prefer gpt_1t",
     "dse cost setup.txt --format svg > layer.svg",
     "dse cost step.hlo --format dfmodel > graph.txt",
+    "dse cost setup.txt --groups 40 --tile-size best",
 ]
 
 
@@ -76,12 +77,14 @@ def run(args: argparse.Namespace) -> int:
     if args.profile == NATIVE or args.system or args.format in ("trace", "dfmodel"):
         raise DseError(f"{args.file}: not an HLO module; --system, trace and dfmodel are for those")
     dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
-    if dfmodel in cost_dfmodel.PROFILES:
+    if dfmodel in DFMODEL:
         return cost_dfmodel.run(args, dfmodel)
     if args.format in ("dot", "svg"):
         raise DseError(f"{args.file}: has no graph to draw; DFModel set-ups and HLO modules have")
-    if args.resolve or args.prefer:
-        raise DseError(f"{args.file}: not a DFModel set-up; --resolve and --prefer are for those")
+    if cost_dfmodel.asked(args):
+        raise DseError(
+            f"{args.file}: not a DFModel set-up; --resolve, --prefer, --groups and --tile-size are for those"
+        )
     if args.profile in cost_simai.PROFILES:
         return cost_simai.run(args)
     profile = PROFILES[0]

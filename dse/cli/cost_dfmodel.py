@@ -6,8 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-#: Generations of the rules.
-PROFILES = ("dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3")
+from dse.cli.options import positive
 
 #: Choices of published runs that `--prefer` names.
 PREFERRED = ("gpt_1t", "megatron", "inference")
@@ -15,13 +14,47 @@ PREFERRED = ("gpt_1t", "megatron", "inference")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What these profiles take beside the file."""
-    group = parser.add_argument_group("dfmodel", "the sharding of a DFModel set-up")
-    group.add_argument("--resolve", action="store_true", help="the one that moves least, not the file's own")
+    group = parser.add_argument_group(
+        "dfmodel", "what to find anew of a DFModel set-up, instead of the file's own"
+    )
+    group.add_argument(
+        "--resolve",
+        action="store_true",
+        help="the sharding that moves least; where the file fuses kernels, the fastest groups and tiles too",
+    )
     group.add_argument(
         "--prefer",
         choices=PREFERRED,
-        help="among equally good ones that of a published run; implies --resolve",
+        help="among equally good shardings that of a published run; implies a new sharding",
     )
+    group.add_argument(
+        "--groups",
+        metavar="N|alone",
+        type=_most_groups,
+        help="the fastest groups of kernels, at most N of them, and the fastest tiles where the file has "
+        "none; or each kernel alone",
+    )
+    group.add_argument(
+        "--tile-size",
+        metavar="TOKENS|best",
+        type=_tile_size,
+        help="tokens of a tile, or the fastest number of them",
+    )
+
+
+def asked(args: argparse.Namespace) -> bool:
+    """Whether any of these options is given."""
+    return args.resolve or any(value is not None for value in (args.prefer, args.groups, args.tile_size))
+
+
+def _most_groups(text: str) -> int:
+    """A number, or 0 for ``alone``."""
+    return 0 if text == "alone" else positive(text)
+
+
+def _tile_size(text: str) -> int:
+    """A number, or 0 for ``best``."""
+    return 0 if text == "best" else positive(text)
 
 
 def told_profile(file: Path) -> str | None:
@@ -38,15 +71,17 @@ def told_profile(file: Path) -> str | None:
 def run(args: argparse.Namespace, profile: str) -> int:
     """Read, price, write."""
     from costmodel.errors import DseError
-    from dse.dfmodel_report import dfmodel_report, figures, priced_file
+    from dse.dfmodel_report import Wanted, dfmodel_report, figures, priced_file, shortages
     from dse.export import json_text
     from dse.text import show
 
     if args.format == "csv":
         raise DseError(f"{profile}: has no csv; ask for json or table")
     generation = profile.removeprefix("dfmodel-")
-    resolve = args.resolve or args.prefer is not None
-    report = priced_file(args.file, generation=generation, resolve=resolve, prefer=args.prefer)
+    wanted = Wanted(args.resolve, args.prefer, args.groups, args.tile_size)
+    report = priced_file(args.file, generation=generation, wanted=wanted)
+    for line in shortages(report):
+        print(f"dse: {args.file}: does not fit: {line}", file=sys.stderr)
     if args.format in ("dot", "svg"):
         from costmodel.formats.dfmodel import picture
         from dse.picture import svg

@@ -14,6 +14,8 @@ from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES
 
 #: Sizes of tensors are float32. [-]
 _ROUNDING: Final = 1e-6
+#: Execution style whose kernels run in groups. [code]
+DATAFLOW: Final = 1
 #: Fields of the workload, and of the machine, without which there is nothing to price.
 _WORKLOAD: Final = ("hidden_dim", "seq_len", "num_layer", "global_batch_size")
 _MACHINE: Final = ("core", "systolic_width", "systolic_height", "freq")
@@ -28,6 +30,7 @@ def mistakes(message: Message) -> list[str]:
         *_system_mistakes(message.system, block.llm),
         *_kernel_mistakes(message, block.word),
         *_connection_mistakes(message),
+        *_group_mistakes(message, block),
     ]
 
 
@@ -42,9 +45,10 @@ def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
     )
     if block.llm.num_layer_in_graph > 1:
         yield f"{run}.llm.num_layer_in_graph: {block.llm.num_layer_in_graph}; graphs of one layer are priced"
-    tile = block.llm.tile_size or 1
-    if tile < 1 or block.llm.seq_len % tile:
-        yield f"{run}.llm.tile_size: {tile} does not divide seq_len, {block.llm.seq_len}; choose a divisor"
+    if not 0 <= block.llm.tile_size <= block.llm.seq_len:
+        yield f"{run}.llm.tile_size: {block.llm.tile_size}; expected 1 to seq_len, {block.llm.seq_len}"
+    if block.num_config < 0:
+        yield f"{run}.num_config: {block.num_config}; expected the most groups of kernels, 0 or more"
     if block.word < 1:
         yield f"{run}.word: {block.word}; expected the bytes of an element, such as 2"
     if not 0 <= block.compute_util <= 1:
@@ -57,12 +61,13 @@ def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
             yield f"system.accelerator.{name}: {getattr(system.accelerator, name):g}; expected more than 0"
     if not 0 < system.memory.dram_bw < inf:
         yield f"system.memory.dram_bw: {system.memory.dram_bw:g}; expected more than 0"
-    for where, value in (
-        ("accelerator.pmu", system.accelerator.pmu),
-        ("memory.second_dram_bw", system.memory.second_dram_bw),
-    ):
-        if value:
-            yield f"system.{where}: {value:g}; not priced yet, leave it out"
+    if system.accelerator.pmu:
+        yield f"system.accelerator.pmu: {system.accelerator.pmu}; not priced yet, leave it out"
+    yield from _capacity_mistakes(system)
+    yield from _network_mistakes(system, llm)
+
+
+def _network_mistakes(system: Message, llm: Message) -> Iterator[str]:
     topology = system.WhichOneof("topology_variant")
     if topology is None:
         yield f"system: no topology; expected one of {', '.join(TOPOLOGIES)}"
@@ -72,9 +77,10 @@ def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
     if system.HBD and len(axes) < len(AXES):
         yield f"system.HBD: {system.HBD}; only networks of three dimensions have domains"
     sizes = [getattr(network, axis) for axis in axes]
-    if min(sizes) < 1 or prod(sizes) != system.num_chip:
+    given = [size for size in sizes if size]
+    if min(sizes) < 0 or (system.num_chip % prod(given) if 0 in sizes else prod(sizes) != system.num_chip):
         shape = " x ".join(map(str, sizes))
-        yield f"system.{topology}: {shape} is not num_chip, {system.num_chip}; give all sizes"
+        yield f"system.{topology}: {shape} is not num_chip, {system.num_chip}; give other sizes, 0 where open"
     for axis in axes:
         if not 0 < getattr(network, f"link_bw_{axis}") < inf:
             yield f"system.{topology}.link_bw_{axis}: expected more than 0"
@@ -82,14 +88,31 @@ def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
     if roles not in ROLES[len(axes)]:
         known = " or ".join(", ".join(legal) for legal in ROLES[len(axes)])
         yield f"system.{topology}: par {', '.join(map(repr, roles))}; expected {known}"
-    elif min(sizes) >= 1:
-        replicas = dict(zip(roles, sizes, strict=True)).get("DP", 1)
+    elif (replicas := dict(zip(roles, sizes, strict=True)).get("DP", 1)) > 0:
         per_step = (llm.micro_batch_size or 1) * replicas
         if llm.global_batch_size % per_step:
             yield (
                 f"llm.global_batch_size: {llm.global_batch_size} is not a whole number of micro-batches on "
                 f"{replicas} replicas; choose a multiple of {per_step}"
             )
+
+
+def _capacity_mistakes(system: Message) -> Iterator[str]:
+    memory, second = system.memory, "system.memory.second_dram_"
+    for where, value in (
+        ("accelerator.sram_cap", system.accelerator.sram_cap),
+        ("memory.dram_cap", memory.dram_cap),
+        ("memory.second_dram_bw", memory.second_dram_bw),
+        ("memory.second_dram_cap", memory.second_dram_cap),
+    ):
+        if not value >= 0:
+            yield f"system.{where}: {value:g}; expected 0 or more"
+    if bool(memory.second_dram_bw) != bool(memory.second_dram_cap):
+        yield f"{second}bw, {second}cap: one without the other; a second tier has both"
+    elif memory.second_dram_cap and not memory.dram_cap:
+        yield f"{second}cap: {memory.second_dram_cap:g} beside a dram_cap without limit; give both"
+    if memory.second_dram_bw > memory.dram_bw:
+        yield f"{second}bw: {memory.second_dram_bw:g} is above dram_bw; the first tier is the faster one"
 
 
 def _kernel_mistakes(message: Message, word: int) -> Iterator[str]:
@@ -150,3 +173,23 @@ def _connection_mistakes(message: Message) -> Iterator[str]:
                     f"{where}: tensor_size {edge.tensor_size:,.0f} contradicts what {start.name!r} produces; "
                     f"expected {expected:,.0f}"
                 )
+
+
+def _group_mistakes(message: Message, block: Message) -> Iterator[str]:
+    """What does not hold of the groups that a file gives its kernels, where it fuses them."""
+    kernels = {kernel.id: kernel for kernel in message.dataflow_graph.kernels}
+    if block.execution_style != DATAFLOW or block.num_config in (0, len(kernels)):
+        return
+    for kernel in kernels.values():
+        if not -1 <= kernel.config < block.num_config:
+            yield (
+                f"kernel {kernel.name!r} (id {kernel.id}): config {kernel.config}; expected a group below "
+                f"num_config, {block.num_config}, or -1 where it is open"
+            )
+    for place, edge in enumerate(message.dataflow_graph.connections, start=1):
+        start, end = (kernels.get(number) for number in (edge.startIdx, edge.endIdx))
+        if start is not None and end is not None and -1 < end.config < start.config:
+            yield (
+                f"connection {edge.id or place}: leads from {start.name!r} in config {start.config} back to "
+                f"{end.name!r} in config {end.config}; groups run in order"
+            )

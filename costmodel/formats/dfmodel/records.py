@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.formats.dfmodel.checks import mistakes
+from costmodel.formats.dfmodel.checks import DATAFLOW, mistakes
 from costmodel.formats.dfmodel.files import Message
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.setup import AXES, TOPOLOGIES, Setup
@@ -28,6 +28,8 @@ FIELDS: Final = {
     "link_latency": ("system.accelerator.link_latency", 1 / GIGA),
     "dram_bandwidth": ("system.memory.dram_bw", GIGA),
     "dram_bytes": ("system.memory.dram_cap", 1),
+    "second_dram_bandwidth": ("system.memory.second_dram_bw", GIGA),
+    "second_dram_bytes": ("system.memory.second_dram_cap", 1),
     "domain_size": ("system.HBD", 1),
     "link_price": ("cost.link_unit_price", 1 / GIGA),
     "switch_price": ("cost.switch_unit_price", 1 / GIGA),
@@ -54,7 +56,6 @@ FIELDS: Final = {
 _ONE: Final = ("micro_batch_size", "tile_size")
 #: Overlap of the third generation, by its codes.
 OVERLAPS: Final = ("none", "perfect", "none", "compute_memory")
-DATAFLOW: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,16 @@ class Priced:
     graph: Graph
     setup: Setup
     sharding: IntArray | None  #: (kernels,); None where the file leaves some kernel open
-    groups: IntArray | None  #: (kernels,); None where each kernel runs alone
+    pins: IntArray  #: group that the file gives each kernel, -1 where it is open; (kernels,)
+    most_groups: int  #: that kernels may be put into; 0 where each kernel runs alone
+    tiles_open: bool  #: the file states no size of a tile
+
+    @property
+    def groups(self) -> IntArray | None:
+        """Group of each kernel, without gaps; None where each runs alone, or some are open. (kernels,)"""
+        if self.most_groups == 0 or self.pins.min() < 0:
+            return None
+        return np.unique(self.pins, return_inverse=True)[1]
 
 
 def run_block(message: Message) -> Message:
@@ -108,25 +118,19 @@ def priced(message: Message, where: str) -> Priced:
         graph.levels()
     except DseError as error:
         raise DseError(f"{where}: {error}") from error
-    kernels = [variant(kernel) for kernel in message.dataflow_graph.kernels]
-    sharding = np.array([kernel.sharding for kernel in kernels])
+    kernels = message.dataflow_graph.kernels
+    sharding = np.array([variant(kernel).sharding for kernel in kernels])
+    run = run_block(message)
+    fused = run.execution_style == DATAFLOW
+    alone = run.num_config in (0, len(kernels))  # then the reference runs each kernel alone
     return Priced(
         graph=graph,
         setup=_setup(message),
         sharding=sharding if sharding.all() else None,
-        groups=_groups(message, where),
+        pins=np.array([kernel.config for kernel in kernels]),
+        most_groups=run.num_config if fused and not alone else 0,
+        tiles_open=run.llm.tile_size == 0,
     )
-
-
-def _groups(message: Message, where: str) -> IntArray | None:
-    """Fused group of each kernel, numbered without gaps."""
-    run, kernels = run_block(message), message.dataflow_graph.kernels
-    if run.execution_style != DATAFLOW or run.num_config in (0, len(kernels)):
-        return None  # so many groups, or no number of them: the reference runs each kernel alone
-    groups = np.array([kernel.config for kernel in kernels])
-    if groups.min() < 0:
-        raise DseError(f"{where}: kernels with config -1 are in no group; give each the number of its group")
-    return np.unique(groups, return_inverse=True)[1]
 
 
 def _graph(message: Message) -> Graph:
@@ -152,6 +156,7 @@ def _graph(message: Message) -> Graph:
         end=np.array([place[edge.endIdx] for edge in edges], dtype=np.int64),
         repeats=np.maximum(_numbers(parts, "num_input"), 1),
         memory_bytes=_numbers(parts, "memory_size"),
+        streamed=np.array([part.skip_weight for part in parts], dtype=bool),
         zero_out=np.array([edge.zero_out for edge in edges], dtype=bool),
     )
 

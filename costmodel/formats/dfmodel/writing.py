@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import IntArray
+from costmodel.formats.dfmodel.checks import DATAFLOW
 from costmodel.formats.dfmodel.files import ROOTS, Message, empty_setup
-from costmodel.formats.dfmodel.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
+from costmodel.formats.dfmodel.records import FIELDS, OVERLAPS, block, run_block
 from costmodel.profiles.dfmodel.evaluate import Shards, shards
 from costmodel.profiles.dfmodel.graph import NONE, NOTHING, Graph
 from costmodel.profiles.dfmodel.setup import AXES, Setup
@@ -142,9 +143,10 @@ def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
         setattr(own, name, graph.second_bytes[place])
     own.output_tensor_size = graph.output_bytes[place]
     own.tiling = int(graph.tiling[place])
-    repeats, stated = (np.broadcast_to(a, (len(graph),)) for a in (graph.repeats, graph.memory_bytes))
-    own.num_input = int(repeats[place]) if repeats[place] > 1 else 0
-    own.memory_size = stated[place]
+    every = (graph.repeats, graph.memory_bytes, graph.streamed)
+    repeats, stated, streamed = (np.broadcast_to(a, (len(graph),))[place] for a in every)
+    own.num_input = int(repeats) if repeats > 1 else 0
+    own.memory_size, own.skip_weight = stated, bool(streamed)
 
 
 def _fill_connections(
@@ -166,8 +168,8 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
     for name, (path, factor) in FIELDS.items():
         found, field = block(message, path)
         value = float(getattr(setup, name).flat[0]) / factor
-        if name == "tile_size" and value == 1:
-            continue  # as files leave it out
+        if name == "tile_size" and value == 1 and setup.kernel_by_kernel:
+            continue  # as files leave it out; where kernels are fused, that would leave it open
         if value:
             setattr(found, field, value if _is_real(found, field) else round(value))
     network = getattr(message.system, setup.topology)

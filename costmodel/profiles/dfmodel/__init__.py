@@ -9,6 +9,7 @@ from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
+from costmodel.profiles.dfmodel.step import price_designs
 
 __all__ = [
     "PUBLISHED",
@@ -21,4 +22,5 @@ __all__ = [
     "layer_graph",
     "least_moving",
     "model_graph",
+    "price_designs",
 ]

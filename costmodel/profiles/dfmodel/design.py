@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,15 +33,19 @@ def network_roles(design: DesignPoints) -> IntArray:
 
     The first roles count that leave only groups of one chip without a dimension.
     """
-    degrees = {"TP": design.tp, "PP": design.pp, "DP": design.dp}
     dims = np.array([len(TOPOLOGIES[name]) for name in _TOPOLOGIES])[design.topology.astype(np.intp)]
     found = np.full(design.num_points, -1, dtype=np.intp)
     for dim, choices in ROLES.items():
         for place, roles in reversed([*enumerate(choices)]):
-            without = [degree for role, degree in degrees.items() if role not in roles]
+            without = [degree for role, degree in _degrees(design).items() if role not in roles]
             fits = (dims == dim) & np.all([np.equal(degree, 1) for degree in without], axis=0)
             found = np.where(fits, place, found)
     return found
+
+
+def _degrees(design: DesignPoints) -> dict[str, FloatArray]:
+    """Parallel group -> chips of one."""
+    return {"TP": design.tp, "PP": design.pp, "DP": design.dp}
 
 
 def alike(design: DesignPoints) -> Iterator[IntArray]:
@@ -49,10 +53,8 @@ def alike(design: DesignPoints) -> Iterator[IntArray]:
     roles = network_roles(design)
     _, group = distinct_rows(roles.astype(np.float64), design.topology, design.overlap)
     group = np.broadcast_to(group, roles.shape)
-    for own in range(int(group.max()) + 1):
-        rows = np.flatnonzero((group == own) & (roles >= 0))
-        if rows.size:
-            yield rows
+    for own in range(int(group.max(initial=-1)) + 1):
+        yield np.flatnonzero((group == own) & (roles >= 0))
 
 
 def design_setup(
@@ -94,43 +96,59 @@ def design_setup(
     over the dimensions, weighted by their ports. All else of a chip is the accelerator's, DRAM too.
     """
     topology, roles = _shared_network(design)
-    uneven = design.tiles[model.seq_len % design.tiles > 0]
+    uneven = design.tile_size[model.seq_len % design.tile_size > 0]
     if uneven.size:
-        raise DseError(f"tiles: {uneven[0]:g} does not divide seq_len, {model.seq_len:g}; take a divisor")
-    one = np.ones(design.num_points)
+        raise DseError(f"tile_size: {uneven[0]:g} does not divide seq_len, {model.seq_len:g}; take a divisor")
     links = group_links(design, system)
-    degrees = {"TP": design.tp, "PP": design.pp, "DP": design.dp}
-    chip = system.chip
-    dimensions: dict[str, Any] = {}
-    for axis, role in zip(AXES, roles, strict=False):
-        dimensions |= {axis: degrees[role], f"{axis}_bandwidth": reached_bandwidth(links[role])}
     setup = Setup(
         topology=topology,
         roles=roles,
         overlap=CHOICES["overlap"][int(design.overlap[0])],
         doubled=True,
-        num_chips=design.world_size,
-        **dimensions,
         link_latency=links["TP"].latency,
-        cores=chip.cores * chip.arrays_per_core,
-        array_width=chip.array_width,
-        array_height=chip.array_height,
-        frequency=chip.clock,
-        utilization=chip.sustained * chip.matrix_efficiency,
-        sram_bytes=sum((level.capacity for level in system.memory[:-1]), start=np.zeros(())),
-        dram_bandwidth=system.dram.bandwidth * system.dram.efficiency,
-        dram_bytes=system.dram.capacity,
-        hidden_size=model.hidden_size * one,
-        head_size=model.head_size * one,
-        num_attention_heads=model.num_attention_heads * one,
-        seq_len=model.seq_len * one,
-        num_layers=model.num_layers * one,
-        global_batch_size=design.global_batch_size,
-        micro_batch_size=design.micro_batch_size,
-        tile_size=model.seq_len / design.tiles,
-        element_bytes=precision.element_bytes * one,
+        **_dimensions(design, roles, links),
+        **_chip(system),
+        **_training(model, design, precision),
     )
     return _with_prices(setup, system, [links[role] for role in roles])
+
+
+def _dimensions(design: DesignPoints, roles: Sequence[str], links: Mapping[str, LinkTier]) -> dict[str, Any]:
+    """Sizes of the network's dimensions, and bandwidths of their links."""
+    degrees, axes = _degrees(design), dict(zip(AXES, roles, strict=False))
+    return {
+        "num_chips": design.world_size,
+        **{axis: degrees[role] for axis, role in axes.items()},
+        **{f"{axis}_bandwidth": reached_bandwidth(links[role]) for axis, role in axes.items()},
+    }
+
+
+def _chip(system: System) -> dict[str, Any]:
+    """Cores, rates and memories of a chip."""
+    chip, dram = system.chip, system.dram
+    return {
+        "cores": chip.cores * chip.arrays_per_core,
+        "array_width": chip.array_width,
+        "array_height": chip.array_height,
+        "frequency": chip.clock,
+        "utilization": chip.sustained * chip.matrix_efficiency,
+        "sram_bytes": sum((level.capacity for level in system.memory[:-1]), start=np.zeros(())),
+        "dram_bandwidth": dram.bandwidth * dram.efficiency,
+        "dram_bytes": dram.capacity,
+    }
+
+
+def _training(model: ModelShape, design: DesignPoints, precision: Precision) -> dict[str, Any]:
+    """The model, the batch, and how a layer streams."""
+    one = np.ones(design.num_points)
+    shape = ("hidden_size", "head_size", "num_attention_heads", "seq_len", "num_layers")
+    return {
+        **{name: getattr(model, name) * one for name in shape},
+        "global_batch_size": design.global_batch_size,
+        "micro_batch_size": design.micro_batch_size,
+        "tile_size": design.tile_size,
+        "element_bytes": precision.element_bytes * one,
+    }
 
 
 def _shared_network(design: DesignPoints) -> tuple[str, tuple[str, ...]]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, per_kernel
+from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
+from costmodel.profiles.dfmodel.capacity import (
+    dram_bandwidth,
+    dram_capacity,
+    dram_need,
+    weight_passes,
+    within_capacity,
+)
 from costmodel.profiles.dfmodel.cores import fewest_cycles
 from costmodel.profiles.dfmodel.graph import (
     ALL_GATHER,
@@ -23,6 +32,13 @@ from costmodel.profiles.dfmodel.network import latency, rate, system_power, syst
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import edge_collectives, kernel_collectives
 
+#: What overlaps -> time of a group from those of compute, memory and network.
+OVERLAPPED: Final[Mapping[str, Callable[[FloatArray, FloatArray, FloatArray], FloatArray]]] = {
+    "none": lambda compute, memory, network: compute + memory + network,
+    "perfect": lambda compute, memory, network: np.maximum(np.maximum(compute, memory), network),
+    "compute_memory": lambda compute, memory, network: np.maximum(compute, memory) + network,
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Shards:
@@ -32,6 +48,41 @@ class Shards:
     k: FloatArray
     n: FloatArray
     output_bytes: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Loads:
+    """What kernels and edges ask of a chip, however the kernels are grouped."""
+
+    graph: Graph
+    setup: Setup
+    part: Shards
+    streams: FloatArray  #: tiles, times repetitions; (points, kernels) [-]
+    work_time: FloatArray  #: at the given utilization; (points, kernels) [s]
+    network_time: FloatArray  #: (points, kernels) [s]
+    edge_bytes: FloatArray  #: of one tile; (points, edges) [B]
+    buffers: FloatArray  #: tiles that an edge inside a group holds; (edges,) [-]
+    weight_bytes: FloatArray  #: (points, kernels) [B]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Groups:
+    """Groups of kernels, whether or not each kernel is in one and only one."""
+
+    within: FloatArray  #: 1 where a kernel is of a group; (kernels, groups) [-]
+    inside: FloatArray  #: 1 where both ends of an edge are; (edges, groups) [-]
+    crossing: FloatArray  #: 1 where one end is; (edges, groups) [-]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GroupCosts:
+    """Time of one layer and micro-batch, and SRAM, of groups of kernels; (points, groups)."""
+
+    compute_time: FloatArray  #: [s]
+    memory_time: FloatArray  #: [s]
+    network_time: FloatArray  #: [s]
+    time: FloatArray  #: [s]
+    sram_bytes: FloatArray  #: needed [B]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,6 +99,9 @@ class Evaluation:
     transfer_time: FloatArray  #: between pipeline stages [s]
     price: FloatArray  #: [$]
     power: FloatArray  #: [W]
+    sram_bytes: FloatArray  #: needed, by group; (points, groups) [B]
+    dram_bytes: FloatArray  #: needed [B]
+    fits: BoolArray  #: SRAM of every group, and DRAM, hold what is needed
 
 
 def shards(graph: Graph, setup: Setup, sharding: IntArray) -> Shards:
@@ -60,6 +114,68 @@ def shards(graph: Graph, setup: Setup, sharding: IntArray) -> Shards:
     k = np.ceil(k / np.where(graph.tiling == K, tiles, 1))
     n = np.ceil(n / np.where(graph.tiling == N, tiles, 1))
     return Shards(m=m, k=k, n=n, output_bytes=m * n * per_kernel(setup.element_bytes))
+
+
+def loads(graph: Graph, setup: Setup, sharding: IntArray, generation: str) -> Loads:
+    """What the kernels and edges of a graph ask of a chip."""
+    part = shards(graph, setup, sharding)
+    streams = per_kernel(setup.tiles) * graph.repeats
+    flops = np.where(graph.systolic, 2.0, 1.0) * part.m * part.k * part.n * streams
+    peak = np.where(setup.utilization > 0, setup.utilization, 1) * setup.peak_rate
+    levels = graph.levels()
+    return Loads(
+        graph=graph,
+        setup=setup,
+        part=part,
+        streams=streams,
+        work_time=flops / per_kernel(peak),
+        network_time=_network_time(graph, setup, part, sharding, generation),
+        edge_bytes=part.output_bytes[..., graph.start] * ~graph.zero_out,
+        buffers=np.asarray(levels[graph.end] - levels[graph.start] + 1, dtype=np.float64),
+        weight_bytes=graph.weighted * part.m * part.k * per_kernel(setup.element_bytes),
+    )
+
+
+def kernel_groups(graph: Graph, within: FloatArray) -> Groups:
+    """Groups of kernels, each by itself: they may overlap, and need not hold all kernels."""
+    first, second = within[graph.start], within[graph.end]
+    inside = first * second
+    return Groups(within=within, inside=inside, crossing=first + second - 2 * inside)
+
+
+def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCosts:
+    """Time and SRAM of groups of kernels.
+
+    Parameters
+    ----------
+    load : Loads
+        Of a graph whose kernels are grouped.
+    groups : Groups
+        As `kernel_groups` makes them.
+    bandwidth : (points,) array
+        Of the DRAM. [B/s]
+
+    Notes
+    -----
+    Tensors that leave a group are written once an edge, and read once. An edge inside a group holds as
+    many tiles in SRAM as it spans levels, and one more; an edge that crosses holds two at either end.
+    """
+    graph, setup, within = load.graph, load.setup, groups.within
+    crossing = load.edge_bytes @ groups.crossing
+    held = (load.edge_bytes * load.buffers) @ groups.inside + 2 * crossing
+    weights = (load.weight_bytes * ~graph.streamed) @ within
+    passes = weight_passes(held, weights, per_kernel(setup.sram_bytes), within.sum(axis=0) == 1)
+    stated = np.broadcast_to(graph.memory_bytes, (len(graph),)) @ within
+    compute = _compute_time(load, within, passes > 1)
+    memory = (crossing * per_kernel(setup.tiles) + stated) / per_kernel(bandwidth)
+    network = load.network_time @ within
+    return GroupCosts(
+        compute_time=compute,
+        memory_time=memory,
+        network_time=network,
+        time=OVERLAPPED[setup.overlap](compute, memory, network),
+        sram_bytes=held + weights / passes,
+    )
 
 
 def evaluate(
@@ -87,68 +203,58 @@ def evaluate(
     """
     member = np.arange(len(graph)) if groups is None else np.asarray(groups)
     within = np.equal.outer(member, np.arange(int(member.max()) + 1)).astype(np.float64)
-    part = shards(graph, setup, sharding)
-    compute = _compute_time(graph, setup, part, within)
-    memory = _memory_time(graph, setup, part, member, within)
-    network = _network_time(graph, setup, part, sharding, generation) @ within
-    both = {
-        "none": compute + memory + network,
-        "perfect": np.maximum(np.maximum(compute, memory), network),
-        "compute_memory": np.maximum(compute, memory) + network,
-    }
-    group_time = both[setup.overlap]
-    stage_layers = np.ceil(setup.num_layers / setup.degree("PP"))
-    micro_batches = _micro_batches(setup)
-    chunks = np.where(stage_layers >= 2, stage_layers - 1, 1)
-    factor = 1 + (setup.degree("PP") - 1) / (micro_batches * chunks)
-    transfer = 2 * setup.hidden_size * setup.seq_len * setup.element_bytes * setup.num_layers
-    transfer = transfer * transfer_rate(setup) * bool(graph.backward.any())
-    sequences = setup.global_batch_size / setup.degree("DP")
-    time = group_time.sum(axis=-1) * factor * stage_layers * sequences + transfer
+    load = loads(graph, setup, sharding, generation)
+    dram = dram_need(setup, load.edge_bytes, load.weight_bytes, member[graph.start], member[graph.end])
+    costs = group_costs(load, kernel_groups(graph, within), dram_bandwidth(setup, dram))
+    time = iteration_time(graph, setup, costs.time.sum(axis=-1))
     work = np.sum(np.where(graph.systolic, 2.0, 1.0) * graph.outer * graph.m * graph.k * graph.n, axis=-1)
     done = setup.num_layers * setup.global_batch_size * work
+    in_sram = within_capacity(costs.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
     return Evaluation(
         iteration_time=time,
         utilization=done / (time * setup.num_chips * setup.peak_rate),
-        compute_time=compute,
-        memory_time=memory,
-        network_time=network,
-        group_time=group_time,
-        pipeline_factor=factor,
-        transfer_time=transfer,
+        compute_time=costs.compute_time,
+        memory_time=costs.memory_time,
+        network_time=costs.network_time,
+        group_time=costs.time,
+        pipeline_factor=pipeline_factor(setup),
+        transfer_time=transfer_time(graph, setup),
         price=system_price(setup),
         power=system_power(setup),
+        sram_bytes=costs.sram_bytes,
+        dram_bytes=dram,
+        fits=in_sram & within_capacity(dram, dram_capacity(setup)),
     )
 
 
-def _micro_batches(setup: Setup) -> FloatArray:
-    """Micro-batches of a replica and iteration. [-]"""
-    return setup.global_batch_size / (setup.micro_batch_size * setup.degree("DP"))
+def iteration_time(graph: Graph, setup: Setup, layer_time: FloatArray) -> FloatArray:
+    """Of all layers and micro-batches, from the time of one layer and micro-batch; (points,). [s]"""
+    sequences = setup.global_batch_size / setup.degree("DP")
+    time: FloatArray = layer_time * pipeline_factor(setup) * setup.stage_layers * sequences
+    return time + transfer_time(graph, setup)
 
 
-def _compute_time(graph: Graph, setup: Setup, part: Shards, within: FloatArray) -> FloatArray:
+def pipeline_factor(setup: Setup) -> FloatArray:
+    """Iteration over its part without bubble. [-]"""
+    chunks = np.maximum(setup.stage_layers - 1, 1)
+    return 1 + (setup.degree("PP") - 1) / (setup.micro_batches * chunks)
+
+
+def transfer_time(graph: Graph, setup: Setup) -> FloatArray:
+    """Between pipeline stages. [s]"""
+    moved = 2 * setup.hidden_size * setup.seq_len * setup.element_bytes * setup.num_layers
+    return moved * transfer_rate(setup) * bool(graph.backward.any())
+
+
+def _compute_time(load: Loads, within: FloatArray, whole: BoolArray) -> FloatArray:
     """Sum over a group's kernels at a given utilization; else of its slowest on its share of the cores."""
-    streams = per_kernel(setup.tiles) * graph.repeats
+    setup, part = load.setup, load.part
     given = np.atleast_1d(setup.utilization > 0)
-    flops = np.where(graph.systolic, 2.0, 1.0) * part.m * part.k * part.n * streams
-    peak = np.where(given, setup.utilization, 1) * setup.peak_rate
-    summed: FloatArray = (flops / per_kernel(peak)) @ within
+    summed: FloatArray = load.work_time @ within
     if np.all(given):
         return summed
-    cycles = fewest_cycles(graph, setup, part.m, part.k, part.n, streams, within)
+    cycles = fewest_cycles(load.graph, setup, part.m, part.k, part.n, load.streams, within, whole)
     return np.where(given[:, np.newaxis], summed, cycles / per_kernel(setup.frequency))
-
-
-def _memory_time(
-    graph: Graph, setup: Setup, part: Shards, member: IntArray, within: FloatArray
-) -> FloatArray:
-    """Tensors that leave a group are written once an edge and read once; traffic that the file states."""
-    crosses = member[graph.start] != member[graph.end]
-    moved = part.output_bytes[..., graph.start] * (crosses & ~graph.zero_out) * per_kernel(setup.tiles)
-    edges = moved @ within[graph.start] + moved @ within[graph.end]
-    stated = np.broadcast_to(graph.memory_bytes, (len(graph),)) @ within
-    time: FloatArray = (edges + stated) / per_kernel(setup.dram_bandwidth)
-    return time
 
 
 def _network_time(
@@ -159,7 +265,7 @@ def _network_time(
     of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
     reduce = per_kernel(rate(setup, generation, "TP", ALL_REDUCE))
     wait = per_kernel(latency(setup, generation))
-    gradient = per_kernel(rate(setup, generation, "DP", ALL_REDUCE) / _micro_batches(setup))
+    gradient = per_kernel(rate(setup, generation, "DP", ALL_REDUCE) / setup.micro_batches)
     time: FloatArray = (of_kernels == ALL_REDUCE) * (part.output_bytes * tiles * reduce + wait)
     time = time + (of_kernels == PERIODIC) * part.output_bytes * gradient
     for collective in (ALL_GATHER, ALL_TO_ALL):

@@ -41,6 +41,9 @@ class Graph:
     end: IntArray  #: consumers
     repeats: FloatArray = field(default_factory=lambda: np.ones(1))
     memory_bytes: FloatArray = field(default_factory=lambda: np.zeros(1))  #: DRAM traffic that a file states
+    streamed: BoolArray = field(
+        default_factory=lambda: np.zeros(1, dtype=bool)
+    )  #: the weight is not held in SRAM
     zero_out: BoolArray = field(default_factory=lambda: np.zeros(1, dtype=bool))  #: edges that carry nothing
 
     def __len__(self) -> int:

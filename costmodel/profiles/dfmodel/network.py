@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray
+from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 from costmodel.profiles.dfmodel.setup import AXES, GENERATIONS, Dimension, Setup
 
@@ -98,6 +100,36 @@ def _domain_rate(setup: Setup, role: str, own: Dimension) -> FloatArray:
     between = np.where(domain >= group, 1, group / domain)
     fast = (inside - 1) / (inside * setup.x_bandwidth)
     return fast + (between - 1) / (between * beyond.bandwidth)
+
+
+def sized(setup: Setup) -> Setup:
+    """A set-up once for each way to give its open dimensions a size, in the order of x, y, z.
+
+    Parameters
+    ----------
+    setup : Setup
+        One row; dimensions of size 0 are open.
+
+    Raises
+    ------
+    DseError
+        If no sizes make the number of chips, with whole micro-batches on every replica.
+    """
+    chips = int(setup.num_chips.flat[0])
+    given = [int(dimension.size.flat[0]) for dimension in setup.dimensions]
+    if all(given):
+        return setup
+    divisors = [size for size in range(1, chips + 1) if chips % size == 0]
+    tables = np.meshgrid(*([size] if size else divisors for size in given), indexing="ij")
+    sizes = np.stack([table.ravel() for table in tables]).astype(np.float64)
+    rows = replace(setup, **dict(zip(AXES, sizes[:, sizes.prod(axis=0) == chips], strict=False)))
+    whole = np.flatnonzero(rows.micro_batches % 1 == 0)
+    if whole.size == 0:
+        raise DseError(
+            f"system.{setup.topology}: no sizes of the open dimensions make {chips} chips and whole "
+            "micro-batches on every replica; change num_chip or global_batch_size"
+        )
+    return rows.take(whole)
 
 
 def latency(setup: Setup, generation: str) -> FloatArray:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from costmodel.columns import Columns, FloatArray, column
 from costmodel.design import CHOICES
 
@@ -18,11 +20,15 @@ class Generation:
     fully_connected: float  #: passes over fully connected links
     gradients: bool  #: the file's word on passes holds for gradients too
     latency: bool  #: links have latency
+    second_tier: bool = False  #: DRAM may have a second tier
+    ragged_tiles: bool = False  #: the last tile may be smaller than the others
 
 
 GENERATIONS: Final[Mapping[str, Generation]] = {
     "gen1": Generation(halves=2, fully_connected=2, gradients=True, latency=False),
-    "gen2a": Generation(halves=1, fully_connected=1, gradients=True, latency=False),
+    "gen2a": Generation(
+        halves=1, fully_connected=1, gradients=True, latency=False, second_tier=True, ragged_tiles=True
+    ),
     "gen2b": Generation(halves=None, fully_connected=1, gradients=False, latency=False),
     "gen3": Generation(halves=None, fully_connected=1, gradients=True, latency=True),
 }
@@ -35,6 +41,9 @@ ROLES: Final = {
     3: (("TP", "PP", "DP"),),
 }
 AXES: Final = ("x", "y", "z")
+
+#: Decimals to which a count of tiles is a whole number.
+_ROUNDING: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +70,14 @@ class Setup(Columns):
     array_width: FloatArray = column("-")
     array_height: FloatArray = column("-")
     frequency: FloatArray = column("Hz")
-    sram_bytes: FloatArray = column("B", 0)
+    sram_bytes: FloatArray = column("B", 0)  #: 0 = without limit
     link_latency: FloatArray = column("s", 0)
     dram_bandwidth: FloatArray = column("B/s")
     dram_bytes: FloatArray = column("B", 0)  #: 0 = without limit
+    second_dram_bandwidth: FloatArray = column("B/s", 0)
+    second_dram_bytes: FloatArray = column("B", 0)  #: 0 = no second tier
     domain_size: FloatArray = column("-", 0)  #: chips of a high-bandwidth domain; 0 = none
-    x: FloatArray = column("-")
+    x: FloatArray = column("-")  #: 0 = open, as in `open_axes`
     y: FloatArray = column("-", 1)
     z: FloatArray = column("-", 1)
     x_bandwidth: FloatArray = column("B/s")
@@ -102,8 +113,18 @@ class Setup(Columns):
 
     @property
     def tiles(self) -> FloatArray:
-        """Tiles that stream through a kernel. [-]"""
-        return self.seq_len / self.tile_size
+        """Tiles that stream through a kernel; the last may be smaller. [-]"""
+        return np.ceil(np.round(self.seq_len / self.tile_size, _ROUNDING))
+
+    @property
+    def stage_layers(self) -> FloatArray:
+        """Layers of the longest pipeline stage. [-]"""
+        return np.ceil(self.num_layers / self.degree("PP"))
+
+    @property
+    def micro_batches(self) -> FloatArray:
+        """Micro-batches of a replica and iteration. [-]"""
+        return self.global_batch_size / (self.micro_batch_size * self.degree("DP"))
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -121,3 +142,18 @@ class Setup(Columns):
         """Chips of a group. [-]"""
         found = self.dimension(role)
         return self.num_chips**0 if found is None else found.size
+
+    def shape(self) -> str:
+        """Sizes of the dimensions of one row, in words: ``PP 128 x DP 32``."""
+        named = zip(self.roles, self.dimensions, strict=True)
+        return " x ".join(f"{role} {dimension.size.flat[0]:.0f}" for role, dimension in named)
+
+    def refusals(self, generation: str) -> list[str]:
+        """What this set-up has that a generation of the reference does not know, a line each."""
+        rules, lines = GENERATIONS[generation], []
+        if np.any(self.second_dram_bytes) and not rules.second_tier:
+            lines.append(f"system.memory.second_dram_cap: {generation} has no second tier; leave it out")
+        if np.any(self.seq_len % self.tile_size) and not rules.ragged_tiles:
+            tile, seq_len = self.tile_size.flat[0], self.seq_len.flat[0]
+            lines.append(f"tile_size: {tile:.0f} does not divide seq_len, {seq_len:.0f}; choose a divisor")
+        return lines

@@ -1,0 +1,219 @@
+"""The cheapest way to put the nodes of a graph into groups, one after another; exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.errors import DseError
+
+#: The most entries of one table; the 41 kernels of a transformer layer need five million.
+LARGEST_TABLE: Final = 50_000_000
+
+#: Totals that differ by less are equal: sums in another order do. [-]
+TIE: Final = 1e-13
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """All ways to fill one group: pairs of what is done before it and what is done after it.
+
+    What is done is closed under predecessors: an order ideal of the graph.
+    """
+
+    earlier: BoolArray  #: (ideals, nodes)
+    later: BoolArray  #: (ideals, nodes)
+    before: IntArray  #: places in `earlier`; (ways,)
+    after: IntArray  #: places in `later`, ascending, every one of them; (ways,)
+    nodes: IntArray  #: what the group holds: places in the sets of the groupings; (ways,)
+
+    @property
+    def bounds(self) -> IntArray:
+        """First way to each place of `later`, and the number of ways; (ideals + 1,)."""
+        return np.searchsorted(self.after, np.arange(len(self.later) + 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groupings:
+    """Every way to put the nodes of a graph into groups that follow one another."""
+
+    start: IntArray  #: (edges,)
+    end: IntArray  #: (edges,)
+    sets: BoolArray  #: what groups may hold; the first is nothing; (sets, nodes)
+    inside: FloatArray  #: 1 where a set holds both ends of an edge; (edges, sets)
+    steps: tuple[Step, ...]  #: one for each group
+
+
+def windows(start: IntArray, end: IntArray, first: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:
+    """First and last group that nodes may be in, once their edges hold; crossed where there is none."""
+    first, last = first.copy(), last.copy()
+    for _ in range(first.size):
+        np.maximum.at(first, end, first[start])
+        np.minimum.at(last, start, last[end])
+    return first, last
+
+
+def shortened(first: IntArray, last: IntArray, count: int) -> tuple[IntArray, IntArray, int]:
+    """The same windows over fewer groups: of groups that suit the same nodes, one for each node will do."""
+    bounds = np.unique(np.concatenate([[0, count], first, last + 1]))
+    kept = np.concatenate([[0], np.cumsum(np.minimum(np.diff(bounds), first.size))])
+    return kept[np.searchsorted(bounds, first)], kept[np.searchsorted(bounds, last + 1)] - 1, int(kept[-1])
+
+
+def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, count: int) -> Groupings:
+    """The ways to put nodes into groups 0 ... `count` - 1, no edge leading to an earlier group.
+
+    Parameters
+    ----------
+    start, end : (edges,) array of int
+        Nodes of the edges; no cycle. [-]
+    first, last : (nodes,) array of int
+        The groups that a node may be in, as `windows` leaves them; `last` below `count`. [-]
+    count : int
+        Groups; some may stay empty. Numbers that no node needs are left out, as `shortened` does.
+
+    Raises
+    ------
+    DseError
+        If there are too many ways.
+    """
+    first, last, count = shortened(first, last, count)
+    feeds = [0] * first.size
+    for s, e in zip(start.tolist(), end.tolist(), strict=True):
+        feeds[e] |= 1 << s
+    families: dict[tuple[int, int], BoolArray] = {(0, 0): np.zeros((1, first.size), dtype=bool)}
+    keys = [(0, 0)]
+    for group in range(count):
+        must, may = (sum(1 << int(v) for v in np.flatnonzero(edge <= group)) for edge in (last, first))
+        keys.append((must, may))
+        if keys[-1] not in families:
+            families[must, may] = _ideals(feeds, must, may)
+    kinds = list(dict.fromkeys(pairwise(keys)))
+    pairs = [_nested(families[a], families[b]) for a, b in kinds]
+    held = [families[b][j] & ~families[a][i] for (a, b), (i, j) in zip(kinds, pairs, strict=True)]
+    sets, places = _distinct(np.concatenate([np.zeros((1, first.size), dtype=bool), *held]))
+    split = np.split(places[1:], np.cumsum([len(h) for h in held])[:-1])
+    steps = {
+        kind: Step(families[kind[0]], families[kind[1]], before, after, nodes)
+        for kind, (before, after), nodes in zip(kinds, pairs, split, strict=True)
+    }
+    inside = (sets[:, start] & sets[:, end]).T.astype(np.float64)
+    return Groupings(start, end, sets, inside, tuple(steps[kind] for kind in pairwise(keys)))
+
+
+def _ideals(feeds: Sequence[int], must: int, may: int) -> BoolArray:
+    """Sets closed under predecessors that hold all of `must` and nothing but `may`, the largest first."""
+    free = [node for node in range(len(feeds)) if (may & ~must) >> node & 1]
+    found, newest = {must}, [must]
+    while newest:
+        grown = {
+            done | 1 << node
+            for done in newest
+            for node in free
+            if not done >> node & 1 and feeds[node] & ~done == 0
+        }
+        newest = list(grown)
+        found |= grown
+        _refuse_above(len(found), isqrt(LARGEST_TABLE))
+    ranked = sorted(found, key=lambda done: (-done.bit_count(), done))
+    return np.array([[done >> node & 1 for node in range(len(feeds))] for done in ranked], dtype=bool)
+
+
+def _nested(earlier: BoolArray, later: BoolArray) -> tuple[IntArray, IntArray]:
+    """Pairs of ideals of which the later holds the earlier, in the order of the later, then the earlier."""
+    outside = (~later).astype(np.float32) @ earlier.T.astype(np.float32)
+    after, before = np.nonzero(outside == 0)
+    _refuse_above(after.size * earlier.shape[1], LARGEST_TABLE)
+    return before, after
+
+
+def _refuse_above(size: int, most: int) -> None:
+    if size > most:
+        raise DseError(
+            f"kernels are too loosely connected: more than {most:,} cases of what may be done before what; "
+            "fix the groups of some"
+        )
+
+
+def _distinct(rows: BoolArray) -> tuple[BoolArray, IntArray]:
+    """Distinct rows, that of the first row first, and where each row finds its own."""
+    packed = np.packbits(rows, axis=1)
+    keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+    _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(index))
+    return rows[np.sort(index)], rank[inverse]
+
+
+def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
+    """What edges carry into, out of and past the group of each way of a step; (ways,).
+
+    Parameters
+    ----------
+    found : Groupings
+        Of which the step is one.
+    sizes : (edges,) array
+        What each edge carries from the group of its start to that of its end. [size]
+    """
+    made = step.later[:, found.start] @ sizes
+    used = step.earlier[:, found.end] @ sizes
+    kept: FloatArray = sizes @ found.inside
+    return made[step.after] - used[step.before] - kept[step.nodes]
+
+
+def cheapest(
+    found: Groupings, costs: FloatArray, *, sizes: FloatArray | None = None, room: float = np.inf
+) -> tuple[float, IntArray] | None:
+    """The least sum of what groups cost, and the group of each node; None where no way is left.
+
+    Parameters
+    ----------
+    found : Groupings
+        Ways to choose from.
+    costs : (sets,) array
+        What a group costs that holds a set; infinite where it may not. [cost]
+    sizes : (edges,) array, optional
+        What each edge carries from the group of its start to that of its end. [size]
+    room : float
+        The most that edges may carry into, out of and past any one group. [size]
+
+    Notes
+    -----
+    Groups in order are a chain of order ideals, and what a group costs depends on its nodes alone: the
+    cheapest way to each ideal in so many groups is the cheapest over those one group before. Nothing
+    is left out but ways that may not be. Among equally cheap ones, those of the fewest groups, and of
+    these the one whose last group holds the fewest nodes, then the group before it, and so on.
+    """
+    costs = np.concatenate([np.zeros(1), costs[1:]])
+    ways = {}
+    for step in dict.fromkeys(found.steps):
+        own = costs[step.nodes]
+        if sizes is not None and np.isfinite(room):
+            own = np.where(carried(found, step, sizes) <= room, own, np.inf)
+        ways[step] = (own, step.bounds)
+    least, used = [np.zeros(1)], [np.zeros(1)]
+    for step in found.steps:
+        own, bounds = ways[step]
+        total, groups = least[-1][step.before] + own, used[-1][step.before] + (step.nodes > 0)
+        least.append(np.minimum.reduceat(total, bounds[:-1]))
+        near = total <= np.repeat(least[-1] * (1 + TIE), np.diff(bounds))
+        used.append(np.minimum.reduceat(np.where(near, groups, np.inf), bounds[:-1]))
+    if not np.isfinite(least[-1][0]):
+        return None
+    member, place = np.empty(found.sets.shape[1], dtype=np.intp), 0
+    for group in reversed(range(len(found.steps))):
+        step = found.steps[group]
+        own, bounds = ways[step]
+        among = slice(bounds[place], bounds[place + 1])
+        before, nodes = step.before[among], step.nodes[among]
+        near = least[group][before] + own[among] <= least[group + 1][place] * (1 + TIE)
+        fewest = near & (used[group][before] + (nodes > 0) == used[group + 1][place])
+        way = int(np.argmax(fewest))
+        member[found.sets[nodes[way]]] = group
+        place = int(before[way])
+    return float(least[-1][0]), member

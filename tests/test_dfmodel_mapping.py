@@ -1,0 +1,667 @@
+"""DFModel's mappings: groups, tiles, sizes of dimensions and capacities, against trying everything."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from dataclasses import replace
+from math import ceil, inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from costmodel.formats.dfmodel import setup_message, setup_text
+from costmodel.profiles.dfmodel import Graph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
+from costmodel.profiles.dfmodel.mapping import (
+    fastest_design,
+    fastest_mapping,
+    fused_ways,
+    shortage,
+    with_tiles,
+)
+from costmodel.profiles.dfmodel.network import sized
+from dse.cli import main
+
+SEED = Path(__file__).parents[2] / "shared" / "seeds" / "000_dbf3928d681bd342.txt"
+KERNELS = 6
+OVERLAPS = ("none", "perfect", "compute_memory")
+
+
+def toy_graph(rng: np.random.Generator) -> Graph:
+    """Half of the kernels forward, then half backward; products, with weights or without, and vectors."""
+    systolic = rng.random(KERNELS) < 0.6
+    weighted = systolic & (rng.random(KERNELS) < 0.6)
+    outer, m, n = rng.integers(1, 9, (3, KERNELS)) * 1.0
+    k = np.where(systolic, rng.integers(1, 30, KERNELS), 1.0)
+    pairs = [pair for pair in itertools.combinations(range(KERNELS), 2) if rng.random() < 0.45]
+    start, end = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+    return Graph(
+        names=tuple("abcdef"), backward=np.arange(KERNELS) >= KERNELS // 2, systolic=systolic,
+        weighted=weighted, tiling=np.where(systolic & ~weighted & (rng.random(KERNELS) < 0.4), K, N),
+        outer=outer, m=m + 1, k=k + systolic, n=4 * n, first_bytes=outer * m,
+        second_bytes=outer * k * systolic, output_bytes=outer * (m + 1) * 4 * n * 2,
+        start=start, end=end, repeats=rng.integers(1, 3, KERNELS) * 1.0,
+        memory_bytes=rng.integers(0, 9, KERNELS) * 1.0, zero_out=rng.random(start.size) < 0.1,
+        streamed=rng.random(KERNELS) < 0.2,
+    )  # fmt: skip
+
+
+def toy_setup(**changes: object) -> Setup:
+    """Two chips, small cores, and a DRAM about as slow as they are."""
+    columns = {
+        "num_chips": 2, "x": 2, "x_bandwidth": 47, "cores": 5, "array_width": 2, "array_height": 3,
+        "frequency": 11, "dram_bandwidth": 61, "hidden_size": 8, "head_size": 4, "num_attention_heads": 2,
+        "seq_len": 8, "num_layers": 3, "global_batch_size": 4, "micro_batch_size": 2, "tile_size": 2,
+    }  # fmt: skip
+    rows = {name: [value] for name, value in (columns | changes).items() if name != "overlap"}
+    return Setup.of(topology="r", roles=("TP",), overlap=changes.get("overlap", "none"), **rows)
+
+
+class Loop:
+    """The rules of the reference, kernel by kernel, for one design."""
+
+    def __init__(self, graph, setup, sharding):
+        self.graph, self.sharding = graph, sharding
+        self.a = {name: float(values.flat[0]) for name, values in setup.columns().items()}
+        self.overlap, self.tiles = setup.overlap, ceil(self.a["seq_len"] / self.a["tile_size"])
+        self.levels, self.time = graph.levels(), functools.cache(self.group_time)
+        own = evaluate(graph, setup, sharding, generation="gen2a")
+        self.network = own.network_time[0].tolist()
+
+    def shard(self, kernel):
+        """Its m, k and n on one chip, for one tile."""
+        g, code, tp = self.graph, self.sharding[kernel], self.a["x"]
+        m = ceil(g.outer[kernel] * g.m[kernel] / (tp if code in (OUTER, M) else 1))
+        k = ceil(ceil(g.k[kernel] / (tp if code == K else 1)) / (self.tiles if g.tiling[kernel] == K else 1))
+        n = ceil(ceil(g.n[kernel] / (tp if code == N else 1)) / (self.tiles if g.tiling[kernel] == N else 1))
+        return m, k, n
+
+    def edges(self):
+        """Start, end, bytes of one tile."""
+        for edge, (s, e) in enumerate(zip(self.graph.start, self.graph.end, strict=True)):
+            m, _, n = self.shard(s)
+            yield int(s), int(e), 0 if self.graph.zero_out[edge] else 2 * m * n
+
+    def weight(self, kernel):
+        m, k, _ = self.shard(kernel)
+        return 2 * m * k * self.graph.weighted[kernel]
+
+    def sram(self, group):
+        """Bytes that a group needs, and the parts that its weights pass in."""
+        tensors = 0
+        for s, e, size in self.edges():
+            if s in group and e in group:
+                tensors += (self.levels[e] - self.levels[s] + 1) * size
+            elif s in group or e in group:
+                tensors += 2 * size
+        weights = sum(self.weight(kernel) for kernel in group if not self.graph.streamed[kernel])
+        for passes in range(1, 999 if len(group) == 1 and self.a["sram_bytes"] else 2):
+            if tensors + weights / passes <= self.a["sram_bytes"] * (1 + 1e-12):
+                return tensors + weights / passes, passes
+        return tensors + weights, 1
+
+    def cycles(self, kernel, lanes, stages):
+        m, k, n = self.shard(kernel)
+        width, height = self.a["array_width"], self.a["array_height"]
+        per_tile = ceil(m / (lanes * width)) * (
+            ceil(n / (stages * height)) * k if self.graph.systolic[kernel] else n
+        )
+        return per_tile * self.tiles * self.graph.repeats[kernel]
+
+    def slowest(self, group, cores, *, whole=False):
+        """Fewest cycles of the slowest kernel, all ways to share the cores out tried."""
+        if not group:
+            return 0.0
+        (kernel, *rest), best = group, inf
+        for lanes, stages in itertools.product(range(1, cores + 1), repeat=2):
+            used = lanes * stages
+            if used > cores or (whole and used != cores) or (stages > 1 and not self.graph.systolic[kernel]):
+                continue
+            best = min(best, max(self.cycles(kernel, lanes, stages), self.slowest(rest, cores - used)))
+        return best
+
+    def compute(self, group, passes):
+        if self.a["utilization"]:
+            peak = 2 * self.a["array_width"] * self.a["array_height"] * self.a["cores"] * self.a["frequency"]
+            dims = [self.shard(kernel) for kernel in group]
+            work = sum(
+                (2 if self.graph.systolic[i] else 1) * m * k * n * self.tiles * self.graph.repeats[i]
+                for i, (m, k, n) in zip(group, dims, strict=True)
+            )
+            return work / (self.a["utilization"] * peak)
+        return self.slowest(group, int(self.a["cores"]), whole=passes > 1) / self.a["frequency"]
+
+    def group_time(self, group, bandwidth):
+        """Time of a group; infinite where SRAM or cores do not do."""
+        need, passes = self.sram(group)
+        if self.a["sram_bytes"] and need > self.a["sram_bytes"] * (1 + 1e-12):
+            return inf
+        compute, network = self.compute(group, passes), sum(self.network[kernel] for kernel in group)
+        crossing = sum(size for s, e, size in self.edges() if (s in group) != (e in group))
+        stated = sum(self.graph.memory_bytes[kernel] for kernel in group)
+        memory = (self.tiles * crossing + stated) / bandwidth
+        if self.overlap == "none":
+            return compute + memory + network
+        return max(compute, memory, network) if self.overlap == "perfect" else max(compute, memory) + network
+
+    def dram(self, member):
+        """Weights of all layers, and the most of the tensors between groups that is alive at a time."""
+        weights = sum(self.weight(kernel) for kernel in range(KERNELS)) * self.a["num_layers"]
+        alive = [
+            sum(
+                size * self.tiles * self.a["micro_batch_size"]
+                for s, e, size in self.edges()
+                if member[s] <= group <= member[e] and member[s] != member[e]
+            )
+            for group in member
+        ]
+        return weights + max(alive)
+
+    def total(self, member):
+        """Time of all groups; infinite where they do not fit."""
+        first, second, need = self.a["dram_bytes"], self.a["second_dram_bytes"], self.dram(member)
+        if first and need > (first + second) * (1 + 1e-12):
+            return inf
+        bandwidth = self.a["dram_bandwidth"]
+        if first and need > first * (1 + 1e-12):
+            bandwidth = (first * bandwidth + second * self.a["second_dram_bandwidth"]) / (first + second)
+        groups = [tuple(k for k in range(KERNELS) if member[k] == g) for g in sorted(set(member))]
+        return sum(self.time(group, bandwidth) for group in groups)
+
+
+def legal_groupings(graph, count, pins):
+    """Forward kernels in the first half, backward ones in the second, the middle shared; edges lead on."""
+    halves = {False: range((count + 1) // 2), True: range(count // 2, count)}
+    own = [
+        [group for group in halves[bool(backward)] if pin in (-1, group)]
+        for pin, backward in zip(pins, graph.backward, strict=True)
+    ]
+    for member in itertools.product(*own):
+        if all(member[s] <= member[e] for s, e in zip(graph.start, graph.end, strict=True)):
+            yield member
+
+
+OPEN = [-1] * KERNELS
+#: What binds -> SRAM as a share of what all kernels in one group need; tiers of DRAM as shares of what
+#: kernels that run alone need.
+CASES = {
+    "nothing binds": (0, 0, 0),
+    "SRAM binds": (0.45, 0, 0),
+    "SRAM is short": (0.3, 0, 0),
+    "DRAM binds": (0, 0.96, 0),
+    "both bind": (0.6, 0.97, 0),
+    "two tiers": (0.8, 0.9, 0.07),
+}
+
+
+def constrained(graph, case, **changes):
+    """A set-up whose capacities are shares of what the graph needs."""
+    sram, first, second = CASES[case]
+    free = toy_setup()
+    sharding = least_moving(graph).choices
+    alone = evaluate(graph, free, sharding, generation="gen2a").dram_bytes[0]
+    together = evaluate(graph, free, sharding, generation="gen2a", groups=np.zeros(KERNELS, int))
+    return toy_setup(
+        sram_bytes=sram * together.sram_bytes.sum(), dram_bytes=first * alone,
+        second_dram_bytes=second * alone, second_dram_bandwidth=17, **changes,
+    ), sharding  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("utilization", [0, 0.7])
+@pytest.mark.parametrize("case", CASES)
+def test_small_graphs_agree_with_trying_every_grouping(seed, count, utilization, case):
+    """By the rules in loops, each way to share out the cores tried: the same least time, or none fits."""
+    rng = np.random.default_rng(seed)
+    graph, overlap = toy_graph(rng), OVERLAPS[seed % 3]
+    setup, sharding = constrained(graph, case, utilization=utilization, overlap=overlap)
+    pins = np.where(rng.random(KERNELS) < 0.1, rng.integers(0, count, KERNELS), -1) if seed > 2 else OPEN
+    loop = Loop(graph, setup, sharding)
+    totals = {member: loop.total(member) for member in legal_groupings(graph, count, pins)}
+    least = min(totals.values(), default=inf)
+    try:
+        ways = fused_ways(graph, count, np.array(pins))
+    except DseError:
+        assert not totals
+        return
+    found = fastest_mapping(graph, setup, sharding, ways, generation="gen2a")
+    assert (found is None) == np.isinf(least)
+    if found is None:
+        assert "more than there are" in shortage(graph, setup, sharding, ways, generation="gen2a") or (
+            setup.cores < KERNELS
+        )
+        return
+    priced_again = evaluate(graph, setup, sharding, generation="gen2a", groups=found.groups)
+    assert priced_again.group_time.sum() == pytest.approx(least, rel=1e-12)
+    assert priced_again.fits.all()
+    chosen = tuple(found.groups.tolist())
+    assert loop.total(chosen) == pytest.approx(least, rel=1e-12)
+    assert priced_again.dram_bytes[0] == loop.dram(chosen)
+    needs = [loop.sram(tuple(np.flatnonzero(found.groups == g)))[0] for g in range(max(chosen) + 1)]
+    assert priced_again.sram_bytes[0].tolist() == pytest.approx(needs, rel=1e-12)
+
+
+def test_the_cases_bind():
+    """Of graphs that fit without limits, some fit no more, some are fused otherwise, some stream weights."""
+    outcomes = {case: set() for case in CASES}
+    for case, seed in itertools.product(CASES, range(6)):
+        graph = toy_graph(np.random.default_rng(seed))
+        setup, sharding = constrained(graph, case, utilization=0)
+        ways = fused_ways(graph, 5)
+        free = replace(setup, sram_bytes=np.zeros(1), dram_bytes=np.zeros(1), second_dram_bytes=np.zeros(1))
+        best = fastest_mapping(graph, free, sharding, ways, generation="gen2a").groups
+        found = fastest_mapping(graph, setup, sharding, ways, generation="gen2a")
+        outcomes[case].add(
+            "none" if found is None else "as free" if np.all(best == found.groups) else "other"
+        )
+        if found is not None:
+            own = evaluate(graph, setup, sharding, generation="gen2a", groups=found.groups)
+            whole = evaluate(graph, free, sharding, generation="gen2a", groups=found.groups)
+            outcomes[case] |= {"streams"} if np.any(own.sram_bytes < whole.sram_bytes) else set()
+            outcomes[case] |= {"both tiers"} if own.dram_bytes > setup.dram_bytes > 0 else set()
+    assert outcomes["nothing binds"] == {"as free"}
+    assert {"none", "other", "streams"} <= outcomes["SRAM binds"]
+    assert {"none", "other"} <= outcomes["both bind"]
+    assert "other" in outcomes["DRAM binds"]
+    assert "both tiers" in outcomes["two tiers"]
+
+
+# Laws, on a layer of a transformer
+
+
+@pytest.fixture(scope="module")
+def layer() -> Graph:
+    """41 kernels."""
+    return layer_graph(64, 4, 32)
+
+
+def layer_setup(**changes: object) -> Setup:
+    """Four chips that are all tensor parallel, with SRAM for about half of the layer's weights."""
+    return toy_setup(**{
+        "num_chips": 4, "x": 4, "x_bandwidth": 1e6, "cores": 48, "array_width": 4, "array_height": 4,
+        "frequency": 1e4, "dram_bandwidth": 2e5, "hidden_size": 64, "head_size": 16, "num_attention_heads": 4,
+        "seq_len": 32, "sram_bytes": 2e4, "tile_size": 4,
+    } | changes)  # fmt: skip
+
+
+#: The same groupings for many set-ups.
+layer_ways = functools.cache(fused_ways)
+
+
+def layer_time(layer: Graph, count: int, **changes: object) -> float:
+    """Time of the fastest mapping of a layer into so many groups; infinite where none fits."""
+    setup, sharding = layer_setup(**changes), least_moving(layer).choices
+    found = fastest_mapping(layer, setup, sharding, layer_ways(layer, count), generation="gen1")
+    if found is None:
+        return inf
+    return float(
+        evaluate(layer, setup, sharding, generation="gen1", groups=found.groups).iteration_time.item()
+    )
+
+
+@pytest.mark.parametrize("utilization", [0, 0.9])
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_more_sram_is_never_slower(layer, utilization, overlap):
+    times = [
+        layer_time(layer, 12, sram_bytes=sram, utilization=utilization, overlap=overlap)
+        for sram in (1e3, 1e4, 1.5e4, 3e4, 1e5, 0)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] == inf > times[2] > times[3] > times[-2] == times[-1]
+
+
+@pytest.mark.parametrize("utilization", [0, 0.9])
+def test_more_groups_are_never_slower(layer, utilization):
+    """From an even number to the next, two more; from one to the odd one above, which has a middle group."""
+    time = {
+        count: layer_time(layer, count, utilization=utilization, sram_bytes=9e3)
+        for count in (12, 16, 18, 19, 20, 21, 82)
+    }
+    assert time[12] == inf > time[16] >= time[18] >= time[20] >= time[82]
+    assert time[18] >= time[19] >= time[21] <= time[20]
+    assert (time[19] < time[20]) == (utilization == 0)  # where kernels run side by side, the middle helps
+
+
+@pytest.mark.parametrize("utilization", [0, 0.9])
+def test_more_overlap_is_never_slower(layer, utilization):
+    perfect, compute_memory, none = (
+        layer_time(layer, 12, overlap=overlap, utilization=utilization)
+        for overlap in ("perfect", "compute_memory", "none")
+    )
+    assert perfect <= compute_memory <= none
+    assert perfect < none
+
+
+@pytest.mark.parametrize("utilization", [0, 0.9])
+def test_no_mapping_that_fits_is_faster(layer, utilization):
+    """Each kernel alone, and many ways to cut the layer at random: as a file might."""
+    rng = np.random.default_rng(0)
+    setup, sharding = layer_setup(utilization=utilization, sram_bytes=2e5), least_moving(layer).choices
+    best, tried = layer_time(layer, 82, utilization=utilization, sram_bytes=2e5), []
+    for _ in range(200):
+        cuts = np.sort(rng.integers(0, 41, rng.integers(1, 12)))
+        groups = np.searchsorted(np.unique([*cuts, 18]), np.arange(41), side="right")
+        tried.append(evaluate(layer, setup, sharding, generation="gen1", groups=groups))
+    tried.append(evaluate(layer, setup, sharding, generation="gen1"))
+    times = [own.iteration_time.item() for own in tried if own.fits]
+    assert len(times) > 20
+    assert best < min(times)
+
+
+def test_a_kernel_whose_weights_pass_in_parts_takes_all_cores(layer):
+    """Of 7 cores 6 are best for a product of 2 x 3 arrays, but weights that do not fit need all 7."""
+    graph = layer_graph(8, 1, 16, backward=False)
+    place = graph.names.index("FFN1")
+    setup = toy_setup(cores=7, array_width=4, array_height=2, tile_size=4, seq_len=16, x=1, num_chips=1)
+    sharding = least_moving(graph).choices
+    free = evaluate(graph, setup, sharding, generation="gen1")
+    room = free.sram_bytes[0, place] - 8 * 32  # half of its weights less
+    tight = evaluate(graph, replace(setup, sram_bytes=np.array([room])), sharding, generation="gen1")
+    assert tight.sram_bytes[0, place] == room
+    assert free.compute_time[0, place] == ceil(8 / (2 * 4)) * ceil(4 / (2 * 2)) * 32 * 4 / 11
+    assert tight.compute_time[0, place] == min(
+        ceil(8 / (lanes * 4)) * ceil(4 / (stages * 2)) * 32 * 4 / 11 for lanes, stages in ((1, 7), (7, 1))
+    )
+    assert tight.compute_time[0, place] > free.compute_time[0, place]
+
+
+# Tiles, tiers and sizes
+
+
+def test_the_fastest_tile_is_the_best_of_all(layer):
+    """Each size with its own fastest groups; without limits, small tiles cost nothing and come first."""
+    sharding, ways = least_moving(layer).choices, layer_ways(layer, 12)
+    for utilization in (0, 0.9):
+        rows = with_tiles(layer_setup(utilization=utilization), "gen1")
+        assert rows.tile_size.tolist() == [1, 2, 4, 8, 16, 32]
+        times = [layer_time(layer, 12, utilization=utilization, tile_size=size) for size in rows.tile_size]
+        found = fastest_mapping(layer, rows, sharding, ways, generation="gen1")
+        assert found.setup.tile_size.item() == rows.tile_size[np.argmin(times)]
+    free = with_tiles(layer_setup(utilization=0.9, sram_bytes=0), "gen1")
+    assert fastest_mapping(layer, free, sharding, ways, generation="gen1").setup.tile_size.item() == 1
+
+
+@pytest.mark.parametrize("seq_len", [1, 7, 12, 30])
+def test_tiles_divide_the_sequence_or_where_the_last_may_be_smaller_make_every_number(seq_len):
+    setup = toy_setup(seq_len=seq_len)
+    divided, ragged = with_tiles(setup, "gen3"), with_tiles(setup, "gen2a")
+    assert divided.tile_size.tolist() == [size for size in range(1, seq_len + 1) if seq_len % size == 0]
+    assert (divided.tiles * divided.tile_size).tolist() == [seq_len] * divided.tiles.size
+    smallest = {ceil(seq_len / size): size for size in range(seq_len, 0, -1)}
+    assert dict(zip(ragged.tiles.tolist(), ragged.tile_size.tolist(), strict=True)) == smallest
+    assert ragged.tile_size.tolist() == sorted(smallest.values())
+
+
+def test_a_second_tier_of_dram_takes_the_mean_of_both_bandwidths(layer):
+    """3 parts of 200 kB/s and 1 of 40: 160 kB/s, as soon as the first is too small."""
+    sharding = least_moving(layer).choices
+    need = evaluate(layer, layer_setup(), sharding, generation="gen2a").dram_bytes.item()
+    tiers = {"second_dram_bytes": need / 4, "second_dram_bandwidth": 4e4}
+    own, small, both = (
+        evaluate(layer, layer_setup(dram_bytes=first, **changes), sharding, generation="gen2a")
+        for first, changes in ((need, tiers), (need * 3 / 4, {}), (need * 3 / 4, tiers))
+    )
+    assert own.fits
+    assert both.fits
+    assert not small.fits
+    assert both.memory_time.sum() == pytest.approx(own.memory_time.sum() * 200 / 160)
+    assert own.memory_time.tolist() == small.memory_time.tolist()
+
+
+def open_network(chips: int, *, given: tuple[int, int, int] = (0, 0, 0), batch: int = 24) -> Setup:
+    """Three dimensions of different links, of sizes that are given or 0."""
+    network = dict(zip(("x", "y", "z"), ([float(size)] for size in given), strict=True))
+    links = {f"{axis}_bandwidth": [1e5 * value] for axis, value in zip("xyz", (7, 3, 2), strict=True)}
+    return replace(
+        Setup.of(**{
+            **layer_setup(num_chips=chips, global_batch_size=batch, num_layers=6, utilization=0.9,
+                          sram_bytes=0).columns(),
+            **network, **links, "topology": "r_r_r", "roles": ("TP", "PP", "DP"),
+        })
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chips", "given"), [(12, (0, 0, 0)), (12, (0, 3, 0)), (30, (0, 0, 5)), (24, (2, 0, 2))]
+)
+def test_open_sizes_are_all_that_make_the_chips_and_whole_micro_batches(chips, given):
+    rows = sized(open_network(chips, given=given, batch=40))
+    legal = [
+        sizes
+        for sizes in itertools.product(range(1, chips + 1), repeat=3)
+        if np.prod(sizes) == chips
+        and all(size == own for size, own in zip(sizes, given, strict=True) if own)
+        and 40 % (2 * sizes[2]) == 0
+    ]
+    assert list(zip(*(rows.columns()[axis].tolist() for axis in "xyz"), strict=True)) == legal
+
+
+def test_the_fastest_sizes_are_the_best_of_all(layer):
+    """Kernels alone, and fused: each size with its own fastest groups."""
+    rows, sharding = sized(open_network(12)), least_moving(layer).choices
+    alone, ways = np.arange(41), layer_ways(layer, 4)
+    found = fastest_design(layer, rows, sharding, alone, generation="gen1").setup
+    times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
+    assert found.shape() == rows.take(np.array([np.argmin(times)])).shape()
+    each = [rows.take(np.array([row])) for row in range(rows.num_points)]
+    mappings = [fastest_mapping(layer, row, sharding, ways, generation="gen1") for row in each]
+    fused = [
+        evaluate(layer, row, sharding, generation="gen1", groups=mapping.groups).iteration_time.item()
+        for row, mapping in zip(each, mappings, strict=True)
+    ]
+    found = fastest_mapping(layer, rows, sharding, ways, generation="gen1")
+    assert found.setup.shape() == each[int(np.argmin(fused))].shape()
+    assert found.groups.tolist() == mappings[int(np.argmin(fused))].groups.tolist()
+
+
+def test_equally_fast_sizes_are_taken_in_the_order_of_x_y_z(layer):
+    """One chip more of any role costs the same where nothing moves and nothing waits: the first is taken."""
+    rows = sized(replace(open_network(4), x_bandwidth=np.array([1e5])))
+    same = replace(rows, **{axis: np.full(rows.num_points, 1.0) for axis in "xyz"})
+    sharding = least_moving(layer).choices
+    marked = replace(same, link_price=np.arange(rows.num_points) * 1.0)
+    ways = layer_ways(layer, 4)
+    assert fastest_mapping(layer, marked, sharding, ways, generation="gen1").setup.link_price.item() == 0
+    alone = fastest_design(layer, marked, sharding, np.arange(41), generation="gen1")
+    assert alone.setup.link_price.item() == 0
+
+
+def test_sizes_that_cannot_be_are_told():
+    with pytest.raises(DseError, match=r"system.r_r_r: no sizes .* make 14 chips and whole micro-batches"):
+        sized(open_network(14, given=(2, 1, 0)))
+
+
+# What the command does
+
+
+@pytest.fixture
+def file(layer, tmp_path):
+    """A file of the layer that fuses kernels: groups by an array, -1 where they are open."""
+
+    def write(
+        groups: object = -1, *, generation: str = "gen1", num_config: int = 6, **changes: object
+    ) -> Path:
+        setup = replace(layer_setup(**{"utilization": 0.5} | changes), kernel_by_kernel=False)
+        message = setup_message(
+            layer, setup, least_moving(layer).choices, generation=generation, groups=np.zeros(41, int)
+        )
+        run = message.miscellany if generation == "gen1" else message.execution
+        run.num_config = num_config
+        for kernel, group in zip(message.dataflow_graph.kernels, np.broadcast_to(groups, 41), strict=True):
+            kernel.config = int(group)
+        path = tmp_path / "setup.txt"
+        path.write_text(setup_text(message))
+        return path
+
+    return write
+
+
+def cost(capsys, *words: object) -> dict:
+    """What `dse cost` prints, with its complaints."""
+    code = main(["cost", *map(str, words), "--format", "json"])
+    told = capsys.readouterr()
+    return {"code": code, "error": told.err, **(json.loads(told.out) if code == 0 else {})}
+
+
+def test_groups_that_a_file_leaves_open_are_found(layer, file, capsys):
+    found = cost(capsys, file())
+    best = layer_time(layer, 6, utilization=0.5)
+    assert found["final_s"] == pytest.approx(best)
+    assert found["fits"]
+    assert not found["error"]
+    assert max(found["sram_bytes"]) <= 2e4
+    assert len(found["groups"]) == len(found["sram_bytes"]) <= 6
+    assert found["tile_size"] == 4
+
+
+def test_groups_that_a_file_gives_some_kernels_are_kept(layer, file, capsys):
+    """Q in the first group and K in the second, which no mapping of its own accord does: it is slower."""
+    pinned = np.select([np.array(layer.names) == "Q", np.array(layer.names) == "K"], [0, 1], -1)
+    free = cost(capsys, file(sram_bytes=0))
+    found = cost(capsys, file(pinned, sram_bytes=0))
+    member = {name: group for group, names in enumerate(found["groups"]) for name in names}
+    assert (member["Q"], member["K"]) == (0, 1)
+    assert found["final_s"] > free["final_s"]
+    anew = cost(capsys, file(pinned, sram_bytes=0), "--resolve")
+    assert anew["groups"] == free["groups"]
+
+
+def test_own_groups_are_kept_and_told_where_they_do_not_fit(layer, file, capsys):
+    found = cost(capsys, file(np.where(layer.backward, 1, 0)))
+    assert [len(group) for group in found["groups"]] == [18, 23]
+    assert not found["fits"]
+    assert "does not fit: SRAM of group 0 (Add_Prev_Layer, LayerNorm_1, " in found["error"]
+    short = found["sram_bytes"][0] - 2e4
+    assert (
+        f"{found['sram_bytes'][0]:,.0f} bytes are needed, {short:,.0f} more than there are" in found["error"]
+    )
+    assert cost(capsys, file(np.where(layer.backward, 1, 0)), "--groups", 6)["fits"]
+
+
+def test_each_kernel_runs_alone_by_style_by_number_or_by_wish(file, capsys):
+    """As many groups as kernels, or no number of them, are the reference's words for each kernel alone."""
+    assert len(cost(capsys, file(num_config=41))["groups"]) == 41
+    assert len(cost(capsys, file(num_config=0))["groups"]) == 41
+    assert len(cost(capsys, file(), "--groups", "alone")["groups"]) == 41
+
+
+def test_tiles_are_kept_unless_they_are_open(layer, file, capsys):
+    path = file(tile_size=8, sram_bytes=6e4)
+    assert cost(capsys, path)["tile_size"] == 8
+    assert cost(capsys, path, "--tile-size", 16)["tile_size"] == 16
+    best = cost(capsys, path, "--tile-size", "best")
+    times = {
+        size: layer_time(layer, 6, utilization=0.5, sram_bytes=6e4, tile_size=size)
+        for size in (1, 2, 4, 8, 16, 32)
+    }
+    assert best["final_s"] == pytest.approx(min(times.values()))
+    path.write_text(path.read_text().replace("    tile_size: 8\n", ""))
+    left_open = cost(capsys, path)
+    assert (left_open["tile_size"], left_open["final_s"]) == (best["tile_size"], best["final_s"])
+    path.write_text(path.read_text().replace("DATAFLOW", "KERNEL_BY_KERNEL"))
+    assert cost(capsys, path)["tile_size"] == 1
+
+
+def test_tiles_that_do_not_divide_the_sequence_are_of_one_generation(file, capsys):
+    path = file(generation="gen2a")
+    assert cost(capsys, path, "--tile-size", 5)["code"] == 0
+    found = cost(capsys, path, "--tile-size", 5, "--profile", "dfmodel-gen3")
+    assert "setup.txt: tile_size: 5 does not divide seq_len, 32; choose a divisor" in found["error"]
+
+
+def test_what_is_short_is_told(file, capsys):
+    """SRAM of the tightest groups there are, DRAM of weights and tensors: so much is enough, and no less."""
+    for what, column in (("SRAM", "sram_bytes"), ("DRAM", "dram_bytes")):
+        limits = {"sram_bytes": 0, column: 1e3}
+        found = cost(capsys, file(**limits))
+        assert f"no mapping into at most 6 groups fits: {what}: at least " in found["error"]
+        least = int(found["error"].split("at least ")[1].split(" ")[0].replace(",", ""))
+        assert f"{least - 1000:,} more than there are (tile_size 4, TP 4)" in found["error"]
+        assert cost(capsys, file(**limits | {column: least}))["fits"]
+        assert cost(capsys, file(**limits | {column: least - 1}))["code"] == 1
+
+
+def test_more_kernels_than_cores_are_told(file, capsys):
+    found = cost(capsys, file(utilization=0, cores=3, num_config=2))
+    assert "at most 2 groups fits: a group would have more kernels than the 3 cores" in found["error"]
+
+
+def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
+    """All three left open in a file: the fastest are reported."""
+    rows, sharding, path = sized(open_network(12)), least_moving(layer).choices, tmp_path / "setup.txt"
+    text = setup_text(setup_message(layer, rows.take(np.array([3])), sharding))
+    text = re.sub(r"^    [xyz]: \d+\n", "", text, flags=re.MULTILINE)
+    path.write_text(text)
+    found = cost(capsys, path)
+    times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
+    assert found["final_s"] == pytest.approx(times.min())
+    assert found["network"] == rows.take(np.array([np.argmin(times)])).shape()
+    path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
+    assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(capsys, path)["error"]
+
+
+WRONG = {
+    "a group beyond the last": ("config: -1", "config: 6", "config 6; expected a group below num_config, 6"),
+    "no group at all": ("config: -1", "config: -2", "config -2; expected a group below num_config, 6"),
+    "a pin on the wrong side": (
+        "config: -1",
+        "config: 5",
+        "kernel 'Add_Prev_Layer': none of 6 groups is left for it: forward kernels come before backward ones",
+    ),
+    "fewer groups than none": ("num_config: 6", "num_config: -6", "num_config: -6; expected the most groups"),
+    "a tile longer than the sequence": (
+        "tile_size: 4",
+        "tile_size: 64",
+        "tile_size: 64; expected 1 to seq_len, 32",
+    ),
+    "a second tier that is faster": (
+        "  memory {",
+        "  memory { dram_cap: 1 second_dram_cap: 1 second_dram_bw: 9",
+        "system.memory.second_dram_bw: 9 is above dram_bw; the first tier is the faster one",
+    ),
+    "a second tier beside an endless one": (
+        "  memory {",
+        "  memory { second_dram_cap: 1 second_dram_bw: 1e-6",
+        "second_dram_cap: 1 beside a dram_cap without limit",
+    ),
+    "less than no SRAM": (
+        "sram_cap: 20000",
+        "sram_cap: -1",
+        "system.accelerator.sram_cap: -1; expected 0 or more",
+    ),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, capsys):
+    path = file(generation="gen2a")
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong, 1))
+    found = cost(capsys, path)
+    assert found["error"].startswith(f"dse: {path}: ")
+    assert said in found["error"]
+
+
+def test_own_groups_run_in_order(layer, file, capsys):
+    found = cost(capsys, file(np.where(np.arange(41) == 12, 0, np.where(layer.backward, 4, 1))))
+    assert "connection 15: leads from 'Add_1' in config 1 back to 'LayerNorm_2' in config 0" in found["error"]
+
+
+@pytest.mark.skipif(not SEED.exists(), reason="needs the reference's published file")
+def test_the_published_graph_is_faster_fused(capsys):
+    """85.50 s kernel by kernel. What is fused keeps its tensors on chip, if the SRAM holds its weights."""
+    times = {
+        count: cost(capsys, SEED, "--groups", count, "--tile-size", 1).get("final_s") for count in (8, 39, 40)
+    }
+    assert times[8] is None
+    assert times[39] <= times[40] < 85.50267989926697
+    alone = cost(capsys, SEED)
+    assert alone["fits"]
+    assert alone["final_s"] == pytest.approx(85.50267989926697, rel=1e-12)
+    assert alone["dram_bytes"] < 4294967300000

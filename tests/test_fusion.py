@@ -1,0 +1,150 @@
+"""Groups of nodes: the exact cheapest against trying everything, on random graphs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from costmodel.fusion import carried, cheapest, groupings, shortened, windows
+from costmodel.profiles.dfmodel import layer_graph
+
+NODES = 6
+
+
+def random_edges(rng, nodes=NODES, share=0.4):
+    """Edges of a graph without cycles."""
+    pairs = [pair for pair in itertools.combinations(range(nodes), 2) if rng.random() < share]
+    return np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+
+
+def every_grouping(start, end, first, last):
+    """All ways to give nodes groups within their windows, no edge leading back."""
+    for member in itertools.product(*(range(a, b + 1) for a, b in zip(first, last, strict=True))):
+        if all(member[s] <= member[e] for s, e in zip(start, end, strict=True)):
+            yield member
+
+
+def sets_of(member):
+    """Nodes of each group that is not empty, as they are in the groupings."""
+    return [tuple(m == group for m in member) for group in sorted(set(member))]
+
+
+def alive(member, group, start, end, sizes):
+    """What edges carry into, out of and past a group."""
+    return sum(
+        size
+        for s, e, size in zip(start, end, sizes, strict=True)
+        if member[s] <= group <= member[e] and member[s] != member[e]
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_graph_agrees_with_trying_everything(seed):
+    """Windows for some nodes, sets that may not be, edges that carry too much: least cost, and its groups."""
+    rng = np.random.default_rng(seed)
+    start, end = random_edges(rng)
+    count = int(rng.integers(1, 5))
+    first = np.where(rng.random(NODES) < 0.2, rng.integers(0, count, NODES), 0)
+    last = np.where(rng.random(NODES) < 0.2, rng.integers(0, count, NODES), count - 1)
+    legal = list(every_grouping(start, end, first, last))
+    first, last = windows(start, end, first, last)
+    assert bool(legal) == bool(np.all(first <= last))
+    if not legal:
+        return
+    found = groupings(start, end, first, last, count)
+    costs = np.where(rng.random(len(found.sets)) < 0.8, rng.random(len(found.sets)) + 0.2, np.inf)
+    price = dict(zip(map(tuple, found.sets.tolist()), costs, strict=True))
+    sizes, room = rng.integers(1, 5, start.size) * 1.0, 12.0
+    totals = {
+        member: sum(price[nodes] for nodes in sets_of(member))
+        for member in legal
+        if all(alive(member, group, start, end, sizes) <= room for group in member)
+    }
+    least = min(totals.values(), default=np.inf)
+    best = cheapest(found, costs, sizes=sizes, room=room)
+    assert (best is None) == np.isinf(least)
+    if best is not None:
+        assert best[0] == pytest.approx(least, rel=1e-12)
+        assert totals[tuple(best[1].tolist())] == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equally_cheap_groupings_the_fewest_groups_then_the_smallest_last_ones(seed):
+    rng = np.random.default_rng(seed)
+    start, end = random_edges(rng)
+    found = groupings(start, end, np.zeros(NODES, int), np.full(NODES, 3), 4)
+    costs = rng.integers(0, 3, len(found.sets)) / 7  # sums of sevenths round
+    price = dict(zip(map(tuple, found.sets.tolist()), costs, strict=True))
+    ranked = [
+        (round(7 * sum(price[nodes] for nodes in sets_of(m))), len(set(m)), [m.count(g) for g in (3, 2, 1)])
+        for m in every_grouping(start, end, [0] * NODES, [3] * NODES)
+    ]
+    _, member = cheapest(found, costs)
+    chosen = tuple(member.tolist())
+    own = round(7 * sum(price[nodes] for nodes in sets_of(chosen))), len(set(chosen))
+    assert own == min(rank[:2] for rank in ranked)
+    assert [chosen.count(g) for g in (3, 2, 1)] == min(sizes for *rank, sizes in ranked if tuple(rank) == own)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ideals_are_the_sets_that_hold_their_predecessors(seed):
+    rng = np.random.default_rng(seed)
+    start, end = random_edges(rng)
+    found = groupings(start, end, np.zeros(NODES, int), np.full(NODES, 2), 3)
+    closed = [
+        done
+        for done in itertools.product((False, True), repeat=NODES)
+        if all(done[s] or not done[e] for s, e in zip(start, end, strict=True))
+    ]
+    assert sorted(map(tuple, found.steps[1].later.tolist())) == closed
+
+
+@pytest.mark.parametrize(("backward", "ideals", "pairs"), [(False, 26, 301), (True, 1146, 120_755)])
+def test_ideals_of_the_halves_of_a_transformer_layer(backward, ideals, pairs):
+    """Counted by the reference's own analysis: 26 forward with 301 nested pairs, 1,146 backward."""
+    graph = layer_graph(64, 4, 32)
+    own = np.flatnonzero(graph.backward == backward)
+    inside = np.isin(graph.start, own) & np.isin(graph.end, own)
+    start, end = (np.searchsorted(own, nodes[inside]) for nodes in (graph.start, graph.end))
+    found = groupings(start, end, np.zeros(own.size, int), np.full(own.size, 2), 3)
+    middle = found.steps[1]
+    assert len(middle.later) == ideals
+    assert np.sum(middle.nodes > 0) == pairs
+
+
+def test_what_edges_carry_past_a_group():
+    """A chain of three with a bypass: what the middle takes in, gives out, and what passes it."""
+    start, end = np.array([0, 1, 0]), np.array([1, 2, 2])
+    found = groupings(start, end, np.arange(3), np.arange(3), 3)
+    sizes = np.array([2.0, 3.0, 7.0])
+    assert [carried(found, step, sizes).tolist() for step in found.steps] == [[9.0], [12.0], [10.0]]
+
+
+def test_a_long_chain_of_many_groups():
+    """A group of k nodes costs 1 + k^2: of 120 nodes in a row, groups of one are the cheapest."""
+    start = np.arange(119)
+    found = groupings(start, start + 1, np.zeros(120, int), np.full(120, 999_999), 1_000_000)
+    cost, member = cheapest(found, 1.0 + found.sets.sum(axis=1) ** 2)
+    assert (cost, np.unique(member).size) == (240.0, 120)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_groups_more_than_there_are_nodes_for_make_no_other_groupings(seed):
+    """Twelve groups for three nodes: fewer are tried, and nothing is lost."""
+    rng = np.random.default_rng(seed)
+    start, end = random_edges(rng, nodes=3)
+    first, last = rng.integers(0, 4, 3), rng.integers(6, 12, 3)
+    first, last = windows(start, end, first, last)
+    *short, count = shortened(first, last, 12)
+    assert count < 12
+    assert {tuple(sets_of(member)) for member in every_grouping(start, end, *short)} == {
+        tuple(sets_of(member)) for member in every_grouping(start, end, first, last)
+    }
+
+
+def test_nodes_without_edges_are_refused_when_there_are_many():
+    with pytest.raises(DseError, match="kernels are too loosely connected: more than 7,071 cases"):
+        groupings(*np.zeros((2, 0), int), np.zeros(20, int), np.full(20, 1), 2)

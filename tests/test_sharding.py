@@ -1,0 +1,235 @@
+"""Splits of the kernels of a layer: what they mean, what they cost, and which is best."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, load_model, load_system
+from costmodel.memory import layer_activation_bytes
+from costmodel.precision import MIXED_PRECISION
+from costmodel.sharding import ASSIGNMENTS, EDGES, KERNELS, SHARDINGS
+from costmodel.step import settled_sharding, step
+from costmodel.tensor_parallel import sent_bytes
+from costmodel.workload.transformer import transformer_gemms
+from tests.sharded_layer import SHAPES, Layer
+
+#: Every assignment, a column each: (kernels, assignments).
+EVERY = np.array(list(itertools.product(*(range(len(ways)) for ways in KERNELS.values())))).T
+
+
+def assigned(places=EVERY, **layout) -> DesignPoints:
+    """Designs of one layout, one for each assignment."""
+    columns = {f"{kernel}_sharding": place for kernel, place in zip(KERNELS, places, strict=True)}
+    return DesignPoints.of(sharding="sample", **columns, **layout)
+
+
+@pytest.fixture(scope="module")
+def gpt3_175b():
+    return load_model("gpt3_175b")
+
+
+@pytest.fixture(scope="module")
+def a100():
+    return load_system("a100_80g_dgx")
+
+
+def test_there_are_1728_assignments():
+    assert EVERY.shape == (9, 1728)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_ranks_that_exchange_what_an_assignment_says_compute_what_one_chip_does(tp):
+    """Outputs, gradients of inputs and of weights, of every assignment; gathered inputs kept in shards."""
+    rng = np.random.default_rng(tp)
+    weights = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
+    given, gradient = rng.normal(size=(2, 4, 8))
+    alone = Layer(assigned(EVERY[:, :1], tp=1), weights)
+    expected = alone.forward(given), alone.backward(gradient)
+    for place in range(0, EVERY.shape[1], 1 if tp == 2 else 7):
+        layer = Layer(assigned(EVERY[:, [place]], tp=tp), weights)
+        np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
+        np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
+        for name, whole in alone.weight_gradients.items():
+            np.testing.assert_allclose(layer.weight_gradients[name], whole, rtol=1e-8, atol=1e-9)
+
+
+def test_the_whole_layer_alone_is_what_it_says():
+    """The layer of one rank against a line of algebra."""
+    rng = np.random.default_rng(5)
+    w = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
+    x = rng.normal(size=(4, 8))
+    qkv = ((x - x.mean(1, keepdims=True)) @ w["qkv"]).reshape(4, 4, 3, 3)
+    context = (qkv[:, :, 0] + 2 * qkv[:, :, 1] + 3 * qkv[:, :, 2]).reshape(4, 12)
+    middle = x + context @ w["projection"]
+    expected = middle + ((middle - middle.mean(1, keepdims=True)) @ w["mlp_up"]) ** 2 @ w["mlp_down"]
+    found = Layer(assigned(EVERY[:, :1], tp=1), w).forward(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_named_assignments_are_rows_of_the_table(switch, gpt, toy_system):
+    """By name, by Megatron's switch, and kernel by kernel: one price."""
+    name = "megatron_sp" if switch else "megatron"
+    layout = {"tp": [2, 4, 8], "pp": 2, "micro_batch_size": 2, "gradient_accumulation_steps": 6}
+    by_name = step(gpt, toy_system, DesignPoints.of(sharding=name, **layout))
+    by_switch = step(gpt, toy_system, DesignPoints.of(sequence_parallel=switch, **layout))
+    splits = {f"{kernel}_sharding": way for kernel, way in ASSIGNMENTS[name].items()}
+    by_kernel = step(gpt, toy_system, DesignPoints.of(sharding="sample", **splits, **layout))
+    for column, values in by_name.columns().items():
+        assert np.array_equal(values, getattr(by_switch, column)), column
+        assert np.array_equal(values, getattr(by_kernel, column)), column
+
+
+# A layer of Megatron's moves its activation in two all-reduces each way; in sequence parallelism each becomes
+# a reduce-scatter and an all-gather, and two inputs are gathered once more [Korthikanti2022].
+@pytest.mark.parametrize(("name", "passes"), [("megatron", (4, 4)), ("megatron_sp", (4, 6))])
+def test_bytes_of_megatrons_assignments(name, passes, gpt):
+    """In units of the activation times (t - 1) / t: an all-reduce sends two."""
+    design = DesignPoints.of(tp=[2, 8], micro_batch_size=3, sharding=name)
+    sent = [sent_bytes(edge, gpt, design, MIXED_PRECISION) for edge in EDGES if edge.part == "layer"]
+    unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
+    for direction, expected in enumerate(passes):
+        assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
+
+
+def test_splits_divide_a_products_columns_or_rows(gpt):
+    design = DesignPoints.of(
+        tp=4, sharding="sample", qkv_sharding=["column", "row"], mlp_down_sharding="column"
+    )
+    gemms = transformer_gemms(gpt, design, MIXED_PRECISION)
+    place = {label.name: i for i, label in enumerate(gemms.labels) if label.of_pass == "forward"}
+    h = gpt.hidden_size
+    assert gemms.n[:, place["qkv"]].tolist() == [3 * h / 4, 3 * h]
+    assert gemms.k[:, place["qkv"]].tolist() == [h, h / 4]
+    assert (gemms.n[0, place["mlp_down"]], gemms.k[0, place["mlp_down"]]) == (h / 4, 4 * h)
+
+
+LAYOUTS = [
+    {"tp": 8, "recompute": "none"},
+    {"tp": 4, "micro_batch_size": 3, "recompute": "full"},
+    {"tp": 2, "recompute": "selective", "attention": "unfused"},
+]
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_solving_finds_what_trying_everything_finds(layout, model_name, request, toy_system):
+    """Of all 1,728 none is faster; the host is left out, since its waiting is no sum over kernels."""
+    model = request.getfixturevalue(model_name)
+    system = toy_system.with_quantities({"host_dispatch": 0.0})
+    layout = {**layout, "pp": 2, "gradient_accumulation_steps": 4}
+    every = step(model, system, assigned(**layout))
+    found = step(model, system, DesignPoints.of(sharding="solve", **layout))
+    assert found.peak_memory[0] < system.dram.capacity
+    assert found.step_time[0] == pytest.approx(every.step_time.min(), rel=1e-12)
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_solving_for_bytes_finds_what_trying_everything_finds(model_name, request, toy_system):
+    model = request.getfixturevalue(model_name)
+    layout = {"tp": [2, 4], "micro_batch_size": 2}
+    solved = settled_sharding(model, toy_system, DesignPoints.of(sharding="solve_bytes", **layout))
+    for row, tp in enumerate(layout["tp"]):
+        everything = layer_bytes(model, assigned(tp=tp, micro_batch_size=2))
+        assert layer_bytes(model, solved)[row] == everything.min()
+
+
+def layer_bytes(model, design):
+    """Bytes that a rank sends for one layer, forward and backward."""
+    edges = (edge for edge in EDGES if edge.part == "layer")
+    return sum(sum(sent_bytes(edge, model, design, MIXED_PRECISION)) for edge in edges)
+
+
+def test_the_fewest_bytes_are_megatrons(gpt, llama, toy_system):
+    """No split moves less than two all-reduces each way, which is how Megatron found it."""
+    for model in (gpt, llama):
+        design = DesignPoints.of(tp=8, sharding="solve_bytes")
+        assert splits(settled_sharding(model, toy_system, design)) == ASSIGNMENTS["megatron"]
+
+
+def splits(design) -> dict[str, str]:
+    """Kernel -> its split, of the first design."""
+    return {kernel: list(ways)[int(design.split(kernel)[0])] for kernel, ways in KERNELS.items()}
+
+
+def test_the_fastest_is_megatrons_second_where_links_are_wide(gpt3_175b, a100):
+    """GPT-3 on A100s: kernels between products are shared out, and the same bytes move."""
+    design = DesignPoints.of(tp=[4, 16], pp=8, dp=2, gradient_accumulation_steps=16, sharding="solve")
+    solved = settled_sharding(gpt3_175b, a100, design)
+    assert splits(solved) == splits(solved.take(np.array([1]))) == ASSIGNMENTS["megatron_sp"]
+
+
+def test_the_fastest_is_megatrons_first_where_each_message_waits(gpt3_175b, a100):
+    """Where starting a collective takes long and kernels are small, fewer collectives win."""
+    slow = a100.with_quantities({"node_launch": 1e-3, "dram_bandwidth": 1e15, "clock": 1e12})
+    design = DesignPoints.of(tp=8, pp=32, gradient_accumulation_steps=16, sharding="solve")
+    assert splits(settled_sharding(gpt3_175b, slow, design)) == ASSIGNMENTS["megatron"]
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_solving_is_never_worse_than_a_named_assignment(model_name, request, toy_system):
+    """On any design: not slower if both fit in memory, and it fits wherever one of them does."""
+    model = request.getfixturevalue(model_name)
+    rng = np.random.default_rng(2)
+    columns = {
+        "tp": rng.choice([1, 2, 4, 8], 400),
+        "pp": rng.choice([1, 2, 4], 400),
+        "dp": rng.choice([1, 6], 400),
+        "micro_batch_size": rng.choice([1, 3, 16, 64], 400),
+        "gradient_accumulation_steps": rng.choice([1, 4, 8], 400),
+        "recompute": rng.choice(["none", "selective", "full"], 400),
+        "attention": rng.choice(["unfused", "fused"], 400),
+    }
+    prices = {
+        name: step(model, toy_system, DesignPoints.of(sharding=name, **columns)) for name in SHARDINGS[:3]
+    }
+    fits = {name: price.peak_memory <= toy_system.dram.capacity for name, price in prices.items()}
+    assert 0 < fits["megatron"].sum() < fits["megatron_sp"].sum() < 400
+    for name in ASSIGNMENTS:
+        assert not np.any(fits[name] & ~fits["solve"])
+        comparable = fits[name] | ~fits["solve"]
+        assert np.all((prices["solve"].step_time <= prices[name].step_time)[comparable])
+
+
+def test_a_batch_of_solved_designs_is_each_by_itself(gpt, toy_system):
+    columns = {"tp": [1, 2, 8, 4], "micro_batch_size": [1, 4, 2, 1], "sharding": ["solve", "megatron"] * 2}
+    batch = DesignPoints.of(pp=2, gradient_accumulation_steps=4, **columns)
+    together = step(gpt, toy_system, batch)
+    for row in range(4):
+        alone = step(gpt, toy_system, batch.take(np.array([row])))
+        assert alone.step_time[0] == together.step_time[row]
+
+
+def test_a_group_of_one_has_nothing_to_split(gpt, toy_system):
+    """All 1,728 assignments cost the same."""
+    every = step(gpt, toy_system, assigned(tp=1))
+    np.testing.assert_allclose(every.tp_communication_time, 0.0, atol=1e-15)
+    np.testing.assert_allclose(every.step_time, every.step_time[0], rtol=1e-12)
+
+
+def test_what_each_kernel_keeps_is_shared_out_with_it(gpt):
+    """GPT keeps s b h (10 + 24 / t) beside its scores: which part of it a split divides [Korthikanti2022]."""
+    unit = gpt.seq_len * gpt.hidden_size
+    scores = 4 * gpt.seq_len * gpt.num_attention_heads / 4
+    for kernel, whole, shared in (
+        ("mlp_norm", 34, 30),  # its input, and the MLP's, which is gathered again
+        ("attention_residual", 34, 33),  # the mask of its dropout
+        ("mlp_residual", 34, 33),
+    ):
+        found = [kept(gpt, kernel, way) for way in ("replicated", KERNEL_WAYS[kernel])]
+        expected = [unit * (10 + 24 / 4) - unit * (34 - n) * (1 - 1 / 4) + scores for n in (whole, shared)]
+        assert found == pytest.approx(expected)
+
+
+#: How each kernel is shared out.
+KERNEL_WAYS = {"mlp_norm": "sequence", "attention_residual": "column", "mlp_residual": "sequence"}
+
+
+def kept(model, kernel, way):
+    """Bytes kept of a layer of Megatron's in which one kernel is split in some way, tp 4."""
+    ways = {f"{k}_sharding": w for k, w in {**ASSIGNMENTS["megatron"], kernel: way}.items()}
+    design = DesignPoints.of(tp=4, sharding="sample", **ways)
+    return layer_activation_bytes(model, design, MIXED_PRECISION)[0]
