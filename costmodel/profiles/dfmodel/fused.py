@@ -85,23 +85,15 @@ def fastest_groups(
     """
     names, bare = (*_CHIP, *_NETWORK), setup
     if setup.overlap != "perfect":
-        network = dict.fromkeys(_NETWORK, np.ones(1)) | {
-            "x": setup.degree("TP"),
-            "x_bandwidth": np.array([np.inf]),
-        }
-        bare = replace(setup, topology="sw", roles=("TP",), **network)
+        network = dict.fromkeys(_NETWORK, np.ones(1)) | {"x": setup.degree("TP"), "link_latency": np.zeros(1)}
+        bare = replace(setup, topology="sw", roles=("TP",), **network | {"x_bandwidth": np.full(1, np.inf)})
     columns = [np.broadcast_to(getattr(bare, name), (setup.num_points,)) for name in names]
     rows, back = distinct_rows(*columns)
     back = np.broadcast_to(back, (setup.num_points,))
-    shared = {
-        "topology": bare.topology,
-        "roles": bare.roles,
-        "overlap": bare.overlap,
-        "doubled": bare.doubled,
-    }
+    shared = [(name, getattr(bare, name)) for name in ("topology", "roles", "overlap", "doubled")]
     for place, row in enumerate(rows):
-        told = dict(zip(names, (float(values[row]) for values in columns), strict=True))
-        groups = _groups(model, element_bytes, generation, tuple((shared | told).items()))
+        told = zip(names, (float(values[row]) for values in columns), strict=True)
+        groups = _groups(model, element_bytes, generation, (*shared, *told))
         if groups is not None:
             yield np.flatnonzero(back == place), groups
 

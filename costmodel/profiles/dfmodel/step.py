@@ -147,9 +147,8 @@ def iteration(
     exposed = np.maximum(network - busy, 0) if hidden else network
     waiting = memory if serial else np.where(memory > compute, memory, 0)
     gradient = _gradient_share(graph, setup, sharding, generation, groups)
-    backward = np.isin(
-        np.arange(busy.shape[1]), np.flatnonzero(graph.backward) if groups is None else groups[graph.backward]
-    )
+    backward = np.zeros(busy.shape[1], dtype=bool)
+    backward[np.arange(len(graph)) if groups is None else groups] = graph.backward
     runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
     held = within_capacity(found.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
     parts = Iteration(
