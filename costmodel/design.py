@@ -164,6 +164,10 @@ class DesignPoints(Layout):
         by_name = np.where((self.sequence_parallel > 0) | (self.sharding == MEGATRON_SP), shared, plain)
         return np.where(self.sharding == SAMPLE, told, by_name).astype(np.intp)
 
+    def ways(self, point: int) -> dict[str, str]:
+        """Kernel of a layer -> how one design splits it."""
+        return {kernel: list(ways)[self.split(kernel)[point]] for kernel, ways in KERNELS.items()}
+
     def is_split(self, kernel: str, way: str) -> BoolArray:
         """Where a kernel is split in one way; (points,)."""
         there: BoolArray = self.split(kernel) == list(ways_of(kernel)).index(way)
