@@ -1,8 +1,9 @@
-"""Graphs and designs a second: `python benchmarks/dfmodel.py [POINTS]`.
+"""Graphs and designs a second, and seconds a mapping: `python benchmarks/dfmodel.py [POINTS]`.
 
 Regenerates the 41-kernel graph of a transformer layer for as many designs, and prices an iteration
 of each by DFModel's first rules, on one core. Designs differ in model and network; they share the sharding.
-Then prices as many designs of a search of networks, memory and energy included.
+Prices as many designs of a search of networks, memory and energy included. Then finds the fastest groups of
+a layer's kernels: of its backward part alone, and of all 41.
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
-from costmodel.profiles.dfmodel import Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel import (
+    Graph,
+    Setup,
+    evaluate,
+    fastest_mapping,
+    fused_ways,
+    layer_graph,
+    least_moving,
+)
 from dse.evaluate import evaluate as evaluated
 from dse.profiles import pricing
 from dse.space import Space
@@ -59,6 +69,40 @@ def main() -> None:
         graph = layer_graph(part.hidden_size, part.num_attention_heads, part.seq_len)
         evaluate(graph, part, sharding, generation="gen1")
     print(f"{points / (time.perf_counter() - start):,.0f} graphs/s")
+    for name, part, most_groups in (
+        ("23 backward kernels", backward_part(layer_graph(12288, 96, 2048)), 40),
+        ("41 kernels", layer_graph(12288, 96, 2048), 40),
+        ("41 kernels, one group shared by both directions", layer_graph(12288, 96, 2048), 39),
+    ):
+        for way, utilization in (("a given utilization", 0.9), ("the best split of the cores", 0.0)):
+            seconds = mapping_seconds(part, most_groups, utilization)
+            print(f"{name}, at most {most_groups} groups, {way}: {seconds:.2f} s")
+
+
+def backward_part(graph: Graph) -> Graph:
+    """The kernels of the backward pass, and the edges between them."""
+    own = np.flatnonzero(graph.backward)
+    edges = np.isin(graph.start, own) & np.isin(graph.end, own)
+    kernels = ("backward", "systolic", "weighted", "tiling", "outer", "m", "k", "n",
+               "first_bytes", "second_bytes", "output_bytes")  # fmt: skip
+    return replace(
+        graph,
+        names=tuple(graph.names[place] for place in own),
+        start=np.searchsorted(own, graph.start[edges]),
+        end=np.searchsorted(own, graph.end[edges]),
+        **{column: getattr(graph, column)[own] for column in kernels},
+    )
+
+
+def mapping_seconds(graph: Graph, most_groups: int, utilization: float) -> float:
+    """Seconds until the fastest groups of one design are known, where SRAM binds. [s]"""
+    setup = designs(1)
+    setup = replace(setup, sram_bytes=np.full(1, 300e6), utilization=np.full(1, utilization))
+    sharding = least_moving(graph).choices
+    start = time.perf_counter()
+    found = fastest_mapping(graph, setup, sharding, fused_ways(graph, most_groups), generation="gen1")
+    assert found is not None
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

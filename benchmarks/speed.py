@@ -1,8 +1,9 @@
 """Designs per second and seconds per search: `python benchmarks/speed.py`.
 
-Prices random layouts of GPT-3 175B in one process pinned to one thread: with the hardware fixed, and with
-six hardware quantities that differ in every row. Then runs `dse --help` and `dse search --budget 500` on a
-fresh SQLite database as whole processes, start-up included, and says where a search spends its time.
+Prices random layouts of GPT-3 175B in one process pinned to one thread: with the hardware fixed, with the
+best split of the kernels found for each design, and with six hardware quantities that differ in every row.
+Then runs `dse --help` and `dse search --budget 500` on a fresh SQLite database as whole processes, start-up
+included, and says where a search spends its time.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from costmodel import DesignPoints, load_model, load_system, step
+from costmodel.design import SOLVE
 
 OPENED = ("cores", "clock", "dram_bandwidth", "sram_capacity", "l2_capacity", "node_bandwidth")
 
@@ -59,11 +62,15 @@ def pricing(points: int, repeats: int) -> None:
     model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
     designs = random_designs(points, rng)
     opened = {name: system.quantities()[name] * rng.uniform(0.5, 2.0, points) for name in OPENED}
-    for what, machine in (
-        ("fixed hardware", system),
-        ("hardware varying in every row", system.with_quantities(opened)),
+    solved = replace(designs, sharding=designs.sharding * 0 + SOLVE)
+    for what, machine, layouts in (
+        ("fixed hardware", system, designs),
+        ("sharding solved for each design", system, solved),
+        ("hardware varying in every row", system.with_quantities(opened), designs),
     ):
-        seconds = median_seconds(lambda machine=machine: step(model, machine, designs), repeats)
+        seconds = median_seconds(
+            lambda machine=machine, layouts=layouts: step(model, machine, layouts), repeats
+        )
         print(f"{what:32s} {points / seconds:12,.0f} designs/s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{'peak memory of this process':32s} {peak:12,.0f} MiB for {points:,} designs")

@@ -8,7 +8,7 @@ from costmodel.design import DesignPoints, LstmDesign
 from costmodel.errors import DseError
 from costmodel.lstm_step import lstm_step
 from costmodel.model import LstmShape, ModelShape
-from costmodel.step import step
+from costmodel.step import settled_sharding, step
 from costmodel.system import Chip, Host, LinkTier, MemoryLevel, System
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "load_system",
     "lstm_step",
     "model_names",
+    "settled_sharding",
     "step",
     "system_names",
 ]

@@ -33,6 +33,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     # Dimensions of DFModel's networks, from the inside out: switches, rings, or all chips linked with all.
     "topology": ("sw_sw_sw", "r_sw_sw", "r_r_r", "sw_sw", "r_sw", "r_r", "r_fc", "fc_fc", "sw", "r", "fc"),
     "overlap": ("none", "compute_memory", "perfect"),
+    "execution": ("kernel_by_kernel", "dataflow"),
 }
 
 #: Codes of `recompute`.
@@ -109,6 +110,7 @@ class DesignPoints(Layout):
     topology: FloatArray = column("-", 0)
     tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
     overlap: FloatArray = column("-", 0)  #: of arithmetic, memory and network, as DFModel has it
+    execution: FloatArray = column("-", 0)  #: of kernels each alone, or in groups that stream on chip
     sharding: FloatArray = column("-", MEGATRON)
     attention_norm_sharding: FloatArray = column("-", 0)
     qkv_sharding: FloatArray = column("-", 0)
@@ -161,6 +163,10 @@ class DesignPoints(Layout):
         told: FloatArray = getattr(self, f"{kernel}_sharding")
         by_name = np.where((self.sequence_parallel > 0) | (self.sharding == MEGATRON_SP), shared, plain)
         return np.where(self.sharding == SAMPLE, told, by_name).astype(np.intp)
+
+    def ways(self, point: int) -> dict[str, str]:
+        """Kernel of a layer -> how one design splits it."""
+        return {kernel: list(ways)[self.split(kernel)[point]] for kernel, ways in KERNELS.items()}
 
     def is_split(self, kernel: str, way: str) -> BoolArray:
         """Where a kernel is split in one way; (points,)."""

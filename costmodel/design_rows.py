@@ -12,7 +12,8 @@ import numpy as np
 
 from costmodel.attention import fused_attention
 from costmodel.columns import FloatArray, distinct_rows
-from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
+from costmodel.design import MEGATRON_SP, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
+from costmodel.errors import DseError
 from costmodel.memory import layer_parameters, updated_parameters
 from costmodel.microbatch import (
     DIRECTIONS,
@@ -78,11 +79,18 @@ def design_workload(
         AICB's rows. Their times add up to the forward, backward, recomputation and optimizer time of
         `step`; an embedding or a head that the slowest stage does not have takes no time.
 
+    Raises
+    ------
+    DseError
+        Where kernels are split in a way of their own.
+
     Notes
     -----
     Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and say
     whether the optimizer is distributed; vpp is the design's.
     """
+    if np.any(design.sharding > MEGATRON_SP):
+        raise DseError("AICB's rows know two ways to split kernels; take sharding: megatron or megatron_sp")
     points = max(design.num_points, *(values.size for values in system.quantities().values()))
     design = design.map(lambda values: np.broadcast_to(values, (points,)))
     rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
@@ -165,7 +173,7 @@ def filled_rows(
         ("embedding_layer", has_embedding), ("final_column", has_head)))  # fmt: skip
     halves = {part: (times[f"{part}_column"], times[f"{part}_row"]) for part in ("attention", "mlp")}
     whole = {part: [a + b for a, b in zip(*both, strict=True)] for part, both in halves.items()}
-    shared = design.sequence_parallel > 0
+    shared = design.is_split("mlp_residual", "sequence")
     reduced = Pass(first[0], "all_reduce", run.activation_bytes, happens=design.tp > 1)
     rows = [
         *weight_rows(model, system, design, precision, np.maximum(outer, inner)),
@@ -189,7 +197,8 @@ def design_run(model: ModelShape, design: DesignPoints) -> Run:
     one = np.ones_like(design.tp)
     return Run(
         **{name: getattr(model, name) * one for name in names},
-        **{name: getattr(design, name) for name in ("tp", "pp", "micro_batch_size", "sequence_parallel")},
+        **{name: getattr(design, name) for name in ("tp", "pp", "micro_batch_size")},
+        sequence_parallel=design.is_split("mlp_residual", "sequence") * one,
         world_size=design.world_size,
         global_batch_size=design.global_batch_size,
     )

@@ -32,11 +32,7 @@ class Step:
     before: IntArray  #: places in `earlier`; (ways,)
     after: IntArray  #: places in `later`, ascending, every one of them; (ways,)
     nodes: IntArray  #: what the group holds: places in the sets of the groupings; (ways,)
-
-    @property
-    def bounds(self) -> IntArray:
-        """First way to each place of `later`, and the number of ways; (ideals + 1,)."""
-        return np.searchsorted(self.after, np.arange(len(self.later) + 1))
+    bounds: IntArray  #: first way to each place of `later`, and the number of ways; (ideals + 1,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,10 +95,10 @@ def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, c
     held = [families[b][j] & ~families[a][i] for (a, b), (i, j) in zip(kinds, pairs, strict=True)]
     sets, places = _distinct(np.concatenate([np.zeros((1, first.size), dtype=bool), *held]))
     split = np.split(places[1:], np.cumsum([len(h) for h in held])[:-1])
-    steps = {
-        kind: Step(families[kind[0]], families[kind[1]], before, after, nodes)
-        for kind, (before, after), nodes in zip(kinds, pairs, split, strict=True)
-    }
+    steps = {}
+    for (a, b), (before, after), nodes in zip(kinds, pairs, split, strict=True):
+        bounds = np.searchsorted(after, np.arange(len(families[b]) + 1))
+        steps[a, b] = Step(families[a], families[b], before, after, nodes, bounds)
     inside = (sets[:, start] & sets[:, end]).T.astype(np.float64)
     return Groupings(start, end, sets, inside, tuple(steps[kind] for kind in pairwise(keys)))
 
@@ -166,6 +162,31 @@ def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
     return made[step.after] - used[step.before] - kept[step.nodes]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Best:
+    """The cheapest ways to what is done after some group; (ideals,)."""
+
+    cost: FloatArray
+    groups: FloatArray  #: fewest that are not empty, of equally cheap ways [-]
+
+    def after(self, step: Step, own: FloatArray) -> _Best:
+        """The cheapest ways once another group is filled, which costs `own`."""
+        bounds = step.bounds
+        total, groups = self.cost[step.before] + own, self.groups[step.before] + (step.nodes > 0)
+        cost = np.minimum.reduceat(total, bounds[:-1])
+        equal = total <= np.repeat(cost * (1 + TIE), np.diff(bounds))
+        return _Best(cost, np.minimum.reduceat(np.where(equal, groups, np.inf), bounds[:-1]))
+
+    def way(self, before: _Best, step: Step, own: FloatArray, place: int) -> int:
+        """The last group on the cheapest way to a place: of equally good ones that of the fewest nodes."""
+        first = int(step.bounds[place])
+        among = slice(first, int(step.bounds[place + 1]))
+        total = before.cost[step.before[among]] + own[among]
+        groups = before.groups[step.before[among]] + (step.nodes[among] > 0)
+        equal = (total <= self.cost[place] * (1 + TIE)) & (groups == self.groups[place])
+        return first + int(np.argmax(equal))
+
+
 def cheapest(
     found: Groupings, costs: FloatArray, *, sizes: FloatArray | None = None, room: float = np.inf
 ) -> tuple[float, IntArray] | None:
@@ -189,31 +210,18 @@ def cheapest(
     is left out but ways that may not be. Among equally cheap ones, those of the fewest groups, and of
     these the one whose last group holds the fewest nodes, then the group before it, and so on.
     """
-    costs = np.concatenate([np.zeros(1), costs[1:]])
-    ways = {}
-    for step in dict.fromkeys(found.steps):
-        own = costs[step.nodes]
-        if sizes is not None and np.isfinite(room):
-            own = np.where(carried(found, step, sizes) <= room, own, np.inf)
-        ways[step] = (own, step.bounds)
-    least, used = [np.zeros(1)], [np.zeros(1)]
+    costs = np.concatenate([np.zeros(1), costs[1:]])  # an empty group costs nothing
+    owns = {step: costs[step.nodes] for step in dict.fromkeys(found.steps)}
+    if sizes is not None and np.isfinite(room):
+        owns = {s: np.where(carried(found, s, sizes) <= room, own, np.inf) for s, own in owns.items()}
+    best = [_Best(np.zeros(1), np.zeros(1))]
     for step in found.steps:
-        own, bounds = ways[step]
-        total, groups = least[-1][step.before] + own, used[-1][step.before] + (step.nodes > 0)
-        least.append(np.minimum.reduceat(total, bounds[:-1]))
-        near = total <= np.repeat(least[-1] * (1 + TIE), np.diff(bounds))
-        used.append(np.minimum.reduceat(np.where(near, groups, np.inf), bounds[:-1]))
-    if not np.isfinite(least[-1][0]):
+        best.append(best[-1].after(step, owns[step]))
+    if not np.isfinite(best[-1].cost[0]):
         return None
     member, place = np.empty(found.sets.shape[1], dtype=np.intp), 0
-    for group in reversed(range(len(found.steps))):
-        step = found.steps[group]
-        own, bounds = ways[step]
-        among = slice(bounds[place], bounds[place + 1])
-        before, nodes = step.before[among], step.nodes[among]
-        near = least[group][before] + own[among] <= least[group + 1][place] * (1 + TIE)
-        fewest = near & (used[group][before] + (nodes > 0) == used[group + 1][place])
-        way = int(np.argmax(fewest))
-        member[found.sets[nodes[way]]] = group
-        place = int(before[way])
-    return float(least[-1][0]), member
+    for group, step in reversed(list(enumerate(found.steps))):
+        way = best[group + 1].way(best[group], step, owns[step], place)
+        member[found.sets[step.nodes[way]]] = group
+        place = int(step.before[way])
+    return float(best[-1].cost[0]), member

@@ -68,16 +68,9 @@ def priced_chunk(
 
     computing = schedule.forward_time + schedule.backward_time + schedule.recompute_time
     parts = {
-        "forward_time": schedule.forward_time,
-        "backward_time": schedule.backward_time,
-        "recompute_time": schedule.recompute_time,
-        "tp_communication_time": schedule.tp_communication_time,
-        "pp_communication_time": schedule.pp_communication_time,
-        "bubble_time": schedule.bubble_time,
+        **schedule.columns(),
         "dp_communication_time": update.dp_communication_time,
         "optimizer_time": update.optimizer_time,
-        "memory_bound_time": schedule.memory_bound_time,
-        "launch_bound_time": schedule.launch_bound_time,
         "host_time": host_time(system, design.world_size, computing),
         "weights_memory": stage.weights,
         "gradients_memory": stage.gradients,
@@ -245,19 +238,13 @@ def update_step(
     sharded = design.distributed_optimizer > 0
     gradients, weights = parameters * precision.gradient_bytes, parameters * precision.element_bytes
 
-    def over_replicas(name: str, message: FloatArray, chosen: BoolArray, window: FloatArray) -> Work:
-        cost = collective(name, message, design.dp, stride=design.tp, network=system.network)
-        bucket = cost.time / np.maximum(layers, 1.0)
-        exposed = np.where(design.overlap_grad_reduce > 0, np.maximum(cost.time - window, bucket), cost.time)
-        share = np.where(chosen, 1.0, 0.0)
-        return Work(time=share * exposed, link_energy=share * link_energy(cost.bytes_sent, system))
-
-    backward_window = layers * (work.layer_backward.total_time + repeated_work(design, work).total_time)
-    forward_window = layers * work.layer_forward.total_time
+    backward = work.layer_backward.total_time + repeated_work(design, work).total_time
+    forward = work.layer_forward.total_time
+    over_replicas = partial(replica_collective, system=system, design=design, layers=layers)
     reduced = (
-        over_replicas("all_reduce", gradients, ~sharded, backward_window)
-        + over_replicas("reduce_scatter", gradients, sharded, backward_window)
-        + over_replicas("all_gather", weights, sharded, forward_window)
+        over_replicas("all_reduce", gradients, ~sharded, behind=backward)
+        + over_replicas("reduce_scatter", gradients, sharded, behind=backward)
+        + over_replicas("all_gather", weights, sharded, behind=forward)
     )
     tied = tied_embedding_reduction(model, system, design, precision)
     owned = parameters / np.where(sharded, design.dp, 1.0)
@@ -270,6 +257,25 @@ def update_step(
         memory_energy=ranks * update.memory_energy,
         link_energy=ranks * reduced.link_energy + 2 * design.tp * design.dp * tied.link_energy,
     )
+
+
+def replica_collective(
+    name: str,
+    message: FloatArray,
+    happens: BoolArray,
+    *,
+    system: System,
+    design: DesignPoints,
+    layers: FloatArray,
+    behind: FloatArray,
+) -> Work:
+    """A collective over replicas; overlapped, it hides behind a pass of each layer but for a bucket."""
+    cost = collective(name, message, design.dp, stride=design.tp, network=system.network)
+    bucket = cost.time / np.maximum(layers, 1.0)
+    hidden = np.maximum(cost.time - layers * behind, bucket)
+    exposed = np.where(design.overlap_grad_reduce > 0, hidden, cost.time)
+    share = np.where(happens, 1.0, 0.0)
+    return Work(time=share * exposed, link_energy=share * link_energy(cost.bytes_sent, system))
 
 
 def tied_embedding_reduction(

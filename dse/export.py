@@ -24,7 +24,7 @@ Part = Literal["front", "trials"]
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was priced for itself.
 DESIGN_KEYS = ("trial", "params", "values", "margins", "breakdown")
-EVALUATION_KEYS = ("feasible", "params", "values", "margins", "breakdown")
+EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
 
 
 def study_record(study: Study, part: Part = "front") -> dict[str, Any]:

@@ -21,7 +21,7 @@ PROFILES: Final = (NATIVE, "simai", *DFMODEL)
 
 #: Column of a design that not all profiles know -> those that do.
 KNOWN_TO: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("topology", "tile_size", "overlap"), DFMODEL),
+    **dict.fromkeys(("topology", "tile_size", "overlap", "execution"), DFMODEL),
     **dict.fromkeys(("sharding", "tiling"), (NATIVE, "simai")),
 }
 

@@ -76,6 +76,20 @@ def test_messages_follow_from_the_design(llama, toy_system, designs):
     assert rows.message_bytes[:, reduced, 2] == pytest.approx(4 * weights, abs=1)
 
 
+@pytest.mark.parametrize("sharding", ["solve", "sample"])
+def test_other_ways_to_split_kernels_are_refused(sharding, llama, toy_system):
+    with pytest.raises(DseError, match="take sharding: megatron or megatron_sp"):
+        design_workload(llama, toy_system, DesignPoints.of(tp=2, sharding=sharding))
+
+
+def test_a_name_of_megatrons_is_as_good_as_its_switch(llama, toy_system):
+    layout = {"tp": [1, 2, 8], "pp": 2, "gradient_accumulation_steps": 4}
+    named = design_workload(llama, toy_system, DesignPoints.of(sharding="megatron_sp", **layout))
+    switched = design_workload(llama, toy_system, DesignPoints.of(sequence_parallel=True, **layout))
+    assert np.array_equal(named.message_bytes, switched.message_bytes)
+    assert np.array_equal(named.micro_batches, switched.micro_batches)
+
+
 def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, designs):
     rows = design_workload(llama, toy_system, designs)
     for point, columns in enumerate(zip(*(v.tolist() for v in designs.columns().values()), strict=True)):

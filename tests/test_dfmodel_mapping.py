@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.formats.dfmodel import setup_message, setup_text
+from costmodel.formats.dfmodel import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel import Graph, Setup, evaluate, layer_graph, least_moving
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
@@ -26,6 +26,7 @@ from costmodel.profiles.dfmodel.mapping import (
 )
 from costmodel.profiles.dfmodel.network import sized
 from dse.cli import main
+from dse.dfmodel_report import priced_file
 
 SEED = Path(__file__).parents[2] / "shared" / "seeds" / "000_dbf3928d681bd342.txt"
 KERNELS = 6
@@ -602,6 +603,11 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
     times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
     assert found["final_s"] == pytest.approx(times.min())
     assert found["network"] == rows.take(np.array([np.argmin(times)])).shape()
+    report = priced_file(path, generation="gen1")
+    written = tmp_path / "sizes.txt"
+    written.write_text(setup_text(setup_message(layer, report.setup, report.sharding)))
+    assert 0 not in priced(load_setup(written), "sizes").setup.columns()["z"]
+    assert cost(capsys, written)["final_s"] == found["final_s"]
     path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
     assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(capsys, path)["error"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +24,11 @@ from costmodel.errors import DseError
 from costmodel.price import chip_power, chip_price
 from costmodel.profiles.dfmodel import design_setup, evaluate, layer_graph, least_moving, price_designs
 from costmodel.profiles.dfmodel.design import alike, group_links, network_roles
+from costmodel.profiles.dfmodel.fused import layer_ways, sharded_graph
 from costmodel.profiles.dfmodel.graph import K
+from costmodel.profiles.dfmodel.mapping import fastest_mapping
 from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, ROLES, TOPOLOGIES
-from costmodel.profiles.dfmodel.step import sharded_graph
 from dse.cli import main
 from dse.evaluate import evaluate as evaluated
 from dse.profiles import DFMODEL, KNOWN_TO, pricing
@@ -208,6 +210,7 @@ def test_designs_that_share_no_set_up_are_refused(gpt, toy_system):
     for columns, said in (
         ({"tp": 2, "pp": [2, 3], "topology": ["sw_sw", "r_r"]}, "designs differ in topology"),
         ({"tp": 2, "overlap": ["none", "perfect"]}, "designs differ in overlap"),
+        ({"tp": 2, "execution": ["dataflow", "kernel_by_kernel"]}, "designs differ in execution"),
         ({"tp": [2, 1], "dp": [1, 2], "topology": "sw"}, "designs differ in groups"),
         ({"tp": 2, "pp": 3, "topology": "fc"}, "topology fc: too few dimensions for tp=2 pp=3 dp=1"),
         ({"tile_size": 7}, "tile_size: 7 does not divide seq_len, 1152"),
@@ -245,7 +248,7 @@ def test_a_batch_gives_the_bits_of_one_by_one(llama, toy_system, designs):
         {"clock": rng.uniform(1e9, 2e9, 300), "node_bandwidth": rng.uniform(5e10, 2e11, 300)}
     )
     together = price_designs(llama, machine, designs, generation="gen3").columns()
-    for row in range(300):
+    for row in range(0, 300, 3):
         one = price_designs(
             llama, machine.take(np.array([row])), alone(designs, row), generation="gen3"
         ).columns()
@@ -313,6 +316,51 @@ def test_what_overlaps_is_not_counted_twice(gpt, toy_system):
     kernels = evaluate(graph, design_setup(gpt, toy_system, alone(design, 2)), sharding, generation="gen1")
     times = zip(kernels.compute_time[0], kernels.memory_time[0], kernels.network_time[0], strict=True)
     assert perfect == pytest.approx(4 * 24 * sum(max(one) for one in times) + found.pp_communication_time[2])
+
+
+@pytest.fixture
+def fused() -> DesignPoints:
+    """Layouts whose kernels run in groups, of every overlap."""
+    rng = np.random.default_rng(2)
+    return DesignPoints.of(
+        tp=rng.choice([1, 2, 8], 12), pp=rng.choice([1, 5], 12), dp=rng.choice([1, 3], 12),
+        gradient_accumulation_steps=rng.integers(1, 50, 12), topology=rng.integers(0, 3, 12),
+        overlap=np.arange(12) % 3, tile_size=rng.choice([1, 9], 12), execution="dataflow",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("generation", ["gen1", "gen3"])
+def test_groups_are_the_fastest_of_each_design(generation, gpt, toy_system, fused):
+    """One design after the other, with its own network, bubble and batch; DRAM is without limit."""
+    endless = toy_system.with_quantities({"dram_capacity": 1e15})
+    found = price_designs(gpt, endless, fused, generation=generation)
+    graph, sharding = sharded_graph(gpt, 2.0)
+    for row in range(12):
+        setup = design_setup(gpt, endless, alone(fused, row))
+        best = fastest_mapping(graph, setup, sharding, layer_ways(gpt, 2.0), generation=generation)
+        one = evaluate(graph, setup, sharding, generation=generation, groups=best.groups)
+        assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
+
+
+def test_groups_keep_tensors_on_chip_and_change_no_arithmetic(gpt, toy_system, fused):
+    together = price_designs(gpt, toy_system, fused, generation="gen1")
+    kernels = replace(fused, execution=np.zeros(12))
+    apart = price_designs(gpt, toy_system, kernels, generation="gen1")
+    assert (together.step_time < apart.step_time).all()
+    serial = fused.overlap == 0
+    for name in ("tp_communication_time", "dp_communication_time", "pp_communication_time"):
+        assert getattr(together, name)[serial] == pytest.approx(getattr(apart, name)[serial], rel=1e-12)
+    arithmetic = [p.forward_time + p.backward_time - p.memory_bound_time for p in (together, apart)]
+    assert arithmetic[0][serial] == pytest.approx(arithmetic[1][serial], rel=1e-12)
+
+
+def test_groups_of_no_legal_size_have_no_number(gpt, toy_system):
+    """A tile of the sequence is too much for any group, and for a kernel alone."""
+    design = DesignPoints.of(tile_size=[1, 1152], execution="dataflow")
+    assert np.isnan(price_designs(gpt, toy_system, design, generation="gen1").step_time).tolist() == [
+        False,
+        True,
+    ]
 
 
 def test_tiles_that_exceed_the_sram_have_no_number(gpt, toy_system):
@@ -448,19 +496,24 @@ def test_an_lstm_has_no_layer_for_dfmodel(capsys):
     assert "profile dfmodel-gen1: knows transformers only; take native" in capsys.readouterr().err
 
 
-def test_an_exported_design_is_priced_as_it_was(small, capsys):
+@pytest.mark.parametrize(
+    ("execution", "found_anew"), [("kernel_by_kernel", []), ("dataflow", ["--groups=46"])]
+)
+def test_an_exported_design_is_priced_as_it_was(execution, found_anew, small, capsys):
     """To the precision of the file's 32-bit numbers, with the sharding that moves least."""
-    assert main(["search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "20"]) == 0
+    search = ["search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "20"]
+    assert main([*search, "--set", f"execution={execution}"]) == 0
     [best, *_] = Study.load("rings").table.front().trials
-    assert (
-        main(["export", "rings", "--trial", str(best.number), "--format", "dfmodel", "-o", "best.txt"]) == 0
-    )
+    export = ["export", "rings", "--trial", str(best.number), "--format", "dfmodel", "-o", "best.txt"]
+    assert main(export) == 0
     capsys.readouterr()
-    assert main(["cost", "best.txt", "--profile", "dfmodel-gen1", "--resolve", "--format", "json"]) == 0
+    cost = ["cost", "best.txt", "--profile", "dfmodel-gen1", "--resolve", "--format", "json", *found_anew]
+    assert main(cost) == 0
     found, breakdown = json.loads(capsys.readouterr().out), best.user_attrs["breakdown"]
-    for mine, its in (
-        ("step_time_s", "final_s"),
-        ("system_price_usd", "system_cost_usd"),
-        ("system_power_w",) * 2,
-    ):
+    names = {
+        "step_time_s": "final_s",
+        "system_price_usd": "system_cost_usd",
+        "system_power_w": "system_power_w",
+    }
+    for mine, its in names.items():
         assert found[its] == pytest.approx(breakdown[mine], rel=1e-6)

@@ -312,6 +312,6 @@ def test_the_reference_module_printed_in_other_ways(printer):
 
 @reference
 def test_the_reference_module_is_read_within_three_seconds():
-    start = time.perf_counter()
+    start = time.process_time()
     figures(SEED.read_text())
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3

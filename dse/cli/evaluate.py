@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         from dse.export import EVALUATION_KEYS, json_text
 
-        print(json_text({key: record[key] for key in EVALUATION_KEYS}))
+        print(json_text({key: record[key] for key in EVALUATION_KEYS if key in record}))
         return 0
     from dse.report import evaluation_report
     from dse.text import show

@@ -7,6 +7,7 @@ from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
+from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
 from costmodel.profiles.dfmodel.step import price_designs
@@ -15,10 +16,13 @@ __all__ = [
     "PUBLISHED",
     "Evaluation",
     "Graph",
+    "Mapping",
     "Setup",
     "Sharding",
     "design_setup",
     "evaluate",
+    "fastest_mapping",
+    "fused_ways",
     "layer_graph",
     "least_moving",
     "model_graph",

@@ -43,6 +43,7 @@ _UNSAID: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]] = (
     (lambda d: d.vpp > 1, "vpp (the format has a rule of its own for chunks of a stage)"),
     (lambda d: d.distributed_optimizer > 0, "distributed_optimizer (gradients are summed whole)"),
     (lambda d: d.overlap_grad_reduce > 0, "overlap_grad_reduce (gradients are summed with each micro-batch)"),
+    (lambda d: d.execution > 0, "execution=dataflow (each kernel is alone)"),
     (lambda d: d.attention > 0, "attention=fused (scores are kernels of their own)"),
 )
 

@@ -48,10 +48,15 @@ def _degrees(design: DesignPoints) -> dict[str, FloatArray]:
     return {"TP": design.tp, "PP": design.pp, "DP": design.dp}
 
 
+def _shared_columns(design: DesignPoints) -> dict[str, FloatArray]:
+    """Columns in which the designs of a `Setup` must not differ."""
+    return {name: getattr(design, name) for name in ("topology", "overlap", "execution")}
+
+
 def alike(design: DesignPoints) -> Iterator[IntArray]:
     """Rows of designs that a `Setup` can hold together; those whose topology does not fit are left out."""
     roles = network_roles(design)
-    _, group = distinct_rows(roles.astype(np.float64), design.topology, design.overlap)
+    _, group = distinct_rows(roles.astype(np.float64), *_shared_columns(design).values())
     group = np.broadcast_to(group, roles.shape)
     for own in range(int(group.max(initial=-1)) + 1):
         yield np.flatnonzero((group == own) & (roles >= 0))
@@ -69,15 +74,15 @@ def design_setup(
     system : System
         The machine; each quantity holds one value, or one per design.
     design : DesignPoints
-        Layouts, (points,), that share `topology` and `overlap`, and the parallel groups that need a
-        dimension of the network: what `alike` yields. `design.take([row])` is one design.
+        Layouts, (points,), that share `topology`, `overlap`, `execution`, and the parallel groups that need
+        a dimension of the network: what `alike` yields. `design.take([row])` is one design.
     precision : Precision
         Bytes of operands.
 
     Returns
     -------
     setup : Setup
-        Kernel by kernel, all-reduces in two halves. [SI units]
+        All-reduces in two halves. [SI units]
 
     Raises
     ------
@@ -104,6 +109,7 @@ def design_setup(
         topology=topology,
         roles=roles,
         overlap=CHOICES["overlap"][int(design.overlap[0])],
+        kernel_by_kernel=bool(design.execution[0] == 0),
         doubled=True,
         link_latency=links["TP"].latency,
         **_dimensions(design, roles, links),
@@ -162,7 +168,7 @@ def _shared_network(design: DesignPoints) -> tuple[str, tuple[str, ...]]:
             f"topology {_TOPOLOGIES[int(design.topology[row])]}: too few dimensions for "
             f"tp={tp:g} pp={pp:g} dp={dp:g}; take one of three, such as sw_sw_sw"
         )
-    for name, values in (("topology", design.topology), ("overlap", design.overlap), ("groups", places)):
+    for name, values in (*_shared_columns(design).items(), ("groups", places)):
         if np.any(values != values[0]):
             raise DseError(f"designs differ in {name}; make a set-up of those that are alike")
     return topology, ROLES[len(TOPOLOGIES[topology])][int(places[0])]

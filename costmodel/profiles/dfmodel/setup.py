@@ -77,7 +77,7 @@ class Setup(Columns):
     second_dram_bandwidth: FloatArray = column("B/s", 0)
     second_dram_bytes: FloatArray = column("B", 0)  #: 0 = no second tier
     domain_size: FloatArray = column("-", 0)  #: chips of a high-bandwidth domain; 0 = none
-    x: FloatArray = column("-")  #: 0 = open, as in `open_axes`
+    x: FloatArray = column("-")  #: 0 = open, as other sizes: see `network.sized`
     y: FloatArray = column("-", 1)
     z: FloatArray = column("-", 1)
     x_bandwidth: FloatArray = column("B/s")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,11 +16,11 @@ from costmodel.model import ModelShape
 from costmodel.precision import MIXED_PRECISION, Precision
 from costmodel.profiles.dfmodel.capacity import within_capacity
 from costmodel.profiles.dfmodel.design import alike, design_setup
-from costmodel.profiles.dfmodel.evaluate import evaluate
+from costmodel.profiles.dfmodel.evaluate import evaluate, loads
+from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
 from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
-from costmodel.profiles.dfmodel.layer import model_graph
 from costmodel.profiles.dfmodel.setup import Setup
-from costmodel.profiles.dfmodel.sharding import kernel_collectives, least_moving
+from costmodel.profiles.dfmodel.sharding import kernel_collectives
 from costmodel.step import step
 from costmodel.system import System
 from costmodel.total import added_up, in_chunks
@@ -91,9 +91,10 @@ def _priced_chunk(
     found = {name: np.full(design.num_points, np.nan) for name in column_units(Iteration)}
     for rows in _pieces(model, design):
         setup = design_setup(model, system.take(rows), design.take(rows), precision=precision)
-        part = iteration(graph, setup, sharding, generation=generation)
-        for name, values in part.columns().items():
-            found[name][rows] = values
+        for own, groups in _grouped(model, setup, precision.element_bytes, generation):
+            part = iteration(graph, setup.take(own), sharding, generation=generation, groups=groups)
+            for name, values in part.columns().items():
+                found[name][rows[own]] = values
     prices = {name: found.pop(name) for name in ("system_price", "system_power")}
     breakdown = added_up(
         found | {name: values for name, values in native.columns().items() if name in _NATIVE},
@@ -114,53 +115,64 @@ def _pieces(model: ModelShape, design: DesignPoints) -> Iterator[IntArray]:
             yield rows[first : first + KERNEL_CHUNK]
 
 
-@lru_cache(maxsize=16)
-def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[Graph, IntArray]:
-    """The graph of a layer, and the sharding that moves least, whatever the layout.
+def _grouped(
+    model: ModelShape, setup: Setup, element_bytes: float, generation: str
+) -> Iterable[tuple[IntArray, IntArray | None]]:
+    """Rows of a set-up whose kernels are in the same groups, and these; None where each is its own."""
+    if setup.kernel_by_kernel:
+        return [(np.arange(setup.num_points), None)]
+    return fastest_groups(model, setup, element_bytes=element_bytes, generation=generation)
+
+
+def iteration(
+    graph: Graph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
+) -> Iteration:
+    """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM.
 
     Parameters
     ----------
-    model : ModelShape
-        The transformer.
-    element_bytes : float
-        Size of an operand. [B]
-    """
-    graph = model_graph(model, element_bytes=element_bytes)
-    return graph, least_moving(graph).choices
-
-
-def iteration(graph: Graph, setup: Setup, sharding: IntArray, *, generation: str) -> Iteration:
-    """Parts of an iteration's time, kernel by kernel; they add up to that of `evaluate`. NaN beyond SRAM.
-
-    Parameters
-    ----------
-    graph, setup, sharding, generation
-        As for `evaluate`.
+    graph, setup, sharding, generation, groups
+        As for `evaluate`; a group is of one direction.
 
     Notes
     -----
-    A kernel keeps its chip busy for its arithmetic and its DRAM traffic: their sum, or the longer one
+    A group keeps its chip busy for its arithmetic and its DRAM traffic: their sum, or the longer one
     where they overlap. Its communication is what the network adds: all of it, or under perfect overlap
-    what it takes beyond that. Gradients' communication is data-parallel, all other tensor-parallel.
+    what it takes beyond that. Gradients' share of it is data-parallel, all other is tensor-parallel.
     """
-    found = evaluate(graph, setup, sharding, generation=generation)
+    found = evaluate(graph, setup, sharding, generation=generation, groups=groups)
     compute, memory, network = found.compute_time, found.memory_time, found.network_time
     serial, hidden = setup.overlap == "none", setup.overlap == "perfect"
     busy = compute + memory if serial else np.maximum(compute, memory)
     exposed = np.maximum(network - busy, 0) if hidden else network
     waiting = memory if serial else np.where(memory > compute, memory, 0)
-    gradient = kernel_collectives(graph, sharding) == PERIODIC
+    gradient = _gradient_share(graph, setup, sharding, generation, groups)
+    backward = np.zeros(busy.shape[1], dtype=bool)
+    backward[np.arange(len(graph)) if groups is None else groups] = graph.backward
     runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
     held = within_capacity(found.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
     parts = Iteration(
-        forward_time=runs * total(busy[:, ~graph.backward]),
-        backward_time=runs * total(busy[:, graph.backward]),
-        tp_communication_time=runs * total(exposed[:, ~gradient]),
+        forward_time=runs * total(busy[:, ~backward]),
+        backward_time=runs * total(busy[:, backward]),
+        tp_communication_time=runs * total(exposed * (1 - gradient)),
         pp_communication_time=found.transfer_time,
         bubble_time=(found.pipeline_factor - 1) * runs * total(busy + exposed),
-        dp_communication_time=runs * total(exposed[:, gradient]),
+        dp_communication_time=runs * total(exposed * gradient),
         memory_bound_time=runs * total(waiting),
         system_price=found.price,
         system_power=found.power,
     )
     return parts.map(lambda values: np.where(held, values, np.nan))
+
+
+def _gradient_share(
+    graph: Graph, setup: Setup, sharding: IntArray, generation: str, groups: IntArray | None
+) -> FloatArray:
+    """Share of summing gradients in the network's time of each group; (points, groups), or (groups,). [-]"""
+    gradient = np.where(kernel_collectives(graph, sharding) == PERIODIC, 1.0, 0.0)
+    if groups is None:
+        return gradient
+    time = loads(graph, setup, sharding, generation).network_time
+    within = np.equal.outer(groups, np.arange(groups.max() + 1)).astype(np.float64)
+    whole = time @ within
+    return np.divide((time * gradient) @ within, whole, out=np.zeros_like(whole), where=whole > 0)
