@@ -13,12 +13,14 @@ from costmodel.profiles.dfmodel.graph import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
+    BROADCAST,
     NOTHING,
     PERIODIC,
+    POINT_TO_POINT,
     SHARDINGS,
     Graph,
 )
-from costmodel.profiles.dfmodel.sharding import edge_collectives, kernel_collectives
+from costmodel.profiles.dfmodel.traffic import Traffic
 
 #: Collective -> what the picture calls it, and its colour.
 COLLECTIVES: Final = {
@@ -26,6 +28,8 @@ COLLECTIVES: Final = {
     ALL_GATHER: ("all-gather", "darkorange"),
     ALL_TO_ALL: ("all-to-all", "purple"),
     PERIODIC: ("all-reduce of gradients", "steelblue"),
+    POINT_TO_POINT: ("point to point", "seagreen"),
+    BROADCAST: ("broadcast", "olive"),
 }
 _LINE_BREAK: Final = r"\n"
 _HEAD: Final = """digraph dataflow {
@@ -35,7 +39,7 @@ _HEAD: Final = """digraph dataflow {
 """
 
 
-def picture(graph: Graph, sharding: IntArray | None = None) -> str:
+def picture(graph: Graph, sharding: IntArray | None = None, traffic: Traffic | None = None) -> str:
     """The graph as DOT text.
 
     Parameters
@@ -43,17 +47,19 @@ def picture(graph: Graph, sharding: IntArray | None = None) -> str:
     graph : Graph
         One design; its kernels' dimensions are (kernels,).
     sharding : (kernels,) array of int, optional
-        Dimension that each kernel is split by; with it the picture shows what moves. [code]
+        Dimension that each kernel is split by. [code]
+    traffic : Traffic, optional
+        What moves between chips; by default what the sharding moves.
 
     Notes
     -----
     Matrix products are boxes, vector kernels ellipses; weights are filled, with their size. Forward and
     backward pass are frames. What moves between chips is coloured, with its whole size.
     """
-    nothing = np.full(len(graph), NOTHING), np.full(graph.start.size, NOTHING)
-    of_kernels, of_edges = nothing
-    if sharding is not None:
-        of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
+    if traffic is None and sharding is not None:
+        traffic = Traffic.of(graph, sharding)
+    of_kernels = np.full(len(graph), NOTHING) if traffic is None else traffic.of_kernels
+    of_edges = np.full(graph.start.size, NOTHING) if traffic is None else traffic.of_edges
     lines = [_HEAD]
     for title, backward in (("forward", False), ("backward", True)):
         own = np.flatnonzero(graph.backward == backward).tolist()
