@@ -80,7 +80,7 @@ def fastest_groups(
     -----
     Arithmetic and the network take the same time however kernels are grouped, so that they do not count
     where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
-    At a given utilization, as designs have it.
+    The utilization is given, as designs have it.
     """
     bare, names = _decisive(setup), (*_RATES, *_TILES, *_NETWORK)
     columns = [np.broadcast_to(getattr(bare, name), (setup.num_points,)) for name in names]
