@@ -45,8 +45,8 @@ def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
     )
     if block.llm.num_layer_in_graph > 1:
         yield f"{run}.llm.num_layer_in_graph: {block.llm.num_layer_in_graph}; graphs of one layer are priced"
-    if not 0 <= block.llm.tile_size <= block.llm.seq_len:
-        yield f"{run}.llm.tile_size: {block.llm.tile_size}; expected 1 to seq_len, {block.llm.seq_len}"
+    if block.llm.tile_size < 0:
+        yield f"{run}.llm.tile_size: {block.llm.tile_size}; expected tokens, or 0 where it is open"
     if block.num_config < 0:
         yield f"{run}.num_config: {block.num_config}; expected the most groups of kernels, 0 or more"
     if block.word < 1:
