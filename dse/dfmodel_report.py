@@ -79,7 +79,7 @@ def _decided(file: Priced, generation: str, wanted: Wanted) -> Report:
         found = fastest_mapping(graph, designs, sharding, ways, generation=generation)
         if found is None:
             short = shortage(graph, designs, sharding, ways, generation=generation)
-            raise DseError(f"no mapping into at most {most} groups fits: {short}; allow more groups")
+            raise DseError(f"no mapping into at most {most} groups fits: {short}")
     else:
         groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
         found = _of_fixed_groups(graph, designs, sharding, groups, generation)

@@ -588,6 +588,28 @@ def test_what_is_short_is_told(file, capsys):
         assert cost(capsys, file(**limits | {column: least - 1}))["code"] == 1
 
 
+def test_own_groups_that_fit_with_no_tile_are_told(layer, file, capsys):
+    found = cost(capsys, file(np.where(layer.backward, 1, 0)), "--tile-size", "best")
+    assert "no size of a tile or of a dimension makes the groups fit: SRAM: at least " in found["error"]
+    assert "more than there are (tile_size 1, TP 4)" in found["error"]
+
+
+def test_a_second_tier_and_weights_that_stream_are_read_back(layer, file, capsys):
+    """In a file of the one generation that has tiers; the time is that of the graph and set-up written."""
+    graph = replace(layer, streamed=np.array([name == "FFN0" for name in layer.names]))
+    setup = layer_setup(
+        utilization=0.5, dram_bytes=2e5, second_dram_bytes=1e5, second_dram_bandwidth=1e5, sram_bytes=0
+    )
+    sharding, path = least_moving(graph).choices, file()
+    path.write_text(setup_text(setup_message(graph, setup, sharding, generation="gen2a")))
+    found = cost(capsys, path, "--profile", "dfmodel-gen2a")
+    own = evaluate(graph, setup, sharding, generation="gen2a")
+    assert 2e5 < own.dram_bytes.item() < 3e5
+    assert found["final_s"] == pytest.approx(own.iteration_time.item())
+    assert found["sram_bytes"] == own.sram_bytes[0].tolist()
+    assert own.sram_bytes[0, 13] < evaluate(layer, setup, sharding, generation="gen2a").sram_bytes[0, 13]
+
+
 def test_more_kernels_than_cores_are_told(file, capsys):
     found = cost(capsys, file(utilization=0, cores=3, num_config=2))
     assert "at most 2 groups fits: a group would have more kernels than the 3 cores" in found["error"]
@@ -621,11 +643,12 @@ WRONG = {
         "kernel 'Add_Prev_Layer': none of 6 groups is left for it: forward kernels come before backward ones",
     ),
     "fewer groups than none": ("num_config: 6", "num_config: -6", "num_config: -6; expected the most groups"),
-    "a tile longer than the sequence": (
+    "a tile of less than no tokens": (
         "tile_size: 4",
-        "tile_size: 64",
-        "tile_size: 64; expected 1 to seq_len, 32",
+        "tile_size: -4",
+        "tile_size: -4; expected tokens, or 0",
     ),
+    "a tile longer than the sequence": ("tile_size: 4", "tile_size: 64", "64 is above seq_len, 32"),
     "a second tier that is faster": (
         "  memory {",
         "  memory { dram_cap: 1 second_dram_cap: 1 second_dram_bw: 9",

@@ -242,7 +242,9 @@ def test_the_command_writes_the_graph_and_tells_what_it_cannot_say(tmp_path, cap
     graph.write_text(out)
     assert setup_text(load_setup(graph)) == out
     assert main(["cost", str(graph)]) == 1
-    assert "no llm block; language models are the workloads that are priced" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"dse: {graph}: a graph alone, without system and miscellany; whole set-ups are priced\n"
+    )
     assert main(["cost", str(module), "--format", "dot"]) == 0
     assert capsys.readouterr().out.count(" -> ") == found(LOOP, "barrier").graph.start.size
 

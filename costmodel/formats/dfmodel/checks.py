@@ -25,6 +25,8 @@ def mistakes(message: Message) -> list[str]:
     """One line for each thing that does not hold together."""
     run = message.DESCRIPTOR.fields_by_number[4].name
     block = getattr(message, run)
+    if not (message.HasField("system") or message.HasField(run)):
+        return [f"a graph alone, without system and {run}; whole set-ups are priced"]
     return [
         *_workload_mistakes(block, run),
         *_system_mistakes(message.system, block.llm),
@@ -45,8 +47,8 @@ def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
     )
     if block.llm.num_layer_in_graph > 1:
         yield f"{run}.llm.num_layer_in_graph: {block.llm.num_layer_in_graph}; graphs of one layer are priced"
-    if not 0 <= block.llm.tile_size <= block.llm.seq_len:
-        yield f"{run}.llm.tile_size: {block.llm.tile_size}; expected 1 to seq_len, {block.llm.seq_len}"
+    if block.llm.tile_size < 0:
+        yield f"{run}.llm.tile_size: {block.llm.tile_size}; expected tokens, or 0 where it is open"
     if block.num_config < 0:
         yield f"{run}.num_config: {block.num_config}; expected the most groups of kernels, 0 or more"
     if block.word < 1:

@@ -18,11 +18,9 @@ from costmodel.profiles.dfmodel.mapping import fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import least_moving
 
-#: Columns of a set-up that decide on the fastest groups: the chip and its tiles, then the network.
-_CHIP: Final = (
-    *("cores", "array_width", "array_height", "frequency", "utilization", "dram_bandwidth", "sram_bytes"),
-    *("seq_len", "tile_size", "element_bytes"),
-)
+#: Columns of a set-up that may decide on the fastest groups.
+_RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilization", "dram_bandwidth")
+_TILES: Final = ("sram_bytes", "seq_len", "tile_size", "element_bytes")
 _NETWORK: Final = (
     *("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency"),
     *("global_batch_size", "micro_batch_size"),
@@ -80,13 +78,11 @@ def fastest_groups(
 
     Notes
     -----
-    Where the network's time adds to that of the group, it is the same however kernels are grouped, and is
-    left out. So are the bubble, and DRAM, on whose capacity the caller decides.
+    Arithmetic and the network take the same time however kernels are grouped, so that they do not count
+    where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
+    The utilization is given, as designs have it.
     """
-    names, bare = (*_CHIP, *_NETWORK), setup
-    if setup.overlap != "perfect":
-        network = dict.fromkeys(_NETWORK, np.ones(1)) | {"x": setup.degree("TP"), "link_latency": np.zeros(1)}
-        bare = replace(setup, topology="sw", roles=("TP",), **network | {"x_bandwidth": np.full(1, np.inf)})
+    bare, names = _decisive(setup), (*_RATES, *_TILES, *_NETWORK)
     columns = [np.broadcast_to(getattr(bare, name), (setup.num_points,)) for name in names]
     rows, back = distinct_rows(*columns)
     back = np.broadcast_to(back, (setup.num_points,))
@@ -96,6 +92,18 @@ def fastest_groups(
         groups = _groups(model, element_bytes, generation, (*shared, *told))
         if groups is not None:
             yield np.flatnonzero(back == place), groups
+
+
+def _decisive(setup: Setup) -> Setup:
+    """The set-up without what takes the same time however kernels are grouped."""
+    if setup.overlap == "perfect":
+        return setup
+    one, endless = np.ones(1), np.full(1, np.inf)
+    left_out: dict[str, Any] = dict.fromkeys(_NETWORK, one)
+    left_out |= {"x": setup.degree("TP"), "x_bandwidth": endless, "link_latency": np.zeros(1)}
+    if setup.overlap == "none":
+        left_out |= dict.fromkeys(_RATES, one) | {"frequency": endless}
+    return replace(setup, topology="sw", roles=("TP",), **left_out)
 
 
 @lru_cache(maxsize=4096)

@@ -180,17 +180,17 @@ def shortage(graph: Graph, setup: Setup, sharding: IntArray, ways: Groupings, *,
     (sram,), (crowded,) = _least_sram(load, ways.sets)
     on_cores = np.where(crowded, np.inf, 0.0)
     if cheapest(ways, on_cores) is None:
-        return f"a group would have more kernels than the {row.cores.flat[0]:.0f} cores"
+        return f"a group would have more kernels than the {row.cores.flat[0]:.0f} cores; allow more groups"
     least = _least(sram, lambda room: cheapest(ways, np.where(sram <= room, on_cores, np.inf)) is not None)
     there = float(row.sram_bytes.flat[0])
     if 0 < there < least:
-        return _short(row, "SRAM", least, there)
+        return f"SRAM: {_short(row, least, there)}; allow more groups"
     held = np.where(within_capacity(sram, row.sram_bytes), on_cores, np.inf)
     sizes = tensor_bytes(row, load.edge_bytes)[0]
     peaks = np.concatenate([carried(ways, step, sizes) for step in dict.fromkeys(ways.steps)])
     alive = _least(peaks, lambda room: cheapest(ways, held, sizes=sizes, room=room) is not None)
     needed = float(stage_weight_bytes(row, load.weight_bytes).flat[0]) + alive
-    return _short(row, "DRAM", needed, float(dram_capacity(row).flat[0]))
+    return f"DRAM: {_short(row, needed, float(dram_capacity(row).flat[0]))}; split the layers over more chips"
 
 
 def _closest(graph: Graph, setup: Setup, sharding: IntArray, generation: str) -> int:
@@ -227,8 +227,8 @@ def _least(values: FloatArray, suffices: Callable[[float], bool]) -> float:
     return float(ranked[place])
 
 
-def _short(row: Setup, what: str, needed: float, there: float) -> str:
+def _short(row: Setup, needed: float, there: float) -> str:
     return (
-        f"{what}: at least {needed:,.0f} bytes are needed, {needed - there:,.0f} more than there are "
+        f"at least {needed:,.0f} bytes are needed, {needed - there:,.0f} more than there are "
         f"(tile_size {row.tile_size.flat[0]:.0f}, {row.shape()})"
     )

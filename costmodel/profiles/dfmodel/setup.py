@@ -153,7 +153,9 @@ class Setup(Columns):
         rules, lines = GENERATIONS[generation], []
         if np.any(self.second_dram_bytes) and not rules.second_tier:
             lines.append(f"system.memory.second_dram_cap: {generation} has no second tier; leave it out")
-        if np.any(self.seq_len % self.tile_size) and not rules.ragged_tiles:
-            tile, seq_len = self.tile_size.flat[0], self.seq_len.flat[0]
-            lines.append(f"tile_size: {tile:.0f} does not divide seq_len, {seq_len:.0f}; choose a divisor")
+        tile, seq_len = f"{self.tile_size.flat[0]:.0f}", f"{self.seq_len.flat[0]:.0f}"
+        if np.any(self.tile_size > self.seq_len):
+            lines.append(f"tile_size: {tile} is above seq_len, {seq_len}; choose a smaller one")
+        elif np.any(self.seq_len % self.tile_size) and not rules.ragged_tiles:
+            lines.append(f"tile_size: {tile} does not divide seq_len, {seq_len}; choose a divisor")
         return lines
