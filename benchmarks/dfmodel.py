@@ -1,11 +1,16 @@
-"""Graphs a second, and seconds a mapping: `python benchmarks/dfmodel.py [POINTS]`.
+"""Graphs and designs a second, and seconds a mapping: `python benchmarks/dfmodel.py [POINTS]`.
 
 Regenerates the 41-kernel graph of a transformer layer for as many designs, and prices an iteration
 of each by DFModel's first rules, on one core. Designs differ in model and network; they share the sharding.
-Then finds the fastest groups of a layer's kernels: of its backward part alone, and of all 41.
+Prices as many designs of a search of networks, memory and energy included. Then finds the fastest groups of
+a layer's kernels: of its backward part alone, and of all 41.
 """
 
 from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
 import time
@@ -22,6 +27,9 @@ from costmodel.profiles.dfmodel import (
     layer_graph,
     least_moving,
 )
+from dse.evaluate import evaluate as evaluated
+from dse.profiles import pricing
+from dse.space import Space
 
 #: Designs priced at a time: their tables stay in the cache. [points]
 CHUNK = 2048
@@ -40,8 +48,19 @@ def designs(points: int) -> Setup:
     )  # fmt: skip
 
 
+def search(points: int) -> None:
+    """Print designs a second of a search: six parameters, two of them quantities of the machine."""
+    space = Space.load("gpt_1t_4096_dfmodel")
+    columns = space.legal.random(points, np.random.default_rng(0))
+    price = pricing("dfmodel-gen1", space)
+    start = time.perf_counter()
+    evaluated(space, columns, price=price)
+    print(f"{points / (time.perf_counter() - start):,.0f} designs/s")
+
+
 def main() -> None:
     points = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    search(points)
     setup = designs(points)
     sharding = least_moving(layer_graph(12288, 96, 2048)).choices
     start = time.perf_counter()

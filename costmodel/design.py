@@ -30,6 +30,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "tiling": ("solve", "sample"),
     "hidden_kind": KINDS,
     "softmax_kind": KINDS,
+    # Dimensions of DFModel's networks, from the inside out: switches, rings, or all chips linked with all.
+    "topology": ("sw_sw_sw", "r_sw_sw", "r_r_r", "sw_sw", "r_sw", "r_r", "r_fc", "fc_fc", "sw", "r", "fc"),
+    "overlap": ("none", "compute_memory", "perfect"),
+    "execution": ("kernel_by_kernel", "dataflow"),
 }
 
 #: Codes of `recompute`.
@@ -103,6 +107,10 @@ class DesignPoints(Layout):
     distributed_optimizer: FloatArray = column("-", 0)
     attention: FloatArray = column("-", 1)
     overlap_grad_reduce: FloatArray = column("-", 0)
+    topology: FloatArray = column("-", 0)
+    tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
+    overlap: FloatArray = column("-", 0)  #: of arithmetic, memory and network, as DFModel has it
+    execution: FloatArray = column("-", 0)  #: of kernels each alone, or in groups that stream on chip
     sharding: FloatArray = column("-", MEGATRON)
     attention_norm_sharding: FloatArray = column("-", 0)
     qkv_sharding: FloatArray = column("-", 0)

@@ -7,15 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dse.export import writable_directory, write_file
 
 if TYPE_CHECKING:
+    from costmodel.columns import IntArray
+    from costmodel.design import DesignPoints
+    from costmodel.formats.dfmodel.files import Message
+    from costmodel.model import ModelShape
+    from costmodel.profiles.dfmodel import Graph
+    from costmodel.system import System
     from dse.export import Part
     from dse.space import Space
     from dse.study import Study
 
 #: Form of an artefact -> ending of its file.
-FORMS = {"aicb": ".txt"}
+FORMS = {"aicb": ".txt", "dfmodel": ".txt", "dfmodel-binary": ".pb", "dot": ".dot", "svg": ".svg"}
+
+#: Whose rules DFModel's files are written for.
+GENERATION = "gen1"
 
 #: Designs whose artefacts are made at once.
 CHUNK = 1024
@@ -25,7 +36,7 @@ CHUNK = 1024
 class Artefact:
     """A file, and what its reader will stumble over."""
 
-    content: bytes
+    content: bytes | None  #: None where the design has no such file; the notes say why
     notes: tuple[str, ...]
 
 
@@ -39,7 +50,8 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> 
     designs : sequence of mappings
         Their parameters.
     form : str
-        A key of `FORMS`: "aicb", the workload of the slowest stage.
+        A key of `FORMS`: "aicb", the workload of the slowest stage; else the graph of a layer with the
+        set-up of DFModel, as text, in binary, or as a picture.
 
     Raises
     ------
@@ -47,25 +59,87 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> 
         If such models have no such form.
     """
     from costmodel.design import DesignPoints
-    from costmodel.design_rows import design_workload
     from costmodel.errors import DseError
-    from costmodel.formats.aicb import workload_file
     from costmodel.model import ModelShape
-    from costmodel.profiles.simai import ENDLESS, endless_rows
     from dse.evaluate import priced_inputs
 
-    assert form in FORMS
     if not isinstance(space.model, ModelShape):
-        raise DseError(f"space {space.name}: {form} has rows for transformers only")
+        raise DseError(f"space {space.name}: {form} knows transformers only")
+    made = workloads if form == "aicb" else graphs
     for start in range(0, len(designs), CHUNK):
         some = designs[start : start + CHUNK]
         system, design = priced_inputs(space, space.encode(some))
         assert isinstance(design, DesignPoints)
-        rows = design_workload(space.model, system, design)
-        for point in range(len(some)):
-            file = workload_file(rows, point=point)
-            notes = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
-            yield Artefact(file.text.encode(), tuple(notes))
+        yield from made(space.model, system, design, form)
+
+
+def workloads(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
+    """Designs as AICB's workloads."""
+    from costmodel.design_rows import design_workload
+    from costmodel.formats.aicb import workload_file
+    from costmodel.profiles.simai import ENDLESS, endless_rows
+
+    rows = design_workload(model, system, design)
+    for point in range(design.num_points):
+        file = workload_file(rows, point=point)
+        notes = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
+        yield Artefact(file.text.encode(), tuple(notes))
+
+
+def graphs(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
+    """Designs as DFModel's set-ups of the first generation, or as pictures of their graphs."""
+    from costmodel.errors import DseError
+    from costmodel.formats.dfmodel import picture, setup_bytes, setup_text
+    from costmodel.profiles.dfmodel.assigned import design_sharding, unsaid_columns, unsaid_splits
+    from costmodel.profiles.dfmodel.layer import model_graph
+    from costmodel.step import settled_sharding
+    from dse.picture import svg
+
+    graph = model_graph(model)
+    settled = settled_sharding(model, system, design)
+    for point in range(design.num_points):
+        splits = settled.ways(point)
+        sharding = design_sharding(graph, splits)
+        notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point, generation=GENERATION))
+        if form in ("dot", "svg"):
+            text = picture(graph, sharding)
+            yield Artefact(svg(text) if form == "svg" else text.encode(), notes)
+            continue
+        row = np.array([point])
+        try:
+            message = design_message(model, system.take(row), design.take(row), graph, sharding)
+        except DseError as error:
+            yield Artefact(None, (str(error),))
+            continue
+        yield Artefact(setup_text(message).encode() if form == "dfmodel" else setup_bytes(message), notes)
+
+
+def design_message(
+    model: ModelShape, system: System, design: DesignPoints, graph: Graph, sharding: IntArray
+) -> Message:
+    """The set-up of one design, its kernels alone or in their fastest groups.
+
+    Raises
+    ------
+    DseError
+        If DFModel has no such network, or no groups fit the chip.
+    """
+    from costmodel.errors import DseError
+    from costmodel.formats.dfmodel import setup_message
+    from costmodel.precision import MIXED_PRECISION
+    from costmodel.profiles.dfmodel.design import design_setup
+    from costmodel.profiles.dfmodel.fused import layer_ways
+    from costmodel.profiles.dfmodel.mapping import fastest_mapping, shortage
+
+    setup, groups = design_setup(model, system, design), None
+    if not setup.kernel_by_kernel:
+        ways = layer_ways(model, MIXED_PRECISION.element_bytes)
+        found = fastest_mapping(graph, setup, sharding, ways, generation=GENERATION)
+        if found is None:
+            short = shortage(graph, setup, sharding, ways, generation=GENERATION)
+            raise DseError(f"execution=dataflow: no groups fit: {short}")
+        groups = found.groups
+    return setup_message(graph, setup, sharding, generation=GENERATION, groups=groups)
 
 
 def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
@@ -74,7 +148,7 @@ def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
     Raises
     ------
     DseError
-        If there is no such trial, or no front.
+        If there is no such trial, or no front, or the design has no such file.
     """
     from costmodel.errors import DseError
 
@@ -82,7 +156,10 @@ def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
     candidates = table.front().trials[:1] if number is None else table.trials
     for trial in candidates:
         if number in (None, trial.number):
-            return next(artefacts(study.space, [trial.params], form))
+            file = next(artefacts(study.space, [trial.params], form))
+            if file.content is None:
+                raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
+            return file
     if number is None:
         raise DseError(f"study {study.name!r}: has found nothing feasible; name a trial with --trial")
     known = [trial.number for trial in table.trials]
@@ -118,6 +195,7 @@ def write_artefacts(
     files = artefacts(study.space, [trial.params for trial in trials], form)
     for trial, file in zip(trials, files, strict=True):
         path = directory / f"trial_{trial.number:05d}{FORMS[form]}"
-        write_file(path, file.content)
+        if file.content is not None:
+            write_file(path, file.content)
         for text in file.notes:
             note(f"{path}: {text}")

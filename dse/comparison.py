@@ -93,7 +93,7 @@ def comparison(study: Study, profile: str) -> Comparison:
     columns = study.space.encode(designs)
     values = np.stack(
         [
-            evaluate(study.space, columns, price=pricing(name, study.space.model)).values[:, 0]
+            evaluate(study.space, columns, price=pricing(name, study.space)).values[:, 0]
             for name in (study.profile, profile)
         ],
         axis=1,

@@ -15,6 +15,7 @@ from costmodel.design import Layout
 from costmodel.system import System
 from costmodel.workloads import workload_of
 from dse.objectives import Constraint
+from dse.profiles import NATIVE, pricing
 from dse.space import Space
 
 #: Model, system and layouts -> the price of one optimizer step.
@@ -60,7 +61,7 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, price: Pricing 
     jobs : int
         Threads that price chunks. [-]
     """
-    price = price or workload_of(space.model).step
+    price = price or pricing(NATIVE, space)
     points = next(iter(columns.values())).size
     starts = range(0, max(points, 1), chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]

@@ -145,10 +145,10 @@ def simplest_design(space: Space) -> Params:
     return space.legal.nearest(wanted, np.random.default_rng(0))
 
 
-def priced_design(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
+def priced_design(space: Space, params: Mapping[str, Any], *, price: Pricing | None = None) -> dict[str, Any]:
     """The record of one design; `splits` says what its sharding was solved to be, where it was."""
     columns = space.encode([params])
-    record = design_records(space, columns, evaluate(space, columns))[0]
+    record = design_records(space, columns, evaluate(space, columns, price=price))[0]
     splits = solved_splits(space, columns)
     return {**record, "splits": splits} if splits else record
 

@@ -90,6 +90,19 @@ class ModuleCost:
             record["heaviest"] = self.heaviest()
         return {**record, "figures": hlo.figures(self.analysis)}
 
+    def dataflow(self) -> hlo.Dataflow:
+        """The module as a graph of DFModel.
+
+        Raises
+        ------
+        DseError
+            If it runs nothing.
+        """
+        try:
+            return hlo.dataflow(self.analysis, self.barriers)
+        except DseError as error:
+            raise DseError(f"{self.file}: {error}") from None
+
     def notes(self) -> list[str]:
         """What the text does not tell, and what was taken instead."""
         notes = list(self.analysis.graph.notes)

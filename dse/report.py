@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,9 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
 def evaluation_report(space: Space, record: Record, width: int) -> Report:
     """One priced design."""
     verdict = "feasible" if record["feasible"] else "not feasible"
+    heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
+    if math.isnan(record["breakdown"]["step_time_s"]):
+        return [*heading, Text(), Text("The profile has no number for such a design.")]
     table = Table.grid(padding=(0, 2, 0, 0))
     for column in SUMMARY:
         table.add_row(
@@ -173,7 +177,6 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
             table.add_row(
                 derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
             )
-    heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
     if "splits" in record:
         ways = " ".join(f"{kernel}={way}" for kernel, way in record["splits"].items())
         heading.append(Text(f"solved to be split: {ways}"))

@@ -94,6 +94,11 @@ class Space(Definition):
         return LegalDesigns(self)
 
     @cached_property
+    def chosen(self) -> tuple[str, ...]:
+        """Names that the file sets: given values, parameters, derived columns."""
+        return (*self.given, *self.by_name, *(derived.name for derived in self.derived))
+
+    @cached_property
     def by_name(self) -> dict[str, Parameter]:
         """Parameters by name."""
         return {parameter.name: parameter for parameter in self.parameters}

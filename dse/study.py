@@ -141,7 +141,7 @@ class Study:
         """
         storage, name = storage_url(storage), name or space.name
         sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is told before a database comes into being
-        pricing(profile or NATIVE, space.model)
+        pricing(profile or NATIVE, space)
         with Store(storage, "create") as store:
             stored = store.find(name)
             if stored is None:
@@ -224,7 +224,7 @@ class Study:
                 self.space,
                 self.plan,
                 budget,
-                price=pricing(self.profile, self.space.model),
+                price=pricing(self.profile, self.space),
                 jobs=jobs,
                 progress=progress,
             )
@@ -362,13 +362,16 @@ def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
     It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
     designs = space.legal.random(BOX_SAMPLE, np.random.default_rng(0))
-    evaluation = evaluate(space, designs, price=pricing(profile, space.model))
+    evaluation = evaluate(space, designs, price=pricing(profile, space))
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():
         usable &= evaluation.feasible
     if not usable.any():
-        raise DseError(f"space {space.name}: no legal design has finite objectives; check its expressions")
+        raise DseError(
+            f"space {space.name}: no legal design has finite objectives under profile {profile}; check "
+            "its expressions, and what the profile knows"
+        )
     box = Box.around(costs[usable])
     return [box.ideal.tolist(), box.reference.tolist()]
 

@@ -16,7 +16,6 @@ from costmodel.design_rows import KERNELS, design_workload
 from costmodel.formats.aicb import load_workload, workload_file
 from costmodel.memory import layer_parameters
 from costmodel.microbatch import priced_table
-from costmodel.model import LstmShape
 from costmodel.precision import MIXED_PRECISION
 from costmodel.profiles.simai import REVISIONS, price, price_designs
 from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
@@ -139,12 +138,11 @@ def test_parts_of_simais_step_add_up(llama, toy_system, designs):
     assert (breakdown.host_time == 0).all()
 
 
-def test_profiles_are_refused_where_they_do_not_fit(llama):
+def test_profiles_are_refused_where_they_do_not_fit():
     with pytest.raises(DseError, match="profile 'simia': unknown; did you mean 'simai'"):
-        pricing("simia", llama)
-    lstm = LstmShape(num_layers=2, hidden_size=64, projection_size=32, gates=4, seq_len=20, vocab_size=99)
+        pricing("simia", Space.load("gpt3_175b_1024_a100"))
     with pytest.raises(DseError, match="profile simai: knows transformers only"):
-        pricing("simai", lstm)
+        pricing("simai", Space.load("lstm_24b_power"))
 
 
 @pytest.fixture

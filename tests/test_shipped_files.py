@@ -13,6 +13,7 @@ from costmodel.formats.strict_yaml import dump
 from costmodel.formats.system_file import KINDS
 from costmodel.price import chip_price, die_area
 from dse.evaluate import evaluate
+from dse.profiles import NATIVE, pricing
 from dse.space import Space, space_names
 
 # Parameters as the makers print them. [1e9]
@@ -109,6 +110,10 @@ def test_a_wrong_model_says_what_is_wrong(tmp_path, keys, message):
     assert message in str(caught.value)
 
 
+#: Spaces whose columns only some profiles know -> one that does.
+PROFILE = {"gpt_1t_4096_dfmodel": "dfmodel-gen1"}
+
+
 @pytest.mark.parametrize("name", space_names())
 def test_a_space_loads_quickly_and_has_designs_that_fit(name):
     start = time.perf_counter()
@@ -116,7 +121,8 @@ def test_a_space_loads_quickly_and_has_designs_that_fit(name):
     assert space.legal.count >= 1000
     assert time.perf_counter() - start < 1  # some 20 ms where nothing else runs
     assert Space.from_text(space.text).fingerprint == space.fingerprint
-    found = evaluate(space, space.legal.random(2000, np.random.default_rng(0)))
+    designs = space.legal.random(2000, np.random.default_rng(0))
+    found = evaluate(space, designs, price=pricing(PROFILE.get(name, NATIVE), space))
     assert 0.01 < found.feasible.mean() < 0.99
     assert np.isfinite(found.values).all()
 

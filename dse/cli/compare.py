@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from dse.cli.options import Commands, add_storage, command
-from dse.profiles import PROFILES
+from dse.profiles import NATIVE, PROFILES
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -25,7 +25,9 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
     parser.add_argument(
-        "--profile", choices=list(PROFILES), help="the other cost model (default: simai, or else native)"
+        "--profile",
+        choices=list(PROFILES),
+        help="the other cost model (default: native, or simai where that is the study's)",
     )
     parser.add_argument(
         "--format",
@@ -42,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from dse.study import Study
 
     study = Study.load(args.study, storage=args.storage)
-    others = [name for name in reversed(PROFILES) if name != study.profile]
-    found = comparison(study, args.profile or others[0])
+    found = comparison(study, args.profile or ("simai" if study.profile == NATIVE else NATIVE))
     if args.format == "json":
         from dse.export import json_text
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from dse.cli import cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
-from dse.profiles import NATIVE
+from dse.profiles import DFMODEL, NATIVE
 
 #: Rules that a file can be priced by, the first being the default where the file does not tell.
-PROFILES = ("deepflow", *cost_simai.PROFILES, *cost_dfmodel.PROFILES, NATIVE)
+PROFILES = ("deepflow", *cost_simai.PROFILES, *DFMODEL, NATIVE)
 
 #: What the help shows.
 EXAMPLES = [
@@ -24,6 +24,8 @@ EXAMPLES = [
     "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
     "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
     "dse cost setup.txt --resolve --prefer gpt_1t",
+    "dse cost setup.txt --format svg > layer.svg",
+    "dse cost step.hlo --format dfmodel > graph.txt",
     "dse cost setup.txt --groups 40 --tile-size best",
 ]
 
@@ -54,10 +56,11 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["table", "json", "csv", "trace"],
+        choices=["table", "json", "csv", "trace", "dfmodel", "dot", "svg"],
         default="table",
-        help="a report to read, one JSON object, SimAI's EndToEnd.csv, or a timeline of an HLO module for "
-        "Chrome's trace viewer (default: table)",
+        help="a report to read, one JSON object, SimAI's EndToEnd.csv, of an HLO module a timeline for "
+        "Chrome's trace viewer or its graph for DFModel, or a picture of the graph of either; svg needs "
+        "Graphviz (default: table)",
     )
     cost_hlo.add_options(parser)
     cost_simai.add_options(parser)
@@ -71,11 +74,13 @@ def run(args: argparse.Namespace) -> int:
 
     if is_hlo(args.file):
         return cost_hlo.run(args)
-    if args.profile == NATIVE or args.system or args.format == "trace":
-        raise DseError(f"{args.file}: not an HLO module; --system and trace are for those")
+    if args.profile == NATIVE or args.system or args.format in ("trace", "dfmodel"):
+        raise DseError(f"{args.file}: not an HLO module; --system, trace and dfmodel are for those")
     dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
-    if dfmodel in cost_dfmodel.PROFILES:
+    if dfmodel in DFMODEL:
         return cost_dfmodel.run(args, dfmodel)
+    if args.format in ("dot", "svg"):
+        raise DseError(f"{args.file}: has no graph to draw; DFModel set-ups and HLO modules have")
     if cost_dfmodel.asked(args):
         raise DseError(
             f"{args.file}: not a DFModel set-up; --resolve, --prefer, --groups and --tile-size are for those"

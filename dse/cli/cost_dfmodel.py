@@ -8,9 +8,6 @@ from pathlib import Path
 
 from dse.cli.options import positive
 
-#: Generations of the rules.
-PROFILES = ("dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3")
-
 #: Choices of published runs that `--prefer` names.
 PREFERRED = ("gpt_1t", "megatron", "inference")
 
@@ -85,6 +82,13 @@ def run(args: argparse.Namespace, profile: str) -> int:
     report = priced_file(args.file, generation=generation, wanted=wanted)
     for line in shortages(report):
         print(f"dse: {args.file}: does not fit: {line}", file=sys.stderr)
+    if args.format in ("dot", "svg"):
+        from costmodel.formats.dfmodel import picture
+        from dse.picture import svg
+
+        text = picture(report.file.graph, report.sharding)
+        print(svg(text).decode() if args.format == "svg" else text, end="")
+        return 0
     if args.format == "json":
         print(json_text({"file": str(args.file), "profile": profile, **figures(report)}))
         return 0

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from dse.profiles import NATIVE
 
-FORMATS = ("table", "json", "trace")
+if TYPE_CHECKING:
+    from dse.hlo_cost import ModuleCost
+
+FORMATS = ("table", "json", "trace", "dfmodel", "dot", "svg")
+
+#: Forms of the graph alone, which no machine has a part in.
+GRAPHS = ("dfmodel", "dot", "svg")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +44,11 @@ def run(args: argparse.Namespace) -> int:
         raise DseError(f"{args.file}: --profile {args.profile} does not price an HLO module; {NATIVE} does")
     if args.format not in FORMATS:
         raise DseError(f"{args.file}: an HLO module has no {args.format}; ask for {', '.join(FORMATS)}")
+    if args.format in GRAPHS and args.system:
+        raise DseError(f"{args.file}: {args.format} is of the graph alone; leave out --system")
     cost = ModuleCost.of(args.file, args.barriers, args.system)
+    if args.format in GRAPHS:
+        return write_graph(args, cost)
     if args.format == "trace":
         print(json_text(cost.trace()))
         return 0
@@ -49,4 +60,21 @@ def run(args: argparse.Namespace) -> int:
     from dse.text import show
 
     show(sys.stdout, lambda width: hlo_report(record, width))
+    return 0
+
+
+def write_graph(args: argparse.Namespace, cost: ModuleCost) -> int:
+    """The module's graph for DFModel, or as a picture; what it cannot say on stderr."""
+    from costmodel.formats.dfmodel import graph_message, picture, setup_text
+
+    found = cost.dataflow()
+    for note in found.notes:
+        print(f"dse: {args.file}: {note}", file=sys.stderr)
+    if args.format == "dfmodel":
+        print(setup_text(graph_message(found.graph, found.traffic)), end="")
+        return 0
+    from dse.picture import svg
+
+    text = picture(found.graph, traffic=found.traffic)
+    print(svg(text).decode() if args.format == "svg" else text, end="")
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from dse.cli.options import Commands, add_changes, add_jobs, add_storage, changed_space, command
+from dse.cli.options import Commands, add_changes, add_jobs, add_profile, add_storage, changed_space, command
 
 if TYPE_CHECKING:
     from dse.exact import Certificate, ExactFront
@@ -38,6 +38,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     add_changes(parser)
     parser.add_argument("--certify", metavar="STUDY", help="say how far this study is from the exact front")
+    add_profile(parser, ", that of the study with --certify")
     add_jobs(parser)
     add_storage(parser)
     parser.add_argument(
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from dse.profiles import NATIVE, pricing
 
     study, space = subject(args)
-    price = pricing(study.profile if study else NATIVE, space.model)
+    price = pricing(study.profile if study else args.profile or NATIVE, space)
     exact = exact_front(space, price=price, jobs=args.jobs, progress=counter(space))
     certified = certificate(study, exact) if study else None
     if args.format == "json":
@@ -84,6 +85,8 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
     from dse.study import Study
 
     study = Study.load(args.certify, storage=args.storage)
+    if args.profile not in (None, study.profile):
+        raise DseError(f"study {study.name!r}: is priced by {study.profile}; leave --profile out")
     if args.space is None:
         if args.set or args.objective:
             raise DseError("enumerate: --set and --objective change a SPACE; the study's own stays as it is")

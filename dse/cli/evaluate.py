@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from dse.cli.options import Commands, add_space, changed_space, command
+from dse.cli.options import Commands, add_profile, add_space, changed_space, command
 
 if TYPE_CHECKING:
     from dse.space import Params, Space
@@ -26,6 +26,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         ],
     )
     add_space(parser)
+    add_profile(parser)
     parser.add_argument(
         "--format",
         choices=["table", "json"],
@@ -37,11 +38,13 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Price the design."""
     from dse.exact import priced_design, simplest_design
+    from dse.profiles import NATIVE, pricing
 
     space = changed_space(args)
+    price = pricing(args.profile or NATIVE, space)
     params = simplest_design(space)
     say_what_was_open(space, params)
-    record = priced_design(space, params)
+    record = priced_design(space, params, price=price)
     if args.format == "json":
         from dse.export import EVALUATION_KEYS, json_text
 

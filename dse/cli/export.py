@@ -9,7 +9,7 @@ from pathlib import Path
 from dse.cli.options import Commands, add_storage, command, natural
 
 #: Forms of a file: those of `dse.artefacts.FORMS`.
-FORMATS = ("aicb",)
+FORMATS = ("aicb", "dfmodel", "dfmodel-binary", "dot", "svg")
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -20,10 +20,14 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         run,
         summary="write a design of a study as a file for other programs",
         about="Write a design of a study as a file that other programs read: aicb is the workload of its\n"
-        "slowest stage, row by row, for SimAI and ASTRA-sim, with arithmetic as the cost model prices it.",
+        "slowest stage, row by row, for SimAI and ASTRA-sim, with arithmetic as the cost model prices it;\n"
+        "dfmodel is the graph of a layer with its sharding, and the machine, as DFModel has them; dot and\n"
+        "svg are pictures of that graph. svg needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",
+            "dse export gpt3_175b_1024_a100 --trial 12 --format dfmodel -o setup.txt",
+            "dse export gpt3_175b_1024_a100 --format svg -o layer.svg",
         ],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
@@ -42,12 +46,14 @@ def run(args: argparse.Namespace) -> int:
     from dse.study import Study
 
     file = trial_artefact(Study.load(args.study, storage=args.storage), args.trial, args.format)
+    assert file.content is not None
     for text in file.notes:
         note(f"{args.output or args.study}: {text}")
     if args.output:
         write_file(args.output, file.content)
     else:
-        sys.stdout.write(file.content.decode())
+        sys.stdout.buffer.write(file.content)
+        sys.stdout.buffer.flush()
     return 0
 
 

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from dse.profiles import PROFILES
+
 if TYPE_CHECKING:
     from dse.space import Space
 
@@ -108,6 +110,16 @@ def changed_space(args: argparse.Namespace) -> Space:
     if pins:
         space = space.pinned(pins)
     return space.with_objectives(args.objective) if args.objective else space
+
+
+def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
+    """``--profile NAME``."""
+    parser.add_argument(
+        "--profile",
+        choices=list(PROFILES),
+        help=f"rules of the cost model{note}: native (default); simai: arithmetic of native, the rest by "
+        "SimAI's closed forms; or a generation of DFModel's",
+    )
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from dse.cli.options import (
     DEFAULT_SPACE,
     Commands,
     add_jobs,
+    add_profile,
     add_space,
     add_storage,
     changed_space,
@@ -21,7 +22,6 @@ from dse.cli.options import (
     natural,
     positive,
 )
-from dse.profiles import PROFILES
 
 if TYPE_CHECKING:
     from dse.export import Part
@@ -60,6 +60,7 @@ def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
             "dse search my_space.yaml --objective step_time --objective energy_per_step --out results",
             "dse search --format json | jq '.front[0].params'",
             "dse search --profile simai --study simai --out results --emit aicb",
+            "dse search --profile dfmodel-gen3 --set vpp=1 --set recompute=none --study dfmodel",
         ],
     )
     add_space(search, default=DEFAULT_SPACE)
@@ -75,12 +76,7 @@ def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
         type=natural,
         help="source of randomness: the same seed gives the same trials (default: 0)",
     )
-    search.add_argument(
-        "--profile",
-        choices=list(PROFILES),
-        help="rules of the cost model, settled when a study starts: native (default), or simai: "
-        "arithmetic of native, the rest by SimAI's closed forms",
-    )
+    add_profile(search, ", settled when a study starts")
     add_run(search, str(DEFAULT_BUDGET))
     search.set_defaults(budget=DEFAULT_BUDGET)
 
@@ -105,7 +101,8 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
         "--emit",
         metavar="FORMAT",
         choices=EMITTED,
-        help="also write each design of the front for other programs, under DIR/FORMAT: aicb",
+        help="also write each design of the front for other programs, under DIR/FORMAT: "
+        f"{', '.join(EMITTED)}",
     )
     parser.add_argument(
         "--emit-all", action="store_true", help="--emit every finished trial, not the front alone"

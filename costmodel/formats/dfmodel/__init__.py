@@ -1,14 +1,17 @@
 """DFModel's set-ups: text and binary files <-> messages <-> graphs and set-ups of the cost model."""
 
 from costmodel.formats.dfmodel.files import is_setup, load_setup, setup_bytes, setup_text
+from costmodel.formats.dfmodel.picture import picture
 from costmodel.formats.dfmodel.records import Priced, priced
-from costmodel.formats.dfmodel.writing import ZeroMarks, setup_message
+from costmodel.formats.dfmodel.writing import ZeroMarks, graph_message, setup_message
 
 __all__ = [
     "Priced",
     "ZeroMarks",
+    "graph_message",
     "is_setup",
     "load_setup",
+    "picture",
     "priced",
     "setup_bytes",
     "setup_message",

@@ -25,6 +25,8 @@ def mistakes(message: Message) -> list[str]:
     """One line for each thing that does not hold together."""
     run = message.DESCRIPTOR.fields_by_number[4].name
     block = getattr(message, run)
+    if not (message.HasField("system") or message.HasField(run)):
+        return [f"a graph alone, without system and {run}; whole set-ups are priced"]
     return [
         *_workload_mistakes(block, run),
         *_system_mistakes(message.system, block.llm),

@@ -12,9 +12,9 @@ from costmodel.formats.dfmodel.checks import DATAFLOW
 from costmodel.formats.dfmodel.files import ROOTS, Message, empty_setup
 from costmodel.formats.dfmodel.records import FIELDS, OVERLAPS, block, run_block
 from costmodel.profiles.dfmodel.evaluate import Shards, shards
-from costmodel.profiles.dfmodel.graph import NOTHING, Graph
+from costmodel.profiles.dfmodel.graph import NONE, NOTHING, Graph
 from costmodel.profiles.dfmodel.setup import AXES, Setup
-from costmodel.profiles.dfmodel.sharding import edge_collectives, kernel_collectives
+from costmodel.profiles.dfmodel.traffic import Traffic
 
 KERNEL_BY_KERNEL: Final = 2
 
@@ -65,12 +65,47 @@ def setup_message(
         Limits for the reference's solver: threads, gap [-], seconds.
     """
     message = empty_setup(ROOTS[generation])
+    traffic, part = Traffic.of(graph, sharding), shards(graph, setup, sharding)
+    _fill_graph(message.dataflow_graph, graph, sharding, traffic, part, groups, marks)
+    _fill_setup(message, setup, generation)
+    if groups is not None:
+        run_block(message).num_config = int(groups.max()) + 1
+    if solver is not None:
+        message.gurobi.thread, message.gurobi.gap, message.gurobi.time = solver
+    return message
+
+
+def graph_message(graph: Graph, traffic: Traffic) -> Message:
+    """A graph alone, of what one chip runs: nothing in it is split further.
+
+    Parameters
+    ----------
+    graph : Graph
+        Kernels of one chip; their dimensions are (kernels,).
+    traffic : Traffic
+        What moves between chips.
+    """
+    message = empty_setup(ROOTS["gen1"])
+    m, k, n, output = (a[np.newaxis] for a in (graph.outer * graph.m, graph.k, graph.n, graph.output_bytes))
+    whole = Shards(m=m, k=k, n=n, output_bytes=output)
+    _fill_graph(message.dataflow_graph, graph, np.full(len(graph), NONE), traffic, whole, None, ZeroMarks())
+    return message
+
+
+def _fill_graph(
+    block: Message,
+    graph: Graph,
+    sharding: IntArray,
+    traffic: Traffic,
+    part: Shards,
+    groups: IntArray | None,
+    marks: ZeroMarks,
+) -> None:
+    """Kernels and connections, with what their sharding says."""
     member = np.arange(len(graph)) if groups is None else groups
-    part = shards(graph, setup, sharding)
     levels = graph.levels()
-    moved = kernel_collectives(graph, sharding)
     for place in range(len(graph)):
-        kernel = message.dataflow_graph.kernels.add()
+        kernel = block.kernels.add()
         _fill_kernel(kernel, graph, place)
         kernel.topological_number, kernel.config = int(levels[place]), int(member[place])
         own = getattr(kernel, kernel.WhichOneof("variant"))
@@ -78,21 +113,16 @@ def setup_message(
         own.shard_outer_M, own.shard_N = int(part.m[0, place]), int(part.n[0, place])
         if graph.systolic[place]:
             own.shard_K = int(part.k[0, place])
-        own.communication_type = int(moved[place])
-        _state_size(own, moved[place] != NOTHING, own.output_tensor_size, place + 1 in marks.kernels)
-    _fill_connections(message.dataflow_graph.connections, graph, part, sharding, marks)
-    _fill_setup(message, setup, generation)
-    if groups is not None:
-        run_block(message).num_config = int(member.max()) + 1
-    if solver is not None:
-        message.gurobi.thread, message.gurobi.gap, message.gurobi.time = solver
-    return message
+        moved, size = int(traffic.of_kernels[place]), float(traffic.kernel_bytes[place])
+        _state_traffic(own, moved, size, place + 1 in marks.kernels)
+    _fill_connections(block.connections, graph, levels, traffic, part, marks)
 
 
-def _state_size(block: Message, moves: bool, size: float, marked: bool) -> None:
-    """A size where something moves; else nothing, or a negative zero where marked."""
-    if moves or marked:
-        block.communication_size = size if moves else -0.0
+def _state_traffic(block: Message, moved: int, size: float, marked: bool) -> None:
+    """What moves, and how much of it; a negative zero where nothing moves and it is marked."""
+    block.communication_type = moved
+    if moved != NOTHING or marked:
+        block.communication_size = size if moved != NOTHING else -0.0
 
 
 def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
@@ -100,7 +130,8 @@ def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
     kernel.name, kernel.id = graph.names[place], place + 1
     kernel.fwd_bwd = 2 if graph.backward[place] else 1
     kernel.type = 1 if graph.systolic[place] else 2
-    second = "weight" if graph.weighted[place] else "input2" if graph.second_bytes[place] else ""
+    has_second = bool(graph.systolic[place] or graph.second_bytes[place])
+    second = "weight" if graph.weighted[place] else "input2" if has_second else ""
     kind = f"{'gemm' if graph.systolic[place] else 'elementwise'}_input1{'_' * bool(second)}{second}"
     own = getattr(kernel, kind)
     own.outer, own.M, own.N = (int(getattr(graph, dim)[place]) for dim in ("outer", "m", "n"))
@@ -113,27 +144,25 @@ def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
         setattr(own, name, graph.second_bytes[place])
     own.output_tensor_size = graph.output_bytes[place]
     own.tiling = int(graph.tiling[place])
-    if graph.repeats.size > 1:
-        own.num_input = int(graph.repeats[place]) if graph.repeats[place] > 1 else 0
-    if graph.memory_bytes.size > 1:
-        own.memory_size = graph.memory_bytes[place]
-    if graph.streamed.size > 1:
-        own.skip_weight = bool(graph.streamed[place])
+    every = (graph.repeats, graph.memory_bytes, graph.streamed)
+    repeats, stated, streamed = (np.broadcast_to(a, (len(graph),))[place] for a in every)
+    own.num_input = int(repeats) if repeats > 1 else 0
+    own.memory_size, own.skip_weight = stated, bool(streamed)
 
 
 def _fill_connections(
-    connections: Message, graph: Graph, part: Shards, sharding: IntArray, marks: ZeroMarks
+    connections: Message, graph: Graph, levels: IntArray, traffic: Traffic, part: Shards, marks: ZeroMarks
 ) -> None:
-    levels, moved = graph.levels(), edge_collectives(graph, sharding)
+    zero_out = np.broadcast_to(graph.zero_out, graph.start.shape)
     for number, (start, end) in enumerate(zip(graph.start, graph.end, strict=True), start=1):
         edge = connections.add(startIdx=start + 1, endIdx=end + 1, id=number)
         edge.startName, edge.endName = graph.names[start], graph.names[end]
         edge.buffer_depth = int(levels[end] - levels[start] + 1)
         edge.tensor_size = graph.output_bytes[start]
         edge.shard_tensor_size = part.output_bytes[0, start]
-        edge.communication_type = int(moved[number - 1])
-        _state_size(edge, moved[number - 1] != NOTHING, edge.tensor_size, number in marks.connections)
-        edge.zero_out = bool(graph.zero_out.size > 1 and graph.zero_out[number - 1])
+        moved, size = int(traffic.of_edges[number - 1]), float(traffic.edge_bytes[number - 1])
+        _state_traffic(edge, moved, size, number in marks.connections)
+        edge.zero_out = bool(zero_out[number - 1])
 
 
 def _fill_setup(message: Message, setup: Setup, generation: str) -> None:

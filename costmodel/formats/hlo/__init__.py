@@ -9,6 +9,7 @@ from typing import Final
 
 from costmodel.errors import DseError
 from costmodel.formats.hlo.analysis import Analysis
+from costmodel.formats.hlo.dataflow import Dataflow, dataflow
 from costmodel.formats.hlo.figures import figures
 from costmodel.formats.hlo.graph import BARRIERS, Graph, graph
 from costmodel.formats.hlo.module import Computation, Instruction, Module, Shape
@@ -19,10 +20,12 @@ __all__ = [
     "BARRIERS",
     "Analysis",
     "Computation",
+    "Dataflow",
     "Graph",
     "Instruction",
     "Module",
     "Shape",
+    "dataflow",
     "figures",
     "graph",
     "is_hlo",

@@ -17,6 +17,7 @@ from costmodel.formats.hlo.model_figures import Figures, model_figures
 from costmodel.formats.hlo.phases import part
 from costmodel.formats.hlo.products import is_product
 from costmodel.formats.hlo.state import global_dims, numbers
+from costmodel.formats.hlo.training_figures import training_figures
 from costmodel.formats.hlo.work import Access, Work
 
 #: Rates of a machine for comparing readers of HLO: of matrix products, of other work, of memory, of links.
@@ -40,7 +41,7 @@ def figures(analysis: Analysis) -> Figures:
     """
     groups = (
         text_figures, graph_figures, work_figures, gemm_figures, toy_machine_figures, collective_figures,
-        memory_figures, state_figures, rule_figures, model_figures, kernel_figures,
+        memory_figures, state_figures, rule_figures, model_figures, training_figures, kernel_figures,
     )  # fmt: skip
     return {name: value for group in groups for name, value in group(analysis).items()}
 

@@ -47,13 +47,18 @@ def is_product(instruction: Instruction) -> bool:
     return instruction.opcode in ("dot", "convolution")
 
 
-def products_in(instruction: Instruction) -> list[Product]:
-    """The matrix products that a kernel does: its own, or those of its body."""
+def product_instructions(instruction: Instruction) -> list[Instruction]:
+    """The matrix products that a kernel does: itself, or those of its body, nested ones included."""
     if is_product(instruction):
-        return [product(instruction)]
+        return [instruction]
     if instruction.opcode != "fusion":
         return []
-    return products_of_body(instruction.called[0])
+    return [found for inner in instruction.called[0].instructions for found in product_instructions(inner)]
+
+
+def products_in(instruction: Instruction) -> list[Product]:
+    """Dimensions of the matrix products that a kernel does."""
+    return [product(found) for found in product_instructions(instruction)]
 
 
 def products_of_body(body: Computation) -> list[Product]:

@@ -3,12 +3,14 @@
 A profile over the shared solver. Where a rule of the reference is odd, the profile keeps it and says so.
 """
 
+from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
 from costmodel.profiles.dfmodel.graph import Graph
-from costmodel.profiles.dfmodel.layer import layer_graph
+from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
+from costmodel.profiles.dfmodel.step import price_designs
 
 __all__ = [
     "PUBLISHED",
@@ -17,9 +19,12 @@ __all__ = [
     "Mapping",
     "Setup",
     "Sharding",
+    "design_setup",
     "evaluate",
     "fastest_mapping",
     "fused_ways",
     "layer_graph",
     "least_moving",
+    "model_graph",
+    "price_designs",
 ]

@@ -15,7 +15,7 @@ OUTER, M, K, N, NONE = range(1, 6)
 SHARDINGS: Final = {OUTER: "outer", M: "m", K: "k", N: "n", NONE: "none"}
 
 #: What moves along an edge or out of a kernel, by the codes of the format.
-NOTHING, ALL_REDUCE, ALL_TO_ALL, ALL_GATHER, PERIODIC = range(5)
+NOTHING, ALL_REDUCE, ALL_TO_ALL, ALL_GATHER, PERIODIC, POINT_TO_POINT, BROADCAST = range(7)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

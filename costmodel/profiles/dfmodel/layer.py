@@ -1,70 +1,51 @@
-"""One transformer layer as a graph: forward alone (18 kernels), or forward and backward (41)."""
+"""One transformer layer as a graph, of any kind of attention and MLP; forward alone, or backward too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
+from costmodel.model import ModelShape
+from costmodel.profiles.dfmodel.blocks import ATTENTION, EXPERTS, MLP, Part
 from costmodel.profiles.dfmodel.graph import Graph, K, N
 
-#: Kernel -> outer, m, k (- for vector kernels), n; first input, second input (* a weight), output.
-#: H hidden size, n heads, d head size, S sequence; a = H S, q = n S S, p = H H elements.
-_FORWARD: Final = """
-    Add_Prev_Layer 1 H - S a - a
-    LayerNorm_1    1 H - S a - a
-    Q              n d H S a p* a
-    K              n d H S a p* a
-    V              n d H S a p* a
-    MHA_GEMM_1     n S d S a a q
-    SOFTMAX        n S - S q - q
-    DropOut_1      n S - S q - q
-    MHA_GEMM_2     n d S S a q a
-    PROJ_GEMM      1 H H S a p* a
-    DropOut_2      1 H - S a - a
-    Add_1          1 H - S a a a
-    LayerNorm_2    1 H - S a - a
-    FFN0           1 4H H S a 4p* 4a
-    GeLU           1 4H - S 4a - 4a
-    FFN1           1 H 4H S 4a 4p* a
-    DropOut_3      1 H - S a - a
-    Add_2          1 H - S a a a
-"""
-_BACKWARD: Final = """
-    Loss_bwd        1 H - S a - a
-    DropOut_3_bwd   1 H - S a - a
-    FFN1_bwd        1 4H H S a 4p* 4a
-    GeLU_bwd        1 4H - S 4a - 4a
-    FFN0_bwd        1 H 4H S 4a 4p* a
-    LayerNorm_2_bwd 1 H - S a - a
-    DropOut_2_bwd   1 H - S a - a
-    PROJ_GEMM_bwd   1 H H S a p* a
-    MHA_GEMM_2_bwd1 n S d S a a q
-    MHA_GEMM_2_bwd2 n d S S a q a
-    V_bwd           1 H H S a p* a
-    DropOut_1_bwd   n S - S q - q
-    SOFTMAX_bwd     n S - S q - q
-    MHA_GEMM_1_bwd1 n d S S q a a
-    MHA_GEMM_1_bwd2 n d S S q a a
-    Q_bwd           n d H S a p* a
-    K_bwd           n d H S a p* a
-    FFN1_bwd_weight_update      1 4H S H a 4a 4p
-    FFN0_bwd_weight_update      1 H S 4H 4a a 4p
-    PROJ_GEMM_bwd_weight_update 1 H S H a a p
-    V_bwd_weight_update         1 H S H a a p
-    K_bwd_weight_update         1 H S H a a p
-    Q_bwd_weight_update         1 H S H a a p
-"""
-#: Edges by the numbers of their kernels, from 1. Gradients need what the forward pass produced.
-_FORWARD_EDGES: Final = """
-    1-2 2-3 2-4 2-5 3-6 4-6 6-7 7-8 5-9 8-9 9-10 10-11 11-12 1-12 12-13 13-14 14-15 15-16 16-17 17-18 12-18
-"""
-_BACKWARD_EDGES: Final = """
-    19-20 20-21 21-22 22-23 23-24 24-25 25-26 26-27 5-27 26-28 8-28 27-30 28-29 30-31 31-32 31-33 4-32 3-33
-    32-34 33-35 20-36 15-36 22-37 13-37 25-38 9-38 28-39 2-39 33-40 2-40 32-41 2-41
-"""
+Words = Mapping[str, FloatArray]
+
+#: Marks of the second operand: a weight, and a weight that every chip holds whole.
+_WEIGHT: Final = "*"
+_WHOLE_WEIGHT: Final = "+"
+_DROPOUT: Final = "DropOut"
+
+
+def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> Graph:
+    """The graph of one layer of a dense model, one sequence at a time.
+
+    Parameters
+    ----------
+    model : ModelShape
+        Dimensions; rotary positions are left out, as the reference has no kernel for them.
+    backward : bool
+        With the kernels of the backward pass, as in training.
+    element_bytes : float
+        Size of one element. [B]
+    """
+    return layer_graph(
+        model.hidden_size,
+        model.num_attention_heads,
+        model.seq_len,
+        num_query_groups=model.num_query_groups,
+        head_size=model.head_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        gated_mlp=model.gated_mlp,
+        dropout=model.dropout,
+        backward=backward,
+        element_bytes=element_bytes,
+    )
 
 
 def layer_graph(
@@ -72,68 +53,163 @@ def layer_graph(
     num_attention_heads: FloatArray | float,
     seq_len: FloatArray | float,
     *,
-    element_bytes: FloatArray | float = 2.0,
+    num_query_groups: FloatArray | float | None = None,
+    head_size: FloatArray | float | None = None,
+    ffn_hidden_size: FloatArray | float | None = None,
+    gated_mlp: bool = False,
+    num_experts: FloatArray | float | None = None,
+    top_k: FloatArray | float = 1.0,
+    dropout: bool = True,
     backward: bool = True,
+    element_bytes: FloatArray | float = 2.0,
 ) -> Graph:
-    """The graph of one GPT layer, for one design or for many at once.
+    """The graph of one layer, for one design or for many at once; by default that of GPT.
 
     Parameters
     ----------
     hidden_size, num_attention_heads, seq_len : float or (points,) array
-        Shape of the layer; heads divide the hidden size. [-]
-    element_bytes : float or (points,) array
-        Size of one element. [B]
+        Shape of the layer. [-]
+    num_query_groups : float or (points,) array, optional
+        Heads of keys and values; by default one for each head. [-]
+    head_size, ffn_hidden_size : float or (points,) array, optional
+        By default the hidden size over the heads, and four times the hidden size. [-]
+    gated_mlp : bool
+        The first product of the MLP makes a gate as well, in one matrix of twice the width.
+    num_experts : float or (points,) array, optional
+        MLPs of which each token passes some; without it there is one, and no router. [-]
+    top_k : float or (points,) array
+        Experts of a token; tokens spread evenly. [-]
+    dropout : bool
+        With kernels that drop.
     backward : bool
         With the kernels of the backward pass, as in training.
+    element_bytes : float or (points,) array
+        Size of one element. [B]
+
+    Raises
+    ------
+    DseError
+        If heads, groups or experts do not divide what they share out.
 
     Notes
     -----
     No kernel stands for the gradient of the first norm or of the residual additions, and the gradient
-    of V is not split by heads: the graph of the reference, kernel by kernel.
+    of V is not split by heads: the graph of the reference, kernel by kernel, where the layer is GPT's.
+    A group's heads are summed in the products that give the gradients of its keys and values.
     """
-    hidden, heads, seq = (
-        np.asarray(v, dtype=np.float64) for v in (hidden_size, num_attention_heads, seq_len)
-    )
-    if np.any(hidden % heads):
-        raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
-    rows = [line.split() for line in (_FORWARD + _BACKWARD * backward).splitlines() if line.strip()]
-    _, outer, m, k, n, first, second, output = zip(*rows, strict=True)
-    dims = _dims(hidden, heads, seq)
-    sizes = _sizes(hidden, heads, seq, np.asarray(element_bytes, dtype=np.float64))
-    edges = [e.split("-") for e in (_FORWARD_EDGES + _BACKWARD_EDGES * backward).split()]
+    given = {
+        "H": hidden_size,
+        "n": num_attention_heads,
+        "S": seq_len,
+        "g": num_attention_heads if num_query_groups is None else num_query_groups,
+        "d": _head_size(hidden_size, num_attention_heads) if head_size is None else head_size,
+        "F": 4 * np.asarray(hidden_size) if ffn_hidden_size is None else ffn_hidden_size,
+        "E": 1 if num_experts is None else num_experts,
+        "k": top_k,
+    }
+    words = _words({name: np.asarray(value, dtype=np.float64) for name, value in given.items()}, gated_mlp)
+    mlp = MLP if num_experts is None else EXPERTS
+    parts = [ATTENTION.forward, mlp.forward]
+    if backward:
+        parts += [mlp.backward, ATTENTION.backward, mlp.gradients, ATTENTION.gradients]
+    rows = [line.split() for part in parts for line in part.kernels.strip().splitlines()]
+    edges = [edge for part in parts for edge in _edges(part)]
+    if not dropout:
+        rows, edges = _without_dropout(rows, edges)
+    graph = _graph(rows, edges, words, np.asarray(element_bytes, dtype=np.float64))
+    if gated_mlp:
+        graph = replace(graph, names=tuple(name.replace("GeLU", "SwiGLU") for name in graph.names))
+    return graph
+
+
+def _edges(part: Part) -> Iterator[tuple[str, str]]:
+    """Producer and consumer of each edge."""
+    for line in part.edges.strip().splitlines():
+        producer, consumers = line.split(">")
+        yield from ((producer.strip(), consumer) for consumer in consumers.split())
+
+
+def _without_dropout(
+    rows: Sequence[list[str]], edges: Sequence[tuple[str, str]]
+) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """Kernels and edges where what a dropout would read passes it by."""
+    before = {end: start for start, end in edges if end.startswith(_DROPOUT)}
+    kept = [(before.get(start, start), end) for start, end in edges if end not in before]
+    return [row for row in rows if not row[0].startswith(_DROPOUT)], kept
+
+
+def _graph(
+    rows: Sequence[Sequence[str]],
+    edges: Sequence[tuple[str, str]],
+    words: Words,
+    element_bytes: FloatArray,
+) -> Graph:
+    """Sizes follow from dimensions, and those of inputs from what makes them, in the order of the edges."""
     names = tuple(row[0] for row in rows)
+    marks = ["".join(row[5:]) for row in rows]
+    outer, m, k, n = (_columns([row[place] for row in rows], words) for place in range(1, 5))
+    output = outer * m * n * element_bytes[..., np.newaxis]
+    start, end = (np.array([names.index(edge[side]) for edge in edges]) for side in (0, 1))
+    first, second = _inputs(output, start, end)
+    has_weight = np.array([mark in (_WEIGHT, _WHOLE_WEIGHT) for mark in marks])
+    second = np.where(has_weight, outer * m * k * element_bytes[..., np.newaxis], second)
     return Graph(
         names=names,
-        backward=np.arange(len(rows)) >= len(_FORWARD.strip().splitlines()),
-        systolic=np.array([word != "-" for word in k]),
-        weighted=np.array([word.endswith("*") for word in second]),
+        backward=np.array(["_bwd" in name for name in names]),
+        systolic=np.array([row[3] != "-" for row in rows]),
+        weighted=np.array([mark == _WEIGHT for mark in marks]),
         tiling=np.array([K if name.endswith("_weight_update") else N for name in names]),
-        outer=_columns(outer, dims),
-        m=_columns(m, dims),
-        k=_columns(k, dims),
-        n=_columns(n, dims),
-        first_bytes=_columns(first, sizes),
-        second_bytes=_columns([word.rstrip("*") for word in second], sizes),
-        output_bytes=_columns(output, sizes),
-        start=np.array([int(start) - 1 for start, _ in edges]),
-        end=np.array([int(end) - 1 for _, end in edges]),
-    )
+        outer=outer, m=m, k=k, n=n,
+        first_bytes=first, second_bytes=second, output_bytes=output,
+        start=start, end=end,
+    )  # fmt: skip
 
 
-def _dims(hidden: FloatArray, heads: FloatArray, seq: FloatArray) -> dict[str, FloatArray | float]:
-    """Dimensions that the tables name. [-]"""
-    shape = {"n": heads, "d": hidden / heads, "S": seq, "H": hidden, "4H": 4 * hidden}
-    return {"1": 1.0, "-": 1.0, **shape}
+def _inputs(output: FloatArray, start: IntArray, end: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Sizes of the first and the second input of each kernel; what nothing feeds reads what it makes. [B]"""
+    first, second = output.copy(), np.zeros_like(output)
+    for place in range(output.shape[-1]):
+        producers = start[end == place]
+        for size, producer in zip((first, second), producers, strict=False):
+            size[..., place] = output[..., producer]
+    return first, second
 
 
-def _sizes(
-    hidden: FloatArray, heads: FloatArray, seq: FloatArray, element: FloatArray
-) -> dict[str, FloatArray | float]:
-    """Bytes of the tensors that the tables name."""
-    a, q, p = hidden * seq * element, heads * seq * seq * element, hidden * hidden * element
-    return {"-": 0.0, "a": a, "4a": 4 * a, "q": q, "p": p, "4p": 4 * p}
+def _columns(column: Sequence[str], words: Words) -> FloatArray:
+    """Words of a column as numbers; (kernels,), or (points, kernels) where some words are (points,)."""
+    return np.stack(np.broadcast_arrays(*(words[word] for word in column)), axis=-1)
 
 
-def _columns(words: list[str] | tuple[str, ...], values: dict[str, FloatArray | float]) -> FloatArray:
-    """Words of a column as numbers; (kernels,), or (points, kernels) where values are (points,)."""
-    return np.stack(np.broadcast_arrays(*(values[word] for word in words)), axis=-1)
+def _head_size(hidden: FloatArray | float, heads: FloatArray | float) -> FloatArray:
+    """What is a head's share where heads share out the hidden size. [-]"""
+    if np.any(np.asarray(hidden) % heads):
+        raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
+    return np.asarray(hidden / np.asarray(heads, dtype=np.float64))
+
+
+def _words(given: Words, gated_mlp: bool) -> Words:
+    """Dimensions that the tables name. [-]
+
+    H hidden size, n heads, g groups of them, d head size, S sequence, r heads of a group, F size of the MLP,
+    U width of its first product, E experts, k of them for a token, C tokens of an expert.
+    """
+    heads, groups, seq = given["n"], given["g"], given["S"]
+    if np.any(heads % groups):
+        raise DseError("num_query_groups: does not divide num_attention_heads; choose one of its divisors")
+    if np.any(given["k"] > given["E"]):
+        raise DseError("top_k: more than num_experts; a token passes each expert once at most")
+    chosen = seq * given["k"]
+    if np.any(chosen % given["E"]):
+        raise DseError(
+            "num_experts: does not divide the tokens times top_k; choose a divisor: experts share them out"
+        )
+    return {
+        **given,
+        "1": np.ones(()),
+        "-": np.ones(()),
+        "nd": heads * given["d"],
+        "gd": groups * given["d"],
+        "rS": heads / groups * seq,
+        "U": (2 if gated_mlp else 1) * given["F"],
+        "C": chosen / given["E"],
+    }

@@ -148,14 +148,14 @@ def transfer_rate(setup: Setup) -> FloatArray:
 def system_price(setup: Setup) -> FloatArray:
     """Chips, DRAM, links and switches. [$]"""
     chip = setup.dram_bandwidth * setup.dram_price + setup.accelerator_price
-    links, switches = _port_bandwidths(setup)
+    links, switches = port_bandwidths(setup)
     return setup.num_chips * chip + sum(links) * setup.link_price + sum(switches) * setup.switch_price
 
 
 def system_power(setup: Setup) -> FloatArray:
     """Chips, DRAM, links and switches. [W]"""
     chip = setup.dram_bandwidth * setup.dram_power + setup.accelerator_power
-    links, switches = _port_bandwidths(setup)
+    links, switches = port_bandwidths(setup)
     drawn: FloatArray | int = sum(
         port * getattr(setup, f"{axis}_link_power") for port, axis in zip(links, AXES, strict=False)
     )
@@ -163,7 +163,7 @@ def system_power(setup: Setup) -> FloatArray:
     return total
 
 
-def _port_bandwidths(setup: Setup) -> tuple[list[FloatArray], list[FloatArray]]:
+def port_bandwidths(setup: Setup) -> tuple[list[FloatArray], list[FloatArray]]:
     """Bandwidth of all ports of links and of switches, for each dimension. [B/s]"""
     n = setup.num_chips
     bandwidths = [dimension.bandwidth for dimension in setup.dimensions]

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column
+from costmodel.design import CHOICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,7 @@ GENERATIONS: Final[Mapping[str, Generation]] = {
 }
 
 #: Topology -> the kind of each dimension.
-TOPOLOGIES: Final = {
-    name: tuple(name.split("_"))
-    for name in ("r", "sw", "fc", "r_r", "r_fc", "r_sw", "sw_sw", "fc_fc", "r_r_r", "r_sw_sw", "sw_sw_sw")
-}
+TOPOLOGIES: Final = {name: tuple(name.split("_")) for name in CHOICES["topology"]}
 ROLES: Final = {
     1: (("TP",), ("PP",), ("DP",)),
     2: (("TP", "PP"), ("TP", "DP"), ("PP", "DP")),

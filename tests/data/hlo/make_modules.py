@@ -29,6 +29,9 @@ def main() -> None:
     """Compile and write every module."""
     write("transformer", train_step(), *training_inputs())
     write("loop", jax.jit(loop), jnp.ones((48, 48)), jnp.ones((8, 48)))
+    weights = {"in": jnp.ones((16, 24)), "out": jnp.ones((24, 8))}
+    rows = jnp.ones((4, 8, 16))
+    write("trainer", jax.jit(trainer, donate_argnums=0), dict.fromkeys(("w", "m", "v"), weights), rows)
 
 
 def write(name, function, *inputs) -> None:
@@ -39,6 +42,28 @@ def write(name, function, *inputs) -> None:
 def loop(weight, rows):
     """Seven products in a row, the compiler's loop around one."""
     return jax.lax.fori_loop(0, 7, lambda _, rows: jnp.tanh(rows @ weight), rows)
+
+
+def trainer(state, batches):
+    """AdamW over four micro-batches, recomputed, gradients clipped by their norm."""
+
+    def error(weights, rows):
+        for name in ("in", "out"):
+            rows = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))(weights[name], rows)
+        return jnp.mean(rows**2)
+
+    def added(total, rows):
+        return jax.tree.map(jnp.add, total, jax.grad(error)(state["w"], rows)), None
+
+    gradient, _ = jax.lax.scan(added, jax.tree.map(jnp.zeros_like, state["w"]), batches)
+    norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(gradient)))
+    gradient = jax.tree.map(lambda g: g * jnp.minimum(1, 1 / norm), gradient)
+    mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["m"], gradient)
+    square = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["v"], gradient)
+    weights = jax.tree.map(
+        lambda w, m, v: w - 0.01 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * w), state["w"], mean, square
+    )
+    return {"w": weights, "m": mean, "v": square}
 
 
 def parameters():

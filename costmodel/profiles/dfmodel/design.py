@@ -1,0 +1,244 @@
+"""Designs and machines of this program as set-ups of DFModel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.collectives import islands_per_tier
+from costmodel.columns import FloatArray, IntArray, distinct_rows
+from costmodel.design import CHOICES, DesignPoints
+from costmodel.errors import DseError
+from costmodel.model import ModelShape
+from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.price import chip_power, chip_price
+from costmodel.profiles.dfmodel.network import port_bandwidths
+from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
+from costmodel.system import LinkTier, System
+
+#: Share of a link in what it costs and draws together with its port of a switch: the published set-up
+#: has $2 and $24, 52 mW and 52 mW for a GB/s [Ko2024]_.
+LINK_PRICE_SHARE: Final = 2 / 26
+LINK_POWER_SHARE: Final = 1 / 2
+
+#: Topologies by the codes of a design's column.
+_TOPOLOGIES: Final = CHOICES["topology"]
+
+
+def network_roles(design: DesignPoints) -> IntArray:
+    """Place among the `ROLES` of each design's topology; -1 where groups of several chips have no dimension.
+
+    The first roles count that leave only groups of one chip without a dimension.
+    """
+    dims = np.array([len(TOPOLOGIES[name]) for name in _TOPOLOGIES])[design.topology.astype(np.intp)]
+    found = np.full(design.num_points, -1, dtype=np.intp)
+    for dim, choices in ROLES.items():
+        for place, roles in reversed([*enumerate(choices)]):
+            without = [degree for role, degree in _degrees(design).items() if role not in roles]
+            fits = (dims == dim) & np.all([np.equal(degree, 1) for degree in without], axis=0)
+            found = np.where(fits, place, found)
+    return found
+
+
+def _degrees(design: DesignPoints) -> dict[str, FloatArray]:
+    """Parallel group -> chips of one."""
+    return {"TP": design.tp, "PP": design.pp, "DP": design.dp}
+
+
+def _shared_columns(design: DesignPoints) -> dict[str, FloatArray]:
+    """Columns in which the designs of a `Setup` must not differ."""
+    return {name: getattr(design, name) for name in ("topology", "overlap", "execution")}
+
+
+def alike(design: DesignPoints) -> Iterator[IntArray]:
+    """Rows of designs that a `Setup` can hold together; those whose topology does not fit are left out."""
+    roles = network_roles(design)
+    _, group = distinct_rows(roles.astype(np.float64), *_shared_columns(design).values())
+    group = np.broadcast_to(group, roles.shape)
+    for own in range(int(group.max(initial=-1)) + 1):
+        yield np.flatnonzero((group == own) & (roles >= 0))
+
+
+def design_setup(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
+) -> Setup:
+    """Designs on a machine as DFModel is told them; (points,) columns.
+
+    Parameters
+    ----------
+    model : ModelShape
+        The transformer.
+    system : System
+        The machine; each quantity holds one value, or one per design.
+    design : DesignPoints
+        Layouts, (points,), that share `topology`, `overlap`, `execution`, and the parallel groups that need
+        a dimension of the network: what `alike` yields. `design.take([row])` is one design.
+    precision : Precision
+        Bytes of operands.
+
+    Returns
+    -------
+    setup : Setup
+        All-reduces in two halves. [SI units]
+
+    Raises
+    ------
+    DseError
+        If the designs do not share these, their groups do not fit the topology, or tiles do not divide
+        the sequence.
+
+    Notes
+    -----
+    Every matrix unit is a core. The peak rate is that of the datasheet, `utilization` what the chip
+    sustains of it. SRAM is all on-chip levels together. Bandwidths are those that are reached; a group
+    has the links of the slowest tier that it spans, of the innermost where it is one chip.
+
+    DFModel prices ports of links and of switches. What a tier costs and draws is split between both as
+    in the reference's published set-up, so that topologies differ in price. Units per port are means
+    over the dimensions, weighted by their ports. All else of a chip is the accelerator's, DRAM too.
+    """
+    topology, roles = _shared_network(design)
+    uneven = design.tile_size[model.seq_len % design.tile_size > 0]
+    if uneven.size:
+        raise DseError(f"tile_size: {uneven[0]:g} does not divide seq_len, {model.seq_len:g}; take a divisor")
+    links = group_links(design, system)
+    setup = Setup(
+        topology=topology,
+        roles=roles,
+        overlap=CHOICES["overlap"][int(design.overlap[0])],
+        kernel_by_kernel=bool(design.execution[0] == 0),
+        doubled=True,
+        link_latency=links["TP"].latency,
+        **_dimensions(design, roles, links),
+        **_chip(system),
+        **_training(model, design, precision),
+    )
+    return _with_prices(setup, system, [links[role] for role in roles])
+
+
+def _dimensions(design: DesignPoints, roles: Sequence[str], links: Mapping[str, LinkTier]) -> dict[str, Any]:
+    """Sizes of the network's dimensions, and bandwidths of their links."""
+    degrees, axes = _degrees(design), dict(zip(AXES, roles, strict=False))
+    return {
+        "num_chips": design.world_size,
+        **{axis: degrees[role] for axis, role in axes.items()},
+        **{f"{axis}_bandwidth": reached_bandwidth(links[role]) for axis, role in axes.items()},
+    }
+
+
+def _chip(system: System) -> dict[str, Any]:
+    """Cores, rates and memories of a chip."""
+    chip, dram = system.chip, system.dram
+    return {
+        "cores": chip.cores * chip.arrays_per_core,
+        "array_width": chip.array_width,
+        "array_height": chip.array_height,
+        "frequency": chip.clock,
+        "utilization": chip.sustained * chip.matrix_efficiency,
+        "sram_bytes": sum((level.capacity for level in system.memory[:-1]), start=np.zeros(())),
+        "dram_bandwidth": dram.bandwidth * dram.efficiency,
+        "dram_bytes": dram.capacity,
+    }
+
+
+def _training(model: ModelShape, design: DesignPoints, precision: Precision) -> dict[str, Any]:
+    """The model, the batch, and how a layer streams."""
+    one = np.ones(design.num_points)
+    shape = ("hidden_size", "head_size", "num_attention_heads", "seq_len", "num_layers")
+    return {
+        **{name: getattr(model, name) * one for name in shape},
+        "global_batch_size": design.global_batch_size,
+        "micro_batch_size": design.micro_batch_size,
+        "tile_size": design.tile_size,
+        "element_bytes": precision.element_bytes * one,
+    }
+
+
+def _shared_network(design: DesignPoints) -> tuple[str, tuple[str, ...]]:
+    """Topology and roles of designs that share them."""
+    places = network_roles(design)
+    topology = _TOPOLOGIES[int(design.topology[0])]
+    if np.any(places < 0):
+        row = int(np.flatnonzero(places < 0)[0])
+        tp, pp, dp = (values[row] for values in (design.tp, design.pp, design.dp))
+        raise DseError(
+            f"topology {_TOPOLOGIES[int(design.topology[row])]}: too few dimensions for "
+            f"tp={tp:g} pp={pp:g} dp={dp:g}; take one of three, such as sw_sw_sw"
+        )
+    for name, values in (*_shared_columns(design).items(), ("groups", places)):
+        if np.any(values != values[0]):
+            raise DseError(f"designs differ in {name}; make a set-up of those that are alike")
+    return topology, ROLES[len(TOPOLOGIES[topology])][int(places[0])]
+
+
+def group_links(design: DesignPoints, system: System) -> dict[str, LinkTier]:
+    """Parallel group -> the links that join it; groups lie as for collectives: tp, then dp, then pp."""
+    tp, pp, dp = design.tp, design.pp, design.dp
+    return {
+        "TP": slowest_tier(tp, np.ones_like(tp), system.network),
+        "DP": slowest_tier(dp, tp, system.network),
+        "PP": slowest_tier(pp, tp * dp, system.network),
+    }
+
+
+def slowest_tier(group_size: FloatArray, stride: FloatArray, network: Sequence[LinkTier]) -> LinkTier:
+    """Of the tiers that a group spans, the one of least bandwidth; the innermost for a group of one.
+
+    Parameters
+    ----------
+    group_size, stride : (points,) array
+        Ranks, and their distance in the numbering of all ranks. [-]
+    network : sequence of LinkTier
+        Tiers from the inside out.
+
+    Returns
+    -------
+    tier : LinkTier
+        (points,) columns. [SI units]
+    """
+    islands = islands_per_tier(group_size, stride, network)
+    reached = [
+        np.where(inner > outer, reached_bandwidth(tier), np.inf)
+        for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True)
+    ]
+    slowest = np.argmin(reached, axis=0)
+    tables = [tier.columns() for tier in network]
+    columns = {name: np.choose(slowest, [table[name] for table in tables]) for name in tables[0]}
+    return LinkTier(name="slowest", **columns)
+
+
+def reached_bandwidth(tier: LinkTier) -> FloatArray:
+    """What large collectives reach over a chip's links. [B/s]"""
+    return tier.bandwidth * tier.efficiency
+
+
+def _with_prices(setup: Setup, system: System, links: Sequence[LinkTier]) -> Setup:
+    """The set-up with prices and powers from those of the machine."""
+    ports = port_bandwidths(setup)  # of links, of switches
+    overhead = system.host.power_overhead
+    prices = [tier.price / tier.efficiency for tier in links]
+    powers = [tier.energy / tier.efficiency * overhead for tier in links]
+    tiers_price = sum(tier.bandwidth * tier.price for tier in system.network)
+    tiers_power = sum(tier.bandwidth * tier.energy for tier in system.network)
+    drawn: dict[str, Any] = {
+        f"{axis}_link_power": LINK_POWER_SHARE * power for axis, power in zip(AXES, powers, strict=False)
+    }
+    return replace(
+        setup,
+        accelerator_price=chip_price(system) - tiers_price,
+        accelerator_power=chip_power(system) - tiers_power * overhead,
+        link_price=LINK_PRICE_SHARE * _mean(prices, ports[0]),
+        switch_price=(1 - LINK_PRICE_SHARE) * _mean(prices, ports[1]),
+        switch_power=(1 - LINK_POWER_SHARE) * _mean(powers, ports[1]),
+        **drawn,
+    )
+
+
+def _mean(values: Sequence[FloatArray], weights: Sequence[FloatArray]) -> FloatArray:
+    """Mean over dimensions; 0 where nothing weighs."""
+    whole = sum(weights[1:], start=weights[0])
+    weighed = sum((v * w for v, w in zip(values, weights, strict=True)), start=np.zeros(()))
+    return np.divide(weighed, whole, out=np.zeros_like(whole), where=whole > 0)

@@ -1,0 +1,118 @@
+"""The fastest groups of kernels for many designs: found once for each chip, share of the work and tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import IntArray, distinct_rows
+from costmodel.fusion import Groupings
+from costmodel.model import ModelShape
+from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.layer import model_graph
+from costmodel.profiles.dfmodel.mapping import fastest_mapping, fused_ways
+from costmodel.profiles.dfmodel.setup import Setup
+from costmodel.profiles.dfmodel.sharding import least_moving
+
+#: Columns of a set-up that may decide on the fastest groups.
+_RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilization", "dram_bandwidth")
+_TILES: Final = ("sram_bytes", "seq_len", "tile_size", "element_bytes")
+_NETWORK: Final = (
+    *("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency"),
+    *("global_batch_size", "micro_batch_size"),
+)
+#: Columns that decide on none: sizes that the graph has, and what multiplies a layer's time.
+_ANY: Final = ("num_chips", "hidden_size", "head_size", "num_attention_heads", "num_layers")
+
+
+@lru_cache(maxsize=16)
+def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[Graph, IntArray]:
+    """The graph of a layer, and the sharding that moves least, whatever the layout.
+
+    Parameters
+    ----------
+    model : ModelShape
+        The transformer.
+    element_bytes : float
+        Size of an operand. [B]
+    """
+    graph = model_graph(model, element_bytes=element_bytes)
+    return graph, least_moving(graph).choices
+
+
+@lru_cache(maxsize=16)
+def layer_ways(model: ModelShape, element_bytes: float) -> Groupings:
+    """All legal ways to fuse the kernels of a layer, with as many groups as kernels of either direction.
+
+    Parameters
+    ----------
+    model : ModelShape
+        The transformer.
+    element_bytes : float
+        Size of an operand. [B]
+    """
+    graph, _ = sharded_graph(model, element_bytes)
+    of_either = max(np.count_nonzero(graph.backward), np.count_nonzero(~graph.backward))
+    return fused_ways(graph, 2 * int(of_either))
+
+
+def fastest_groups(
+    model: ModelShape, setup: Setup, *, element_bytes: float, generation: str
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Rows that share their fastest groups, and these; rows whose tiles exceed the SRAM are left out.
+
+    Parameters
+    ----------
+    model : ModelShape
+        The transformer.
+    setup : Setup
+        (points,) columns.
+    element_bytes : float
+        Size of an operand. [B]
+    generation : str
+        Rules of the reference: a key of `GENERATIONS`.
+
+    Notes
+    -----
+    Arithmetic and the network take the same time however kernels are grouped, so that they do not count
+    where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
+    The utilization is given, as designs have it.
+    """
+    bare, names = _decisive(setup), (*_RATES, *_TILES, *_NETWORK)
+    columns = [np.broadcast_to(getattr(bare, name), (setup.num_points,)) for name in names]
+    rows, back = distinct_rows(*columns)
+    back = np.broadcast_to(back, (setup.num_points,))
+    shared = [(name, getattr(bare, name)) for name in ("topology", "roles", "overlap", "doubled")]
+    for place, row in enumerate(rows):
+        told = zip(names, (float(values[row]) for values in columns), strict=True)
+        groups = _groups(model, element_bytes, generation, (*shared, *told))
+        if groups is not None:
+            yield np.flatnonzero(back == place), groups
+
+
+def _decisive(setup: Setup) -> Setup:
+    """The set-up without what takes the same time however kernels are grouped."""
+    if setup.overlap == "perfect":
+        return setup
+    one, endless = np.ones(1), np.full(1, np.inf)
+    left_out: dict[str, Any] = dict.fromkeys(_NETWORK, one)
+    left_out |= {"x": setup.degree("TP"), "x_bandwidth": endless, "link_latency": np.zeros(1)}
+    if setup.overlap == "none":
+        left_out |= dict.fromkeys(_RATES, one) | {"frequency": endless}
+    return replace(setup, topology="sw", roles=("TP",), **left_out)
+
+
+@lru_cache(maxsize=4096)
+def _groups(
+    model: ModelShape, element_bytes: float, generation: str, told: tuple[tuple[str, Any], ...]
+) -> IntArray | None:
+    """The fastest groups of one row of decisive columns; None where none fit."""
+    graph, sharding = sharded_graph(model, element_bytes)
+    setup = Setup.of(**dict(told), **dict.fromkeys(_ANY, 1.0), kernel_by_kernel=False)
+    ways = layer_ways(model, element_bytes)
+    found = fastest_mapping(graph, setup, sharding, ways, generation=generation)
+    return None if found is None else found.groups

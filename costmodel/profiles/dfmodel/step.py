@@ -1,0 +1,178 @@
+"""Prices designs by DFModel's rules; memory and the energy of the work are the native model's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from costmodel.breakdown import PARTS, Breakdown
+from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
+from costmodel.design import RECOMPUTE_NONE, DesignPoints
+from costmodel.model import ModelShape
+from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.profiles.dfmodel.capacity import within_capacity
+from costmodel.profiles.dfmodel.design import alike, design_setup
+from costmodel.profiles.dfmodel.evaluate import evaluate, loads
+from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
+from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
+from costmodel.profiles.dfmodel.setup import Setup
+from costmodel.profiles.dfmodel.sharding import kernel_collectives
+from costmodel.step import step
+from costmodel.system import System
+from costmodel.total import added_up, in_chunks
+from costmodel.workload.kernels import total
+
+#: Designs priced at once: their (points, kernels) tables fit into a core's cache.
+KERNEL_CHUNK: Final = 2048
+
+#: Columns that are the native model's.
+_NATIVE: Final = {*PARTS["peak_memory"], *PARTS["energy_per_step"]} - {"idle_energy"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Iteration(Columns):
+    """Where the time of an iteration goes, and what the system costs; (points,) each."""
+
+    forward_time: FloatArray = column("s")
+    backward_time: FloatArray = column("s")
+    tp_communication_time: FloatArray = column("s")
+    pp_communication_time: FloatArray = column("s")
+    bubble_time: FloatArray = column("s")
+    dp_communication_time: FloatArray = column("s")
+    memory_bound_time: FloatArray = column("s")
+    system_price: FloatArray = column("$")
+    system_power: FloatArray = column("W")
+
+
+def price_designs(
+    model: ModelShape,
+    system: System,
+    design: DesignPoints,
+    *,
+    generation: str,
+    precision: Precision = MIXED_PRECISION,
+) -> Breakdown:
+    """Price one optimizer step of each design, as `costmodel.step` does.
+
+    Parameters
+    ----------
+    model, system, design, precision
+        As for `costmodel.step`.
+    generation : str
+        Rules of the reference: a key of `GENERATIONS`.
+
+    Returns
+    -------
+    breakdown : Breakdown
+        (points,) columns. Times, and price and power of the system, are DFModel's; memory and the energy
+        of the work are the native model's. NaN where DFModel has no number. [s], [B], [J], [$], [W]
+
+    Notes
+    -----
+    DFModel knows neither recomputation nor several chunks a stage. It needs a dimension of the network for
+    each group of several chips, tiles that divide the sequence, and the SRAM for what a kernel streams.
+    It has no optimizer and no host, so they take no time.
+    """
+    return in_chunks(
+        partial(_priced_chunk, model, generation=generation, precision=precision), system, design
+    )
+
+
+def _priced_chunk(
+    model: ModelShape, system: System, design: DesignPoints, *, generation: str, precision: Precision
+) -> Breakdown:
+    """Price a chunk of designs."""
+    native = step(model, system, design, precision=precision)
+    graph, sharding = sharded_graph(model, precision.element_bytes)
+    found = {name: np.full(design.num_points, np.nan) for name in column_units(Iteration)}
+    for rows in _pieces(model, design):
+        setup = design_setup(model, system.take(rows), design.take(rows), precision=precision)
+        for own, groups in _grouped(model, setup, precision.element_bytes, generation):
+            part = iteration(graph, setup.take(own), sharding, generation=generation, groups=groups)
+            for name, values in part.columns().items():
+                found[name][rows[own]] = values
+    prices = {name: found.pop(name) for name in ("system_price", "system_power")}
+    breakdown = added_up(
+        found | {name: values for name, values in native.columns().items() if name in _NATIVE},
+        system,
+        world_size=native.world_size,
+        tokens=design.global_batch_size * model.seq_len,
+        model_flops=native.model_flops,
+    )
+    return replace(breakdown, **prices)
+
+
+def _pieces(model: ModelShape, design: DesignPoints) -> Iterator[IntArray]:
+    """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
+    known = (design.recompute == RECOMPUTE_NONE) & (design.vpp == 1) & (model.seq_len % design.tile_size == 0)
+    for own in alike(design):
+        rows = own[known[own]]
+        for first in range(0, rows.size, KERNEL_CHUNK):
+            yield rows[first : first + KERNEL_CHUNK]
+
+
+def _grouped(
+    model: ModelShape, setup: Setup, element_bytes: float, generation: str
+) -> Iterable[tuple[IntArray, IntArray | None]]:
+    """Rows of a set-up whose kernels are in the same groups, and these; None where each is its own."""
+    if setup.kernel_by_kernel:
+        return [(np.arange(setup.num_points), None)]
+    return fastest_groups(model, setup, element_bytes=element_bytes, generation=generation)
+
+
+def iteration(
+    graph: Graph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
+) -> Iteration:
+    """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM.
+
+    Parameters
+    ----------
+    graph, setup, sharding, generation, groups
+        As for `evaluate`; a group is of one direction.
+
+    Notes
+    -----
+    A group keeps its chip busy for its arithmetic and its DRAM traffic: their sum, or the longer one
+    where they overlap. Its communication is what the network adds: all of it, or under perfect overlap
+    what it takes beyond that. Gradients' share of it is data-parallel, all other is tensor-parallel.
+    """
+    found = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    compute, memory, network = found.compute_time, found.memory_time, found.network_time
+    serial, hidden = setup.overlap == "none", setup.overlap == "perfect"
+    busy = compute + memory if serial else np.maximum(compute, memory)
+    exposed = np.maximum(network - busy, 0) if hidden else network
+    waiting = memory if serial else np.where(memory > compute, memory, 0)
+    gradient = _gradient_share(graph, setup, sharding, generation, groups)
+    backward = np.zeros(busy.shape[1], dtype=bool)
+    backward[np.arange(len(graph)) if groups is None else groups] = graph.backward
+    runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
+    held = within_capacity(found.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
+    parts = Iteration(
+        forward_time=runs * total(busy[:, ~backward]),
+        backward_time=runs * total(busy[:, backward]),
+        tp_communication_time=runs * total(exposed * (1 - gradient)),
+        pp_communication_time=found.transfer_time,
+        bubble_time=(found.pipeline_factor - 1) * runs * total(busy + exposed),
+        dp_communication_time=runs * total(exposed * gradient),
+        memory_bound_time=runs * total(waiting),
+        system_price=found.price,
+        system_power=found.power,
+    )
+    return parts.map(lambda values: np.where(held, values, np.nan))
+
+
+def _gradient_share(
+    graph: Graph, setup: Setup, sharding: IntArray, generation: str, groups: IntArray | None
+) -> FloatArray:
+    """Share of summing gradients in the network's time of each group; (points, groups), or (groups,). [-]"""
+    gradient = np.where(kernel_collectives(graph, sharding) == PERIODIC, 1.0, 0.0)
+    if groups is None:
+        return gradient
+    time = loads(graph, setup, sharding, generation).network_time
+    within = np.equal.outer(groups, np.arange(groups.max() + 1)).astype(np.float64)
+    whole = time @ within
+    return np.divide((time * gradient) @ within, whole, out=np.zeros_like(whole), where=whole > 0)

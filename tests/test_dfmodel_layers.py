@@ -1,0 +1,227 @@
+"""Layers of every kind as graphs of DFModel: their work, their weights, and the shardings that move least."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, ModelShape, load_model, load_system
+from costmodel.errors import DseError
+from costmodel.formats.dfmodel import load_setup, priced, setup_message, setup_text
+from costmodel.profiles.dfmodel import Graph, layer_graph, least_moving, model_graph
+from costmodel.profiles.dfmodel.design import design_setup
+from costmodel.profiles.dfmodel.graph import OUTER
+from costmodel.profiles.dfmodel.sharding import WANTED, consumer_kind, moved_bytes, options, sharding_words
+from dse.cli import main
+
+# 12 heads of 16, whatever the hidden size of 96; sequence 64; elements of 2 bytes.
+HIDDEN, HEADS, SEQ, HEAD, GROUPS, FFN, EXPERTS, TOP_K = 96, 12, 64, 16, 4, 160, 8, 2
+A = HIDDEN * SEQ * 2  # the activation between kernels
+V = GROUPS * HEAD * SEQ * 2  # the values
+GROUPED = {"num_query_groups": GROUPS, "head_size": HEAD, "ffn_hidden_size": FFN}
+KINDS = {
+    "gpt": {},
+    "grouped queries": GROUPED,
+    "gated": {**GROUPED, "gated_mlp": True},
+    "without dropout": {**GROUPED, "gated_mlp": True, "dropout": False},
+    "one group": {**GROUPED, "num_query_groups": 1},
+    "experts": {"num_experts": EXPERTS, "top_k": TOP_K},
+    "gated experts": {**GROUPED, "gated_mlp": True, "num_experts": EXPERTS, "top_k": TOP_K},
+    "one expert a token": {"num_experts": EXPERTS},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def layer(kind: str, **changes: object) -> Graph:
+    return layer_graph(HIDDEN, HEADS, SEQ, **{**KINDS[kind], **changes})
+
+
+def product_flops(graph: Graph, *, backward: bool = False) -> float:
+    """Two for each multiply-add of the matrix products of a pass."""
+    own = graph.systolic & (graph.backward == backward)
+    return float(np.sum(2 * (graph.outer * graph.m * graph.k * graph.n)[own]))
+
+
+def words(graph: Graph) -> dict[str, str]:
+    """Kernel -> the dimension that the sharding of least communication splits it by."""
+    return dict(zip(graph.names, sharding_words(least_moving(graph).choices), strict=True))
+
+
+# Work and weights
+
+
+@pytest.mark.parametrize("name", ["gpt2_xl", "gpt3_175b", "llama2_7b", "llama3_8b", "llama3_405b"])
+def test_products_and_weights_are_those_of_the_model(name):
+    model = load_model(name)
+    graph = model_graph(model, element_bytes=2)
+    head = 2 * model.seq_len * model.hidden_size * model.vocab_size
+    assert model.num_layers * product_flops(graph) == model.forward_flops_per_sequence - head
+    weights = graph.second_bytes[graph.weighted & ~graph.backward].sum()
+    assert weights == 2 * model.matrix_parameters_per_layer
+
+
+def test_products_and_weights_of_experts_by_their_closed_form():
+    """A token passes k MLPs, is scored against each expert, and its k results are summed."""
+    dense, experts = layer("gated"), layer("gated experts")
+    mlp = 2 * SEQ * HIDDEN * 3 * FFN
+    router, combine = 2 * SEQ * HIDDEN * EXPERTS, 2 * SEQ * HIDDEN * TOP_K
+    assert product_flops(experts) == product_flops(dense) + (TOP_K - 1) * mlp + router + combine
+    weights = [graph.second_bytes[graph.weighted & ~graph.backward].sum() for graph in (dense, experts)]
+    assert weights[1] - weights[0] == (EXPERTS - 1) * 2 * HIDDEN * 3 * FFN
+
+
+@kinds
+def test_the_backward_pass_has_twice_the_products_of_the_forward_pass(kind):
+    graph = layer(kind)
+    assert product_flops(graph, backward=True) == 2 * product_flops(graph)
+
+
+@kinds
+def test_each_weight_has_its_gradient(kind):
+    """As large as the weight; a router's too, which every chip holds whole."""
+    graph = layer(kind)
+    held = graph.weighted | np.array([name == "Router" for name in graph.names])
+    weights = graph.second_bytes[held & ~graph.backward]
+    updates = graph.output_bytes[[name.endswith("_weight_update") for name in graph.names]]
+    assert sorted(updates) == sorted(weights)
+
+
+def test_a_layer_without_dropout_passes_it_by():
+    with_it, without = layer("gated"), layer("without dropout")
+    dropped = [name for name in with_it.names if name.startswith("DropOut")]
+    assert set(with_it.names) - set(without.names) == set(dropped)
+    assert with_it.start.size - without.start.size == len(dropped)
+    edges = {(without.names[a], without.names[b]) for a, b in zip(without.start, without.end, strict=True)}
+    assert {("SOFTMAX", "MHA_GEMM_2"), ("PROJ_GEMM", "Add_1"), ("LayerNorm_2_bwd", "PROJ_GEMM_bwd")} <= edges
+
+
+def test_models_with_other_names_of_the_same_layer():
+    """GPT's layer comes out however it is asked for; others keep its names where the kernels are the same."""
+    asked = layer_graph(
+        HIDDEN, HEADS, SEQ, num_query_groups=HEADS, head_size=HIDDEN / HEADS, ffn_hidden_size=4 * HIDDEN
+    )
+    plain = layer("gpt")
+    assert asked.names == plain.names == layer("grouped queries").names
+    for name in ("outer", "m", "k", "n", "first_bytes", "second_bytes", "output_bytes", "start", "end"):
+        assert np.array_equal(getattr(asked, name), getattr(plain, name)), name
+    assert set(layer("gated").names) - set(plain.names) == {"SwiGLU", "SwiGLU_bwd"}
+
+
+@kinds
+def test_a_batch_of_layers_holds_each_as_alone(kind):
+    widths = [1.0, 2.0, 3.0]
+    batch = layer_graph(HIDDEN * np.array(widths), HEADS, SEQ, **KINDS[kind])
+    for place, width in enumerate(widths):
+        alone = layer_graph(HIDDEN * width, HEADS, SEQ, **KINDS[kind])
+        for name in ("outer", "m", "k", "n", "first_bytes", "second_bytes", "output_bytes"):
+            column = np.broadcast_to(getattr(batch, name), (3, len(batch)))
+            assert np.array_equal(column[place], getattr(alone, name)), name
+
+
+# Files
+
+
+@kinds
+def test_a_layer_is_written_read_and_priced(kind, tmp_path, capsys):
+    graph = layer(kind)
+    model = ModelShape(num_layers=4, hidden_size=HIDDEN, num_attention_heads=HEADS, seq_len=SEQ)
+    design = DesignPoints.of(tp=4, pp=2, dp=2, gradient_accumulation_steps=8)
+    setup = design_setup(model, load_system("a100_80g_dgx"), design)
+    path = tmp_path / "setup.txt"
+    path.write_text(setup_text(setup_message(graph, setup, least_moving(graph).choices)))
+    read = priced(load_setup(path), str(path)).graph
+    assert read.names == graph.names
+    for name in ("outer", "m", "k", "n", "first_bytes", "output_bytes", "start", "end", "weighted"):
+        assert np.array_equal(getattr(read, name), getattr(graph, name)), name
+    assert main(["cost", str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["final_s"] > 0
+
+
+# Shardings
+
+
+def test_megatrons_sharding_comes_out_for_gated_and_grouped_layers():
+    """Shoeybi et al. 2019: by columns of the weight (m), then by rows (k); heads apart (outer)."""
+    found = words(layer("gated"))
+    split = {"Q": "outer", "K": "outer", "V": "outer", "MHA_GEMM_1": "outer", "MHA_GEMM_2": "outer",
+             "PROJ_GEMM": "k", "FFN0": "m", "SwiGLU": "m", "FFN1": "k", "LayerNorm_2": "none"}  # fmt: skip
+    assert split.items() <= found.items()
+    gradients = {"FFN1_bwd": "m", "SwiGLU_bwd": "m", "FFN0_bwd": "k", "PROJ_GEMM_bwd": "m"}
+    assert gradients.items() <= found.items()
+
+
+def test_experts_are_split_among_chips():
+    """Each chip has whole experts; a token's results are summed over chips, and so is its gradient."""
+    found = words(layer("gated experts"))
+    split = dict.fromkeys(("Dispatch", "FFN0", "SwiGLU", "FFN1", "Combine_bwd", "FFN0_bwd"), "outer")
+    assert split.items() <= found.items()
+    assert (found["Combine"], found["Dispatch_bwd"], found["Router"]) == ("k", "k", "none")
+
+
+# What the best sharding moves, and why no other moves less: an activation where attention ends, one where the
+# MLP does, one of its gradients, and the gradient of V as an activation or as values, whichever is less.
+# Experts also pass the gradients of k scores a token between chips, or their sum.
+LEAST = {
+    "gpt": 4 * A,
+    "grouped queries": 3 * A + V,
+    "gated": 3 * A + V,
+    "without dropout": 3 * A + V,
+    "experts": 4 * A + TOP_K * SEQ * 2,
+    "gated experts": 3 * A + V + TOP_K * SEQ * 2,
+    "one expert a token": 4 * A + SEQ * 2,
+}
+
+
+@pytest.mark.parametrize("kind", LEAST)
+def test_least_communication_of_a_layer(kind):
+    graph = layer(kind)
+    found = least_moving(graph)
+    assert found.moved_bytes == LEAST[kind] == moved_bytes(graph, found.choices)
+    assert least_moving(layer(kind, backward=False)).moved_bytes == 2 * A
+
+
+@pytest.mark.parametrize("kind", LEAST)
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_sharding_moves_less(kind, backward):
+    """Every legal choice of one pass, the other as the optimum has it; without dropouts there are fewer."""
+    graph = layer(kind, dropout=False)
+    found = least_moving(graph)
+    legal = [
+        options(graph, place)
+        if graph.backward[place] == backward and not name.endswith("_weight_update")
+        else [int(found.choices[place])]
+        for place, name in enumerate(graph.names)
+    ]
+    moved = [moved_bytes(graph, choices) for choices in itertools.product(*legal)]
+    assert len(moved) > 100
+    assert min(moved) == found.moved_bytes
+
+
+def test_inputs_of_one_head_are_told_apart_by_their_sizes_alone():
+    """Files name no operands: the first is told by its size, which queries and keys of one head share.
+
+    Only products that are not split by heads ask.
+    """
+    one, many = layer_graph(HIDDEN, 1, SEQ, backward=False), layer_graph(HIDDEN, HEADS, SEQ, backward=False)
+    place = one.names.index("MHA_GEMM_1")
+    assert [consumer_kind(one, edge) for edge in np.flatnonzero(one.end == place)] == ["first", "first"]
+    assert options(many, place) == [OUTER]
+    assert WANTED["first"][OUTER] == WANTED["second"][OUTER]
+
+
+WRONG = {
+    "num_query_groups: does not divide num_attention_heads": {"num_query_groups": 5},
+    "num_experts: does not divide the tokens times top_k": {"num_experts": 7, "top_k": 2},
+    "top_k: more than num_experts": {"num_experts": 2, "top_k": 4},
+    "num_attention_heads: does not divide the hidden size": {"num_attention_heads": 7},
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_does_not_divide_is_refused(said):
+    given = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "seq_len": SEQ, **WRONG[said]}
+    with pytest.raises(DseError, match=said):
+        layer_graph(**given)

@@ -1,0 +1,519 @@
+"""DFModel's rules for whole searches: set-ups from designs, parts of an iteration, what has no number."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import (
+    DesignPoints,
+    Host,
+    LinkTier,
+    System,
+    load_model,
+    load_system,
+    step,
+)
+from costmodel.breakdown import PARTS
+from costmodel.design import CHOICES
+from costmodel.errors import DseError
+from costmodel.price import chip_power, chip_price
+from costmodel.profiles.dfmodel import design_setup, evaluate, layer_graph, least_moving, price_designs
+from costmodel.profiles.dfmodel.design import alike, group_links, network_roles
+from costmodel.profiles.dfmodel.fused import layer_ways, sharded_graph
+from costmodel.profiles.dfmodel.graph import K
+from costmodel.profiles.dfmodel.mapping import fastest_mapping
+from costmodel.profiles.dfmodel.network import system_power, system_price
+from costmodel.profiles.dfmodel.setup import GENERATIONS, ROLES, TOPOLOGIES
+from dse.cli import main
+from dse.evaluate import evaluate as evaluated
+from dse.profiles import DFMODEL, KNOWN_TO, pricing
+from dse.space import Space
+from dse.study import Study
+
+# DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
+# trillion parameters on rings of 128 x 32 A100s. What its run printed.
+PRINTED = {
+    "step_time_s": 85.50267989926697,
+    "system_price_usd": 76628480,
+    "system_power_w": 3189573.5626306534,
+}
+TO_THE_LAST_DIGITS = 1e-12
+
+
+def f32(value: float) -> float:
+    """A number as the reference holds it."""
+    return float(np.float32(value))
+
+
+def as_published() -> dict[str, float]:
+    """Quantities of the A100 in which the published set-up differs from `a100_80g_dgx`; prices and powers.
+
+    Per chip $16,522.25 and 444.7 W; per GB/s $1 and 0.16 W of DRAM, $2 and $24 of a link's and a switch's
+    port, 0.052 W each.
+    """
+    costs = [
+        n for n in load_system("a100_80g_dgx").units() if any(w in n for w in ("price", "power", "energy"))
+    ]
+    return dict.fromkeys(costs, 0.0) | {
+        "clock": f32(1.41) * 1e9, "sustained": 1.0, "matrix_efficiency": f32(0.9),
+        "dram_efficiency": 1.0, "fabric_efficiency": 1.0,
+        "base_price": 16522.25 + 2039, "fabric_price": 26e-9,
+        "idle_power": f32(444.7062), "dram_energy": f32(0.16248) / 1e9, "fabric_energy": 2 * f32(0.052) / 1e9,
+        "host_power_overhead": 1.0,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def published(tmp_path) -> str:
+    """A space of the published run alone, by its path."""
+    units = load_system("a100_80g_dgx").units()
+    given = {
+        name: value if units[name] == "-" else f"{value!r} {units[name]}"
+        for name, value in as_published().items()
+    }
+    space = {
+        "schema": "search_space/v1", "model": "gpt_1t", "system": "a100_80g_dgx",
+        "given": given | {"world_size": 4096, "global_batch_size": 3072, "topology": "r_r"},
+        "parameters": {"pp": [128], "dp": [32]},
+        "derived": {"gradient_accumulation_steps": "global_batch_size / dp"},
+        "objectives": {"minimize": ["step_time"]},
+    }  # fmt: skip
+    path = tmp_path / "published.yaml"
+    path.write_text(json.dumps(space))
+    return str(path)
+
+
+@pytest.fixture
+def designs() -> DesignPoints:
+    """Layouts of every topology and overlap, of which some do not fit."""
+    rng = np.random.default_rng(0)
+    points = 300
+    return DesignPoints.of(
+        tp=rng.choice([1, 2, 3, 8], points), pp=rng.choice([1, 2, 5, 12], points),
+        dp=rng.choice([1, 3, 16], points), micro_batch_size=rng.choice([1, 2], points),
+        gradient_accumulation_steps=rng.integers(1, 50, points), sequence_parallel=rng.integers(0, 2, points),
+        topology=rng.integers(0, 11, points), overlap=rng.integers(0, 3, points),
+        tile_size=rng.choice([1, 9, 128], points),
+    )  # fmt: skip
+
+
+def alone(design: DesignPoints, row: int) -> DesignPoints:
+    """One design of a batch."""
+    return design.take(np.array([row]))
+
+
+# The published run
+
+
+def test_the_published_run_is_met_through_the_profile(published, capsys):
+    assert main(["evaluate", published, "--profile", "dfmodel-gen1", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["breakdown"]
+    assert {name: found[name] for name in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
+
+
+def test_every_generation_is_a_profile():
+    assert [f"dfmodel-{generation}" for generation in GENERATIONS] == list(DFMODEL)
+    assert {*CHOICES["topology"]} == {*TOPOLOGIES}
+
+
+# Set-ups
+
+
+def test_a_set_up_has_the_chip_that_the_machine_has(gpt, toy_system):
+    setup = design_setup(
+        gpt, toy_system, DesignPoints.of(tp=4, pp=3, dp=5, tile_size=9, gradient_accumulation_steps=7)
+    )
+    chip = toy_system.chip
+    assert setup.peak_rate == pytest.approx(chip.peak_flop_rate)
+    assert setup.peak_rate * setup.utilization == pytest.approx(chip.matrix_flop_rate)
+    assert setup.sram_bytes == 11e6 + 17e6
+    assert setup.dram_bandwidth == pytest.approx(0.83e12 * 0.79)
+    assert (setup.topology, setup.roles) == ("sw_sw_sw", ("TP", "PP", "DP"))
+    assert [d.size.item() for d in setup.dimensions] == [4, 3, 5]
+    assert [d.bandwidth.item() for d in setup.dimensions] == pytest.approx(
+        [97e9 * 0.73, 13e9 * 0.67, 13e9 * 0.67]
+    )
+    assert (setup.num_chips, setup.global_batch_size, setup.tiles) == (60, 35, 128)
+
+
+@pytest.mark.parametrize(("tp", "pp", "dp"), [*itertools.product([1, 2, 4, 8], [1, 2, 4], [1, 2, 4, 8])])
+def test_a_group_has_the_links_of_the_slowest_tier_between_its_ranks(tp, pp, dp):
+    """Ranks are numbered through tp, dp, pp; three tiers of 2, 8 and all, the middle one slowest."""
+    speeds = [30e9, 5e9, 11e9]
+    tiers = [
+        LinkTier.of(
+            name=f"t{place}", size=size, bandwidth=2 * speed, efficiency=0.5, latency=1, launch=0, energy=0
+        )
+        for place, (size, speed) in enumerate(zip((2, 8, 4096), speeds, strict=True))
+    ]
+    system = System(name="three", chip=None, memory=(), network=tuple(tiers), host=Host.of())
+    found = group_links(DesignPoints.of(tp=tp, pp=pp, dp=dp), system)
+    for group, size, stride in (("TP", tp, 1), ("DP", dp, tp), ("PP", pp, tp * dp)):
+        ranks = [place * stride for place in range(size)]
+        spanned = {
+            next(place for place, tier in enumerate(tiers) if one // tier.size == other // tier.size)
+            for one, other in itertools.pairwise(ranks)
+        }
+        slowest = min((speeds[place] for place in spanned), default=speeds[0])
+        assert found[group].bandwidth * found[group].efficiency == slowest
+
+
+def test_roles_are_those_of_the_groups_that_need_them():
+    """Against trying all roles of the topology in turn."""
+    sizes = list(itertools.product([1, 2], [1, 3], [1, 5], range(11)))
+    tp, pp, dp, topology = np.array(sizes, dtype=float).T
+    places = network_roles(DesignPoints.of(tp=tp, pp=pp, dp=dp, topology=topology))
+    for (tp, pp, dp, code), place in zip(sizes, places, strict=True):
+        several = {role for role, size in (("TP", tp), ("PP", pp), ("DP", dp)) if size > 1}
+        choices = ROLES[len(TOPOLOGIES[CHOICES["topology"][code]])]
+        fitting = [n for n, roles in enumerate(choices) if several <= set(roles)]
+        assert place == (fitting or [-1])[0]
+
+
+def test_designs_are_alike_that_share_a_set_up(designs):
+    places = network_roles(designs)
+    parts = list(alike(designs))
+    assert np.sort(np.concatenate(parts)).tolist() == np.flatnonzero(places >= 0).tolist()
+    told = [(designs.topology[rows], designs.overlap[rows], places[rows]) for rows in parts]
+    shared = [set(zip(*columns, strict=True)) for columns in told]
+    assert all(len(one) <= 1 for one in shared)
+    assert len(set().union(*shared)) == sum(len(one) for one in shared)
+
+
+def test_switches_of_one_node_cost_what_the_machine_says(gpt, toy_system):
+    """A chip's price less that of the fabric, which a single dimension does without; likewise the power."""
+    system = toy_system.with_quantities({"node_size": 8})
+    fabric = system.network[1]
+    setup = design_setup(gpt, system, DesignPoints.of(tp=8, topology="sw"))
+    assert system_price(setup) == pytest.approx(8 * (chip_price(system) - fabric.bandwidth * fabric.price))
+    without = chip_power(system) - fabric.bandwidth * fabric.energy * system.host.power_overhead
+    assert system_power(setup) == pytest.approx(8 * without)
+
+
+def test_dimensions_over_unlike_tiers_keep_the_price_of_each(gpt, toy_system):
+    """2 x 3 x 5 chips in rings, by hand: 30 links and 30, 20, 12 ports of switches; ports share 2 : 24."""
+    setup = design_setup(gpt, toy_system, DesignPoints.of(tp=2, pp=3, dp=5, topology="r_r_r"))
+    node, fabric = toy_system.network
+    chips = system_price(setup) - 30 * setup.accelerator_price
+    ports = [(30, 2 * 15, node), (30, 2 * 10, fabric), (30, 2 * 6, fabric)]
+    assert chips == pytest.approx(
+        sum((link * 2 + switch * 24) / 26 * t.bandwidth * t.price for link, switch, t in ports)
+    )
+
+
+def test_designs_that_share_no_set_up_are_refused(gpt, toy_system):
+    for columns, said in (
+        ({"tp": 2, "pp": [2, 3], "topology": ["sw_sw", "r_r"]}, "designs differ in topology"),
+        ({"tp": 2, "overlap": ["none", "perfect"]}, "designs differ in overlap"),
+        ({"tp": 2, "execution": ["dataflow", "kernel_by_kernel"]}, "designs differ in execution"),
+        ({"tp": [2, 1], "dp": [1, 2], "topology": "sw"}, "designs differ in groups"),
+        ({"tp": 2, "pp": 3, "topology": "fc"}, "topology fc: too few dimensions for tp=2 pp=3 dp=1"),
+        ({"tile_size": 7}, "tile_size: 7 does not divide seq_len, 1152"),
+    ):
+        with pytest.raises(DseError, match=said):
+            design_setup(gpt, toy_system, DesignPoints.of(**columns))
+
+
+# Parts of an iteration
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_parts_add_up_to_the_iteration_of_each_design(generation, gpt, toy_system, designs):
+    """One design after the other through `evaluate`, as a file of it would be priced."""
+    found = price_designs(gpt, toy_system, designs, generation=generation)
+    graph = layer_graph(1536, 24, 1152)
+    sharding = least_moving(graph).choices
+    parts = np.sum([getattr(found, name) for name in PARTS["step_time"]], axis=0)
+    for row in np.flatnonzero(network_roles(designs) >= 0):
+        setup = design_setup(gpt, toy_system, alone(designs, row))
+        one = evaluate(graph, setup, sharding, generation=generation)
+        if one.sram_bytes.max() > setup.sram_bytes:
+            assert np.isnan(found.step_time[row])
+            continue
+        assert parts[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
+        assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
+        assert (found.system_price[row], found.system_power[row]) == pytest.approx(
+            (one.price[0], one.power[0])
+        )
+
+
+def test_a_batch_gives_the_bits_of_one_by_one(llama, toy_system, designs):
+    rng = np.random.default_rng(1)
+    machine = toy_system.with_quantities(
+        {"clock": rng.uniform(1e9, 2e9, 300), "node_bandwidth": rng.uniform(5e10, 2e11, 300)}
+    )
+    together = price_designs(llama, machine, designs, generation="gen3").columns()
+    for row in range(0, 300, 3):
+        one = price_designs(
+            llama, machine.take(np.array([row])), alone(designs, row), generation="gen3"
+        ).columns()
+        for name, values in together.items():
+            assert np.array_equal(values[row], one[name][0], equal_nan=True), name
+
+
+def test_memory_and_the_energy_of_the_work_are_native(gpt, toy_system, designs):
+    found, native = price_designs(gpt, toy_system, designs, generation="gen1"), step(gpt, toy_system, designs)
+    for name in (
+        *PARTS["peak_memory"],
+        "peak_memory",
+        "compute_energy",
+        "memory_energy",
+        "link_energy",
+        "model_flops",
+    ):
+        assert getattr(found, name).tolist() == getattr(native, name).tolist()
+    for name in ("recompute_time", "optimizer_time", "host_time"):
+        assert not getattr(found, name).any()
+
+
+def test_groups_of_one_chip_wait_for_nobody(gpt, toy_system):
+    lone = price_designs(gpt, toy_system, DesignPoints.of(gradient_accumulation_steps=5), generation="gen3")
+    for name in ("tp_communication_time", "dp_communication_time", "bubble_time"):
+        assert getattr(lone, name) == 0
+    graph = layer_graph(1536, 24, 1152)
+    flops = np.sum(np.where(graph.systolic, 2, 1) * graph.outer * graph.m * graph.k * graph.n)
+    arithmetic = lone.forward_time + lone.backward_time - lone.memory_bound_time
+    assert arithmetic == pytest.approx(5 * 24 * flops / toy_system.chip.matrix_flop_rate)
+
+
+def test_a_bubble_is_the_share_of_the_pipeline_formula(gpt, toy_system):
+    """(pp - 1) / (micro-batches x (layers of a stage - 1)) of the rest: 3 / (5 x 5)."""
+    found = price_designs(
+        gpt, toy_system, DesignPoints.of(pp=4, gradient_accumulation_steps=5), generation="gen1"
+    )
+    rest = found.step_time - found.bubble_time - found.pp_communication_time
+    assert found.bubble_time == pytest.approx(3 / 25 * rest)
+
+
+def test_links_have_latency_in_the_third_generation_only(gpt, toy_system):
+    """2 x 3 hops of 1.9 us for each all-reduce of 4 chips, of the kernels split by k."""
+    design = DesignPoints.of(tp=4, gradient_accumulation_steps=5)
+    first, third = (
+        price_designs(gpt, toy_system, design, generation=g).tp_communication_time for g in ("gen1", "gen3")
+    )
+    _, sharding = sharded_graph(gpt, 2.0)
+    all_reduces = np.count_nonzero(sharding == K)
+    assert third - first == pytest.approx(5 * 24 * all_reduces * 2 * 3 * 1.9e-6)
+
+
+def test_what_overlaps_is_not_counted_twice(gpt, toy_system):
+    """The longer of arithmetic and memory, and of both and the network, kernel by kernel."""
+    design = DesignPoints.of(
+        tp=8, dp=3, gradient_accumulation_steps=4, overlap=["none", "compute_memory", "perfect"]
+    )
+    found = price_designs(gpt, toy_system, design, generation="gen1")
+    none, memory, perfect = found.step_time
+    assert perfect < memory < none
+    busy = found.forward_time + found.backward_time
+    assert busy[1] == busy[2]
+    assert found.tp_communication_time[0] == found.tp_communication_time[1] > found.tp_communication_time[2]
+    graph, sharding = sharded_graph(gpt, 2.0)
+    kernels = evaluate(graph, design_setup(gpt, toy_system, alone(design, 2)), sharding, generation="gen1")
+    times = zip(kernels.compute_time[0], kernels.memory_time[0], kernels.network_time[0], strict=True)
+    assert perfect == pytest.approx(4 * 24 * sum(max(one) for one in times) + found.pp_communication_time[2])
+
+
+@pytest.fixture
+def fused() -> DesignPoints:
+    """Layouts whose kernels run in groups, of every overlap."""
+    rng = np.random.default_rng(2)
+    return DesignPoints.of(
+        tp=rng.choice([1, 2, 8], 12), pp=rng.choice([1, 5], 12), dp=rng.choice([1, 3], 12),
+        gradient_accumulation_steps=rng.integers(1, 50, 12), topology=rng.integers(0, 3, 12),
+        overlap=np.arange(12) % 3, tile_size=rng.choice([1, 9], 12), execution="dataflow",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("generation", ["gen1", "gen3"])
+def test_groups_are_the_fastest_of_each_design(generation, gpt, toy_system, fused):
+    """One design after the other, with its own network, bubble and batch; DRAM is without limit."""
+    endless = toy_system.with_quantities({"dram_capacity": 1e15})
+    found = price_designs(gpt, endless, fused, generation=generation)
+    graph, sharding = sharded_graph(gpt, 2.0)
+    for row in range(12):
+        setup = design_setup(gpt, endless, alone(fused, row))
+        best = fastest_mapping(graph, setup, sharding, layer_ways(gpt, 2.0), generation=generation)
+        one = evaluate(graph, setup, sharding, generation=generation, groups=best.groups)
+        assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
+
+
+def test_groups_keep_tensors_on_chip_and_change_no_arithmetic(gpt, toy_system, fused):
+    together = price_designs(gpt, toy_system, fused, generation="gen1")
+    kernels = replace(fused, execution=np.zeros(12))
+    apart = price_designs(gpt, toy_system, kernels, generation="gen1")
+    assert (together.step_time < apart.step_time).all()
+    serial = fused.overlap == 0
+    for name in ("tp_communication_time", "dp_communication_time", "pp_communication_time"):
+        assert getattr(together, name)[serial] == pytest.approx(getattr(apart, name)[serial], rel=1e-12)
+    arithmetic = [p.forward_time + p.backward_time - p.memory_bound_time for p in (together, apart)]
+    assert arithmetic[0][serial] == pytest.approx(arithmetic[1][serial], rel=1e-12)
+
+
+def test_groups_of_no_legal_size_have_no_number(gpt, toy_system):
+    """A tile of the sequence is too much for any group, and for a kernel alone."""
+    design = DesignPoints.of(tile_size=[1, 1152], execution="dataflow")
+    assert np.isnan(price_designs(gpt, toy_system, design, generation="gen1").step_time).tolist() == [
+        False,
+        True,
+    ]
+
+
+def test_tiles_that_exceed_the_sram_have_no_number(gpt, toy_system):
+    """Scores of 24 heads, 1152 wide, enter a dropout and leave to two kernels, two tiles each: 84 tokens."""
+    design = DesignPoints.of(tile_size=[1, 72, 96, 128])
+    found = price_designs(gpt, toy_system, design, generation="gen1")
+    assert 28e6 // (3 * 2 * 24 * 1152 * 2) == 84
+    assert np.isnan(found.step_time).tolist() == [False, False, True, True]
+    assert found.step_time[0] == found.step_time[1]  # the size of a tile takes no time
+
+
+def test_what_dfmodel_has_no_rule_for_has_no_number(gpt, toy_system):
+    design = DesignPoints.of(
+        tp=2, pp=2, dp=[1, 1, 1, 1, 1, 3], recompute=["none", "full", "none", "none", "none", "none"],
+        vpp=[1, 1, 2, 1, 1, 1], tile_size=[9, 1, 1, 7, 1, 1],
+        topology=["sw_sw", "sw_sw", "sw_sw", "sw_sw", "sw", "sw_sw"],
+    )  # fmt: skip
+    found = price_designs(gpt, toy_system, design, generation="gen1")
+    for name in ("step_time", "tp_communication_time", "system_price", "average_power"):
+        assert np.isnan(getattr(found, name)).tolist() == [False, True, True, True, True, True]
+    assert np.isfinite(found.peak_memory).all()
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "llama2_70b"])
+def test_models_of_other_layers_are_priced(name):
+    """Grouped queries, gated MLPs, no dropout; no chip is faster than it sustains."""
+    model, system = load_model(name), load_system("a100_80g_dgx")
+    found = price_designs(model, system, DesignPoints.of(tp=8), generation="gen3")
+    assert 0 < found.mfu < float(system.chip.sustained * system.chip.matrix_efficiency)
+
+
+# Searches
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch, small_space) -> str:
+    """A space with a topology, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(
+        small_space.replace(
+            "  recompute: [none, selective, full]",
+            "  topology: [r_r_r, sw_sw_sw, r_r]\n  tile_size: [1, 16]",
+        )
+    )
+    return "small.yaml"
+
+
+def test_a_search_keeps_its_profile_when_it_is_resumed(small, capsys):
+    search = ["search", small, "--profile", "dfmodel-gen2a", "--study", "rings", "--format", "json"]
+    assert main([*search, "--budget", "20"]) == 0
+    assert main(["resume", "rings", "--budget", "30", "--format", "json"]) == 0
+    study = Study.load("rings")
+    assert study.profile == "dfmodel-gen2a"
+    assert len(study.table.trials) == 30
+    capsys.readouterr()
+    [best, *_] = study.table.front().trials
+    pins = [f"--set={name}={value}" for name, value in best.params.items()]
+    assert main(["evaluate", small, "--profile", "dfmodel-gen2a", "--format", "json", *pins]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["breakdown"]["step_time_s"] == best.user_attrs["breakdown"]["step_time_s"]
+
+
+def test_designs_without_a_number_are_not_feasible(small, capsys):
+    """r_r has no dimension for a third group."""
+    space = Space.load(small)
+    assert main(["enumerate", small, "--profile", "dfmodel-gen1", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    [columns] = space.legal.enumerate()
+    tp, pp = columns["tp"], columns["pp"]
+    several = (tp > 1).astype(int) + (pp > 1) + (64 / (tp * pp) > 1)
+    without = (columns["topology"] == CHOICES["topology"].index("r_r")) & (several == 3)
+    priced = evaluated(space, columns, price=pricing("dfmodel-gen1", space))
+    assert np.isnan(priced.breakdown.step_time).tolist() == without.tolist()
+    assert not priced.feasible[without].any()
+    assert found["n_infeasible"] >= without.sum() > 0
+    assert (
+        main(
+            [
+                "evaluate",
+                small,
+                "--profile",
+                "dfmodel-gen1",
+                "--set",
+                "topology=r_r",
+                "--set",
+                "tp=2",
+                "--set",
+                "pp=2",
+            ]
+        )
+        == 0
+    )
+    assert "not feasible" in (shown := capsys.readouterr().out)
+    assert "The profile has no number for such a design." in shown
+
+
+def test_a_certificate_is_by_the_profile_of_the_study(small, capsys):
+    assert main(["search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "40"]) == 0
+    capsys.readouterr()
+    assert main(["enumerate", "--certify", "rings", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["certificate"]["hypervolume_ratio"] <= 1
+    assert main(["enumerate", "--certify", "rings", "--profile", "dfmodel-gen3"]) == 1
+    assert "study 'rings': is priced by dfmodel-gen1; leave --profile out" in capsys.readouterr().err
+    assert main(["compare", "rings", "--profile", "dfmodel-gen3"]) == 0
+
+
+@pytest.mark.parametrize("command", ["search", "evaluate", "enumerate"])
+@pytest.mark.parametrize("profile", [[], ["--profile", "simai"]])
+def test_columns_that_a_profile_does_not_know_are_refused(command, profile, small, capsys):
+    assert main([command, small, *profile]) == 1
+    error = capsys.readouterr().err
+    name = profile[-1] if profile else "native"
+    assert (
+        f"dse: space small: topology: profile {name} does not know it; dfmodel-gen1, dfmodel-gen2a" in error
+    )
+
+
+def test_splits_of_kernels_are_refused_since_dfmodel_has_its_own(small, capsys):
+    assert main(["search", small, "--profile", "dfmodel-gen3", "--set", "sharding=solve"]) == 1
+    assert (
+        "space small: sharding: profile dfmodel-gen3 does not know it; native, simai do"
+        in capsys.readouterr().err
+    )
+
+
+def test_known_columns_are_columns_of_a_design():
+    assert KNOWN_TO.keys() <= DesignPoints().columns().keys()
+
+
+def test_an_lstm_has_no_layer_for_dfmodel(capsys):
+    assert main(["evaluate", "lstm_24b_power", "--profile", "dfmodel-gen1"]) == 1
+    assert "profile dfmodel-gen1: knows transformers only; take native" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("execution", "found_anew"), [("kernel_by_kernel", []), ("dataflow", ["--groups=46"])]
+)
+def test_an_exported_design_is_priced_as_it_was(execution, found_anew, small, capsys):
+    """To the precision of the file's 32-bit numbers, with the sharding that moves least."""
+    search = ["search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "20"]
+    assert main([*search, "--set", f"execution={execution}"]) == 0
+    [best, *_] = Study.load("rings").table.front().trials
+    export = ["export", "rings", "--trial", str(best.number), "--format", "dfmodel", "-o", "best.txt"]
+    assert main(export) == 0
+    capsys.readouterr()
+    cost = ["cost", "best.txt", "--profile", "dfmodel-gen1", "--resolve", "--format", "json", *found_anew]
+    assert main(cost) == 0
+    found, breakdown = json.loads(capsys.readouterr().out), best.user_attrs["breakdown"]
+    names = {
+        "step_time_s": "final_s",
+        "system_price_usd": "system_cost_usd",
+        "system_power_w": "system_power_w",
+    }
+    for mine, its in names.items():
+        assert found[its] == pytest.approx(breakdown[mine], rel=1e-6)

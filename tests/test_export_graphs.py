@@ -1,0 +1,322 @@
+"""Designs as set-ups of DFModel and as pictures: what a file says, what it cannot, and that it is priced."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, ModelShape
+from costmodel.errors import DseError
+from costmodel.formats.dfmodel import Priced, load_setup, picture, priced
+from costmodel.profiles.dfmodel import evaluate, layer_graph, least_moving, model_graph
+from costmodel.profiles.dfmodel.assigned import (
+    PRODUCTS,
+    VECTORS,
+    design_sharding,
+    unsaid_columns,
+    unsaid_splits,
+)
+from costmodel.profiles.dfmodel.design import design_setup
+from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE
+from costmodel.profiles.dfmodel.sharding import kernel_collectives, moved_bytes, options, sharding_words
+from dse.artefacts import FORMS, Artefact, artefacts
+from dse.cli import main
+from dse.cli.export import FORMATS
+from dse.picture import svg
+from dse.space import Space
+from dse.study import Study
+
+GATED = ModelShape(
+    num_layers=8, hidden_size=96, num_attention_heads=12, num_query_groups=4, head_size=16,
+    ffn_hidden_size=160, gated_mlp=True, dropout=False, seq_len=64,
+)  # fmt: skip
+GPT = ModelShape(num_layers=8, hidden_size=96, num_attention_heads=12, seq_len=64)
+MEGATRON = {
+    **dict.fromkeys(("attention_norm", "attention_residual", "mlp_norm", "mlp_residual"), "replicated"),
+    "activation": "column", "qkv": "column", "projection": "row", "mlp_up": "column", "mlp_down": "row",
+}  # fmt: skip
+
+
+# Shardings
+
+
+@pytest.mark.parametrize("model", [GPT, GATED], ids=["gpt", "gated"])
+def test_megatrons_design_moves_an_activation_four_times(model):
+    """Two all-reduces a pass, the gradient of V among them: as little as the best, up to V's size."""
+    graph = model_graph(model)
+    sharding = design_sharding(graph, MEGATRON)
+    reduced = [
+        graph.names[place] for place in np.flatnonzero(kernel_collectives(graph, sharding) == ALL_REDUCE)
+    ]
+    assert reduced == ["PROJ_GEMM", "FFN1", "FFN0_bwd", "V_bwd"]
+    activation = model.hidden_size * model.seq_len * 2
+    assert moved_bytes(graph, sharding) == 4 * activation
+    assert moved_bytes(graph, sharding) - least_moving(graph).moved_bytes == max(
+        0, activation - model.key_value_size * model.seq_len * 2
+    )
+
+
+def test_each_word_is_a_dimension_of_the_kernels_that_it_names():
+    graph = model_graph(GATED)
+
+    def split(**changes: str) -> dict[str, str]:
+        found = design_sharding(graph, {**MEGATRON, **changes})
+        return dict(zip(graph.names, sharding_words(found), strict=True))
+
+    assert [split()[name] for name in ("Q", "FFN0", "FFN0_bwd", "FFN0_bwd_weight_update")] == [
+        "outer", "m", "k", "n",
+    ]  # fmt: skip
+    turned = split(mlp_up="row", mlp_down="column", activation="replicated", mlp_norm="column")
+    assert [turned[name] for name in ("FFN0", "FFN0_bwd", "FFN0_bwd_weight_update")] == ["k", "m", "m"]
+    assert [turned[name] for name in ("FFN1", "FFN1_bwd", "FFN1_bwd_weight_update")] == ["m", "k", "n"]
+    assert (turned["SwiGLU"], turned["LayerNorm_2"], turned["LayerNorm_2_bwd"]) == ("none", "m", "m")
+
+
+def test_every_kernel_with_a_choice_belongs_to_one_of_the_native_model():
+    """Those of attention have none: heads are split."""
+    for model in (GPT, GATED):
+        graph = model_graph(model)
+        free = {name for place, name in enumerate(graph.names) if len(options(graph, place)) > 1}
+        native = [
+            *(n for names in VECTORS.values() for n in names),
+            *(n for p in PRODUCTS.values() for n in p),
+        ]
+        assert {re.sub("_bwd(_weight_update)?$", "", name) for name in free} <= {
+            name.removesuffix("_bwd") for name in native
+        }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_shardings_of_designs_are_legal(seed):
+    rng = np.random.default_rng(seed)
+    graph = model_graph(GATED if seed % 2 else GPT)
+    splits = {
+        **{name: str(rng.choice(["replicated", "sequence", "column"])) for name in VECTORS},
+        **{name: str(rng.choice(["column", "row"])) for name in PRODUCTS},
+    }
+    for place, code in enumerate(design_sharding(graph, splits)):
+        assert code in options(graph, place)
+
+
+def test_what_a_split_cannot_say_is_told():
+    graph = model_graph(GPT)
+    assert list(unsaid_splits(graph, MEGATRON)) == []
+    shared = {**MEGATRON, "attention_norm": "sequence", "mlp_norm": "sequence"}
+    assert list(unsaid_splits(graph, shared)) == [
+        "attention_norm, mlp_norm: sequence cannot be said; split by none"
+    ]
+    assert list(unsaid_splits(graph, {**MEGATRON, "qkv": "row"})) == [
+        "qkv: row cannot be said; split by outer"
+    ]
+    design = DesignPoints.of(tp=4, sequence_parallel=[0, 1])
+    assert [design.ways(point)["mlp_norm"] for point in (0, 1)] == ["replicated", "sequence"]
+    assert design.ways(0) == MEGATRON
+    assert design_sharding(graph, shared)[graph.names.index("LayerNorm_2")] == NONE
+
+
+def test_columns_that_a_file_leaves_out_are_told():
+    plain = DesignPoints.of(tp=4, attention="unfused")
+    assert list(unsaid_columns(plain, 0, generation="gen1")) == []
+    design = DesignPoints.of(
+        recompute=["none", "full"], vpp=[1, 2], distributed_optimizer=1, overlap="compute_memory"
+    )
+    first, second = (" ".join(unsaid_columns(design, point, generation="gen1")) for point in (0, 1))
+    assert first.startswith("left out: distributed_optimizer (")
+    assert "overlap=compute_memory (gen1 knows perfect overlap and none)" in first
+    assert "recompute (" in second
+    assert "vpp (" in second
+    assert "overlap=" not in " ".join(unsaid_columns(design, 0, generation="gen3"))
+
+
+# Files of studies
+
+
+@pytest.fixture
+def searched(tmp_path, monkeypatch, small_space):
+    """A folder with a small study."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    search = ["search", "small.yaml", "--budget", "8", "--out", "out"]
+    assert main([*search, "--emit", "dfmodel", "--emit-all"]) == 0
+    return tmp_path
+
+
+def test_the_file_of_each_design_is_priced_as_its_graph_and_set_up_are(searched, capsys):
+    """From Python and from the file: the same iteration, but for the file's float32."""
+    study = Study.load("small")
+    graph = model_graph(study.space.model)
+    files = sorted((searched / "out" / "dfmodel").iterdir())
+    assert len(files) == len(study.table.trials) == 8
+    for trial, path in zip(study.table.trials, files, strict=True):
+        capsys.readouterr()
+        assert main(["cost", str(path), "--format", "json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        tp, pp = trial.params["tp"], trial.params["pp"]
+        dp = 64 // (tp * pp)
+        design = DesignPoints.of(tp=tp, pp=pp, dp=dp, gradient_accumulation_steps=128 // dp)
+        setup = design_setup(study.space.model, study.space.system, design)
+        alone = evaluate(graph, setup, design_sharding(graph, MEGATRON), generation="gen1")
+        assert found["final_s"] == pytest.approx(alone.iteration_time[0], rel=1e-6)
+        assert found["sharding"]["PROJ_GEMM"] == "k"
+
+
+def test_a_trial_is_exported_in_every_form(searched, capsys):
+    capsys.readouterr()
+    for form in ("dfmodel", "dfmodel-binary", "dot"):
+        assert main(["export", "small", "--trial", "3", "--format", form, "-o", form]) == 0
+    told = capsys.readouterr().err
+    assert "dse: dfmodel: left out: " in told
+    assert "attention=fused (scores are kernels of their own)" in told
+    text, binary = (load_setup(searched / form) for form in ("dfmodel", "dfmodel-binary"))
+    assert text == binary
+    assert text == load_setup(searched / "out" / "dfmodel" / "trial_00003.txt")
+    assert priced(text, "text").graph.names == model_graph(Study.load("small").space.model).names
+    assert main(["export", "small", "--trial", "3", "--format", "dot"]) == 0
+    assert capsys.readouterr().out == (searched / "dot").read_text()
+
+
+def designed(small_space: str, folder, given: str, **params: object) -> tuple[Artefact, Priced]:
+    """The file of one design of a space that has some columns besides, and what is read from it."""
+    path = folder / "space.yaml"
+    path.write_text(small_space.replace("global_batch_size: 128}", f"global_batch_size: 128, {given}}}"))
+    [file] = artefacts(Space.load(str(path)), [{"pp": 2, "recompute": "none", **params}], "dfmodel")
+    (folder / "setup.txt").write_bytes(file.content)
+    return file, priced(load_setup(folder / "setup.txt"), "setup")
+
+
+def test_splits_that_are_told_or_solved_are_those_of_the_file(small_space, tmp_path):
+    ways = {f"{kernel}_sharding": way for kernel, way in MEGATRON.items()}
+    ways |= {"mlp_up_sharding": "row", "mlp_norm_sharding": "sequence"}
+    file, read = designed(small_space, tmp_path, "sharding: sample", tp=4, **ways)
+    split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
+    assert [split[name] for name in ("FFN0", "FFN0_bwd", "LayerNorm_2", "PROJ_GEMM")] == [
+        "k",
+        "m",
+        "none",
+        "k",
+    ]
+    assert file.notes[0] == "mlp_norm: sequence cannot be said; split by none"
+    _, read = designed(small_space, tmp_path, "sharding: solve_bytes", tp=4)
+    split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
+    assert [split[name] for name in ("FFN0", "FFN1", "PROJ_GEMM")] == ["m", "k", "k"]
+
+
+def test_kernels_of_a_dataflow_are_in_their_fastest_groups(small_space, tmp_path):
+    (_, alone), (_, fused) = (
+        designed(small_space, tmp_path, f"execution: {style}", tp=8)
+        for style in ("kernel_by_kernel", "dataflow")
+    )
+    assert alone.groups is None
+    forward = ~fused.graph.backward
+    assert set(fused.groups[forward]).isdisjoint(fused.groups[~forward])
+    times = [
+        evaluate(file.graph, file.setup, file.sharding, generation="gen1", groups=file.groups)
+        for file in (alone, fused)
+    ]
+    assert times[1].fits.all()
+    assert times[1].iteration_time < times[0].iteration_time
+    apart = np.where(forward, fused.groups, fused.groups.max() + np.arange(len(forward)))
+    slower = evaluate(fused.graph, fused.setup, fused.sharding, generation="gen1",
+                      groups=np.unique(apart, return_inverse=True)[1])  # fmt: skip
+    assert slower.iteration_time > times[1].iteration_time
+
+
+def test_every_form_that_is_offered_can_be_made():
+    assert tuple(FORMS) == FORMATS
+
+
+def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
+    """Two dimensions serve two groups: 1 and 8 stages leave a third group of one chip."""
+    two = small_space.replace("name: small", "name: two").replace(
+        "global_batch_size: 128}", "global_batch_size: 128, topology: r_r}"
+    )
+    (searched / "two.yaml").write_text(two.replace("tp: [1, 2, 4, 8]", "tp: [8]"))
+    search = ["search", "two.yaml", "--profile", "dfmodel-gen1", "--budget", "12"]
+    assert main([*search, "--out", "two", "--emit", "dfmodel", "--emit-all"]) == 0
+    trials = {trial.number: trial.params["pp"] for trial in Study.load("two").table.trials}
+    written = {int(path.stem.removeprefix("trial_")) for path in (searched / "two" / "dfmodel").iterdir()}
+    assert written == {number for number, pp in trials.items() if pp in (1, 8)}
+    [without, *_] = trials.keys() - written
+    said = f"topology r_r: too few dimensions for tp=8 pp={trials[without]}"
+    assert f"trial_{without:05d}.txt: {said}" in capsys.readouterr().err
+    assert main(["export", "two", "--trial", str(without), "--format", "dfmodel"]) == 1
+    assert f"trial {without}: {said}" in capsys.readouterr().err
+
+
+# Pictures
+
+_NODE = re.compile(r'^    k(\d+) \[label="((?:[^"\\]|\\.)*)"(?:, .*)?\];$', re.MULTILINE)
+_EDGE = re.compile(r'^  k(\d+) -> k(\d+) \[label="((?:[^"\\]|\\.)*)"(.*)\];$', re.MULTILINE)
+
+
+def test_a_picture_has_every_kernel_and_every_edge_once():
+    graph = layer_graph(96, 12, 64)
+    drawn = picture(graph, least_moving(graph).choices)
+    nodes = _NODE.findall(drawn)
+    assert [int(number) for number, _ in nodes] == list(range(1, 42))
+    assert [label.split(r"\n")[0] for _, label in nodes] == list(graph.names)
+    edges = [(int(start) - 1, int(end) - 1) for start, end, _, _ in _EDGE.findall(drawn)]
+    assert edges == list(zip(graph.start, graph.end, strict=True))
+    rest = _EDGE.sub("", _NODE.sub("", drawn))
+    assert re.findall(r"->|label=.*", rest) == ['label="forward";', 'label="backward";']
+    assert rest.count("{") == rest.count("}") == 3
+
+
+def test_a_picture_shows_what_moves():
+    graph = layer_graph(96, 12, 64)
+    sharding = least_moving(graph).choices
+    drawn, plain = picture(graph, sharding), picture(graph)
+    assert r"PROJ_GEMM\nouter 1  m 96  k 96  n 64\nweight 18.4 kB\nsplit: k\nall-reduce" in drawn
+    assert r'label="12.3 kB\nall-gather", color="darkorange"' in drawn  # to the gradient of V
+    assert drawn.count("all-gather") == 1
+    assert "split" not in plain
+    assert "all-" not in plain
+
+
+def test_names_of_any_kind_are_quoted():
+    graph = layer_graph(96, 12, 64, backward=False)
+    odd = replace(graph, names=('a "b"\\', "new\nline", *graph.names[2:]))
+    labels = [label.split(r"\nouter")[0] for _, label in _NODE.findall(picture(odd))]
+    assert labels[:2] == [r"a \"b\"\\", "new line"]
+    assert len(labels) == 18
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_graphviz_draws_the_picture(searched, capsys):
+    assert main(["export", "small", "--format", "svg", "-o", "layer.svg"]) == 0
+    text = (searched / "layer.svg").read_text()
+    assert text.count('class="node"') == 41
+    assert text.count('class="edge"') == 53
+    odd = replace(layer_graph(96, 12, 64), names=tuple('"\\<>{}' + str(n) for n in range(41)))
+    assert svg(picture(odd)).count(b'class="node"') == 41
+    path = str(searched / "out" / "dfmodel" / "trial_00000.txt")
+    capsys.readouterr()
+    assert main(["cost", path, "--format", "svg"]) == 0
+    assert capsys.readouterr().out.count('class="edge"') == 53
+    with pytest.raises(DseError, match=r"svg: .*syntax error"):
+        svg("digraph {")
+
+
+def test_without_graphviz_one_line_says_what_to_install(searched, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(searched))
+    assert main(["export", "small", "--format", "svg"]) == 1
+    assert capsys.readouterr().err == (
+        "dse: svg: needs Graphviz, whose `dot` is not on PATH; install graphviz, or take --format dot, "
+        "which needs nothing\n"
+    )
+    path = str(searched / "out" / "dfmodel" / "trial_00000.txt")
+    assert main(["cost", path, "--format", "dot"]) == 0
+    assert capsys.readouterr().out.startswith("digraph dataflow {")
+
+
+def test_files_without_a_graph_are_not_drawn(tmp_path, capsys):
+    other = tmp_path / "x.yaml"
+    other.write_text("schema: deepflow/v1")
+    assert main(["cost", str(other), "--format", "dot"]) == 1
+    assert "x.yaml: has no graph to draw; DFModel set-ups and HLO modules have" in capsys.readouterr().err
