@@ -12,8 +12,11 @@ import numpy as np
 from dse.export import writable_directory, write_file
 
 if TYPE_CHECKING:
+    from costmodel.columns import IntArray
     from costmodel.design import DesignPoints
+    from costmodel.formats.dfmodel.files import Message
     from costmodel.model import ModelShape
+    from costmodel.profiles.dfmodel import Graph
     from costmodel.system import System
     from dse.export import Part
     from dse.space import Space
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Form of an artefact -> ending of its file.
 FORMS = {"aicb": ".txt", "dfmodel": ".txt", "dfmodel-binary": ".pb", "dot": ".dot", "svg": ".svg"}
+
+#: Whose rules DFModel's files are written for.
+GENERATION = "gen1"
 
 #: Designs whose artefacts are made at once.
 CHUNK = 1024
@@ -83,34 +89,57 @@ def workloads(model: ModelShape, system: System, design: DesignPoints, form: str
 def graphs(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
     """Designs as DFModel's set-ups of the first generation, or as pictures of their graphs."""
     from costmodel.errors import DseError
-    from costmodel.formats.dfmodel import picture, setup_bytes, setup_message, setup_text
-    from costmodel.profiles.dfmodel.assigned import (
-        design_sharding,
-        design_splits,
-        unsaid_columns,
-        unsaid_splits,
-    )
-    from costmodel.profiles.dfmodel.design import design_setup
+    from costmodel.formats.dfmodel import picture, setup_bytes, setup_text
+    from costmodel.profiles.dfmodel.assigned import design_sharding, unsaid_columns, unsaid_splits
     from costmodel.profiles.dfmodel.layer import model_graph
+    from costmodel.step import settled_sharding
     from dse.picture import svg
 
     graph = model_graph(model)
+    settled = settled_sharding(model, system, design)
     for point in range(design.num_points):
-        splits = design_splits(design, point)
+        splits = settled.ways(point)
         sharding = design_sharding(graph, splits)
-        notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point, generation="gen1"))
+        notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point, generation=GENERATION))
         if form in ("dot", "svg"):
             text = picture(graph, sharding)
             yield Artefact(svg(text) if form == "svg" else text.encode(), notes)
             continue
         row = np.array([point])
         try:
-            setup = design_setup(model, system.take(row), design.take(row))
+            message = design_message(model, system.take(row), design.take(row), graph, sharding)
         except DseError as error:
             yield Artefact(None, (str(error),))
             continue
-        message = setup_message(graph, setup, sharding)
         yield Artefact(setup_text(message).encode() if form == "dfmodel" else setup_bytes(message), notes)
+
+
+def design_message(
+    model: ModelShape, system: System, design: DesignPoints, graph: Graph, sharding: IntArray
+) -> Message:
+    """The set-up of one design, its kernels alone or in their fastest groups.
+
+    Raises
+    ------
+    DseError
+        If DFModel has no such network, or no groups fit the chip.
+    """
+    from costmodel.errors import DseError
+    from costmodel.formats.dfmodel import setup_message
+    from costmodel.precision import MIXED_PRECISION
+    from costmodel.profiles.dfmodel.design import design_setup
+    from costmodel.profiles.dfmodel.fused import layer_ways
+    from costmodel.profiles.dfmodel.mapping import fastest_mapping, shortage
+
+    setup, groups = design_setup(model, system, design), None
+    if not setup.kernel_by_kernel:
+        ways = layer_ways(model, MIXED_PRECISION.element_bytes)
+        found = fastest_mapping(graph, setup, sharding, ways, generation=GENERATION)
+        if found is None:
+            short = shortage(graph, setup, sharding, ways, generation=GENERATION)
+            raise DseError(f"execution=dataflow: no groups fit: {short}")
+        groups = found.groups
+    return setup_message(graph, setup, sharding, generation=GENERATION, groups=groups)
 
 
 def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:

@@ -12,23 +12,23 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape
 from costmodel.errors import DseError
-from costmodel.formats.dfmodel import load_setup, picture, priced
+from costmodel.formats.dfmodel import Priced, load_setup, picture, priced
 from costmodel.profiles.dfmodel import evaluate, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import (
     PRODUCTS,
     VECTORS,
     design_sharding,
-    design_splits,
     unsaid_columns,
     unsaid_splits,
 )
 from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE
 from costmodel.profiles.dfmodel.sharding import kernel_collectives, moved_bytes, options, sharding_words
-from dse.artefacts import FORMS
+from dse.artefacts import FORMS, Artefact, artefacts
 from dse.cli import main
 from dse.cli.export import FORMATS
 from dse.picture import svg
+from dse.space import Space
 from dse.study import Study
 
 GATED = ModelShape(
@@ -114,8 +114,8 @@ def test_what_a_split_cannot_say_is_told():
         "qkv: row cannot be said; split by outer"
     ]
     design = DesignPoints.of(tp=4, sequence_parallel=[0, 1])
-    assert [design_splits(design, point)["mlp_norm"] for point in (0, 1)] == ["replicated", "sequence"]
-    assert design_splits(design, 0) == MEGATRON
+    assert [design.ways(point)["mlp_norm"] for point in (0, 1)] == ["replicated", "sequence"]
+    assert design.ways(0) == MEGATRON
     assert design_sharding(graph, shared)[graph.names.index("LayerNorm_2")] == NONE
 
 
@@ -179,6 +179,52 @@ def test_a_trial_is_exported_in_every_form(searched, capsys):
     assert priced(text, "text").graph.names == model_graph(Study.load("small").space.model).names
     assert main(["export", "small", "--trial", "3", "--format", "dot"]) == 0
     assert capsys.readouterr().out == (searched / "dot").read_text()
+
+
+def designed(small_space: str, folder, given: str, **params: object) -> tuple[Artefact, Priced]:
+    """The file of one design of a space that has some columns besides, and what is read from it."""
+    path = folder / "space.yaml"
+    path.write_text(small_space.replace("global_batch_size: 128}", f"global_batch_size: 128, {given}}}"))
+    [file] = artefacts(Space.load(str(path)), [{"pp": 2, "recompute": "none", **params}], "dfmodel")
+    (folder / "setup.txt").write_bytes(file.content)
+    return file, priced(load_setup(folder / "setup.txt"), "setup")
+
+
+def test_splits_that_are_told_or_solved_are_those_of_the_file(small_space, tmp_path):
+    ways = {f"{kernel}_sharding": way for kernel, way in MEGATRON.items()}
+    ways |= {"mlp_up_sharding": "row", "mlp_norm_sharding": "sequence"}
+    file, read = designed(small_space, tmp_path, "sharding: sample", tp=4, **ways)
+    split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
+    assert [split[name] for name in ("FFN0", "FFN0_bwd", "LayerNorm_2", "PROJ_GEMM")] == [
+        "k",
+        "m",
+        "none",
+        "k",
+    ]
+    assert file.notes[0] == "mlp_norm: sequence cannot be said; split by none"
+    _, read = designed(small_space, tmp_path, "sharding: solve_bytes", tp=4)
+    split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
+    assert [split[name] for name in ("FFN0", "FFN1", "PROJ_GEMM")] == ["m", "k", "k"]
+
+
+def test_kernels_of_a_dataflow_are_in_their_fastest_groups(small_space, tmp_path):
+    (_, alone), (_, fused) = (
+        designed(small_space, tmp_path, f"execution: {style}", tp=8)
+        for style in ("kernel_by_kernel", "dataflow")
+    )
+    assert alone.groups is None
+    forward = ~fused.graph.backward
+    assert set(fused.groups[forward]).isdisjoint(fused.groups[~forward])
+    times = [
+        evaluate(file.graph, file.setup, file.sharding, generation="gen1", groups=file.groups)
+        for file in (alone, fused)
+    ]
+    assert times[1].fits.all()
+    assert times[1].iteration_time < times[0].iteration_time
+    apart = np.where(forward, fused.groups, fused.groups.max() + np.arange(len(forward)))
+    slower = evaluate(fused.graph, fused.setup, fused.sharding, generation="gen1",
+                      groups=np.unique(apart, return_inverse=True)[1])  # fmt: skip
+    assert slower.iteration_time > times[1].iteration_time
 
 
 def test_every_form_that_is_offered_can_be_made():

@@ -130,7 +130,8 @@ def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
     kernel.name, kernel.id = graph.names[place], place + 1
     kernel.fwd_bwd = 2 if graph.backward[place] else 1
     kernel.type = 1 if graph.systolic[place] else 2
-    second = "weight" if graph.weighted[place] else "input2" if graph.second_bytes[place] else ""
+    has_second = bool(graph.systolic[place] or graph.second_bytes[place])
+    second = "weight" if graph.weighted[place] else "input2" if has_second else ""
     kind = f"{'gemm' if graph.systolic[place] else 'elementwise'}_input1{'_' * bool(second)}{second}"
     own = getattr(kernel, kind)
     own.outer, own.M, own.N = (int(getattr(graph, dim)[place]) for dim in ("outer", "m", "n"))

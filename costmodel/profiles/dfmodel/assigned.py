@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
-from costmodel.design import CHOICES, RECOMPUTE_NONE, DesignPoints
+from costmodel.design import CHOICES, RECOMPUTE_NONE, TILES_TOLD, DesignPoints
 from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, Graph, K, M, N
 from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
 
@@ -43,23 +43,9 @@ _UNSAID: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]] = (
     (lambda d: d.vpp > 1, "vpp (the format has a rule of its own for chunks of a stage)"),
     (lambda d: d.distributed_optimizer > 0, "distributed_optimizer (gradients are summed whole)"),
     (lambda d: d.overlap_grad_reduce > 0, "overlap_grad_reduce (gradients are summed with each micro-batch)"),
-    (lambda d: d.execution > 0, "execution=dataflow (each kernel is alone)"),
+    (lambda d: d.tiling == TILES_TOLD, "tiling (tiles are of tokens, alike for all kernels)"),
     (lambda d: d.attention > 0, "attention=fused (scores are kernels of their own)"),
 )
-
-
-def design_splits(design: DesignPoints, point: int) -> dict[str, str]:
-    """How one design splits each kernel: Megatron's way, with tokens shared out in sequence parallelism."""
-    between = "sequence" if np.ravel(design.sequence_parallel)[point] else "replicated"
-    names = ("attention_norm", "attention_residual", "mlp_norm", "mlp_residual")
-    return {
-        **dict.fromkeys(names, between),
-        "activation": "column",
-        "qkv": "column",
-        "projection": "row",
-        "mlp_up": "column",
-        "mlp_down": "row",
-    }
 
 
 def design_sharding(graph: Graph, splits: Mapping[str, str]) -> IntArray:
@@ -71,7 +57,7 @@ def design_sharding(graph: Graph, splits: Mapping[str, str]) -> IntArray:
         A layer.
     splits : mapping
         Native kernel -> "replicated", "sequence" or "column" for those of `VECTORS`, "column" or "row" for
-        those of `PRODUCTS`.
+        those of `PRODUCTS`, as `DesignPoints.ways` tells.
 
     Returns
     -------
