@@ -89,7 +89,9 @@ def workloads(model: ModelShape, system: System, design: DesignPoints, form: str
 def graphs(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
     """Designs as DFModel's set-ups of the first generation, or as pictures of their graphs."""
     from costmodel.errors import DseError
-    from costmodel.formats.dfmodel import picture, setup_bytes, setup_text
+    from costmodel.formats.dfmodel import setup_bytes, setup_text
+    from costmodel.formats.dfmodel.design_picture import design_picture
+    from costmodel.precision import MIXED_PRECISION
     from costmodel.profiles.dfmodel.assigned import design_sharding, unsaid_columns, unsaid_splits
     from costmodel.profiles.dfmodel.layer import model_graph
     from costmodel.step import settled_sharding
@@ -98,14 +100,14 @@ def graphs(model: ModelShape, system: System, design: DesignPoints, form: str) -
     graph = model_graph(model)
     settled = settled_sharding(model, system, design)
     for point in range(design.num_points):
+        row = np.array([point])
+        if form in ("dot", "svg"):
+            text = design_picture(graph, model, settled.take(row), MIXED_PRECISION)
+            yield Artefact(svg(text) if form == "svg" else text.encode(), ())
+            continue
         splits = settled.ways(point)
         sharding = design_sharding(graph, splits)
         notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point, generation=GENERATION))
-        if form in ("dot", "svg"):
-            text = picture(graph, sharding)
-            yield Artefact(svg(text) if form == "svg" else text.encode(), notes)
-            continue
-        row = np.array([point])
         try:
             message = design_message(model, system.take(row), design.take(row), graph, sharding)
         except DseError as error:

@@ -10,9 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, ModelShape
+from costmodel import DesignPoints, ModelShape, load_model
 from costmodel.errors import DseError
 from costmodel.formats.dfmodel import Priced, load_setup, picture, priced
+from costmodel.formats.dfmodel.design_picture import design_picture
+from costmodel.precision import MIXED_PRECISION
 from costmodel.profiles.dfmodel import evaluate, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import (
     PRODUCTS,
@@ -277,6 +279,71 @@ def test_a_picture_shows_what_moves():
     assert drawn.count("all-gather") == 1
     assert "split" not in plain
     assert "all-" not in plain
+
+
+def design_drawn(model_name, **columns):
+    """What a design's picture shows: kernel -> how it is split, and edge -> its collective."""
+    model = load_model(model_name)
+    graph = model_graph(model)
+    text = design_picture(graph, model, DesignPoints.of(**columns), MIXED_PRECISION)
+    nodes = {label.split(r"\n")[0]: label.split("split: ")[1] for _, label in _NODE.findall(text)}
+    edges = {
+        (graph.names[int(start) - 1], graph.names[int(end) - 1]): label.partition(r"\n")[2]
+        for start, end, label, _ in _EDGE.findall(text)
+    }
+    return nodes, {edge: moved for edge, moved in edges.items() if moved}
+
+
+def test_a_picture_of_megatrons_split_has_its_four_all_reduces():
+    """Two on their way, two on the way back: of which one leaves the graph, for want of a norm's gradient."""
+    nodes, edges = design_drawn("gpt3_175b", tp=8)
+    assert edges == {
+        ("PROJ_GEMM", "DropOut_2"): "all-reduce",
+        ("FFN1", "DropOut_3"): "all-reduce",
+        ("FFN0_bwd", "LayerNorm_2_bwd"): "all-reduce",
+    }
+    assert nodes["V_bwd"] == nodes["Q_bwd"] == nodes["K_bwd"] == r"column\nall-reduce"
+    assert nodes["FFN1"] == nodes["FFN1_bwd"] == nodes["FFN1_bwd_weight_update"] == "row"
+    assert nodes["SOFTMAX"] == nodes["MHA_GEMM_1_bwd1"] == "heads"
+    assert nodes["Loss_bwd"] == nodes["LayerNorm_1"] == "replicated"
+
+
+def test_a_picture_of_sequence_parallelism_gathers_and_scatters():
+    _, edges = design_drawn("gpt3_175b", tp=8, sharding="megatron_sp")
+    assert edges["PROJ_GEMM", "DropOut_2"] == edges["FFN0_bwd", "LayerNorm_2_bwd"] == "reduce-scatter"
+    assert edges["LayerNorm_1", "Q"] == edges["DropOut_2_bwd", "PROJ_GEMM_bwd"] == "all-gather"
+    assert edges["LayerNorm_2", "FFN0_bwd_weight_update"] == "all-gather"  # kept in shards
+
+
+def test_a_picture_shows_both_of_two_changes_past_a_kernel_that_the_graph_lacks():
+    """Without dropout the gradient goes from a norm to a product, by way of an addition that copies it."""
+    _, edges = design_drawn(
+        "llama3_70b",
+        tp=8,
+        sharding="sample",
+        projection_sharding="row",
+        attention_residual_sharding="column",
+        mlp_norm_sharding="sequence",
+    )
+    assert edges["LayerNorm_2_bwd", "PROJ_GEMM_bwd"] == "all-to-all, all-gather"
+    assert edges["PROJ_GEMM", "Add_1"] == "reduce-scatter"
+    assert edges["Add_1", "LayerNorm_2"] == "all-to-all"
+
+
+@pytest.mark.parametrize(
+    ("columns", "gradients"),
+    [
+        ({"dp": 4}, "all-reduce of gradients"),
+        ({"dp": 4, "distributed_optimizer": True}, "reduce-scatter of gradients"),
+        ({}, "reduce"),
+    ],
+)
+def test_a_picture_of_one_rank_a_group_moves_gradients_alone(columns, gradients):
+    model = load_model("gpt3_175b")
+    text = design_picture(model_graph(model), model, DesignPoints.of(**columns), MIXED_PRECISION)
+    assert text.count(gradients) == (6 if columns else 0)
+    assert text.count("reduce") + text.count("gather") == text.count(gradients)
+    assert "split" not in text
 
 
 def test_names_of_any_kind_are_quoted():

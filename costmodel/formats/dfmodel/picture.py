@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,14 +22,26 @@ from costmodel.profiles.dfmodel.graph import (
 )
 from costmodel.profiles.dfmodel.traffic import Traffic
 
-#: Collective -> what the picture calls it, and its colour.
-COLLECTIVES: Final = {
-    ALL_REDUCE: ("all-reduce", "firebrick"),
-    ALL_GATHER: ("all-gather", "darkorange"),
-    ALL_TO_ALL: ("all-to-all", "purple"),
-    PERIODIC: ("all-reduce of gradients", "steelblue"),
-    POINT_TO_POINT: ("point to point", "seagreen"),
-    BROADCAST: ("broadcast", "olive"),
+#: Collective -> its colour.
+COLOURS: Final = {
+    "all-reduce": "firebrick",
+    "reduce-scatter": "deeppink",
+    "all-gather": "darkorange",
+    "all-to-all": "purple",
+    "all-reduce of gradients": "steelblue",
+    "reduce-scatter of gradients": "steelblue",
+    "point to point": "seagreen",
+    "broadcast": "olive",
+}
+#: The format's code of a collective -> what a picture calls it.
+NAMES: Final = {
+    NOTHING: "",
+    ALL_REDUCE: "all-reduce",
+    ALL_GATHER: "all-gather",
+    ALL_TO_ALL: "all-to-all",
+    PERIODIC: "all-reduce of gradients",
+    POINT_TO_POINT: "point to point",
+    BROADCAST: "broadcast",
 }
 _LINE_BREAK: Final = r"\n"
 _HEAD: Final = """digraph dataflow {
@@ -53,29 +65,48 @@ def picture(graph: Graph, sharding: IntArray | None = None, traffic: Traffic | N
 
     Notes
     -----
-    Matrix products are boxes, vector kernels ellipses; weights are filled, with their size. Forward and
-    backward pass are frames. What moves between chips is coloured, with its whole size.
+    As for `drawn`.
     """
     if traffic is None and sharding is not None:
         traffic = Traffic.of(graph, sharding)
     of_kernels = np.full(len(graph), NOTHING) if traffic is None else traffic.of_kernels
     of_edges = np.full(graph.start.size, NOTHING) if traffic is None else traffic.of_edges
+    splits = [""] * len(graph) if sharding is None else [SHARDINGS[int(code)] for code in sharding]
+    return drawn(graph, splits, [NAMES[int(c)] for c in of_kernels], [NAMES[int(c)] for c in of_edges])
+
+
+def drawn(graph: Graph, splits: Sequence[str], of_kernels: Sequence[str], of_edges: Sequence[str]) -> str:
+    """The graph as DOT text, with words for how kernels are split and what moves.
+
+    Parameters
+    ----------
+    graph : Graph
+        One design; its kernels' dimensions are (kernels,).
+    splits, of_kernels : sequence of str
+        How each kernel is split, and what moves once it is done, a key of `COLOURS`; empty for nothing.
+    of_edges : sequence of str
+        What moves along each edge.
+
+    Notes
+    -----
+    Matrix products are boxes, vector kernels ellipses; weights are filled, with their size. Forward and
+    backward pass are frames. What moves between chips is coloured, with its whole size.
+    """
     lines = [_HEAD]
     for title, backward in (("forward", False), ("backward", True)):
         own = np.flatnonzero(graph.backward == backward).tolist()
         if own:
             frame = [f"  subgraph cluster_{title} {{", f'    label="{title}";']
-            nodes = [f"    {_node(graph, place, sharding, int(of_kernels[place]))}" for place in own]
+            nodes = [f"    {_node(graph, place, splits[place], of_kernels[place])}" for place in own]
             lines.append("\n".join([*frame, *nodes, "  }\n"]))
-    for place, (start, end) in enumerate(zip(graph.start, graph.end, strict=True)):
-        moved = int(of_edges[place])
+    for start, end, moved in zip(graph.start, graph.end, of_edges, strict=True):
         size = readable(float(graph.output_bytes[start]), "B")
-        shown = _attributes(_label([size, *_said(moved)]), _colour(moved))
+        shown = _attributes(_label([size, moved]), _colour(moved))
         lines.append(f"  k{start + 1} -> k{end + 1} [{shown}];\n")
     return "".join([*lines, "}\n"])
 
 
-def _node(graph: Graph, place: int, sharding: IntArray | None, moved: int) -> str:
+def _node(graph: Graph, place: int, split: str, moved: str) -> str:
     """One kernel: name, dimensions, weight, sharding, collective."""
     dims = ("outer", "m", "k", "n") if graph.systolic[place] else ("outer", "m", "n")
     shape = "  ".join(f"{dim} {float(getattr(graph, dim)[place]):.0f}" for dim in dims)
@@ -84,26 +115,20 @@ def _node(graph: Graph, place: int, sharding: IntArray | None, moved: int) -> st
     if graph.weighted[place]:
         lines.append(f"weight {readable(float(graph.second_bytes[place]), 'B')}")
         look.append('style=filled, fillcolor="lightyellow"')
-    if sharding is not None:
-        lines.append(f"split: {SHARDINGS[int(sharding[place])]}")
-    shown = _attributes(_label([*lines, *_said(moved)]), *look, _colour(moved))
+    if split:
+        lines.append(f"split: {split}")
+    shown = _attributes(_label([*lines, moved]), *look, _colour(moved))
     return f"k{place + 1} [{shown}];"
 
 
-def _said(collective: int) -> Iterator[str]:
-    """The name of a collective, if there is one."""
-    if collective != NOTHING:
-        yield COLLECTIVES[collective][0]
-
-
-def _colour(collective: int) -> str:
-    """How what a collective moves looks."""
-    return "" if collective == NOTHING else f'color="{COLLECTIVES[collective][1]}", penwidth=2'
+def _colour(collective: str) -> str:
+    """How what a collective moves looks; of several the first."""
+    return f'color="{COLOURS[collective.split(", ")[0]]}", penwidth=2' if collective else ""
 
 
 def _label(lines: Iterable[str]) -> str:
-    """Lines as one quoted label."""
-    return 'label="' + _LINE_BREAK.join(escaped(line) for line in lines) + '"'
+    """Lines as one quoted label, empty ones left out."""
+    return 'label="' + _LINE_BREAK.join(escaped(line) for line in lines if line) + '"'
 
 
 def _attributes(*parts: str) -> str:
