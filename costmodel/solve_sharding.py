@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from costmodel.assignment import Link, optima
 from costmodel.breakdown import Breakdown
-from costmodel.columns import FloatArray, IntArray, distinct_rows
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, SAMPLE, SOLVE, SOLVE_BYTES, DesignPoints
+from costmodel.memory import fullest_stage, rank_memory, stage_memories
 from costmodel.microbatch import DIRECTIONS, PricedTable, depends_on, priced_table
 from costmodel.model import ModelShape
 from costmodel.precision import Precision
@@ -20,7 +22,7 @@ from costmodel.sharding import ASSIGNMENTS, EDGES, KERNELS, Edge, ways_of
 from costmodel.system import System
 from costmodel.tensor_parallel import edge_work, sent_bytes
 from costmodel.workload.kernels import Pointwise
-from costmodel.workload.transformer import BIAS_GRADIENT, BIASED, PRODUCTS, biases
+from costmodel.workload.transformer import BIAS_GRADIENT, BIASED, PRODUCTS, biases, widths
 
 #: A kernel's name in the kernel tables, where it is another.
 LABELS: Final = {
@@ -34,6 +36,12 @@ LAYER: Final = tuple(edge for edge in EDGES if edge.part == "layer")
 
 #: Ways that are priced together, since a kernel's own time depends on its own split alone.
 VARIANTS: Final = (("column", "replicated"), ("row", "sequence"), ("column", "column"))
+
+#: Every assignment, a column each; (kernels, assignments).
+EVERY: Final = np.array(list(itertools.product(*(range(len(ways)) for ways in KERNELS.values())))).T
+
+#: Designs whose assignments are all priced at once.
+TRIED: Final = 8
 
 #: Model, system and designs that leave nothing to solve -> their price.
 Price = Callable[[System, DesignPoints], Breakdown]
@@ -58,11 +66,12 @@ def settled(
 
     Notes
     -----
-    "solve" takes the fastest step, of those that fit in memory if any does, among
-    the named assignments and, for each layout of the activation between layers, the one in which a layer
-    takes the least time. That time is a sum over kernels and edges, whose least is found exactly. What it
-    leaves out, the waiting for the host and the ends of the model, the choice among the candidates counts.
-    "solve_bytes" takes the assignment in which a rank sends the fewest bytes.
+    "solve" takes the fastest step, of those that fit into the memory of the chip if any does. A layer's
+    time is a sum over kernels and edges, whose least is found exactly, for each layout of the activation
+    between layers; what the sum leaves out, waiting for the host and the ends of the model, decides among
+    these and the named assignments. Where the fastest does not fit and another might, all are priced.
+    "solve_bytes" takes the assignment in which a rank sends the fewest bytes. Ways that would cut a
+    dimension into unequal shares are left out, unless there is no other.
     """
     for code, solve in ((SOLVE, _fastest), (SOLVE_BYTES, _fewest_bytes)):
         rows = np.flatnonzero(design.sharding == code)
@@ -88,29 +97,88 @@ def _fastest(
     model: ModelShape, system: System, design: DesignPoints, precision: Precision, price: Price
 ) -> DesignPoints:
     candidates = [named(design, assignment) for assignment in ASSIGNMENTS]
-    full = design.recompute == RECOMPUTE_FULL
-    rows, back = distinct_rows(*depends_on(design), full * 1.0, *system.quantities().values())
-    layer = _Layer.of(model, system.take(rows), design.take(rows), precision)
+    rows, back = distinct_rows(*depends_on(design), design.recompute, *system.quantities().values())
+    few = design.take(rows)
+    layer = _Layer.of(model, system.take(rows), few, precision)
     for place in range(len(KERNELS["mlp_residual"])):
-        choices = layer.least("time", residual=place)[1][:, back]
-        candidates.append(told(design, **dict(zip(KERNELS, choices, strict=False))))
+        splits = layer.fastest(place)[:, back]
+        candidates.append(told(design, **dict(zip(KERNELS, splits, strict=False))))
     found = [price(system, candidate) for candidate in candidates]
-    times, needs = (
-        np.stack([getattr(each, name) for each in found]) for name in ("step_time", "peak_memory")
-    )
-    fits = needs <= system.dram.capacity
+    even = np.stack([_even(model, candidate) for candidate in candidates])
+    times = np.stack([each.step_time for each in found])
+    times = np.where(even | ~even.any(axis=0), times, np.inf)
+    fits = np.stack([each.peak_memory for each in found]) <= system.dram.capacity
     best = np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0)
     for place, candidate in enumerate(candidates):
         chosen = np.flatnonzero(best == place)
         design = design.with_rows(chosen, candidate.take(chosen))
+    leanest = _least_memory(model, few, back, design, precision, system)
+    too_large = ~np.take_along_axis(fits, times.argmin(axis=0)[np.newaxis], axis=0)[0]
+    tight = np.flatnonzero(too_large & (leanest <= system.dram.capacity))
+    for block in (tight[start : start + TRIED] for start in range(0, tight.size, TRIED)):
+        design = design.with_rows(block, _tried(model, system.take(block), design.take(block), price))
     return design
+
+
+def _tried(model: ModelShape, system: System, design: DesignPoints, price: Price) -> DesignPoints:
+    """The fastest of all assignments that fit, by pricing each; of those that do not where none does."""
+    rows = np.repeat(np.arange(design.num_points), EVERY.shape[1])
+    every = told(design.take(rows), **dict(zip(KERNELS, np.tile(EVERY, design.num_points), strict=True)))
+    found = price(system.take(rows), every)
+    capacity = np.broadcast_to(system.dram.capacity, (design.num_points,))[rows]
+    shape = (design.num_points, EVERY.shape[1])
+    good = (_even(model, every) & (found.peak_memory <= capacity)).reshape(shape)
+    times = np.where(good, found.step_time.reshape(shape), np.inf)
+    best = every.take(times.argmin(axis=1) + np.arange(design.num_points) * EVERY.shape[1])
+    there = np.flatnonzero(good.any(axis=1))
+    return design.with_rows(there, best.take(there))
+
+
+def _least_memory(
+    model: ModelShape,
+    few: DesignPoints,
+    back: IntArray,
+    design: DesignPoints,
+    precision: Precision,
+    system: System,
+) -> FloatArray:
+    """Bytes below which no assignment of a design gets: each part at its own least; (points,)."""
+    rows = np.repeat(np.arange(few.num_points), EVERY.shape[1])
+    every = told(few.take(rows), **dict(zip(KERNELS, np.tile(EVERY, few.num_points), strict=True)))
+    parts = rank_memory(model, every, precision)
+    least = parts.map(lambda part: np.broadcast_to(part, rows.shape).reshape(few.num_points, -1).min(axis=1))
+    stage, reserved = fullest_stage(
+        *stage_memories(model, named(design, "megatron_sp"), least.take(back), precision), system
+    )
+    return stage.total + reserved
+
+
+def _even(model: ModelShape, design: DesignPoints) -> BoolArray:
+    """Where every rank of a design has the same share of each kernel; (points,)."""
+    shares = [
+        np.take_along_axis(_even_ways(model, design, kernel), design.split(kernel)[:, np.newaxis], axis=1)
+        for kernel in KERNELS
+    ]
+    even: BoolArray = np.all(np.concatenate(shares, axis=1), axis=1)
+    return even
+
+
+def _even_ways(model: ModelShape, design: DesignPoints, kernel: str) -> BoolArray:
+    """Ways of a kernel that cut what they split into equal shares; (points, ways)."""
+    size = widths(model)
+    width = size["ffn"] if kernel == "activation" else size["hidden"]
+    cut = {"replicated": 0.0, "sequence": model.seq_len, "column": width}
+    if kernel in PRODUCTS:
+        cut = {"row": size[PRODUCTS[kernel][0]], "column": size[PRODUCTS[kernel][1]]}
+    return np.stack([cut[way] % design.tp == 0 for way in KERNELS[kernel]], axis=1)
 
 
 def _fewest_bytes(
     model: ModelShape, system: System, design: DesignPoints, precision: Precision, price: Price
 ) -> DesignPoints:
-    layer = _Layer.of(model, system, design, precision)
-    return told(design, **dict(zip(KERNELS, layer.least("bytes")[1], strict=False)))
+    rows, back = distinct_rows(design.tp, design.micro_batch_size, design.recompute)
+    splits = _Layer(model, system, design.take(rows), precision, ()).least_sending()[:, back]
+    return told(design, **dict(zip(KERNELS, splits, strict=False)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,25 +203,39 @@ class _Layer:
             variants.append(priced_table(model, told(design, **places), system, precision))
         return cls(model, system, design, precision, tuple(variants))
 
-    def least(self, objective: str, residual: int | None = None) -> tuple[FloatArray, IntArray]:
-        """Least time or bytes of a layer, and the splits; the last kernel's may be given.
+    def fastest(self, residual: int) -> IntArray:
+        """Splits of least time of the forward and backward pass, and of a full recomputation.
+
+        Parameters
+        ----------
+        residual : int
+            Place of the last kernel's way, which is given.
 
         Returns
         -------
-        least : (points,) array
-            Of the forward and backward pass, and of a full recomputation. [s] or [B]
         splits : (kernels, points) array
             Places among the ways of each of `NODES`. [-]
         """
-        in_time = objective == "time"
-        costs = [self._kernel_time(node) if in_time else np.zeros((1, len(ways_of(node)))) for node in NODES]
-        if residual is not None:
-            last = NODES.index("mlp_residual")
-            costs[last] = np.where(np.arange(costs[last].shape[1]) == residual, costs[last], np.inf)
-        cost = self._edge_time if in_time else self._edge_bytes
-        least, splits = optima(costs, [self._link(edge, cost) for edge in LAYER])
-        points = (self.design.num_points,)
-        return np.broadcast_to(least, points), np.broadcast_to(splits, (len(NODES), *points))
+        costs = [self._kernel_time(node) for node in NODES]
+        last = NODES.index("mlp_residual")
+        costs[last] = np.where(np.arange(costs[last].shape[1]) == residual, costs[last], np.inf)
+        return self._least(costs, self._edge_time)
+
+    def least_sending(self) -> IntArray:
+        """Splits with which a rank sends the fewest bytes; as for `fastest`. [-]"""
+        return self._least([np.zeros((1, len(ways_of(node)))) for node in NODES], self._edge_bytes)
+
+    def _least(
+        self, costs: Sequence[FloatArray], cost: Callable[[Edge, DesignPoints, int], FloatArray]
+    ) -> IntArray:
+        """Splits of the least sum of what kernels and edges cost."""
+        allowed = []
+        for node, own in zip(NODES, costs, strict=True):
+            even = _even_ways(self.model, self.design, node) if node in KERNELS else np.ones((1, 1), bool)
+            possible = even & np.isfinite(own)
+            allowed.append(np.where(even | ~possible.any(axis=1, keepdims=True), own, np.inf))
+        splits = optima(allowed, [self._link(edge, cost) for edge in LAYER])[1]
+        return np.broadcast_to(splits, (len(NODES), self.design.num_points))
 
     @property
     def _forward_passes(self) -> FloatArray:
@@ -201,11 +283,11 @@ class _Layer:
         return np.broadcast_to(time, (design.num_points,))
 
     def _bias_time(self, product: str, design: DesignPoints) -> FloatArray:
-        """A product's part of the kernel that reduces the gradients of biases. [s]"""
+        """A product's part of the kernel that reduces the gradients of biases, and one launch. [s]"""
         outputs = design.micro_batch_size * self.model.seq_len * biases(self.model, design, product)[1]
         row = (product, "weight_gradient", "layer", outputs, *BIAS_GRADIENT, 1.0)
         kernel = Pointwise.of_rows([row], element_bytes=self.precision.element_bytes)
-        return pointwise_time(kernel, self.system)[0][:, 0] - self.system.chip.kernel_launch
+        return pointwise_time(kernel, self.system)[0][:, 0]
 
     def _edge_bytes(self, edge: Edge, design: DesignPoints, end: int) -> FloatArray:
         """Bytes that a rank sends because of an edge. [B]"""
