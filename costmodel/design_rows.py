@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from costmodel.attention import fused_attention
-from costmodel.columns import FloatArray, distinct_rows
-from costmodel.design import MEGATRON_SP, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
+from costmodel.columns import BoolArray, FloatArray, distinct_rows
+from costmodel.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
 from costmodel.errors import DseError
 from costmodel.memory import layer_parameters, updated_parameters
 from costmodel.microbatch import (
@@ -27,7 +27,8 @@ from costmodel.microbatch import (
 from costmodel.model import ModelShape
 from costmodel.pipeline import stage_layers
 from costmodel.precision import MIXED_PRECISION, Precision
-from costmodel.step import optimizer_step, repeated_work, slowest_stage
+from costmodel.sharding import ASSIGNMENTS
+from costmodel.step import optimizer_step, repeated_work, settled_sharding, slowest_stage
 from costmodel.system import System
 from costmodel.workload.aicb_rows import (
     NOTHING,
@@ -63,6 +64,10 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
 RowTimes = dict[str, list[FloatArray]]
 
 
+#: Why a design has no rows.
+UNKNOWN_SPLITS = "AICB's rows know two ways to split kernels; take sharding: megatron or megatron_sp"
+
+
 def design_workload(
     model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
 ) -> StepRows:
@@ -82,17 +87,18 @@ def design_workload(
     Raises
     ------
     DseError
-        Where kernels are split in a way of their own.
+        Where kernels are split in a way of their own, told or solved.
 
     Notes
     -----
     Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and say
     whether the optimizer is distributed; vpp is the design's.
     """
-    if np.any(design.sharding > MEGATRON_SP):
-        raise DseError("AICB's rows know two ways to split kernels; take sharding: megatron or megatron_sp")
     points = max(design.num_points, *(values.size for values in system.quantities().values()))
     design = design.map(lambda values: np.broadcast_to(values, (points,)))
+    design = settled_sharding(model, system, design, precision=precision)
+    if not rows_know(design).all():
+        raise DseError(UNKNOWN_SPLITS)
     rows, back = distinct_rows(*depends_on(design), *system.quantities().values())
     work = micro_batches(model, design.take(rows), system.take(rows), precision)
     pieces = [
@@ -104,6 +110,16 @@ def design_workload(
         for name in pieces[0]
     }
     return filled_rows(model, system, design, precision, work.take(back), times)
+
+
+def rows_know(design: DesignPoints) -> BoolArray:
+    """Where kernels are split as one of the named assignments does: (points,)."""
+    known = [
+        np.all([design.is_split(kernel, way) for kernel, way in ways.items()], axis=0)
+        for ways in ASSIGNMENTS.values()
+    ]
+    alike: BoolArray = np.any(known, axis=0) | (design.tp == 1)
+    return alike
 
 
 def row_times(

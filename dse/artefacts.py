@@ -75,13 +75,20 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> 
 
 def workloads(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
     """Designs as AICB's workloads."""
-    from costmodel.design_rows import design_workload
+    from costmodel.design_rows import UNKNOWN_SPLITS, design_workload, rows_know
     from costmodel.formats.aicb import workload_file
     from costmodel.profiles.simai import ENDLESS, endless_rows
+    from costmodel.step import settled_sharding
 
-    rows = design_workload(model, system, design)
+    settled = settled_sharding(model, system, design)
+    known = rows_know(settled)
+    named = np.flatnonzero(known)
+    rows = design_workload(model, system.take(named), settled.take(named)) if named.size else None
     for point in range(design.num_points):
-        file = workload_file(rows, point=point)
+        if rows is None or not known[point]:
+            yield Artefact(None, (UNKNOWN_SPLITS,))
+            continue
+        file = workload_file(rows, point=int(np.searchsorted(named, point)))
         notes = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
         yield Artefact(file.text.encode(), tuple(notes))
 

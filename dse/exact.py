@@ -10,14 +10,12 @@ import numpy as np
 
 from costmodel.breakdown import tabled
 from costmodel.columns import FloatArray
-from costmodel.design import SOLVE, SOLVE_BYTES, DesignPoints
 from costmodel.errors import DseError
-from costmodel.model import ModelShape
-from costmodel.step import settled_sharding
-from dse.evaluate import Evaluation, Pricing, evaluate, priced_inputs
+from dse.evaluate import Evaluation, Pricing, evaluate
 from dse.parameters import Parameter, Value
 from dse.pareto import as_costs, non_dominated
 from dse.space import Params, Space
+from dse.splits import with_splits
 from dse.study import Study
 
 #: Designs that are enumerated, priced and filtered at once.
@@ -148,18 +146,7 @@ def simplest_design(space: Space) -> Params:
 def priced_design(space: Space, params: Mapping[str, Any], *, price: Pricing | None = None) -> dict[str, Any]:
     """The record of one design; `splits` says what its sharding was solved to be, where it was."""
     columns = space.encode([params])
-    record = design_records(space, columns, evaluate(space, columns, price=price))[0]
-    splits = solved_splits(space, columns)
-    return {**record, "splits": splits} if splits else record
-
-
-def solved_splits(space: Space, columns: Mapping[str, FloatArray]) -> dict[str, str]:
-    """Kernel -> its split in the first of some designs, where the cost model solves for it; else nothing."""
-    system, design = priced_inputs(space, columns)
-    if not isinstance(space.model, ModelShape) or not isinstance(design, DesignPoints):
-        return {}
-    solved = design.sharding[0] in (SOLVE, SOLVE_BYTES)
-    return settled_sharding(space.model, system, design).ways(0) if solved else {}
+    return with_splits(space, design_records(space, columns, evaluate(space, columns, price=price)))[0]
 
 
 @dataclass(frozen=True)

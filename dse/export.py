@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from costmodel.errors import DseError
+from dse.splits import with_splits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Part = Literal["front", "trials"]
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was priced for itself.
-DESIGN_KEYS = ("trial", "params", "values", "margins", "breakdown")
+DESIGN_KEYS = ("trial", "params", "splits", "values", "margins", "breakdown")
 EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
 
 
@@ -39,7 +40,7 @@ def study_record(study: Study, part: Part = "front") -> dict[str, Any]:
         "n_complete": len(table.trials),
         "n_infeasible": int((~feasible).sum()),
         "hypervolume": study.hypervolume,
-        part: [design_record(record) for record in shown.records()],
+        part: [design_record(record) for record in with_splits(study.space, shown.records())],
     }
 
 
@@ -50,7 +51,7 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
         "directions": {objective.key: objective.direction for objective in exact.space.objectives},
         "n_legal": exact.legal,
         "n_infeasible": exact.infeasible,
-        "front": [design_record(record) for record in exact.records()],
+        "front": [design_record(record) for record in with_splits(exact.space, exact.records())],
     }
 
 

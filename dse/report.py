@@ -17,6 +17,7 @@ from dse import catalogue
 from dse.binding import binding_tables
 from dse.design_table import Column, design_table, drawn, fitted, ruled_table, varying_parameters
 from dse.space import Space
+from dse.splits import splits_text, with_splits
 from dse.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
 
 if TYPE_CHECKING:
@@ -153,11 +154,13 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
     """The notable designs, in words and as ``--set`` takes them, without what all of the front share."""
     varying = varying_parameters(space, front)
     shown: Report = []
-    for row, title in picked.items():
-        record = front[row]
+    records = with_splits(space, [dict(front[row]) for row in picked])
+    for record, title in zip(records, picked.values(), strict=True):
         trial = f"trial {record['trial']}, " if "trial" in record else ""
         shown.append(Text.assemble((title, "bold"), f": {trial}{', '.join(objective_texts(space, record))}"))
         shown.append(Padding(design_text(space, record["params"], varying), (0, 0, 0, 2)))
+        if "splits" in record:
+            shown.append(Padding(splits_text(record), (0, 0, 0, 2)))
     return shown
 
 
@@ -178,8 +181,7 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
                 derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
             )
     if "splits" in record:
-        ways = " ".join(f"{kernel}={way}" for kernel, way in record["splits"].items())
-        heading.append(Text(f"solved to be split: {ways}"))
+        heading.append(Text(splits_text(record)))
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
 
 

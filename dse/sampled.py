@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from costmodel.design import MOST_HALVINGS, TILED_PRODUCTS
@@ -13,11 +13,14 @@ from costmodel.sharding import KERNELS
 EVEN: Final = "hidden_size % tp == 0 and ffn_hidden_size % tp == 0 and seq_len % tp == 0"
 
 
-def written_out(section: Section) -> Section:
+def written_out(section: Section, columns: Collection[str]) -> Section:
     """The same space with a parameter for the split of each kernel, and the tile of each product.
 
-    Names that the file has itself stay as they are. Mistakes are noted in the section's source.
+    Names that the file has itself stay as they are. Mistakes are noted in the section's source. Models whose
+    layouts have no such `columns` are left to the reader of the file, which tells what it does not know.
     """
+    if "sharding" not in columns:
+        return section
     given = _mapping(section, "given")
     parameters = _mapping(section, "parameters")
     _check(section, given, parameters)
@@ -26,7 +29,7 @@ def written_out(section: Section) -> Section:
     rules: dict[str, str] = {}
     if given.get("sharding") == "sample":
         added |= {f"{kernel}_sharding": list(ways) for kernel, ways in KERNELS.items()}
-        rules["tp_splits_evenly"] = EVEN
+        rules |= {"tp_splits_evenly": EVEN} if "tp" in named else {}
     if given.get("tiling") == "sample":
         for product in _products(given, parameters):
             m, n = (f"{product}_tile_{axis}" for axis in "mn")

@@ -21,7 +21,7 @@ from costmodel.formats.quantity import dimension, quantity, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
 from costmodel.system import System
-from costmodel.workloads import AnyWorkload
+from costmodel.workloads import AnyWorkload, workload_of
 from dse import power_budget, sampled
 from dse.expressions import Expression, Name
 from dse.names import COUNTS, WITH_UNIT, Derived, Names, impossible
@@ -74,7 +74,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.source.finish()
     if derived:
         section = power_budget.written_out(section, system, system_part.data)
-    section = sampled.written_out(section)
+    section = sampled.written_out(section, workload_of(model).columns)
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}

@@ -76,10 +76,19 @@ def test_messages_follow_from_the_design(llama, toy_system, designs):
     assert rows.message_bytes[:, reduced, 2] == pytest.approx(4 * weights, abs=1)
 
 
-@pytest.mark.parametrize("sharding", ["solve", "sample"])
-def test_other_ways_to_split_kernels_are_refused(sharding, llama, toy_system):
+def test_other_ways_to_split_kernels_are_refused(llama, toy_system):
+    own = DesignPoints.of(tp=[1, 2], sharding="sample", qkv_sharding="row")
     with pytest.raises(DseError, match="take sharding: megatron or megatron_sp"):
-        design_workload(llama, toy_system, DesignPoints.of(tp=2, sharding=sharding))
+        design_workload(llama, toy_system, own)
+    alone = own.take(np.array([0]))  # on one rank every way is the same
+    assert design_workload(llama, toy_system, alone).names
+
+
+def test_a_solved_split_that_has_a_name_has_rows(llama, toy_system):
+    design = DesignPoints.of(tp=[2, 8], sharding="solve_bytes")
+    found = design_workload(llama, toy_system, design)
+    named = design_workload(llama, toy_system, DesignPoints.of(tp=[2, 8], sharding="megatron"))
+    assert np.array_equal(found.message_bytes, named.message_bytes)
 
 
 def test_a_name_of_megatrons_is_as_good_as_its_switch(llama, toy_system):

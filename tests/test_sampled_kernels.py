@@ -14,6 +14,8 @@ from costmodel.sharding import KERNELS
 from costmodel.step import step
 from costmodel.workload.kernels import Gemms, Label
 from dse.evaluate import evaluate
+from dse.exact import exact_front, priced_design
+from dse.export import exact_record
 from dse.space import Space
 
 SPACE = """
@@ -110,6 +112,31 @@ def test_a_sampled_space_is_read_back_from_its_text():
 def test_contradictions_are_told(given, parameters, message):
     with pytest.raises(DseError, match=message):
         space(given, parameters)
+
+
+def test_no_rule_is_made_of_a_size_that_the_file_does_not_name():
+    text = SPACE.format(given=SAMPLED, parameters="vpp: [1]").replace("tp: [2, 8]", "micro_batch_size: [1]")
+    text = text.replace("world_size / (tp * pp)", "world_size / pp").replace("global_batch_size / dp", "2")
+    assert "tp_splits_evenly" not in {rule.name for rule in Space.from_text(text).rules}
+
+
+def test_an_lstm_has_no_kernels_of_a_layer_to_sample():
+    text = SPACE.format(given="sharding: sample", parameters="hidden_dim1: [1, 2]")
+    with pytest.raises(DseError) as told:
+        Space.from_text(text.replace("gpt_22b", "lstm_24b"))
+    assert "qkv_sharding" not in str(told.value)
+    assert "given.sharding: unknown name" in str(told.value)
+
+
+def test_what_was_solved_is_told_beside_each_design():
+    own = space(parameters="sharding: [megatron, solve]")
+    plain, solved = (
+        priced_design(own, {"tp": 8, "pp": 4, "sharding": name}) for name in ("megatron", "solve")
+    )
+    assert "splits" not in plain
+    assert {*solved["splits"]} == {*KERNELS}
+    records = exact_record(exact_front(own))["front"]
+    assert {("splits" in record) for record in records if record["params"]["sharding"] == "solve"} == {True}
 
 
 def test_a_named_sharding_is_an_option_like_others():
