@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.assignment import Link, optima
 from costmodel.breakdown import Breakdown
-from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
+from costmodel.columns import BoolArray, FloatArray, IntArray, concatenated, distinct_rows
 from costmodel.design import RECOMPUTE_FULL, SAMPLE, SOLVE, SOLVE_BYTES, DesignPoints
 from costmodel.memory import fullest_stage, rank_memory, stage_memories
 from costmodel.microbatch import DIRECTIONS, PricedTable, depends_on, priced_table
@@ -96,34 +96,36 @@ def named(design: DesignPoints, assignment: str) -> DesignPoints:
 def _fastest(
     model: ModelShape, system: System, design: DesignPoints, precision: Precision, price: Price
 ) -> DesignPoints:
-    candidates = [named(design, assignment) for assignment in ASSIGNMENTS]
+    points = np.arange(design.num_points)
     rows, back = distinct_rows(*depends_on(design), design.recompute, *system.quantities().values())
     few = design.take(rows)
     layer = _Layer.of(model, system.take(rows), few, precision)
-    for place in range(len(KERNELS["mlp_residual"])):
-        splits = layer.fastest(place)[:, back]
-        candidates.append(told(design, **dict(zip(KERNELS, splits, strict=False))))
-    found = [price(system, candidate) for candidate in candidates]
-    even = np.stack([_even(model, candidate) for candidate in candidates])
-    times = np.stack([each.step_time for each in found])
-    times = np.where(even | ~even.any(axis=0), times, np.inf)
-    fits = np.stack([each.peak_memory for each in found]) <= system.dram.capacity
+    candidates = [named(design, assignment) for assignment in ASSIGNMENTS]
+    candidates += [told(design, **_by_kernel(splits[:, back])) for splits in layer.fastest()]
+    every, shape = concatenated(candidates), (len(candidates), points.size)
+    found = price(system.take(np.tile(points, len(candidates))), every)
+    even = _even(model, every).reshape(shape)
+    times = np.where(even | ~even.any(axis=0), found.step_time.reshape(shape), np.inf)
+    fits = found.peak_memory.reshape(shape) <= system.dram.capacity
     best = np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0)
-    for place, candidate in enumerate(candidates):
-        chosen = np.flatnonzero(best == place)
-        design = design.with_rows(chosen, candidate.take(chosen))
+    design = every.take(best * points.size + points)
+    too_large = ~fits[times.argmin(axis=0), points]
     leanest = _least_memory(model, few, back, design, precision, system)
-    too_large = ~np.take_along_axis(fits, times.argmin(axis=0)[np.newaxis], axis=0)[0]
     tight = np.flatnonzero(too_large & (leanest <= system.dram.capacity))
     for block in (tight[start : start + TRIED] for start in range(0, tight.size, TRIED)):
         design = design.with_rows(block, _tried(model, system.take(block), design.take(block), price))
     return design
 
 
+def _by_kernel(splits: IntArray) -> dict[str, IntArray]:
+    """Rows of splits by the kernels that have a choice."""
+    return dict(zip(KERNELS, splits, strict=False))
+
+
 def _tried(model: ModelShape, system: System, design: DesignPoints, price: Price) -> DesignPoints:
     """The fastest of all assignments that fit, by pricing each; of those that do not where none does."""
     rows = np.repeat(np.arange(design.num_points), EVERY.shape[1])
-    every = told(design.take(rows), **dict(zip(KERNELS, np.tile(EVERY, design.num_points), strict=True)))
+    every = told(design.take(rows), **_by_kernel(np.tile(EVERY, design.num_points)))
     found = price(system.take(rows), every)
     capacity = np.broadcast_to(system.dram.capacity, (design.num_points,))[rows]
     shape = (design.num_points, EVERY.shape[1])
@@ -144,7 +146,7 @@ def _least_memory(
 ) -> FloatArray:
     """Bytes below which no assignment of a design gets: each part at its own least; (points,)."""
     rows = np.repeat(np.arange(few.num_points), EVERY.shape[1])
-    every = told(few.take(rows), **dict(zip(KERNELS, np.tile(EVERY, few.num_points), strict=True)))
+    every = told(few.take(rows), **_by_kernel(np.tile(EVERY, few.num_points)))
     parts = rank_memory(model, every, precision)
     least = parts.map(lambda part: np.broadcast_to(part, rows.shape).reshape(few.num_points, -1).min(axis=1))
     stage, reserved = fullest_stage(
@@ -178,7 +180,7 @@ def _fewest_bytes(
 ) -> DesignPoints:
     rows, back = distinct_rows(design.tp, design.micro_batch_size, design.recompute)
     splits = _Layer(model, system, design.take(rows), precision, ()).least_sending()[:, back]
-    return told(design, **dict(zip(KERNELS, splits, strict=False)))
+    return told(design, **_by_kernel(splits))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,39 +205,35 @@ class _Layer:
             variants.append(priced_table(model, told(design, **places), system, precision))
         return cls(model, system, design, precision, tuple(variants))
 
-    def fastest(self, residual: int) -> IntArray:
+    def fastest(self) -> list[IntArray]:
         """Splits of least time of the forward and backward pass, and of a full recomputation.
-
-        Parameters
-        ----------
-        residual : int
-            Place of the last kernel's way, which is given.
 
         Returns
         -------
-        splits : (kernels, points) array
-            Places among the ways of each of `NODES`. [-]
+        splits : list of (kernels, points) array
+            Places among the ways of each of `NODES`, for each way of the last kernel. [-]
         """
         costs = [self._kernel_time(node) for node in NODES]
-        last = NODES.index("mlp_residual")
-        costs[last] = np.where(np.arange(costs[last].shape[1]) == residual, costs[last], np.inf)
-        return self._least(costs, self._edge_time)
+        links, last = [self._link(edge, self._edge_time) for edge in LAYER], NODES.index("mlp_residual")
+        found = []
+        for residual in range(costs[last].shape[1]):
+            only = np.where(np.arange(costs[last].shape[1]) == residual, costs[last], np.inf)
+            found.append(self._least([*costs[:last], only, *costs[last + 1 :]], links))
+        return found
 
     def least_sending(self) -> IntArray:
-        """Splits with which a rank sends the fewest bytes; as for `fastest`. [-]"""
-        return self._least([np.zeros((1, len(ways_of(node)))) for node in NODES], self._edge_bytes)
+        """Splits with which a rank sends the fewest bytes; (kernels, points). [-]"""
+        nothing = [np.zeros((1, len(ways_of(node)))) for node in NODES]
+        return self._least(nothing, [self._link(edge, self._edge_bytes) for edge in LAYER])
 
-    def _least(
-        self, costs: Sequence[FloatArray], cost: Callable[[Edge, DesignPoints, int], FloatArray]
-    ) -> IntArray:
+    def _least(self, costs: Sequence[FloatArray], links: Sequence[Link]) -> IntArray:
         """Splits of the least sum of what kernels and edges cost."""
         allowed = []
         for node, own in zip(NODES, costs, strict=True):
             even = _even_ways(self.model, self.design, node) if node in KERNELS else np.ones((1, 1), bool)
             possible = even & np.isfinite(own)
             allowed.append(np.where(even | ~possible.any(axis=1, keepdims=True), own, np.inf))
-        splits = optima(allowed, [self._link(edge, cost) for edge in LAYER])[1]
-        return np.broadcast_to(splits, (len(NODES), self.design.num_points))
+        return np.broadcast_to(optima(allowed, links)[1], (len(NODES), self.design.num_points))
 
     @property
     def _forward_passes(self) -> FloatArray:
