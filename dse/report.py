@@ -260,7 +260,7 @@ def nothing_feasible(space: Space, records: Sequence[Record], profile: str) -> s
         return text + broken_limits(space, records)
     text += f"{len(unpriced)} of {len(records)} have no number under profile {profile}"
     wanting = remedies_for(profile, space, space.encode(unpriced))
-    text += f": {wanting}" if wanting else ""
+    text += f", {wanting}" if wanting else ""
     rest = [record for record in records if tabled("step_time") in record["breakdown"]]
     return f"{text}; of the others, {broken_limits(space, rest)}" if rest else text
 

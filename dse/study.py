@@ -372,8 +372,8 @@ def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
         unpriced = np.isnan(evaluation.breakdown.step_time)
         wanting = remedies_for(profile, space, {name: column[unpriced] for name, column in designs.items()})
         raise DseError(
-            f"space {space.name}: no legal design has finite objectives under profile {profile}; "
-            + (wanting or "check its expressions, and what the profile knows")
+            f"space {space.name}: no legal design has finite objectives under profile {profile}"
+            + (f", {wanting}" if wanting else "; check its expressions, and what the profile knows")
         )
     box = Box.around(costs[usable])
     return [box.ideal.tolist(), box.reference.tolist()]

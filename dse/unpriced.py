@@ -59,11 +59,12 @@ def remedies_for(profile: str, space: Space, columns: Mapping[str, FloatArray]) 
     pins = {gap.column: gap.pin for gap in GAPS if told[gap.column]}
     too_large = ~np.any([*missing.values()], axis=0)  # what has no number though it could: the SRAM
     told["SRAM"] = too_large.sum()
-    if np.any(design.tile_size[too_large] > 1):
-        pins["tile_size"] = "1"
-    counts = ", ".join(f"{name} {count}" for name, count in told.items() if count)
-    remedy = " ".join(f"--set {name}={pin}" for name, pin in pins.items()) or "more SRAM, or a larger tp"
-    return f"{counts}; take {remedy}"
+    larger = too_large & (design.tile_size > 1)
+    pins |= {"tile_size": "1"} if larger.any() else {}
+    counts = ", ".join(f"{name} ({count})" for name, count in told.items() if count)
+    remedies = [" ".join(f"--set {name}={pin}" for name, pin in pins.items())] if pins else []
+    remedies += ["more SRAM, or a larger tp"] if np.any(too_large & ~larger) else []
+    return f"for {counts}; take {', and '.join(remedies)}"
 
 
 def _inputs(space: Space, columns: Mapping[str, FloatArray]) -> tuple[ModelShape, System, DesignPoints]:
