@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dse.export import writable_directory, write_file
+from dse.profiles import DFMODEL, NATIVE
 
 if TYPE_CHECKING:
     from costmodel.columns import IntArray
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
 #: Form of an artefact -> ending of its file.
 FORMS = {"aicb": ".txt", "dfmodel": ".txt", "dfmodel-binary": ".pb", "dot": ".dot", "svg": ".svg"}
 
-#: Whose rules DFModel's files are written for.
-GENERATION = "gen1"
-
 #: Designs whose artefacts are made at once.
 CHUNK = 1024
 
@@ -40,7 +39,9 @@ class Artefact:
     notes: tuple[str, ...]
 
 
-def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> Iterator[Artefact]:
+def artefacts(
+    space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, profile: str = NATIVE
+) -> Iterator[Artefact]:
     """The files of some designs of a space, one after the other.
 
     Parameters
@@ -52,6 +53,8 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> 
     form : str
         A key of `FORMS`: "aicb", the workload of the slowest stage; else the graph of a layer with the
         set-up of DFModel, as text, in binary, or as a picture.
+    profile : str
+        What priced the designs, one of `dse.profiles.PROFILES`.
 
     Raises
     ------
@@ -65,7 +68,7 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str) -> 
 
     if not isinstance(space.model, ModelShape):
         raise DseError(f"space {space.name}: {form} knows transformers only")
-    made = workloads if form == "aicb" else graphs
+    made = workloads if form == "aicb" else partial(graphs, profile=profile)
     for start in range(0, len(designs), CHUNK):
         some = designs[start : start + CHUNK]
         system, design = priced_inputs(space, space.encode(some))
@@ -93,8 +96,10 @@ def workloads(model: ModelShape, system: System, design: DesignPoints, form: str
         yield Artefact(file.text.encode(), tuple(notes))
 
 
-def graphs(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
-    """Designs as DFModel's set-ups of the first generation, or as pictures of their graphs."""
+def graphs(
+    model: ModelShape, system: System, design: DesignPoints, form: str, *, profile: str
+) -> Iterator[Artefact]:
+    """Designs as DFModel's set-ups, or as pictures of their graphs."""
     from costmodel.errors import DseError
     from costmodel.formats.dfmodel import setup_bytes, setup_text
     from costmodel.formats.dfmodel.design_picture import design_picture
@@ -114,41 +119,77 @@ def graphs(model: ModelShape, system: System, design: DesignPoints, form: str) -
             continue
         splits = settled.ways(point)
         sharding = design_sharding(graph, splits)
-        notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point, generation=GENERATION))
+        rules = Rules.of(profile, design.take(row))
         try:
-            message = design_message(model, system.take(row), design.take(row), graph, sharding)
+            message, short = design_message(
+                model, system.take(row), design.take(row), graph, sharding, rules=rules
+            )
         except DseError as error:
             yield Artefact(None, (str(error),))
             continue
+        notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point), *rules.untold(form), *short)
         yield Artefact(setup_text(message).encode() if form == "dfmodel" else setup_bytes(message), notes)
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Generations of DFModel that a file is made by."""
+
+    generation: str  #: whose rules choose the groups of kernels
+    blocks: str  #: whose names and words the file has
+
+    @classmethod
+    def of(cls, profile: str, design: DesignPoints) -> Rules:
+        """Those of the profile that priced a design; otherwise the first that can say its overlap."""
+        from costmodel.design import CHOICES
+
+        newest = CHOICES["overlap"][int(design.overlap[0])] == "compute_memory"
+        rules = profile.removeprefix("dfmodel-") if profile in DFMODEL else "gen3" if newest else "gen1"
+        return cls(rules, "gen3" if newest else rules)
+
+    def untold(self, form: str) -> Iterator[str]:
+        """That a file looks like one of another generation, where it does."""
+        looks = "gen3" if self.blocks in ("gen2b", "gen3") else self.blocks if form == "dfmodel" else "gen1"
+        if looks != self.generation:
+            yield f"looks like a file of {looks}; price it with --profile dfmodel-{self.generation}"
+
+
 def design_message(
-    model: ModelShape, system: System, design: DesignPoints, graph: Graph, sharding: IntArray
-) -> Message:
-    """The set-up of one design, its kernels alone or in their fastest groups.
+    model: ModelShape, system: System, design: DesignPoints, graph: Graph, sharding: IntArray, *, rules: Rules
+) -> tuple[Message, list[str]]:
+    """The set-up of one design, its kernels alone or in their fastest groups, and what these lack.
 
     Raises
     ------
     DseError
-        If DFModel has no such network, or no groups fit the chip.
+        If DFModel has no such network or tiles, or no groups fit the SRAM.
+
+    Notes
+    -----
+    Groups are found without a limit of DRAM, as searches find them: there the native memory counts.
     """
     from costmodel.errors import DseError
     from costmodel.formats.dfmodel import setup_message
     from costmodel.precision import MIXED_PRECISION
     from costmodel.profiles.dfmodel.design import design_setup
+    from costmodel.profiles.dfmodel.evaluate import evaluate, loads
     from costmodel.profiles.dfmodel.fused import layer_ways
-    from costmodel.profiles.dfmodel.mapping import fastest_mapping, shortage
+    from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
+    from dse.dfmodel_report import shortages
 
-    setup, groups = design_setup(model, system, design), None
+    setup, generation, groups = design_setup(model, system, design), rules.generation, None
     if not setup.kernel_by_kernel:
         ways = layer_ways(model, MIXED_PRECISION.element_bytes)
-        found = fastest_mapping(graph, setup, sharding, ways, generation=GENERATION)
+        endless = replace(setup, dram_bytes=np.zeros(1))
+        found = fastest_mapping(graph, endless, sharding, ways, generation=generation)
         if found is None:
-            short = shortage(graph, setup, sharding, ways, generation=GENERATION)
+            short = sram_shortage(loads(graph, setup, sharding, generation))
             raise DseError(f"execution=dataflow: no groups fit: {short}")
         groups = found.groups
-    return setup_message(graph, setup, sharding, generation=GENERATION, groups=groups)
+    message = setup_message(graph, setup, sharding, generation=rules.blocks, groups=groups)
+    priced = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    member = np.arange(len(graph)) if groups is None else groups
+    return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, priced)]
 
 
 def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
@@ -165,7 +206,7 @@ def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
     candidates = table.front().trials[:1] if number is None else table.trials
     for trial in candidates:
         if number in (None, trial.number):
-            file = next(artefacts(study.space, [trial.params], form))
+            file = next(artefacts(study.space, [trial.params], form, profile=study.profile))
             if file.content is None:
                 raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
             return file
@@ -201,7 +242,7 @@ def write_artefacts(
     """
     writable_directory(directory)
     trials = (study.table.front() if part == "front" else study.table).trials
-    files = artefacts(study.space, [trial.params for trial in trials], form)
+    files = artefacts(study.space, [trial.params for trial in trials], form, profile=study.profile)
     for trial, file in zip(trials, files, strict=True):
         path = directory / f"trial_{trial.number:05d}{FORMS[form]}"
         if file.content is not None:

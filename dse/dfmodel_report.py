@@ -141,7 +141,7 @@ def figures(report: Report) -> dict[str, Any]:
         "fits": bool(found.fits[0]),
         "communication_bytes": moved_bytes(report.file.graph, report.sharding),
         "sharding": dict(zip(names, sharding_words(report.sharding), strict=True)),
-        "groups": _members(report),
+        "groups": _members(report.file.graph, report.groups),
     }
 
 
@@ -167,12 +167,11 @@ def dfmodel_report(report: Report) -> list[RenderableType]:
     ]  # fmt: skip
 
 
-def shortages(report: Report) -> list[str]:
-    """What the groups need more of than there is, a line each."""
-    found, setup = report.evaluation, report.setup
+def shortages(graph: Graph, setup: Setup, groups: IntArray, found: Evaluation) -> list[str]:
+    """What the groups of one design need more of than there is, a line each."""
     parts = [
         (f"SRAM of group {group} ({', '.join(names)})", found.sram_bytes[0, group], setup.sram_bytes)
-        for group, names in enumerate(_members(report))
+        for group, names in enumerate(_members(graph, groups))
     ]
     parts.append(("DRAM", found.dram_bytes[0], dram_capacity(setup)))
     return [
@@ -188,10 +187,10 @@ def _of(needed: float, there: FloatArray) -> str:
     return readable(float(needed), "B") + limit
 
 
-def _members(report: Report) -> list[list[str]]:
+def _members(graph: Graph, groups: IntArray) -> list[list[str]]:
     """Names of the kernels of each group."""
-    names = np.array(report.file.graph.names)
-    return [names[report.groups == group].tolist() for group in range(int(report.groups.max()) + 1)]
+    names = np.array(graph.names)
+    return [names[groups == group].tolist() for group in range(int(groups.max()) + 1)]
 
 
 def _group_table(report: Report) -> Table:
@@ -204,7 +203,7 @@ def _group_table(report: Report) -> Table:
         found.network_time[0],
         found.group_time[0],
     ]
-    for group, names in enumerate(_members(report)):
+    for group, names in enumerate(_members(report.file.graph, report.groups)):
         times = [readable(float(part[group]), "s", digits=4) for part in parts]
         own = words[report.groups == group]
         sram = readable(float(found.sram_bytes[0, group]), "B", digits=4)

@@ -19,6 +19,7 @@ from dse.design_table import Column, design_table, drawn, fitted, ruled_table, v
 from dse.space import Space
 from dse.splits import splits_text, with_splits
 from dse.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
+from dse.unpriced import remedies_for
 
 if TYPE_CHECKING:
     from dse.exact import Certificate, ExactFront
@@ -251,19 +252,32 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     return [drawn(kept), *below]
 
 
-def nothing_feasible(space: Space, records: Sequence[Record]) -> str:
-    """Why a study has no front, in one line: which limit, how close, and what would help."""
-    total = len(records)
-    if not total:
+def nothing_feasible(space: Space, records: Sequence[Record], profile: str) -> str:
+    """Why a study has no front, in one line: designs without a number, then limits, and what would help."""
+    if not records:
         return "no feasible design: no finished trials yet"
+    unpriced = [record["params"] for record in records if tabled("step_time") not in record["breakdown"]]
+    text = "no feasible design: "
+    if not unpriced:
+        return text + broken_limits(space, records)
+    text += f"{len(unpriced)} of {len(records)} have no number under profile {profile}"
+    wanting = remedies_for(profile, space, space.encode(unpriced))
+    text += f", {wanting}" if wanting else ""
+    rest = [record for record in records if tabled("step_time") in record["breakdown"]]
+    return f"{text}; of the others, {broken_limits(space, rest)}" if rest else text
+
+
+def broken_limits(space: Space, records: Sequence[Record]) -> str:
+    """Which limit most designs break, how close one comes to it, and what would help."""
+    total = len(records)
     broken = {
         limit: sum(record["margins"].get(limit.key, -1.0) < 0 for record in records) for limit in space.limits
     }
     if not any(broken.values()):
-        return f"no feasible design: none of {total} has finite objectives"
+        return f"none of {total} has finite objectives"
     limit = max(broken, key=lambda limit: broken[limit])
     told = [record for record in records if limit.key in record["margins"]]
-    text = f"no feasible design: {broken[limit]} of {total} break {limit.name}"
+    text = f"{broken[limit]} of {total} break {limit.name}"
     if not told:
         return text
     closest = max(told, key=lambda record: record["margins"][limit.key])

@@ -27,6 +27,7 @@ from dse.search import Outcome, Progress, search
 from dse.space import Space
 from dse.storage import Store, StoredStudy
 from dse.trial_table import TrialTable
+from dse.unpriced import remedies_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -368,9 +369,11 @@ def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
     if (usable & evaluation.feasible).any():
         usable &= evaluation.feasible
     if not usable.any():
+        unpriced = np.isnan(evaluation.breakdown.step_time)
+        wanting = remedies_for(profile, space, {name: column[unpriced] for name, column in designs.items()})
         raise DseError(
-            f"space {space.name}: no legal design has finite objectives under profile {profile}; check "
-            "its expressions, and what the profile knows"
+            f"space {space.name}: no legal design has finite objectives under profile {profile}"
+            + (f", {wanting}" if wanting else "; check its expressions, and what the profile knows")
         )
     box = Box.around(costs[usable])
     return [box.ideal.tolist(), box.reference.tolist()]

@@ -586,6 +586,24 @@ def test_what_is_short_is_told(file, capsys):
         assert cost(capsys, file(**limits | {column: least - 1}))["code"] == 1
 
 
+def test_more_groups_are_not_advised_where_kernels_are_too_large_alone(file, capsys):
+    """As many groups as kernels of either direction help no more; a smaller tile may, or more SRAM."""
+    path = file(sram_bytes=100)
+    for groups in (6, 46):
+        for tile, remedy in ((4, "a smaller tile_size"), (1, "more SRAM, or a larger tp")):
+            found = cost(capsys, path, "--groups", groups, "--tile-size", tile)
+            assert found["error"].rstrip().endswith(f"(tile_size {tile}, TP 4); take {remedy}")
+
+
+def test_more_groups_are_advised_where_kernels_fit_alone(file, capsys):
+    """A byte less than two groups need is not too little for smaller ones."""
+    told = cost(capsys, file(sram_bytes=100), "--groups", 2)["error"]
+    least = int(told.split("at least ")[1].split(" ")[0].replace(",", ""))
+    path = file(sram_bytes=least - 1)
+    assert cost(capsys, path, "--groups", 2)["error"].rstrip().endswith("; allow more groups")
+    assert cost(capsys, path, "--groups", 46)["fits"]
+
+
 def test_own_groups_that_fit_with_no_tile_are_told(layer, file, capsys):
     found = cost(capsys, file(np.where(layer.backward, 1, 0)), "--tile-size", "best")
     assert "no size of a tile or of a dimension makes the groups fit: SRAM: at least " in found["error"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,14 @@ from costmodel.breakdown import PARTS
 from costmodel.design import CHOICES
 from costmodel.errors import DseError
 from costmodel.price import chip_power, chip_price
-from costmodel.profiles.dfmodel import design_setup, evaluate, layer_graph, least_moving, price_designs
+from costmodel.profiles.dfmodel import (
+    design_setup,
+    evaluate,
+    layer_graph,
+    least_moving,
+    price_designs,
+    reasons,
+)
 from costmodel.profiles.dfmodel.design import alike, group_links, network_roles
 from costmodel.profiles.dfmodel.fused import layer_ways, sharded_graph
 from costmodel.profiles.dfmodel.graph import K
@@ -30,10 +38,12 @@ from costmodel.profiles.dfmodel.mapping import fastest_mapping
 from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, ROLES, TOPOLOGIES
 from dse.cli import main
+from dse.cli.cost_dfmodel import told_profile
 from dse.evaluate import evaluate as evaluated
 from dse.profiles import DFMODEL, KNOWN_TO, pricing
 from dse.space import Space
 from dse.study import Study
+from dse.unpriced import remedies_for
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
 # trillion parameters on rings of 128 x 32 A100s. What its run printed.
@@ -496,20 +506,37 @@ def test_an_lstm_has_no_layer_for_dfmodel(capsys):
     assert "profile dfmodel-gen1: knows transformers only; take native" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("execution", "found_anew"), [("kernel_by_kernel", []), ("dataflow", ["--groups=46"])]
-)
-def test_an_exported_design_is_priced_as_it_was(execution, found_anew, small, capsys):
-    """To the precision of the file's 32-bit numbers, with the sharding that moves least."""
-    search = ["search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "20"]
-    assert main([*search, "--set", f"execution={execution}"]) == 0
+@pytest.mark.parametrize("execution", CHOICES["execution"])
+@pytest.mark.parametrize("overlap", CHOICES["overlap"])
+@pytest.mark.parametrize("profile", DFMODEL)
+def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, small, capsys):
+    """To the precision of the file's 32-bit numbers, with the sharding that moves least.
+
+    In the profile's own generation, text and binary; without its name where a file tells it.
+    """
+    search = ["search", small, "--profile", profile, "--study", "rings", "--budget", "20"]
+    pins = {"execution": execution, "overlap": overlap} | ({"tp": 8} if execution == "dataflow" else {})
+    assert main([*search, *(f"--set={name}={value}" for name, value in pins.items())]) == 0
     [best, *_] = Study.load("rings").table.front().trials
-    export = ["export", "rings", "--trial", str(best.number), "--format", "dfmodel", "-o", "best.txt"]
-    assert main(export) == 0
-    capsys.readouterr()
-    cost = ["cost", "best.txt", "--profile", "dfmodel-gen1", "--resolve", "--format", "json", *found_anew]
-    assert main(cost) == 0
-    found, breakdown = json.loads(capsys.readouterr().out), best.user_attrs["breakdown"]
+    anew = ["--resolve", "--format", "json"]
+    if execution == "dataflow":
+        anew += ["--groups=46", f"--tile-size={best.params['tile_size']}"]
+    for form in ("dfmodel", "dfmodel-binary"):
+        export = ["export", "rings", "--trial", str(best.number), "--format", form, "-o", form]
+        capsys.readouterr()
+        assert main(export) == 0
+        named = f"price it with --profile {profile}" in capsys.readouterr().err
+        assert named != (told_profile(Path(form)) == profile)
+        for option in [["--profile", profile], *([] if named else [[]])]:
+            assert main(["cost", form, *anew, *option]) == 0
+            same_price(json.loads(capsys.readouterr().out), best.user_attrs["breakdown"])
+    newest = profile in ("dfmodel-gen2b", "dfmodel-gen3")
+    tells = profile == "dfmodel-gen3" or not (newest or overlap == "compute_memory")
+    assert (told_profile(Path("dfmodel")) == profile) == tells
+
+
+def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:
+    """What `dse cost` says of a file is what a search said of the design."""
     names = {
         "step_time_s": "final_s",
         "system_price_usd": "system_cost_usd",
@@ -517,3 +544,99 @@ def test_an_exported_design_is_priced_as_it_was(execution, found_anew, small, ca
     }
     for mine, its in names.items():
         assert found[its] == pytest.approx(breakdown[mine], rel=1e-6)
+
+
+# Designs without a number
+
+
+def test_every_reason_is_told_with_what_would_do(gpt, toy_system):
+    """The reasons of a row are there if and only if it has no number."""
+    columns = {
+        "tp": [2, 2, 2, 2, 2, 1], "pp": [2, 2, 2, 2, 2, 1], "dp": [1, 1, 1, 1, 3, 1],
+        "recompute": ["none", "full", "none", "none", "selective", "none"],
+        "vpp": [1, 1, 2, 1, 1, 1], "tile_size": [9, 1, 1, 7, 1, 1152],
+        "topology": ["sw_sw", "sw_sw", "sw_sw", "sw_sw", "r_r", "sw_sw"],
+    }  # fmt: skip
+    design = DesignPoints.of(**columns)
+    told = [reasons(gpt, toy_system, alone(design, row), generation="gen1") for row in range(6)]
+    priced = price_designs(gpt, toy_system, design, generation="gen1")
+    assert [not lines for lines in told] == np.isfinite(priced.step_time).tolist()
+    assert told[1:5] == [
+        ["recompute=full: each kernel runs once; take recompute=none"],
+        ["vpp=2: a stage is one chunk; take vpp=1"],
+        ["tile_size: 7 does not divide seq_len, 1152; take a divisor"],
+        [
+            "recompute=selective: each kernel runs once; take recompute=none",
+            "topology r_r: too few dimensions for tp=2 pp=2 dp=3; take one of three, such as sw_sw_sw",
+        ],
+    ]
+    [sram] = told[5]
+    assert sram.startswith("SRAM: at least ")
+    assert sram.endswith("; take a smaller tile_size")
+
+
+def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
+    """So much as is told to be missing is enough."""
+    design = DesignPoints.of(execution=["kernel_by_kernel", "dataflow"])
+    levels = toy_system.memory
+    tiny = replace(
+        toy_system,
+        memory=(*(replace(level, capacity=np.ones(1)) for level in levels[:-1]), levels[-1]),
+    )
+    for row in range(2):
+        [reason] = reasons(gpt, tiny, alone(design, row), generation="gen3")
+        assert reason.endswith("; take more SRAM, or a larger tp")
+        least = float(reason.split("at least ")[1].split(" ")[0].replace(",", ""))
+        enough = replace(
+            tiny,
+            memory=(
+                replace(levels[0], capacity=np.full(1, least)),
+                *(replace(level, capacity=np.zeros(1)) for level in levels[1:-1]),
+                levels[-1],
+            ),
+        )
+        assert reasons(gpt, enough, alone(design, row), generation="gen3") == []
+        assert np.isfinite(price_designs(gpt, enough, alone(design, row), generation="gen3").step_time)
+        assert np.isnan(price_designs(gpt, tiny, alone(design, row), generation="gen3").step_time)
+
+
+def test_an_evaluation_says_why_it_has_no_number(small, capsys):
+    pins = ["--set=topology=r_r", "--set=tp=2", "--set=pp=2", "--set=recompute=full"]
+    for form in ("table", "json"):
+        assert main(["evaluate", small, "--profile", "dfmodel-gen2b", "--format", form, *pins]) == 0
+        assert (
+            "dse: profile dfmodel-gen2b: no number: recompute=full: each kernel runs once; "
+            "take recompute=none; topology r_r: too few dimensions for tp=2 pp=2 dp=16; "
+            "take one of three, such as sw_sw_sw\n"
+        ) in capsys.readouterr().err
+
+
+def test_a_search_of_designs_without_a_number_names_the_pins_that_would_do(small, small_space, capsys):
+    """Where only some have none, the limits that the others break come after it."""
+    search = ["search", small, "--profile", "dfmodel-gen1", "--budget", "20"]
+    assert main([*search, "--set", "recompute=full", "--set", "vpp=2", "--set", "topology=sw_sw_sw"]) == 1
+    told = capsys.readouterr().err
+    assert "no legal design has finite objectives under profile dfmodel-gen1, for recompute (" in told
+    assert "; take --set recompute=none --set vpp=1\n" in told
+    Path("small.yaml").write_text(small_space)
+    assert main([*search, "--budget", "48", "--set", "dram_capacity=1 GB"]) == 1
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "no feasible design" in line]
+    assert line.startswith(
+        "dse: no feasible design: 32 of 48 have no number under profile dfmodel-gen1, for recompute (32); "
+        "take --set recompute=none; of the others, 16 of 16 break fits, closest by "
+    )
+    assert main(["evaluate", small, "--profile", "dfmodel-gen1", "--set", "recompute=none"]) == 0
+    assert "no number" not in capsys.readouterr().err
+
+
+def test_pins_count_what_the_tiles_exceed(small):
+    space = Space.load(small)
+    design = {"tp": 8, "pp": 8, "topology": "sw_sw_sw", "tile_size": 16}
+    assert remedies_for("dfmodel-gen1", space, space.encode([design])) == (
+        "for SRAM (1); take --set tile_size=1"
+    )
+    smallest = space.encode([design, {**design, "tile_size": 1}])
+    assert remedies_for("dfmodel-gen1", space, smallest) == (
+        "for SRAM (2); take --set tile_size=1, and more SRAM, or a larger tp"
+    )
+    assert remedies_for("native", space, smallest) == ""

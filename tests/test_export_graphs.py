@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_model
+from costmodel.design import CHOICES
 from costmodel.errors import DseError
 from costmodel.formats.dfmodel import Priced, load_setup, picture, priced
 from costmodel.formats.dfmodel.design_picture import design_picture
@@ -28,6 +29,7 @@ from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE
 from costmodel.profiles.dfmodel.sharding import kernel_collectives, moved_bytes, options, sharding_words
 from dse.artefacts import FORMS, Artefact, artefacts
 from dse.cli import main
+from dse.cli.cost_dfmodel import told_profile
 from dse.cli.export import FORMATS
 from dse.picture import svg
 from dse.space import Space
@@ -123,16 +125,15 @@ def test_what_a_split_cannot_say_is_told():
 
 def test_columns_that_a_file_leaves_out_are_told():
     plain = DesignPoints.of(tp=4, attention="unfused")
-    assert list(unsaid_columns(plain, 0, generation="gen1")) == []
+    assert list(unsaid_columns(plain, 0)) == []
     design = DesignPoints.of(
         recompute=["none", "full"], vpp=[1, 2], distributed_optimizer=1, overlap="compute_memory"
     )
-    first, second = (" ".join(unsaid_columns(design, point, generation="gen1")) for point in (0, 1))
+    first, second = (" ".join(unsaid_columns(design, point)) for point in (0, 1))
     assert first.startswith("left out: distributed_optimizer (")
-    assert "overlap=compute_memory (gen1 knows perfect overlap and none)" in first
     assert "recompute (" in second
     assert "vpp (" in second
-    assert "overlap=" not in " ".join(unsaid_columns(design, 0, generation="gen3"))
+    assert "overlap=" not in first
 
 
 # Files of studies
@@ -227,6 +228,47 @@ def test_kernels_of_a_dataflow_are_in_their_fastest_groups(small_space, tmp_path
     slower = evaluate(fused.graph, fused.setup, fused.sharding, generation="gen1",
                       groups=np.unique(apart, return_inverse=True)[1])  # fmt: skip
     assert slower.iteration_time > times[1].iteration_time
+
+
+def test_groups_of_a_file_are_those_of_the_search_whatever_the_dram(small_space, tmp_path):
+    """The native memory decides on DRAM there; what DFModel's rule finds too little is told."""
+    (roomy, there), (tight, same) = (
+        designed(small_space, tmp_path, f"execution: dataflow, dram_capacity: {capacity}", tp=8)
+        for capacity in ("1 TB", "1 GB")
+    )
+    assert same.setup.dram_bytes == 1e9
+    assert same.groups.tolist() == there.groups.tolist()
+    assert not any("does not fit" in note for note in roomy.notes)
+    needed = evaluate(same.graph, same.setup, same.sharding, generation="gen1", groups=same.groups).dram_bytes
+    assert tight.notes[-1] == (
+        f"does not fit: DRAM: {needed[0]:,.0f} bytes are needed, {needed[0] - 1e9:,.0f} more than there are"
+    )
+
+
+def test_groups_that_fit_no_chip_say_what_would_do(small_space, tmp_path):
+    path = tmp_path / "space.yaml"
+    given = "global_batch_size: 128, execution: dataflow, tile_size: 2048}"
+    path.write_text(small_space.replace("global_batch_size: 128}", given))
+    params = {"tp": 1, "pp": 1, "recompute": "none"}
+    [file] = artefacts(Space.load(str(path)), [params], "dfmodel", profile="dfmodel-gen3")
+    assert file.content is None
+    [note] = file.notes
+    assert note.startswith("execution=dataflow: no groups fit: SRAM: at least ")
+    assert note.endswith("; take a smaller tile_size")
+
+
+def test_a_design_of_another_profile_is_of_the_first_generation_that_can_say_it(small_space, tmp_path):
+    written = {}
+    for overlap in CHOICES["overlap"]:
+        file, read = designed(small_space, tmp_path, f"overlap: {overlap}", tp=4)
+        assert read.setup.overlap == overlap
+        assert not any("--profile" in note for note in file.notes)
+        written[overlap] = told_profile(tmp_path / "setup.txt")
+    assert written == {
+        "none": "dfmodel-gen1",
+        "perfect": "dfmodel-gen1",
+        "compute_memory": "dfmodel-gen3",
+    }
 
 
 def test_every_form_that_is_offered_can_be_made():

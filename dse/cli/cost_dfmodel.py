@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, profile: str) -> int:
     generation = profile.removeprefix("dfmodel-")
     wanted = Wanted(args.resolve, args.prefer, args.groups, args.tile_size)
     report = priced_file(args.file, generation=generation, wanted=wanted)
-    for line in shortages(report):
+    for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         print(f"dse: {args.file}: does not fit: {line}", file=sys.stderr)
     if args.format in ("dot", "svg"):
         from costmodel.formats.dfmodel import picture

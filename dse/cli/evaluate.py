@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from dse.cli.options import Commands, add_profile, add_space, changed_space, com
 
 if TYPE_CHECKING:
     from dse.space import Params, Space
+    from dse.text import Record
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -45,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     params = simplest_design(space)
     say_what_was_open(space, params)
     record = priced_design(space, params, price=price)
+    say_why_no_number(args.profile or NATIVE, space, record)
     if args.format == "json":
         from dse.export import EVALUATION_KEYS, json_text
 
@@ -55,6 +58,17 @@ def run(args: argparse.Namespace) -> int:
 
     show(sys.stdout, lambda width: evaluation_report(space, record, width))
     return 0
+
+
+def say_why_no_number(profile: str, space: Space, record: Record) -> None:
+    """Name what the profile has no number for, and what would do."""
+    from dse.unpriced import reasons
+
+    found = (
+        reasons(profile, space, record["params"]) if math.isnan(record["breakdown"]["step_time_s"]) else []
+    )
+    if found:
+        print(f"dse: profile {profile}: no number: {'; '.join(found)}", file=sys.stderr)
 
 
 def say_what_was_open(space: Space, params: Params) -> None:

@@ -10,7 +10,7 @@ from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
-from costmodel.profiles.dfmodel.step import price_designs
+from costmodel.profiles.dfmodel.step import price_designs, reasons
 
 __all__ = [
     "PUBLISHED",
@@ -27,4 +27,5 @@ __all__ = [
     "least_moving",
     "model_graph",
     "price_designs",
+    "reasons",
 ]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
-from costmodel.design import CHOICES, RECOMPUTE_NONE, TILES_TOLD, DesignPoints
+from costmodel.design import RECOMPUTE_NONE, TILES_TOLD, DesignPoints
 from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, Graph, K, M, N
 from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
 
@@ -87,12 +87,9 @@ def unsaid_splits(graph: Graph, splits: Mapping[str, str]) -> Iterator[str]:
         yield f"{', '.join(names)}: {word} cannot be said; split by {split}"
 
 
-def unsaid_columns(design: DesignPoints, point: int, *, generation: str) -> Iterator[str]:
-    """Columns of one design that a file leaves out."""
+def unsaid_columns(design: DesignPoints, point: int) -> Iterator[str]:
+    """Columns of one design that a file leaves out, of whatever generation."""
     left_out = [words for told, words in _UNSAID if np.ravel(told(design))[point]]
-    overlap = CHOICES["overlap"][int(np.ravel(design.overlap)[point])]
-    if overlap == "compute_memory" and generation in ("gen1", "gen2a"):
-        left_out.append(f"overlap={overlap} ({generation} knows perfect overlap and none)")
     if left_out:
         yield f"left out: {', '.join(left_out)}"
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from costmodel.collectives import islands_per_tier
-from costmodel.columns import FloatArray, IntArray, distinct_rows
-from costmodel.design import CHOICES, DesignPoints
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
+from costmodel.design import CHOICES, RECOMPUTE_NONE, DesignPoints
 from costmodel.errors import DseError
 from costmodel.model import ModelShape
 from costmodel.precision import MIXED_PRECISION, Precision
@@ -41,6 +41,56 @@ def network_roles(design: DesignPoints) -> IntArray:
             fits = (dims == dim) & np.all([np.equal(degree, 1) for degree in without], axis=0)
             found = np.where(fits, place, found)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Designs that DFModel has no number for."""
+
+    column: str  #: what is at fault
+    missing: Callable[[ModelShape, DesignPoints], BoolArray]  #: whether there is no number; (points,)
+    words: str  #: why, and what would do, with columns of the design in braces
+    pin: str  #: value of the column that always does
+
+    def reason(self, model: ModelShape, design: DesignPoints, row: int) -> str:
+        """Why one design has no number, and what would do."""
+        columns = {name: values[row] for name, values in design.columns().items()}
+        words = {name: CHOICES[name][int(columns[name])] for name in ("recompute", "topology")}
+        return self.words.format(**{**columns, **words}, seq_len=model.seq_len)
+
+
+#: What no set-up can hold.
+REFUSED: Final = (
+    Gap(
+        "topology",
+        lambda model, design: np.less(network_roles(design), 0),
+        "topology {topology}: too few dimensions for tp={tp:g} pp={pp:g} dp={dp:g}; "
+        "take one of three, such as sw_sw_sw",
+        "sw_sw_sw",
+    ),
+    Gap(
+        "tile_size",
+        lambda model, design: np.greater(model.seq_len % design.tile_size, 0),
+        "tile_size: {tile_size:g} does not divide seq_len, {seq_len:g}; take a divisor",
+        "1",
+    ),
+)
+#: What has no number, whatever the machine.
+GAPS: Final = (
+    Gap(
+        "recompute",
+        lambda model, design: np.not_equal(design.recompute, RECOMPUTE_NONE),
+        "recompute={recompute}: each kernel runs once; take recompute=none",
+        "none",
+    ),
+    Gap(
+        "vpp",
+        lambda model, design: np.greater(design.vpp, 1),
+        "vpp={vpp:g}: a stage is one chunk; take vpp=1",
+        "1",
+    ),
+    *REFUSED,
+)
 
 
 def _degrees(design: DesignPoints) -> dict[str, FloatArray]:
@@ -100,10 +150,11 @@ def design_setup(
     in the reference's published set-up, so that topologies differ in price. Units per port are means
     over the dimensions, weighted by their ports. All else of a chip is the accelerator's, DRAM too.
     """
+    for gap in REFUSED:
+        refused = np.flatnonzero(gap.missing(model, design))
+        if refused.size:
+            raise DseError(gap.reason(model, design, int(refused[0])))
     topology, roles = _shared_network(design)
-    uneven = design.tile_size[model.seq_len % design.tile_size > 0]
-    if uneven.size:
-        raise DseError(f"tile_size: {uneven[0]:g} does not divide seq_len, {model.seq_len:g}; take a divisor")
     links = group_links(design, system)
     setup = Setup(
         topology=topology,
@@ -161,13 +212,6 @@ def _shared_network(design: DesignPoints) -> tuple[str, tuple[str, ...]]:
     """Topology and roles of designs that share them."""
     places = network_roles(design)
     topology = _TOPOLOGIES[int(design.topology[0])]
-    if np.any(places < 0):
-        row = int(np.flatnonzero(places < 0)[0])
-        tp, pp, dp = (values[row] for values in (design.tp, design.pp, design.dp))
-        raise DseError(
-            f"topology {_TOPOLOGIES[int(design.topology[row])]}: too few dimensions for "
-            f"tp={tp:g} pp={pp:g} dp={dp:g}; take one of three, such as sw_sw_sw"
-        )
     for name, values in (*_shared_columns(design).items(), ("groups", places)):
         if np.any(values != values[0]):
             raise DseError(f"designs differ in {name}; make a set-up of those that are alike")

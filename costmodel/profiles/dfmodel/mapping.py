@@ -184,13 +184,23 @@ def shortage(graph: Graph, setup: Setup, sharding: IntArray, ways: Groupings, *,
     least = _least(sram, lambda room: cheapest(ways, np.where(sram <= room, on_cores, np.inf)) is not None)
     there = float(row.sram_bytes.flat[0])
     if 0 < there < least:
-        return f"SRAM: {_short(row, least, there)}; allow more groups"
+        remedy = _less_sram(row) if sram_shortage(load) else "allow more groups"
+        return f"SRAM: {_short(row, least, there)}; {remedy}"
     held = np.where(within_capacity(sram, row.sram_bytes), on_cores, np.inf)
     sizes = tensor_bytes(row, load.edge_bytes)[0]
     peaks = np.concatenate([carried(ways, step, sizes) for step in dict.fromkeys(ways.steps)])
     alive = _least(peaks, lambda room: cheapest(ways, held, sizes=sizes, room=room) is not None)
     needed = float(stage_weight_bytes(row, load.weight_bytes).flat[0]) + alive
     return f"DRAM: {_short(row, needed, float(dram_capacity(row).flat[0]))}; split the layers over more chips"
+
+
+def sram_shortage(load: Loads) -> str:
+    """What kernels lack of SRAM even alone, and what would do; nothing where each fits alone. One design."""
+    setup = load.setup
+    (least,) = _least_sram(load, np.eye(len(load.graph), dtype=bool))[0].max(axis=-1)
+    if within_capacity(least, setup.sram_bytes):
+        return ""
+    return f"SRAM: {_short(setup, float(least), float(setup.sram_bytes.flat[0]))}; {_less_sram(setup)}"
 
 
 def _closest(graph: Graph, setup: Setup, sharding: IntArray, generation: str) -> int:
@@ -225,6 +235,11 @@ def _least(values: FloatArray, suffices: Callable[[float], bool]) -> float:
     ranked = np.unique(values)
     place = bisect_left(range(ranked.size - 1), True, key=lambda at: suffices(float(ranked[at])))
     return float(ranked[place])
+
+
+def _less_sram(row: Setup) -> str:
+    """What helps where a kernel alone exceeds the SRAM."""
+    return "take a smaller tile_size" if row.tile_size.flat[0] > 1 else "take more SRAM, or a larger tp"
 
 
 def _short(row: Setup, needed: float, there: float) -> str:

@@ -11,14 +11,15 @@ import numpy as np
 
 from costmodel.breakdown import PARTS, Breakdown
 from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
-from costmodel.design import RECOMPUTE_NONE, DesignPoints
+from costmodel.design import DesignPoints
 from costmodel.model import ModelShape
 from costmodel.precision import MIXED_PRECISION, Precision
 from costmodel.profiles.dfmodel.capacity import within_capacity
-from costmodel.profiles.dfmodel.design import alike, design_setup
+from costmodel.profiles.dfmodel.design import GAPS, alike, design_setup
 from costmodel.profiles.dfmodel.evaluate import evaluate, loads
 from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
 from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
+from costmodel.profiles.dfmodel.mapping import sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import kernel_collectives
 from costmodel.step import step
@@ -108,7 +109,7 @@ def _priced_chunk(
 
 def _pieces(model: ModelShape, design: DesignPoints) -> Iterator[IntArray]:
     """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
-    known = (design.recompute == RECOMPUTE_NONE) & (design.vpp == 1) & (model.seq_len % design.tile_size == 0)
+    known = ~np.any([gap.missing(model, design) for gap in GAPS], axis=0)
     for own in alike(design):
         rows = own[known[own]]
         for first in range(0, rows.size, KERNEL_CHUNK):
@@ -122,6 +123,35 @@ def _grouped(
     if setup.kernel_by_kernel:
         return [(np.arange(setup.num_points), None)]
     return fastest_groups(model, setup, element_bytes=element_bytes, generation=generation)
+
+
+def reasons(
+    model: ModelShape,
+    system: System,
+    design: DesignPoints,
+    *,
+    generation: str,
+    precision: Precision = MIXED_PRECISION,
+) -> list[str]:
+    """Why the first of some designs has no number, and what would do; nothing where it has one.
+
+    Parameters
+    ----------
+    model, system, design, generation, precision
+        As for `price_designs`.
+
+    Notes
+    -----
+    Kernels that fit the SRAM alone have a number, in groups too: each may be its own.
+    """
+    found = [gap.reason(model, design, 0) for gap in GAPS if gap.missing(model, design)[0]]
+    if found:
+        return found
+    first = np.zeros(1, dtype=np.intp)
+    setup = design_setup(model, system.take(first), design.take(first), precision=precision)
+    graph, sharding = sharded_graph(model, precision.element_bytes)
+    short = sram_shortage(loads(graph, setup, sharding, generation))
+    return [short] if short else []
 
 
 def iteration(
