@@ -444,6 +444,15 @@ def test_open_sizes_are_all_that_make_the_chips_and_whole_micro_batches(chips, g
     assert list(zip(*(rows.columns()[axis].tolist() for axis in "xyz"), strict=True)) == legal
 
 
+def test_open_sizes_of_many_chips_are_found_at_once():
+    """2 to the 40 chips: as many ways as there are to share 40 halvings out; a prime has one way a place."""
+    assert sized(open_network(2**40, batch=2**41)).num_points == 42 * 41 // 2
+    prime = sized(open_network(2**31 - 1, batch=2))
+    assert prime.x.tolist() == [1, 2**31 - 1]
+    assert prime.z.tolist() == [1, 1]
+    assert sized(toy_setup(num_chips=7e9, x=0)).x == 7e9
+
+
 def test_the_fastest_sizes_are_the_best_of_all(layer):
     """Kernels alone, and fused: each size with its own fastest groups."""
     rows, sharding = sized(open_network(12)), least_moving(layer).choices
