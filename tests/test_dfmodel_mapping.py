@@ -16,6 +16,7 @@ import pytest
 from costmodel.errors import DseError
 from costmodel.formats.dfmodel import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel import Graph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel import cores as dfmodel_cores
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,
@@ -375,6 +376,56 @@ def test_a_kernel_whose_weights_pass_in_parts_takes_all_cores(layer):
         ceil(8 / (lanes * 4)) * ceil(4 / (stages * 2)) * 32 * 4 / 11 for lanes, stages in ((1, 7), (7, 1))
     )
     assert tight.compute_time[0, place] > free.compute_time[0, place]
+
+
+def every_split(graph, setup, sharding, groups):
+    """Cycles of groups by trying all lanes, all stages and all numbers of cores; loops over one design."""
+    loop, cores, cycles = Loop(graph, setup, sharding), int(setup.cores.item()), []
+    for group in range(max(groups) + 1):
+        least = [0.0] * (cores + 1)  # of the kernels so far, on so many cores
+        for kernel in np.flatnonzero(np.equal(groups, group)):
+            own = [inf] * (cores + 1)
+            for lanes, stages in itertools.product(range(1, cores + 1), repeat=2):
+                if lanes * stages <= cores and (stages == 1 or graph.systolic[kernel]):
+                    own[lanes * stages] = min(own[lanes * stages], loop.cycles(kernel, lanes, stages))
+            least = [
+                min((max(own[used], least[n - used]) for used in range(1, n + 1)), default=inf)
+                for n in range(cores + 1)
+            ]
+        cycles.append(least[-1])
+    return cycles
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("chunk", [1, 1 << 18])
+def test_designs_share_out_their_cores_as_each_would_alone(seed, chunk, monkeypatch):
+    """Designs of other arrays, cores and tiles at once, in pieces of one or all: against every split."""
+    monkeypatch.setattr(dfmodel_cores, "CHUNK", chunk)
+    rng = np.random.default_rng(seed)
+    graph, points = toy_graph(rng), 5
+    graph = replace(graph, m=graph.m * rng.integers(1, 40, KERNELS), n=graph.n * rng.integers(1, 20, KERNELS))
+    columns = {"cores": [1, 2, 7, 24, 40], "array_width": [1, 2, 2, 3, 1], "tile_size": [1, 2, 4, 8, 8]}
+    order = rng.permutation(points)
+    setup = replace(toy_setup(), **{name: np.array(v, dtype=float)[order] for name, v in columns.items()})
+    sharding, groups = least_moving(graph).choices, rng.integers(0, 3, KERNELS)
+    groups = np.unique(groups, return_inverse=True)[1]
+    found = evaluate(graph, setup, sharding, generation="gen2a", groups=groups).compute_time
+    every = [every_split(graph, setup.take(np.array([p])), sharding, groups) for p in range(points)]
+    assert found == pytest.approx(np.array(every) / 11, rel=1e-14)
+
+
+@pytest.mark.parametrize("cores", [1e4, 1e6, 1e9])
+def test_many_cores_end_where_every_kernel_takes_one_round(layer, cores):
+    """More are never slower; as many as there are rows and columns leave each kernel its k, or its n."""
+    sharding, groups = least_moving(layer).choices, np.where(layer.backward, 1, 0)
+    setup = replace(layer_setup(), cores=np.array([48, cores / 2, cores]), array_width=np.ones(1))
+    found = evaluate(layer, setup, sharding, generation="gen1", groups=groups).compute_time
+    assert np.all(np.diff(found, axis=0) <= 0)
+    alone = evaluate(layer, replace(setup, cores=np.array([1e12])), sharding, generation="gen1").compute_time
+    slowest = np.array([alone[0, groups == group].max() for group in (0, 1)])
+    assert np.all(found >= slowest)
+    if cores > 1e5:
+        assert found[-1].tolist() == slowest.tolist()
 
 
 # Tiles, tiers and sizes
