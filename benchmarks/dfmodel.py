@@ -66,7 +66,7 @@ def main() -> None:
     search(points)
     print(f"{graphs_per_second(points):,.0f} graphs/s")
     print(f"{graphs_per_second(points, utilization=0.0):,.0f} graphs/s without compute_util")
-    grouped = graphs_per_second(-(-points // 20), utilization=0.0, groups=np.arange(41) // 6)
+    grouped = graphs_per_second(max(1, points // 20), utilization=0.0, groups=np.arange(41) // 6)
     print(f"{grouped:,.0f} graphs/s without compute_util, kernels in 7 groups")
     for name, part, most_groups in (
         ("23 backward kernels", backward_part(layer_graph(12288, 96, 2048)), 40),
