@@ -522,6 +522,31 @@ def test_the_fastest_sizes_are_the_best_of_all(layer):
     assert found.groups.tolist() == mappings[int(np.argmin(fused))].groups.tolist()
 
 
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("dram_bytes", [0, 6e3])
+@pytest.mark.parametrize("seed", range(4))
+def test_designs_that_share_their_groups_are_as_fast_as_each_alone(seed, dram_bytes, overlap):
+    """All sizes of 12 chips, with all tiles: the time of the best of designs that are mapped one by one."""
+    graph = toy_graph(np.random.default_rng(seed))
+    columns = toy_setup(
+        num_chips=12, x=0, y=0, z=0, y_bandwidth=31, z_bandwidth=23, num_layers=6, global_batch_size=24,
+        dram_bytes=dram_bytes, sram_bytes=9e3,
+    ).columns()  # fmt: skip
+    network = {"topology": "r_r_r", "roles": ("TP", "PP", "DP"), "overlap": overlap}
+    rows = with_tiles(sized(Setup.of(**columns, **network)), "gen2a")
+    sharding, ways = least_moving(graph).choices, fused_ways(graph, 4)
+
+    def best(designs):
+        found = fastest_mapping(graph, designs, sharding, ways, generation="gen2a")
+        if found is None:
+            return inf
+        own = evaluate(graph, found.setup, sharding, generation="gen2a", groups=found.groups)
+        assert own.fits.all()
+        return own.iteration_time.item()
+
+    assert best(rows) == min(best(rows.take(np.array([row]))) for row in range(rows.num_points)) < inf
+
+
 def test_of_equally_fast_designs_the_first_is_taken(layer):
     """Designs that differ in their price alone: kernels fused, and each alone."""
     setup, sharding = layer_setup(utilization=0.9, sram_bytes=0), least_moving(layer).choices
