@@ -1,7 +1,9 @@
 """Graphs and designs a second, and seconds a mapping: `python benchmarks/dfmodel.py [POINTS]`.
 
 Regenerates the 41-kernel graph of a transformer layer for as many designs, and prices an iteration
-of each by DFModel's first rules, on one core. Designs differ in model and network; they share the sharding.
+of each by DFModel's first rules, on one core: at a given utilization, and without, where cycles follow from
+the shapes of the kernels, each alone or in groups that share the cores. Designs differ in model and network;
+they share the sharding.
 Prices as many designs of a search of networks, memory and energy included. Then finds the fastest groups of
 a layer's kernels: of its backward part alone, and of all 41.
 """
@@ -18,6 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.columns import IntArray
 from costmodel.profiles.dfmodel import (
     Graph,
     Setup,
@@ -61,14 +64,10 @@ def search(points: int) -> None:
 def main() -> None:
     points = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     search(points)
-    setup = designs(points)
-    sharding = least_moving(layer_graph(12288, 96, 2048)).choices
-    start = time.perf_counter()
-    for first in range(0, points, CHUNK):
-        part = setup.take(np.arange(first, min(first + CHUNK, points)))
-        graph = layer_graph(part.hidden_size, part.num_attention_heads, part.seq_len)
-        evaluate(graph, part, sharding, generation="gen1")
-    print(f"{points / (time.perf_counter() - start):,.0f} graphs/s")
+    print(f"{graphs_per_second(points):,.0f} graphs/s")
+    print(f"{graphs_per_second(points, utilization=0.0):,.0f} graphs/s without compute_util")
+    grouped = graphs_per_second(max(1, points // 20), utilization=0.0, groups=np.arange(41) // 6)
+    print(f"{grouped:,.0f} graphs/s without compute_util, kernels in 7 groups")
     for name, part, most_groups in (
         ("23 backward kernels", backward_part(layer_graph(12288, 96, 2048)), 40),
         ("41 kernels", layer_graph(12288, 96, 2048), 40),
@@ -77,6 +76,18 @@ def main() -> None:
         for way, utilization in (("a given utilization", 0.9), ("the best split of the cores", 0.0)):
             seconds = mapping_seconds(part, most_groups, utilization)
             print(f"{name}, at most {most_groups} groups, {way}: {seconds:.2f} s")
+
+
+def graphs_per_second(points: int, *, utilization: float = 0.9, groups: IntArray | None = None) -> float:
+    """Graphs made and priced a second. [1/s]"""
+    setup = replace(designs(points), utilization=np.full(1, utilization))
+    sharding = least_moving(layer_graph(12288, 96, 2048)).choices
+    start = time.perf_counter()
+    for first in range(0, points, CHUNK):
+        part = setup.take(np.arange(first, min(first + CHUNK, points)))
+        graph = layer_graph(part.hidden_size, part.num_attention_heads, part.seq_len)
+        evaluate(graph, part, sharding, generation="gen1", groups=groups)
+    return points / (time.perf_counter() - start)
 
 
 def backward_part(graph: Graph) -> Graph:

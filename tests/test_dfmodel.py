@@ -353,10 +353,20 @@ def test_collectives_of_the_first_generation(topology, reduce, gather, exchange)
 
 
 def test_domains_of_high_bandwidth_reduce_in_two_steps():
-    """8 chips in domains of 4: 3/4 inside, then 1/2 over the slower links; nothing is doubled."""
+    """8 chips in 2 domains of 4: 3/4 inside, then 1/8 over the slower links; nothing is doubled."""
     setup = replace(three_dimensions(8, 16, 32), domain_size=np.array([4.0]))
-    assert rate(setup, "gen3", "TP", ALL_REDUCE) == pytest.approx(3 / 4 / 150e9 + 1 / 2 / 25e9, abs=0)
-    assert rate(setup, "gen3", "DP", ALL_REDUCE) == pytest.approx(3 / 4 / 150e9 + 7 / 8 / 25e9, abs=0)
+    assert rate(setup, "gen3", "TP", ALL_REDUCE) == pytest.approx(3 / 4 / 150e9 + 1 / 8 / 25e9, abs=0)
+    assert rate(setup, "gen3", "DP", ALL_REDUCE) == pytest.approx(3 / 4 / 150e9 + 7 / 32 / 25e9, abs=0)
+
+
+def test_domains_are_a_ring_where_they_hold_a_group_or_one_chip():
+    """Of 8 chips: the fast links alone from 8 chips a domain on, the slow ones alone from 1."""
+    wide, single = (
+        replace(three_dimensions(8, 16, 32), domain_size=np.array(sizes, dtype=float))
+        for sizes in ([8, 64], [1])
+    )
+    assert rate(wide, "gen3", "TP", ALL_REDUCE) == pytest.approx(np.full(2, 7 / 8 / 150e9), abs=0)
+    assert rate(single, "gen3", "TP", ALL_REDUCE) == pytest.approx(7 / 8 / 25e9, abs=0)
 
 
 # What the command says

@@ -16,6 +16,7 @@ import pytest
 from costmodel.errors import DseError
 from costmodel.formats.dfmodel import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel import Graph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel import cores as dfmodel_cores
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,
@@ -377,6 +378,56 @@ def test_a_kernel_whose_weights_pass_in_parts_takes_all_cores(layer):
     assert tight.compute_time[0, place] > free.compute_time[0, place]
 
 
+def every_split(graph, setup, sharding, groups):
+    """Cycles of groups by trying all lanes, all stages and all numbers of cores; loops over one design."""
+    loop, cores, cycles = Loop(graph, setup, sharding), int(setup.cores.item()), []
+    for group in range(max(groups) + 1):
+        least = [0.0] * (cores + 1)  # of the kernels so far, on so many cores
+        for kernel in np.flatnonzero(np.equal(groups, group)):
+            own = [inf] * (cores + 1)
+            for lanes, stages in itertools.product(range(1, cores + 1), repeat=2):
+                if lanes * stages <= cores and (stages == 1 or graph.systolic[kernel]):
+                    own[lanes * stages] = min(own[lanes * stages], loop.cycles(kernel, lanes, stages))
+            least = [
+                min((max(own[used], least[n - used]) for used in range(1, n + 1)), default=inf)
+                for n in range(cores + 1)
+            ]
+        cycles.append(least[-1])
+    return cycles
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("chunk", [1, 1 << 18])
+def test_designs_share_out_their_cores_as_each_would_alone(seed, chunk, monkeypatch):
+    """Designs of other arrays, cores and tiles at once, in pieces of one or all: against every split."""
+    monkeypatch.setattr(dfmodel_cores, "CHUNK", chunk)
+    rng = np.random.default_rng(seed)
+    graph, points = toy_graph(rng), 5
+    graph = replace(graph, m=graph.m * rng.integers(1, 40, KERNELS), n=graph.n * rng.integers(1, 20, KERNELS))
+    columns = {"cores": [1, 2, 7, 24, 40], "array_width": [1, 2, 2, 3, 1], "tile_size": [1, 2, 4, 8, 8]}
+    order = rng.permutation(points)
+    setup = replace(toy_setup(), **{name: np.array(v, dtype=float)[order] for name, v in columns.items()})
+    sharding, groups = least_moving(graph).choices, rng.integers(0, 3, KERNELS)
+    groups = np.unique(groups, return_inverse=True)[1]
+    found = evaluate(graph, setup, sharding, generation="gen2a", groups=groups).compute_time
+    every = [every_split(graph, setup.take(np.array([p])), sharding, groups) for p in range(points)]
+    assert found == pytest.approx(np.array(every) / 11, rel=1e-14)
+
+
+@pytest.mark.parametrize("cores", [1e4, 1e6, 1e9])
+def test_many_cores_end_where_every_kernel_takes_one_round(layer, cores):
+    """More are never slower; as many as there are rows and columns leave each kernel its k, or its n."""
+    sharding, groups = least_moving(layer).choices, np.where(layer.backward, 1, 0)
+    setup = replace(layer_setup(), cores=np.array([48, cores / 2, cores]), array_width=np.ones(1))
+    found = evaluate(layer, setup, sharding, generation="gen1", groups=groups).compute_time
+    assert np.all(np.diff(found, axis=0) <= 0)
+    alone = evaluate(layer, replace(setup, cores=np.array([1e12])), sharding, generation="gen1").compute_time
+    slowest = np.array([alone[0, groups == group].max() for group in (0, 1)])
+    assert np.all(found >= slowest)
+    if cores > 1e5:
+        assert found[-1].tolist() == slowest.tolist()
+
+
 # Tiles, tiers and sizes
 
 
@@ -444,6 +495,15 @@ def test_open_sizes_are_all_that_make_the_chips_and_whole_micro_batches(chips, g
     assert list(zip(*(rows.columns()[axis].tolist() for axis in "xyz"), strict=True)) == legal
 
 
+def test_open_sizes_of_many_chips_are_found_at_once():
+    """2 to the 40 chips: as many ways as there are to share 40 halvings out; a prime has one way a place."""
+    assert sized(open_network(2**40, batch=2**41)).num_points == 42 * 41 // 2
+    prime = sized(open_network(2**31 - 1, batch=2))
+    assert prime.x.tolist() == [1, 2**31 - 1]
+    assert prime.z.tolist() == [1, 1]
+    assert sized(toy_setup(num_chips=7e9, x=0)).x == 7e9
+
+
 def test_the_fastest_sizes_are_the_best_of_all(layer):
     """Kernels alone, and fused: each size with its own fastest groups."""
     rows, sharding = sized(open_network(12)), least_moving(layer).choices
@@ -460,6 +520,31 @@ def test_the_fastest_sizes_are_the_best_of_all(layer):
     found = fastest_mapping(layer, rows, sharding, ways, generation="gen1")
     assert found.setup.shape() == each[int(np.argmin(fused))].shape()
     assert found.groups.tolist() == mappings[int(np.argmin(fused))].groups.tolist()
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("dram_bytes", [0, 6e3])
+@pytest.mark.parametrize("seed", range(4))
+def test_designs_that_share_their_groups_are_as_fast_as_each_alone(seed, dram_bytes, overlap):
+    """All sizes of 12 chips, with all tiles: the time of the best of designs that are mapped one by one."""
+    graph = toy_graph(np.random.default_rng(seed))
+    columns = toy_setup(
+        num_chips=12, x=0, y=0, z=0, y_bandwidth=31, z_bandwidth=23, num_layers=6, global_batch_size=24,
+        dram_bytes=dram_bytes, sram_bytes=9e3,
+    ).columns()  # fmt: skip
+    network = {"topology": "r_r_r", "roles": ("TP", "PP", "DP"), "overlap": overlap}
+    rows = with_tiles(sized(Setup.of(**columns, **network)), "gen2a")
+    sharding, ways = least_moving(graph).choices, fused_ways(graph, 4)
+
+    def best(designs):
+        found = fastest_mapping(graph, designs, sharding, ways, generation="gen2a")
+        if found is None:
+            return inf
+        own = evaluate(graph, found.setup, sharding, generation="gen2a", groups=found.groups)
+        assert own.fits.all()
+        return own.iteration_time.item()
+
+    assert best(rows) == min(best(rows.take(np.array([row]))) for row in range(rows.num_points)) < inf
 
 
 def test_of_equally_fast_designs_the_first_is_taken(layer):

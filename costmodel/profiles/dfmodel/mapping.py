@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.errors import DseError
 from costmodel.fusion import TIE, Groupings, carried, cheapest, groupings, windows
 from costmodel.profiles.dfmodel.capacity import (
@@ -31,6 +32,13 @@ from costmodel.profiles.dfmodel.evaluate import (
 )
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.setup import GENERATIONS, Setup
+
+#: Columns of a set-up that decide on the fastest groups where the network's time adds to theirs.
+_DECISIVE: Final = (
+    *("cores", "array_width", "array_height", "frequency", "utilization", "sram_bytes"),
+    *("dram_bandwidth", "dram_bytes", "second_dram_bandwidth", "second_dram_bytes"),
+    *("seq_len", "tile_size", "micro_batch_size", "element_bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +115,9 @@ def fastest_mapping(
     groups within the first compete with the fastest within both, at the bandwidth of both, which is the
     lower: mappings that need only the first are never faster in the latter.
 
+    The network takes the same time however kernels are grouped. Unless it hides behind other work, designs
+    that differ in it alone share their fastest groups.
+
     Designs are tried in the order of the time that they would take without memory traffic and at the
     full rate of all cores. Once that exceeds the best time found, no design left can be faster.
     """
@@ -115,17 +126,38 @@ def fastest_mapping(
     shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
     bound = np.broadcast_to(iteration_time(graph, setup, shortest), (setup.num_points,))
     sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
+    alike, hidden, added = _alike(setup), setup.overlap == "perfect", np.broadcast_to(network, bound.shape)
+    known: dict[int, tuple[float, IntArray]] = {}
     best, chosen, groups = np.inf, -1, np.zeros(0, dtype=np.intp)
     for point in np.argsort(bound, kind="stable"):
         if bound[point] > best * (1 + TIE):
             break
         row = setup.take(np.array([point]))
-        layer_time, member = _fastest_groups(loads(graph, row, sharding, generation), ways, sets)
+        if alike[point] not in known:
+            own = loads(graph, row, sharding, generation)
+            if not hidden:
+                own = replace(own, network_time=np.zeros_like(own.network_time))
+            known[alike[point]] = _fastest_groups(own, ways, sets)
+        layer_time, member = known[alike[point]]
+        layer_time += 0.0 if hidden else added[point]
         time = float(iteration_time(graph, row, np.array([layer_time])).flat[0])
         faster, equal = time < best * (1 - TIE), time <= best * (1 + TIE) and point < chosen
         if faster or equal:
             best, chosen, groups = min(time, best), int(point), member
     return None if chosen < 0 else Mapping(setup.take(np.array([chosen])), groups)
+
+
+def _alike(setup: Setup) -> IntArray:
+    """A number for each design, the same where the fastest groups are, whatever the network; (points,).
+
+    The layers of a stage count only where DRAM holds their weights and has an end.
+    """
+    points = np.arange(setup.num_points)
+    if setup.overlap == "perfect":
+        return points
+    layers = np.where(dram_capacity(setup) > 0, setup.stage_layers, 0)
+    columns = [getattr(setup, name) for name in _DECISIVE]
+    return np.broadcast_to(distinct_rows(*columns, setup.degree("TP"), layers)[1], points.shape)
 
 
 def fastest_design(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import isqrt
 from typing import Final
 
 import numpy as np
@@ -92,14 +93,15 @@ def _halves(setup: Setup, generation: str, role: str, kind: str) -> float:
 def _domain_rate(setup: Setup, role: str, own: Dimension) -> FloatArray:
     """All-reduce first inside domains of high bandwidth, then between them, over the role's own links.
 
-    A tensor-parallel group goes on over y, the pipeline's links: the rule of the reference.
+    Between domains passes the share that is left of the tensor: a ring's over a domain's chips. A
+    tensor-parallel group goes on over y, the pipeline's links: the rule of the reference.
     """
     beyond = (setup.dimension("PP") or own) if role == "TP" else own
     group, domain = own.size, np.maximum(setup.domain_size, 1)
     inside = np.minimum(group, domain)
     between = np.where(domain >= group, 1, group / domain)
     fast = (inside - 1) / (inside * setup.x_bandwidth)
-    return fast + (between - 1) / (between * beyond.bandwidth)
+    return fast + (between - 1) / (group * beyond.bandwidth)
 
 
 def sized(setup: Setup) -> Setup:
@@ -119,10 +121,11 @@ def sized(setup: Setup) -> Setup:
     given = [int(dimension.size.flat[0]) for dimension in setup.dimensions]
     if all(given):
         return setup
-    divisors = [size for size in range(1, chips + 1) if chips % size == 0]
-    tables = np.meshgrid(*([size] if size else divisors for size in given), indexing="ij")
-    sizes = np.stack([table.ravel() for table in tables]).astype(np.float64)
-    rows = replace(setup, **dict(zip(AXES, sizes[:, sizes.prod(axis=0) == chips], strict=False)))
+    *earlier, last = ([size] if size else _divisors(chips) for size in given)
+    *tables, ones = (table.ravel() for table in np.meshgrid(*earlier, [1.0], indexing="ij"))
+    rest = chips / np.prod([*tables, ones], axis=0)
+    sizes = np.stack([*tables, rest])[:, np.isin(rest, last)]
+    rows = replace(setup, **dict(zip(AXES, sizes, strict=False)))
     whole = np.flatnonzero(rows.micro_batches % 1 == 0)
     if whole.size == 0:
         raise DseError(
@@ -130,6 +133,13 @@ def sized(setup: Setup) -> Setup:
             "micro-batches on every replica; change num_chip or global_batch_size"
         )
     return rows.take(whole)
+
+
+def _divisors(number: int) -> FloatArray:
+    """Whole numbers that divide a whole number, in order. [-]"""
+    low = np.arange(1, isqrt(number) + 1)
+    low = low[number % low == 0]
+    return np.union1d(low, number // low).astype(np.float64)
 
 
 def latency(setup: Setup, generation: str) -> FloatArray:
