@@ -75,9 +75,9 @@ def heading(record: Record) -> str:
 
 def sums_table(rows: Sequence[Record], what: str) -> Table:
     """Kernels alike, with their share of the time, or of the traffic where no time is known."""
-    timed = "time_s" in rows[0]
+    timed = any("time_s" in row for row in rows)
     key = "time_s" if timed else "bytes"
-    whole, longest = sum(row[key] for row in rows) or 1.0, max(row[key] for row in rows) or 1.0
+    whole, longest = sum(row[key] for row in rows) or 1.0, max((row[key] for row in rows), default=0) or 1.0
     table = ruled_table()
     headings = [what, "count", "work", "traffic", *(["time"] if timed else []), "share"]
     for place, name in enumerate(headings):

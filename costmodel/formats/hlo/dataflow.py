@@ -4,7 +4,8 @@ Both have matrix products, vector kernels, edges and collectives; the rest is sa
 features (m) by tokens (n), where one of its operands is a weight. A vector kernel has the last two
 dimensions of what it makes, the others are outer ones. A fusion of several products is as many kernels in a
 row, and what else it makes of them a vector kernel after it. Another output of a vector kernel is a kernel
-that waits for it and reads nothing (zero_out). A kernel that reads more than two arrays has the largest as
+that waits for it and reads nothing (zero_out). What waits for a backward kernel is of the backward pass,
+whatever its name says: no edge leads back to the forward pass. A kernel that reads more than two arrays has the largest as
 its first input and all others as its second. An all-reduce belongs to the kernel that alone makes what it
 sums; every other collective is a vector kernel, and moves on the edges that feed it.
 """
@@ -82,7 +83,7 @@ class _Node:
     output_bytes: int
 
 
-def dataflow(analysis: Analysis, barriers: str = "element") -> Dataflow:
+def dataflow(analysis: Analysis, barriers: str = "barrier") -> Dataflow:
     """The graph of a module's kernels.
 
     Parameters
@@ -102,7 +103,11 @@ def dataflow(analysis: Analysis, barriers: str = "element") -> Dataflow:
         raise DseError("runs no kernels, so that there is no graph to write")
     for place, kernel in enumerate(builder.source.kernels):
         builder.add(place, kernel)
-    return Dataflow(builder.graph(), builder.traffic(), tuple(_notes(analysis, builder.source.kernels)))
+    notes = [*_notes(analysis, builder.source.kernels)]
+    late = builder.wait_for_backward()
+    if late:
+        notes.append(f"kernels that wait for the backward pass, {late}: written as a part of it")
+    return Dataflow(builder.graph(), builder.traffic(), tuple(notes))
 
 
 class _Builder:
@@ -147,6 +152,15 @@ class _Builder:
         self._add_other_outputs(place, leaves, kernel)
         if place in self.analysis.collectives:
             self._move(place, data, first)
+
+    def wait_for_backward(self) -> int:
+        """Put what comes after a backward kernel into the backward pass, as the format wants; how many."""
+        late = 0
+        for start, end, _ in sorted(self.edges, key=lambda edge: edge[1]):
+            if self.nodes[start].backward and not self.nodes[end].backward:
+                self.nodes[end] = replace(self.nodes[end], backward=True)
+                late += 1
+        return late
 
     def _summed_by(self, place: int, kernel: Kernel) -> int | None:
         """The node that alone makes what an all-reduce sums, where nothing else reads that."""
@@ -290,7 +304,7 @@ def _notes(analysis: Analysis, kernels: Sequence[Kernel]) -> Iterator[str]:
     collectives = Counter(each.name for each in analysis.collectives.values())
     scattered = collectives["reduce-scatter"]
     if scattered:
-        yield f"reduce-scatter, {scattered} times: written as a gather, which moves as much"
+        yield f"reduce-scatters, {scattered}: written as gathers, which move as much"
     if set(analysis.phases) == {"unknown"}:
         yield "the text names no passes: every kernel is of the forward pass"
     if not analysis.state.weights:

@@ -14,12 +14,20 @@ from typing import Final
 from costmodel.formats.hlo.analysis import Analysis
 from costmodel.formats.hlo.liveness import aliased_outputs
 from costmodel.formats.hlo.model_figures import Figures
-from costmodel.formats.hlo.opened import Source, Step, behind, marked_after, opened
+from costmodel.formats.hlo.opened import SAME_VALUES, Source, Step, behind, marked_after, opened
 from costmodel.formats.hlo.products import is_product
 
 #: Instructions that tell methods apart: those with a root divide by it, those with a sign follow it.
 _ROOTS: Final = ("sqrt", "rsqrt")
 _SIGN: Final = "sign"
+
+#: Instructions of which sums of scaled arrays are made, here and between devices.
+_LINEAR: Final = frozenset(
+    (*SAME_VALUES, "add", "subtract", "negate", "multiply", "divide", "slice", "concatenate", "pad")
+    + ("all-reduce", "reduce-scatter", "all-gather", "dynamic-slice", "dynamic-update-slice")
+)
+#: Passes whose results the updates are given.
+_PASSES: Final = ("forward", "recompute", "backward")
 
 
 def training_figures(analysis: Analysis) -> Figures:
@@ -28,7 +36,8 @@ def training_figures(analysis: Analysis) -> Figures:
     Notes
     -----
     - Rematerialisation: kernels that are named as computed again.
-    - Optimizer, by what the step keeps for each weight: SGD nothing, momentum one array and neither its root
+    - Optimizer, by what the step keeps for each weight: SGD nothing, its updates being sums of weights and
+      gradients that are scaled by numbers, momentum one array and neither its root
       nor its sign, Adam two, with a root of one. In AdamW the update multiplies weights by a number, and the
       arrays do not depend on that. Methods that keep the same, such as NAdam, pass for Adam; those that take
       norms of weights, such as LAMB, and all others are left out.
@@ -141,7 +150,34 @@ class _Rules:
         kept = len(self.analysis.state.moments)
         if kept == 2 and done.intersection(_ROOTS):
             return "AdamW" if self.decays() else "Adam"
-        return {0: "SGD", 1: "momentum"}.get(kept) if done.isdisjoint((*_ROOTS, _SIGN)) else None
+        if kept == 1 and done.isdisjoint((*_ROOTS, _SIGN)):
+            return "momentum"
+        return "SGD" if kept == 0 and self.is_linear() else None
+
+    def is_linear(self) -> bool:
+        """Whether updates are sums of weights and gradients, each times some number."""
+        phases, parameters = self.analysis.phases, self.analysis.module.entry.parameters
+        news = [self.updates[each] for each in self.weights]
+        makers = {new.kernel for new in news if isinstance(new, Step)}
+        seen, waiting = set[Step](), [new for new in news if isinstance(new, Step)]
+        while waiting:
+            step = waiting.pop()
+            given = phases[step.kernel] in _PASSES and step.kernel not in makers
+            if step in seen or given or is_product(step.instruction):
+                continue
+            seen.add(step)
+            read = [behind(each) for each in step.reads]
+            arrays = [
+                (parameters[each].shape if isinstance(each, int) else each.instruction.shape).size > 1
+                for each in read
+                if each is not None
+            ]
+            opcode = step.instruction.opcode.removesuffix("-start").removesuffix("-done")
+            scales = opcode in ("multiply", "divide")
+            if opcode not in _LINEAR or (scales and sum(arrays) > 1) or (opcode == "divide" and arrays[-1]):
+                return False
+            waiting += [each for each in read if isinstance(each, Step) and each.instruction.shape.size > 1]
+        return True
 
     def decays(self) -> bool:
         """Whether updates multiply weights by a number, and moments do not depend on that."""
