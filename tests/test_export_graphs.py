@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -31,7 +32,7 @@ from dse.artefacts import FORMS, Artefact, artefacts
 from dse.cli import main
 from dse.cli.cost_dfmodel import told_profile
 from dse.cli.export import FORMATS
-from dse.picture import svg
+from dse.picture import MOST_EDGES, svg
 from dse.space import Space
 from dse.study import Study
 
@@ -410,6 +411,27 @@ def test_graphviz_draws_the_picture(searched, capsys):
     assert capsys.readouterr().out.count('class="edge"') == 53
     with pytest.raises(DseError, match=r"svg: .*syntax error"):
         svg("digraph {")
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_a_large_graph_is_drawn_whole_and_in_time(monkeypatch):
+    """Edges from each kernel to all after it, which take minutes as one: each lies below the last."""
+    names = [f"k{place}" for place in range(60)]
+    edges = [f"  {a} -> {b} [color=red];" for a, b in itertools.combinations(names, 2)]
+    text = "\n".join(["digraph large {", *(f"  {name} [shape=box];" for name in names), *edges, "}\n"])
+    assert len(edges) > MOST_EDGES
+    monkeypatch.setattr("dse.picture.PATIENCE", 30.0)
+    drawn = svg(text).decode()
+    assert (drawn.count('class="node"'), drawn.count('class="edge"')) == (60, len(edges))
+    boxes = re.findall(r"<title>(k\d+)</title>\n<polygon .*?points=\"[^,]*,(\S+) ", drawn)
+    assert sorted(boxes, key=lambda box: float(box[1])) == [(name, dict(boxes)[name]) for name in names]
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_a_picture_that_takes_too_long_says_what_else_there_is(monkeypatch):
+    monkeypatch.setattr("dse.picture.PATIENCE", 1e-6)
+    with pytest.raises(DseError, match=r"^svg: .*dot: not done after 1e-06 s; --format dot writes the graph"):
+        svg(picture(layer_graph(96, 12, 64)))
 
 
 def test_without_graphviz_one_line_says_what_to_install(searched, monkeypatch, capsys):
