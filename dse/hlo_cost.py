@@ -51,6 +51,8 @@ class ModuleCost:
             program = hlo.program(analysis)
         except DseError as error:
             raise DseError(f"{path}: {error}") from None
+        if system and not program.kernels:
+            raise DseError(f"{path}: runs no kernels, so that there is nothing to price; leave out --system")
         return cls(str(path), analysis, program, barriers, load_system(system) if system else None)
 
     @cached_property

@@ -134,3 +134,53 @@ def test_version(capsys):
         main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"dse {version('dse')}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "message"),
+    [
+        (
+            "step.hlo",
+            ["--groups", "4", "--prefer", "gpt_1t"],
+            "--prefer, --groups: for a DFModel set-up, and this is",
+        ),
+        (
+            "step.hlo",
+            ["--gpus", "4"],
+            "--gpus: for an AICB workload, and this is priced as an HLO module; leave it out",
+        ),
+        (
+            "setup.txt",
+            ["--gpus", "4"],
+            "--gpus: for an AICB workload, and this is priced as a DFModel set-up",
+        ),
+        ("setup.txt", ["--barriers", "element"], "--barriers: for an HLO module"),
+        ("setup.txt", ["--profile", "native"], "--profile native is for HLO modules, and this is none"),
+        ("setup.txt", ["--format", "trace"], "--format trace is for HLO modules, and this is none"),
+        (
+            "setup.txt",
+            ["--profile", "simai", "--resolve"],
+            "--resolve: for a DFModel set-up, and this is priced as an AICB",
+        ),
+        (
+            "lstm.yaml",
+            ["--tile-size", "best"],
+            "--tile-size: for a DFModel set-up, and this is priced as a DeepFlow",
+        ),
+    ],
+)
+def test_options_of_other_files_are_refused(file, options, message, tmp_path, capsys):
+    (tmp_path / "step.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
+    (tmp_path / "setup.txt").write_text("dataflow_graph {\n}\nmiscellany {\n}\n")
+    (tmp_path / "lstm.yaml").write_text("model: {}\n")
+    assert main(["cost", str(tmp_path / file), *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_module_without_kernels_has_empty_tables(tmp_path, capsys):
+    path = tmp_path / "nothing.hlo"
+    path.write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
+    assert main(["cost", str(path)]) == 0
+    assert "0 kernels" in capsys.readouterr().out
+    assert main(["cost", str(path), "--system", "a100_80g_dgx"]) == 1
+    assert "nothing.hlo: runs no kernels, so that there is nothing to price" in capsys.readouterr().err

@@ -92,10 +92,23 @@ LAMB = ADAM.replace("subtract({w}, part_{w})", "subtract({w}, part2_{w})").repla
     "\n  new_{w} =", NORM_OF_WEIGHTS + "\n  new_{w} ="
 )
 
+DECAYED_SGD = DECAY + SGD.replace("subtract({w}, rate", "subtract(decay_{w}, rate")
+
+
+def sgd_of(written: str) -> str:
+    """SGD with something made of gradients in their place."""
+    return f"\n  made_{{w}} = {{s}} {written}" + SGD.replace("grad_{w}", "made_{w}")
+
+
 # Update, what is kept -> the optimizer's name.
 OPTIMIZERS = {
     "SGD": (SGD, "", "SGD"),
     "momentum": (MOMENTUM, "m", "momentum"),
+    "SGD with decay": (DECAYED_SGD, "", "SGD"),
+    "the sign of gradients": (sgd_of("sign(grad_{w})"), "", None),
+    "a root of gradients": (sgd_of("rsqrt(grad_{w})"), "", None),
+    "squares of gradients": (sgd_of("multiply(grad_{w}, grad_{w})"), "", None),
+    "one over gradients": (sgd_of("divide({c}, grad_{w})"), "", None),
     "the sign of momentum": (SIGN, "m", None),
     "a root of squares": (RMSPROP, "v", None),
     "Adam": (ADAM, "mv", "Adam"),

@@ -13,6 +13,15 @@ from dse.profiles import DFMODEL, NATIVE
 #: Rules that a file can be priced by, the first being the default where the file does not tell.
 PROFILES = ("deepflow", *cost_simai.PROFILES, *DFMODEL, NATIVE)
 
+#: Kind of file -> options that are for it alone, by their names in the namespace.
+HLO, AICB, SETUP, DEEPFLOW = (
+    "an HLO module",
+    "an AICB workload",
+    "a DFModel set-up",
+    "a DeepFlow configuration",
+)
+OPTIONS = {HLO: cost_hlo.OPTIONS, AICB: cost_simai.OPTIONS, SETUP: cost_dfmodel.OPTIONS, DEEPFLOW: ()}
+
 #: What the help shows.
 EXAMPLES = [
     "dse cost step.hlo --system a100_80g_dgx",
@@ -65,6 +74,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     cost_hlo.add_options(parser)
     cost_simai.add_options(parser)
     cost_dfmodel.add_options(parser)
+    names = [name for own in OPTIONS.values() for name in own]
+    parser.set_defaults(unasked={name: parser.get_default(name) for name in names})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,20 +84,48 @@ def run(args: argparse.Namespace) -> int:
     from costmodel.formats.hlo import is_hlo
 
     if is_hlo(args.file):
+        only_own_options(args, HLO)
         return cost_hlo.run(args)
-    if args.profile == NATIVE or args.system or args.format in ("trace", "dfmodel"):
-        raise DseError(f"{args.file}: not an HLO module; --system, trace and dfmodel are for those")
+    for asked, taken in (
+        (f"--profile {NATIVE}", args.profile == NATIVE),
+        (f"--format {args.format}", args.format in ("trace", "dfmodel")),
+    ):
+        if taken:
+            raise DseError(f"{args.file}: {asked} is for HLO modules, and this is none; leave it out")
     dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
     if dfmodel in DFMODEL:
+        only_own_options(args, SETUP)
         return cost_dfmodel.run(args, dfmodel)
     if args.format in ("dot", "svg"):
         raise DseError(f"{args.file}: has no graph to draw; DFModel set-ups and HLO modules have")
-    if cost_dfmodel.asked(args):
-        raise DseError(
-            f"{args.file}: not a DFModel set-up; --resolve, --prefer, --groups and --tile-size are for those"
-        )
     if args.profile in cost_simai.PROFILES:
+        only_own_options(args, AICB)
         return cost_simai.run(args)
+    only_own_options(args, DEEPFLOW)
+    return deepflow(args)
+
+
+def only_own_options(args: argparse.Namespace, kind: str) -> None:
+    """Refuse options that are for files of another kind.
+
+    Raises
+    ------
+    DseError
+        Naming them, and what they are for.
+    """
+    from costmodel.errors import DseError
+
+    for other, names in OPTIONS.items():
+        asked = [name for name in names if getattr(args, name) != args.unasked[name]]
+        if asked and other != kind:
+            words = ", ".join("--" + name.replace("_", "-") for name in asked)
+            raise DseError(f"{args.file}: {words}: for {other}, and this is priced as {kind}; leave it out")
+
+
+def deepflow(args: argparse.Namespace) -> int:
+    """Read, price and write a DeepFlow configuration."""
+    from costmodel.errors import DseError
+
     profile = PROFILES[0]
     if args.format == "csv":
         raise DseError(f"{profile}: has no csv; ask for json or table")

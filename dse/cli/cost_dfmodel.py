@@ -11,6 +11,9 @@ from dse.cli.options import positive
 #: Choices of published runs that `--prefer` names.
 PREFERRED = ("gpt_1t", "megatron", "inference")
 
+#: Options of these profiles alone.
+OPTIONS = ("resolve", "prefer", "groups", "tile_size")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What these profiles take beside the file."""
@@ -40,11 +43,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_tile_size,
         help="tokens of a tile, or the fastest number of them",
     )
-
-
-def asked(args: argparse.Namespace) -> bool:
-    """Whether any of these options is given."""
-    return args.resolve or any(value is not None for value in (args.prefer, args.groups, args.tile_size))
 
 
 def _most_groups(text: str) -> int:

@@ -17,6 +17,10 @@ FORMATS = ("table", "json", "trace", "dfmodel", "dot", "svg")
 GRAPHS = ("dfmodel", "dot", "svg")
 
 
+#: Options of HLO modules alone.
+OPTIONS = ("system", "barriers")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What only an HLO module takes."""
     options = parser.add_argument_group("HLO modules")

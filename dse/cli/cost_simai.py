@@ -23,6 +23,13 @@ GPU_TYPES = ("A100", "A800", "H100", "H20", "H800")
 NIC_TYPES = ("cx6", "cx7", "bf3")
 
 
+#: Options of these profiles alone.
+OPTIONS = (
+    *("gpus", "gpus_per_server", "busbw", "gpu_type", "nvlink_bandwidth", "nics_per_server", "nic_type"),
+    *("nic_bandwidth", "dp_overlap", "tp_overlap", "ep_overlap", "pp_overlap", "strict_compat"),
+)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What these profiles take beside the file."""
     group = parser.add_argument_group("simai", "the machine of an AICB workload, and how it is priced")

@@ -5,9 +5,9 @@ features (m) by tokens (n), where one of its operands is a weight. A vector kern
 dimensions of what it makes, the others are outer ones. A fusion of several products is as many kernels in a
 row, and what else it makes of them a vector kernel after it. Another output of a vector kernel is a kernel
 that waits for it and reads nothing (zero_out). What waits for a backward kernel is of the backward pass,
-whatever its name says: no edge leads back to the forward pass. A kernel that reads more than two arrays has the largest as
-its first input and all others as its second. An all-reduce belongs to the kernel that alone makes what it
-sums; every other collective is a vector kernel, and moves on the edges that feed it.
+whatever its name says: no edge leads back to the forward pass. A kernel that reads more than two arrays has
+the largest as its first input and all others as its second. An all-reduce belongs to the kernel that alone
+makes what it sums; every other collective is a vector kernel, and moves on the edges that feed it.
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ _SIGN: Final = "sign"
 
 #: Instructions of which sums of scaled arrays are made, here and between devices.
 _LINEAR: Final = frozenset(
-    (*SAME_VALUES, "add", "subtract", "negate", "multiply", "divide", "slice", "concatenate", "pad")
-    + ("all-reduce", "reduce-scatter", "all-gather", "dynamic-slice", "dynamic-update-slice")
+    [
+        *(*SAME_VALUES, "add", "subtract", "negate", "multiply", "divide", "slice", "concatenate", "pad"),
+        *("all-reduce", "reduce-scatter", "all-gather", "dynamic-slice", "dynamic-update-slice"),
+    ]
 )
 #: Passes whose results the updates are given.
 _PASSES: Final = ("forward", "recompute", "backward")
