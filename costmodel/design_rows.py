@@ -131,7 +131,9 @@ def row_times(
     of their kernels.
     """
     table = priced_table(model, design, system, precision)
-    found = {name: [kernel_time(table, name, of_pass) for of_pass in PASSES] for name in KERNELS}
+    found = {
+        name: [table.kernels_time(names, of_pass) for of_pass in PASSES] for name, names in KERNELS.items()
+    }
     for place, of_pass in ((0, "forward"), (1, "backward")):
         core = fused_attention(model, design, system, precision, of_pass=of_pass)
         found["attention_column"][place] = found["attention_column"][place] + core.time
@@ -145,15 +147,6 @@ def row_times(
             table, part, getattr(work, f"{part}_forward").time, getattr(work, f"{part}_backward").time
         )
     return found
-
-
-def kernel_time(table: PricedTable, row: str, of_pass: str) -> FloatArray:
-    """Time of the kernels of a row in one pass. [s]"""
-    names = KERNELS[row]
-    dense = [i for i in table.gemms.select(of_pass) if table.gemms.labels[i].name in names]
-    thin = [i for i in table.pointwise.select(of_pass) if table.pointwise.labels[i].name in names]
-    products = total(table.gemms.count[:, dense] * table.gemm_costs.time[:, dense])
-    return products + total(table.pointwise_times[:, thin])
 
 
 def outer_times(table: PricedTable, part: str, forward: FloatArray, backward: FloatArray) -> list[FloatArray]:

@@ -6,6 +6,7 @@ distinct rows and scatters them back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -159,11 +160,16 @@ class PricedTable:
 
     def kernel_time(self, name: str, of_pass: str) -> FloatArray:
         """Time of one kernel in one pass. [s]"""
+        return self.kernels_time((name,), of_pass)
+
+    def kernels_time(self, names: Collection[str], of_pass: str) -> FloatArray:
+        """Time of some kernels in one pass. [s]"""
         dense, thin = (
-            [place for place in table.select(of_pass) if table.labels[place].name == name]
+            [place for place in table.select(of_pass) if table.labels[place].name in names]
             for table in (self.gemms, self.pointwise)
         )
-        return total(self.gemm_costs.time[:, dense]) + total(self.pointwise_times[:, thin])
+        products = total(self.gemms.count[:, dense] * self.gemm_costs.time[:, dense])
+        return products + total(self.pointwise_times[:, thin])
 
 
 def fused_work(
