@@ -166,7 +166,8 @@ class DesignPoints(Layout):
 
     def ways(self, point: int) -> dict[str, str]:
         """Kernel of a layer -> how one design splits it."""
-        return {kernel: list(ways)[self.split(kernel)[point]] for kernel, ways in KERNELS.items()}
+        one = self.take(np.array([point]))
+        return {kernel: list(ways)[one.split(kernel)[0]] for kernel, ways in KERNELS.items()}
 
     def is_split(self, kernel: str, way: str) -> BoolArray:
         """Where a kernel is split in one way; (points,)."""

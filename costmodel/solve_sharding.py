@@ -122,10 +122,15 @@ def _by_kernel(splits: IntArray) -> dict[str, IntArray]:
     return dict(zip(KERNELS, splits, strict=False))
 
 
-def _tried(model: ModelShape, system: System, design: DesignPoints, price: Price) -> DesignPoints:
-    """The fastest of all assignments that fit, by pricing each; of those that do not where none does."""
+def _every(design: DesignPoints) -> tuple[IntArray, DesignPoints]:
+    """Each design once for each assignment, and the row that it comes from."""
     rows = np.repeat(np.arange(design.num_points), EVERY.shape[1])
-    every = told(design.take(rows), **_by_kernel(np.tile(EVERY, design.num_points)))
+    return rows, told(design.take(rows), **_by_kernel(np.tile(EVERY, design.num_points)))
+
+
+def _tried(model: ModelShape, system: System, design: DesignPoints, price: Price) -> DesignPoints:
+    """The fastest of all assignments that fit, by pricing each; designs that none fits stay as they are."""
+    rows, every = _every(design)
     found = price(system.take(rows), every)
     capacity = np.broadcast_to(system.dram.capacity, (design.num_points,))[rows]
     shape = (design.num_points, EVERY.shape[1])
@@ -145,8 +150,7 @@ def _least_memory(
     system: System,
 ) -> FloatArray:
     """Bytes below which no assignment of a design gets: each part at its own least; (points,)."""
-    rows = np.repeat(np.arange(few.num_points), EVERY.shape[1])
-    every = told(few.take(rows), **_by_kernel(np.tile(EVERY, few.num_points)))
+    rows, every = _every(few)
     parts = rank_memory(model, every, precision)
     least = parts.map(lambda part: np.broadcast_to(part, rows.shape).reshape(few.num_points, -1).min(axis=1))
     stage, reserved = fullest_stage(
