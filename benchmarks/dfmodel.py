@@ -30,7 +30,7 @@ from costmodel.profiles.dfmodel import (
     layer_graph,
     least_moving,
 )
-from dse.evaluate import evaluate as evaluated
+from dse.evaluation import evaluate as evaluated
 from dse.profiles import pricing
 from dse.space import Space
 

@@ -18,7 +18,7 @@ from time import perf_counter
 import numpy as np
 
 from costmodel.columns import FloatArray
-from dse.evaluate import evaluate
+from dse.evaluation import evaluate
 from dse.hypervolume import Box
 from dse.pareto import as_costs, non_dominated
 from dse.samplers import SAMPLERS

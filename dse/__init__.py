@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.errors import DseError
-    from dse.evaluate import evaluate
+    from dse.evaluation import evaluate
     from dse.space import Space
     from dse.study import Study, studies
 
@@ -16,7 +16,7 @@ _HOMES = {
     "DseError": "costmodel.errors",
     "Space": "dse.space",
     "Study": "dse.study",
-    "evaluate": "dse.evaluate",
+    "evaluate": "dse.evaluation",
     "studies": "dse.study",
 }
 

@@ -64,7 +64,7 @@ def artefacts(
     from costmodel.design import DesignPoints
     from costmodel.errors import DseError
     from costmodel.model import ModelShape
-    from dse.evaluate import priced_inputs
+    from dse.evaluation import priced_inputs
 
     if not isinstance(space.model, ModelShape):
         raise DseError(f"space {space.name}: {form} knows transformers only")

@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
-from dse.evaluate import evaluate
+from dse.evaluation import evaluate
 from dse.pareto import as_costs
 from dse.profiles import pricing
 from dse.report import spread

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.breakdown import tabled
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from dse.evaluate import Evaluation, Pricing, evaluate
+from dse.evaluation import Evaluation, Pricing, evaluate
 from dse.parameters import Parameter, Value
 from dse.pareto import as_costs, non_dominated
 from dse.space import Params, Space

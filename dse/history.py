@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from costmodel.breakdown import tabled
 from costmodel.columns import FloatArray
-from dse.evaluate import Evaluation
+from dse.evaluation import Evaluation
 from dse.samplers import Key, SpaceExhausted, legal_sampler
 from dse.space import Space
 from dse.storage import StoredStudy

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from dse.evaluate import Pricing
+    from dse.evaluation import Pricing
     from dse.space import Space
 
 #: What prices when nothing is said.

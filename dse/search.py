@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from dse.evaluate import Pricing, evaluate
+from dse.evaluation import Pricing, evaluate
 from dse.history import History, Plan
 from dse.space import Space
 from dse.storage import Store, StoredStudy

@@ -18,7 +18,7 @@ def with_splits(space: Space, records: Sequence[Record]) -> list[Record]:
     from costmodel.design import SOLVE, SOLVE_BYTES, DesignPoints
     from costmodel.model import ModelShape
     from costmodel.step import settled_sharding
-    from dse.evaluate import priced_inputs
+    from dse.evaluation import priced_inputs
 
     if "sharding" not in space.chosen or not isinstance(space.model, ModelShape) or not records:
         return [*records]

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from costmodel.errors import DseError
 from dse.database import optuna_url, storage_url
-from dse.evaluate import evaluate
+from dse.evaluation import evaluate
 from dse.history import Plan, is_feasible, is_priced
 from dse.hypervolume import Box
 from dse.pareto import as_costs

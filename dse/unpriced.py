@@ -71,7 +71,7 @@ def _inputs(space: Space, columns: Mapping[str, FloatArray]) -> tuple[ModelShape
     """Model, system and layouts of designs of a transformer."""
     from costmodel.design import DesignPoints
     from costmodel.model import ModelShape
-    from dse.evaluate import priced_inputs
+    from dse.evaluation import priced_inputs
 
     system, design = priced_inputs(space, columns)
     assert isinstance(space.model, ModelShape)

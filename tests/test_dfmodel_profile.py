@@ -39,7 +39,7 @@ from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, ROLES, TOPOLOGIES
 from dse.cli import main
 from dse.cli.cost_dfmodel import told_profile
-from dse.evaluate import evaluate as evaluated
+from dse.evaluation import evaluate as evaluated
 from dse.profiles import DFMODEL, KNOWN_TO, pricing
 from dse.space import Space
 from dse.study import Study

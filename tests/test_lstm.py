@@ -14,7 +14,7 @@ from costmodel.precision import MIXED_PRECISION
 from costmodel.profiles.deepflow import price
 from costmodel.workload.lstm import lstm_gemms
 from dse.cli import main
-from dse.evaluate import evaluate
+from dse.evaluation import evaluate
 from dse.pareto import as_costs, non_dominated
 from dse.space import Space
 from tests.test_deepflow import probe

@@ -16,7 +16,7 @@ from costmodel.formats.deepflow import load_configuration
 from costmodel.formats.shipped import ROOT
 from costmodel.price import chip_power
 from costmodel.profiles.deepflow import price
-from dse.evaluate import evaluate, priced_inputs
+from dse.evaluation import evaluate, priced_inputs
 from dse.space import Space
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"

@@ -13,7 +13,7 @@ from costmodel.gemm import TILE_SHARES, gemm_cost
 from costmodel.sharding import KERNELS
 from costmodel.step import step
 from costmodel.workload.kernels import Gemms, Label
-from dse.evaluate import evaluate
+from dse.evaluation import evaluate
 from dse.exact import exact_front, priced_design
 from dse.export import exact_record
 from dse.space import Space

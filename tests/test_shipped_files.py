@@ -12,7 +12,7 @@ from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import dump
 from costmodel.formats.system_file import KINDS
 from costmodel.price import chip_price, die_area
-from dse.evaluate import evaluate
+from dse.evaluation import evaluate
 from dse.profiles import NATIVE, pricing
 from dse.space import Space, space_names
 

@@ -12,7 +12,7 @@ import pytest
 
 from costmodel import DseError, load_model, load_system
 from costmodel.formats.strict_yaml import dump, parse
-from dse.evaluate import evaluate, priced_inputs
+from dse.evaluation import evaluate, priced_inputs
 from dse.space import Space, space_names
 
 TOY = """
@@ -328,7 +328,7 @@ def test_models_and_systems_load_by_name_from_costmodel():
 
 
 def test_reading_a_space_imports_neither_optuna_nor_pandas():
-    code = "import sys, dse.space, dse.evaluate; dse.space.Space.load('gpt3_175b_1024_a100').legal.count; "
+    code = "import sys, dse.space, dse.evaluation; dse.space.Space.load('gpt3_175b_1024_a100').legal.count; "
     code += "print([name for name in ('optuna', 'pandas', 'sqlalchemy', 'joblib') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
