@@ -1,0 +1,186 @@
+"""Designs that stand in one batch are priced as if each stood alone.
+
+Stages price rows once that agree in all that the stage reads. A column that is forgotten there shows here:
+rows that differ in it alone would share a price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, LstmDesign, LstmShape, System, load_model, load_system, lstm_step, step
+from costmodel.breakdown import Breakdown
+from costmodel.columns import column_units
+from costmodel.design import CHOICES, Layout, allowed_range
+from costmodel.formats import hlo
+from costmodel.profiles import dfmodel, simai
+from costmodel.program_step import program_step
+
+#: Values that a column takes in one batch, where it holds a count.
+COUNTS = (1.0, 2.0, 3.0, 4.0)
+
+#: Base designs, between them sensitive to every column: named splits, explicit ones, unfused attention.
+SPLIT = {"tp": 4, "pp": 4, "vpp": 2, "dp": 2, "micro_batch_size": 2, "gradient_accumulation_steps": 8}
+BASES: Mapping[str, Mapping[str, Any]] = {
+    "named": SPLIT,
+    "unfused": {**SPLIT, "attention": "unfused", "recompute": "selective", "overlap_grad_reduce": 1},
+    "explicit": {**SPLIT, "sharding": "sample", "tiling": "sample", "attention": "unfused"},
+    "full": {**SPLIT, "recompute": "full", "distributed_optimizer": 1, "sharding": "megatron_sp"},
+}
+
+
+def values_of(column: str) -> list[float]:
+    """Values that a batch of a column takes: every code, or a few counts."""
+    low, high = allowed_range(column)
+    return list(np.arange(low, high + 1)) if np.isfinite(high) else [*COUNTS]
+
+
+def alone(breakdowns: list[Breakdown]) -> dict[str, np.ndarray]:
+    """Batches of one, one after the other."""
+    return {
+        name: np.concatenate([np.atleast_1d(one.columns()[name]) for one in breakdowns])
+        for name in breakdowns[0].columns()
+    }
+
+
+def assert_same(batch: Breakdown, singles: list[Breakdown]) -> None:
+    """To the last bit, in every column."""
+    expected = alone(singles)
+    for name, values in batch.columns().items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+def batches(table: type[Layout], base: Mapping[str, Any]) -> Iterator[tuple[str, Layout]]:
+    """For each column of a table, designs that differ in it alone."""
+    for column in column_units(table):
+        legal = [
+            value for value in values_of(column) if not column.endswith(("_tile_m", "_tile_n")) or value > 0
+        ]
+        yield column, table.of(**{**base, column: legal})
+
+
+def check_columns(
+    table: type[Layout], base: Mapping[str, Any], price: Callable[[Any], Breakdown]
+) -> set[str]:
+    """Every column of a table; those that change a price are returned."""
+    telling = set()
+    for column, designs in batches(table, base):
+        together = price(designs)
+        assert_same(together, [price(designs.take(np.array([row]))) for row in range(designs.num_points)])
+        if any(np.unique(values).size > 1 for values in together.columns().values()):
+            telling.add(column)
+    return telling
+
+
+MODELS = ("gpt2_xl", "llama3_8b")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
+    """And every column changes some price, but for those that DFModel alone reads."""
+    system = load_system("a100_80g_dgx")
+    price = partial(step, load_model(model), system)
+    told = set()
+    for base in BASES.values():
+        told |= check_columns(DesignPoints, base, price)
+    others = {"topology", "tile_size", "overlap", "execution"}
+    assert told == {*column_units(DesignPoints)} - others
+
+
+def test_words_of_one_column_count_for_their_row_alone():
+    """Solved shardings beside named and explicit ones."""
+    price = partial(step, load_model("gpt2_xl"), load_system("a100_80g_dgx"))
+    designs = DesignPoints.of(**SPLIT, sharding=[*CHOICES["sharding"]])
+    assert_same(price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)])
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_column_counts_for_its_row_alone_by_simais_rules(base):
+    """Which know the named assignments only."""
+    price = partial(simai.price_designs, load_model("gpt2_xl"), load_system("a100_80g_dgx"))
+    for column, designs in batches(DesignPoints, BASES[base]):
+        if "sample" in str(BASES[base].get("sharding")) or column == "sharding":
+            continue
+        assert_same(
+            price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)]
+        )
+
+
+@pytest.mark.parametrize("generation", ["gen1", "gen2a", "gen2b", "gen3"])
+def test_every_column_counts_for_its_row_alone_by_dfmodels_rules(generation):
+    price = partial(
+        dfmodel.price_designs, load_model("gpt2_xl"), load_system("a100_80g_dgx"), generation=generation
+    )
+    base = {**SPLIT, "vpp": 1, "topology": "r_sw_sw", "tile_size": 2}
+    for _, designs in batches(DesignPoints, base):
+        assert_same(
+            price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)]
+        )
+
+
+LSTM = LstmShape(num_layers=2, hidden_size=4800, projection_size=512, vocab_size=9600)
+
+
+def test_every_column_of_an_lstm_counts_for_its_row_alone():
+    price = partial(lstm_step, LSTM, load_system("a100_80g_dgx"))
+    base = {"dp": 2, "micro_batch_size": 16, "hidden_kind": "rc", "hidden_dim1": 2, "hidden_dim2": 2,
+            "softmax_kind": "rc", "softmax_dim1": 2, "softmax_dim2": 2}  # fmt: skip
+    told = check_columns(LstmDesign, base, price)
+    assert told == {*column_units(LstmDesign)}
+
+
+def check_quantities(system: System, price: Callable[[System], Breakdown]) -> set[str]:
+    """Beside the system one that differs in a single quantity; those that change a price are returned."""
+    telling, own = set(), price(system)
+    for name, value in system.quantities().items():
+        other = system.with_quantities(
+            {name: 1 - value if name.endswith("in_switch") else value * 0.03 + 1e-12}
+        )
+        both = system.with_quantities({name: [value, other.quantities()[name]]})
+        together = price(both)
+        assert_same(together, [own, price(other)])
+        if any(np.unique(values).size > 1 for values in together.columns().values()):
+            telling.add(name)
+    return telling
+
+
+def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
+    """And every one changes some price, but the size of the outermost tier: it joins all that there is."""
+    model, told = load_model("gpt2_xl"), set()
+    for base in BASES.values():
+        design = DesignPoints.of(**base)
+        for machine in (toy_system, toy_system.with_quantities({"host_dispatch": 0.01})):
+            told |= check_quantities(machine, lambda system, design=design: step(model, system, design))
+    assert told == {*toy_system.quantities()} - {"fabric_size"}
+
+
+def test_every_quantity_counts_for_its_row_alone_where_the_sharding_is_solved(toy_system):
+    design = DesignPoints.of(**SPLIT, sharding="solve")
+    check_quantities(toy_system, lambda system: step(load_model("gpt2_xl"), system, design))
+
+
+def test_every_quantity_counts_for_its_row_alone_with_lstm_cells(toy_system):
+    design = LstmDesign.of(dp=2, micro_batch_size=16, hidden_kind="cr", hidden_dim1=4)
+    check_quantities(toy_system, lambda system: lstm_step(LSTM, system, design))
+
+
+def test_every_quantity_counts_for_its_row_alone_with_a_compiled_program(toy_system):
+    program = hlo.program(hlo.Analysis(hlo.load_module(Path(__file__).parent / "data" / "hlo" / "loop.hlo")))
+    check_quantities(toy_system, lambda system: program_step(program, system))
+
+
+def test_models_of_any_dimension_are_priced_from_it(gpt):
+    """A model is not a row: every dimension of it changes the step."""
+    system, design = load_system("a100_80g_dgx"), DesignPoints.of(**SPLIT)
+    base = step(gpt, system, design).step_time
+    for name in gpt.dimensions:
+        if name != "num_query_groups":  # only fewer heads of keys than of queries
+            changed = replace(gpt, **{name: 2 * getattr(gpt, name)})
+            assert step(changed, system, design).step_time > base, name
