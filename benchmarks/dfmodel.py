@@ -30,9 +30,9 @@ from costmodel.profiles.dfmodel import (
     layer_graph,
     least_moving,
 )
-from dse.evaluation import evaluate as evaluated
-from dse.profiles import pricing
-from dse.space import Space
+from dse.pricing.evaluation import evaluate as evaluated
+from dse.pricing.profiles import pricing
+from dse.spaces.space import Space
 
 #: Designs priced at a time: their tables stay in the cache. [points]
 CHUNK = 2048

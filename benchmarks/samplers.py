@@ -18,12 +18,12 @@ from time import perf_counter
 import numpy as np
 
 from costmodel.columns import FloatArray
-from dse.evaluation import evaluate
-from dse.hypervolume import Box
-from dse.pareto import as_costs, non_dominated
-from dse.samplers import SAMPLERS
-from dse.space import Space
-from dse.study import Study
+from dse.fronts.hypervolume import Box
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.pricing.evaluation import evaluate
+from dse.search.samplers import SAMPLERS
+from dse.search.study import Study
+from dse.spaces.space import Space
 
 #: Trials after which the share is read off.
 MARKS = (100, 500)

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel import DesignPoints, load_model, load_system, step
-from costmodel.design import SOLVE
+from costmodel.training.design import SOLVE
 
 OPENED = ("cores", "clock", "dram_bandwidth", "sram_capacity", "l2_capacity", "node_bandwidth")
 

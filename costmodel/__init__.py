@@ -3,13 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from costmodel.breakdown import Breakdown
-from costmodel.design import DesignPoints, LstmDesign
 from costmodel.errors import DseError
-from costmodel.lstm_step import lstm_step
-from costmodel.model import LstmShape, ModelShape
-from costmodel.step import settled_sharding, step
-from costmodel.system import Chip, Host, LinkTier, MemoryLevel, System
+from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, System
+from costmodel.steps.breakdown import Breakdown
+from costmodel.steps.lstm import lstm_step
+from costmodel.steps.transformer import settled_sharding, step
+from costmodel.training.design import DesignPoints, LstmDesign
+from costmodel.training.model import LstmShape, ModelShape
 
 if TYPE_CHECKING:
     from costmodel.formats.model_file import load_model, model_names

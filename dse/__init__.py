@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from costmodel.errors import DseError
-    from dse.evaluation import evaluate
-    from dse.space import Space
-    from dse.study import Study, studies
+    from dse.pricing.evaluation import evaluate
+    from dse.search.study import Study, studies
+    from dse.spaces.space import Space
 
 __all__ = ["DseError", "Space", "Study", "evaluate", "studies"]
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
 _HOMES = {
     "DseError": "costmodel.errors",
-    "Space": "dse.space",
-    "Study": "dse.study",
-    "evaluate": "dse.evaluation",
-    "studies": "dse.study",
+    "Space": "dse.spaces.space",
+    "Study": "dse.search.study",
+    "evaluate": "dse.pricing.evaluation",
+    "studies": "dse.search.study",
 }
 
 

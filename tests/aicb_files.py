@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.profiles.simai import Busbw, Links
-from costmodel.workload.aicb import LinearTimes, Run, Sections, measured, prerelease
-from costmodel.workload.rows import StepRows
+from costmodel.profiles.simai.aicb import LinearTimes, Run, Sections, measured, prerelease
+from costmodel.profiles.simai.rows import StepRows
 
 #: Published files, where they are at hand.
 SEEDS = Path(__file__).parents[2] / "shared" / "seeds"

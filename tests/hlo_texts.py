@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from costmodel.formats import hlo
+from costmodel import hlo
 
 DATA = Path(__file__).parent / "data" / "hlo"
 TRANSFORMER = (DATA / "transformer.hlo").read_text()

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import DesignPoints, ModelShape
-from costmodel.precision import MIXED_PRECISION
-from costmodel.sharding import EDGES, Edge, ways_of
-from costmodel.tensor_parallel import Change, changes
+from costmodel.steps.tensor_parallel import Change, changes
+from costmodel.training.precision import MIXED_PRECISION
+from costmodel.training.sharding import EDGES, Edge, ways_of
 
 Array = NDArray[np.float64]
 AXIS = {"sequence": 0, "column": 1}

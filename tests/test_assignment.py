@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodel.assignment import optimum
 from costmodel.errors import DseError
+from costmodel.solve.assignment import optimum
 
 
 def every_assignment(costs, links):

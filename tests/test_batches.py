@@ -15,13 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, LstmDesign, LstmShape, System, load_model, load_system, lstm_step, step
-from costmodel.breakdown import Breakdown
+from costmodel import (
+    DesignPoints,
+    LstmDesign,
+    LstmShape,
+    System,
+    hlo,
+    load_model,
+    load_system,
+    lstm_step,
+    step,
+)
 from costmodel.columns import column_units
-from costmodel.design import CHOICES, Layout, allowed_range
-from costmodel.formats import hlo
+from costmodel.hlo.step import program_step
 from costmodel.profiles import dfmodel, simai
-from costmodel.program_step import program_step
+from costmodel.steps.breakdown import Breakdown
+from costmodel.training.design import CHOICES, Layout, allowed_range
 
 #: Values that a column takes in one batch, where it holds a count.
 COUNTS = (1.0, 2.0, 3.0, 4.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dse import Space
-from dse.binding import binding_shares, sentence
-from dse.exact import priced_design, simplest_design
+from dse.report.binding import binding_shares, sentence
+from dse.search.exact import priced_design, simplest_design
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.search import Progress
+from dse.search.loop import Progress
 
 #: `dse` in a process of its own.
 DSE = [sys.executable, "-c", "import sys; from dse.cli import main; sys.exit(main())"]
@@ -85,7 +85,7 @@ def test_resume_goes_on_to_the_budget_of_the_last_run(folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dse.study.search", interrupted)
+        patched.setattr("dse.search.study.search", interrupted)
         with pytest.raises(KeyboardInterrupt):
             Study.open(Space.load("small.yaml")).run(25)
     assert main(["resume", "small"]) == 0

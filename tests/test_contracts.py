@@ -13,7 +13,7 @@ import pytest
 
 from costmodel.references import REFERENCES
 from dse.cli import parser
-from dse.samplers import DEFAULT_SAMPLER, SAMPLERS
+from dse.search.samplers import DEFAULT_SAMPLER, SAMPLERS
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(
@@ -23,8 +23,27 @@ MODULES = sorted(
     if not path.stem.endswith("_pb2")  # generated
 )
 
-#: Layer of a module: it may import from its own and from lower ones.
-LAYERS = ("costmodel", "costmodel.formats", "dse")
+#: Floors of the house, from the ground: a module imports from its own and from lower ones, for types too.
+FLOORS = (
+    ("costmodel.columns", "costmodel.errors", "costmodel.references"),
+    ("costmodel.machine", "costmodel.solve"),
+    ("costmodel.training",),
+    ("costmodel.workload",),
+    ("costmodel.kernels",),
+    ("costmodel.steps",),
+    ("costmodel.formats",),
+    ("costmodel.hlo",),
+    ("costmodel.profiles",),
+    ("costmodel",),
+    ("dse.spaces", "dse.fronts"),
+    ("dse.pricing", "dse.storage"),
+    ("dse.search",),
+    ("dse.report", "dse.export"),
+    ("dse.cli",),
+    ("dse",),
+)
+#: Reference models stand beside the native one and beside each other.
+REFERENCE_MODELS = ("deepflow", "dfmodel", "simai")
 
 #: Libraries that the cost model does without: it knows nothing of studies and databases.
 NOT_IN_THE_COST_MODEL = {"optuna", "sqlalchemy", "rich", "joblib", "argparse"}
@@ -38,26 +57,29 @@ def named(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def layer(module: str) -> int:
-    """Place of a module in `LAYERS`."""
-    return max(place for place, name in enumerate(LAYERS) if f"{module}.".startswith(f"{name}."))
+#: What may be imported from here.
+NAMES = {named(path) for package in ("costmodel", "dse") for path in (ROOT / package).rglob("*.py")}
+
+
+def floor(module: str) -> int:
+    """Place of a module in `FLOORS`, by the longest name there that it begins with."""
+    _, place = max(
+        (len(name), place)
+        for place, names in enumerate(FLOORS)
+        for name in names
+        if f"{module}.".startswith(f"{name}.")
+    )
+    return place
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Modules that a module imports at run time, `TYPE_CHECKING` blocks left out."""
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
+    """Modules that a module imports: of ``from a import b`` the module a.b where there is one, else a."""
     for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            longer = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from longer & NAMES or {node.module or ""}
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -67,12 +89,30 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
 
 @pytest.mark.parametrize("path", MODULES, ids=named)
 def test_imports_go_one_way(path):
-    own = layer(named(path))
+    own = named(path)
     for module in imports(ast.parse(path.read_text())):
-        if module.split(".")[0] in ("costmodel", "dse"):
-            assert layer(module) <= own, f"{named(path)} imports {module}"
-        if LAYERS[own] == "costmodel":
-            assert module.split(".")[0] not in NOT_IN_THE_COST_MODEL, f"{named(path)} imports {module}"
+        if module in NAMES:
+            assert floor(module) <= floor(own), f"{own} imports {module}, which is above it"
+        if own.startswith("costmodel"):
+            assert module.split(".")[0] not in NOT_IN_THE_COST_MODEL, f"{own} imports {module}"
+
+
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
+def test_a_reference_model_knows_no_other(name):
+    others = [f"costmodel.profiles.{other}" for other in REFERENCE_MODELS if other != name]
+    for path in (ROOT / "costmodel" / "profiles" / name).rglob("*.py"):
+        for module in imports(ast.parse(path.read_text())):
+            assert not module.startswith(tuple(others)), f"{named(path)} imports {module}"
+
+
+def test_there_is_no_circle_of_modules():
+    """Not even one of imports within functions."""
+    trees = {named(path): ast.parse(path.read_text()) for path in MODULES}
+    needs = {own: {*imports(tree)} & trees.keys() for own, tree in trees.items()}
+    free: set[str] = set()
+    while ready := {own for own, needed in needs.items() if needed <= free} - free:
+        free |= ready
+    assert needs.keys() - free == set()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=named)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
-from costmodel.attention import causal_share, fused_attention
-from costmodel.precision import MIXED_PRECISION
+from costmodel.kernels.attention import causal_share, fused_attention
+from costmodel.training.precision import MIXED_PRECISION
 
 
 def test_the_forward_pass_does_half_of_four_s_squared_h(gpt, toy_system):

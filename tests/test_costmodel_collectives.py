@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.collectives import RING, collective, islands_per_tier, send_recv
-from costmodel.pipeline import bubble_time, last_layers_in_flight, layers_in_flight, stage_layers
+from costmodel.kernels.collectives import RING, collective, islands_per_tier, send_recv
+from costmodel.steps.pipeline import bubble_time, last_layers_in_flight, layers_in_flight, stage_layers
 
 ONE = np.ones(1)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.gemm import gemm_cost, reload_factors, reload_traffic, tile_edge
-from costmodel.optimizer import optimizer_work
+from costmodel.kernels.gemm import gemm_cost, reload_factors, reload_traffic, tile_edge
 from costmodel.workload.kernels import Gemms, Label
+from costmodel.workload.optimizer import optimizer_work
 
 
 def product(m: float, n: float, k: float, batch: float = 1.0, output_bytes: float = 2.0) -> Gemms:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape
-from costmodel.memory import layer_activation_bytes, layer_parameters, rank_memory, stage_memories
-from costmodel.pipeline import layers_in_flight
-from costmodel.precision import MIXED_PRECISION
+from costmodel.steps.memory import layer_activation_bytes, layer_parameters, rank_memory, stage_memories
+from costmodel.steps.pipeline import layers_in_flight
+from costmodel.training.precision import MIXED_PRECISION
 
 # Narayanan et al., SC'21, Table 1: vocab_size 51200, seq_len 2048.
 TABLE_1 = [

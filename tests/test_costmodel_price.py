@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, load_system, step
-from costmodel.price import chip_power, chip_price, die_area
+from costmodel.machine.price import chip_power, chip_price, die_area
 
 
 def test_die_area_is_the_sum_of_its_parts(toy_system):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints
-from costmodel.breakdown import PARTS, Breakdown
 from costmodel.columns import FloatArray
-from costmodel.step import step
-from costmodel.total import CHUNK
+from costmodel.steps.breakdown import PARTS, Breakdown
+from costmodel.steps.total import CHUNK
+from costmodel.steps.transformer import step
 from tests.scalar_step import ScalarStep
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.formats.deepflow import load_configuration
 from costmodel.profiles.deepflow import Configuration, broken_guards, price
+from costmodel.profiles.deepflow.file import load_configuration
 from dse.cli import main
-from dse.deepflow_report import figures
+from dse.report.deepflow_report import figures
 from tests.scalar_deepflow import CR, NONE, RC, Scalar
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"

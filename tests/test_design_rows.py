@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, step
-from costmodel.breakdown import PARTS
-from costmodel.design_rows import KERNELS, design_workload
-from costmodel.formats.aicb import load_workload, workload_file
-from costmodel.memory import layer_parameters
-from costmodel.microbatch import priced_table
-from costmodel.precision import MIXED_PRECISION
 from costmodel.profiles.simai import REVISIONS, price, price_designs
 from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
 from costmodel.profiles.simai.design import machine_links
+from costmodel.profiles.simai.design_rows import KERNELS, design_workload
+from costmodel.profiles.simai.files.aicb import load_workload, workload_file
+from costmodel.steps.breakdown import PARTS
+from costmodel.steps.memory import layer_parameters
+from costmodel.steps.microbatch import priced_table
+from costmodel.training.precision import MIXED_PRECISION
 from dse import Space, Study
 from dse.cli import cost_simai, main, parser
-from dse.comparison import comparison
-from dse.profiles import pricing
+from dse.pricing.profiles import pricing
+from dse.report.comparison import comparison
 from tests.aicb_files import SMALL, scaled_rows
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape, load_model, load_system
 from costmodel.errors import DseError
-from costmodel.formats.dfmodel import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel import Graph, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.design import design_setup
+from costmodel.profiles.dfmodel.files import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER
 from costmodel.profiles.dfmodel.sharding import WANTED, consumer_kind, moved_bytes, options, sharding_words
 from dse.cli import main

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.formats.dfmodel import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel import Graph, Setup, evaluate, layer_graph, least_moving
 from costmodel.profiles.dfmodel import cores as dfmodel_cores
+from costmodel.profiles.dfmodel.files import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,
@@ -27,7 +27,7 @@ from costmodel.profiles.dfmodel.mapping import (
 )
 from costmodel.profiles.dfmodel.network import sized
 from dse.cli import main
-from dse.dfmodel_report import priced_file
+from dse.report.dfmodel_report import priced_file
 
 SEED = Path(__file__).parents[2] / "shared" / "seeds" / "000_dbf3928d681bd342.txt"
 KERNELS = 6

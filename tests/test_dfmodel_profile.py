@@ -19,10 +19,8 @@ from costmodel import (
     load_system,
     step,
 )
-from costmodel.breakdown import PARTS
-from costmodel.design import CHOICES
 from costmodel.errors import DseError
-from costmodel.price import chip_power, chip_price
+from costmodel.machine.price import chip_power, chip_price
 from costmodel.profiles.dfmodel import (
     design_setup,
     evaluate,
@@ -37,13 +35,15 @@ from costmodel.profiles.dfmodel.graph import K
 from costmodel.profiles.dfmodel.mapping import fastest_mapping
 from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, ROLES, TOPOLOGIES
+from costmodel.steps.breakdown import PARTS
+from costmodel.training.design import CHOICES
 from dse.cli import main
 from dse.cli.cost_dfmodel import told_profile
-from dse.evaluation import evaluate as evaluated
-from dse.profiles import DFMODEL, KNOWN_TO, pricing
-from dse.space import Space
-from dse.study import Study
-from dse.unpriced import remedies_for
+from dse.pricing.evaluation import evaluate as evaluated
+from dse.pricing.profiles import DFMODEL, KNOWN_TO, pricing
+from dse.pricing.unpriced import remedies_for
+from dse.search.study import Study
+from dse.spaces.space import Space
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
 # trillion parameters on rings of 128 x 32 A100s. What its run printed.

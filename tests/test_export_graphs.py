@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_model
-from costmodel.design import CHOICES
 from costmodel.errors import DseError
-from costmodel.formats.dfmodel import Priced, load_setup, picture, priced
-from costmodel.formats.dfmodel.design_picture import design_picture
-from costmodel.precision import MIXED_PRECISION
 from costmodel.profiles.dfmodel import evaluate, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import (
     PRODUCTS,
@@ -26,15 +22,19 @@ from costmodel.profiles.dfmodel.assigned import (
     unsaid_splits,
 )
 from costmodel.profiles.dfmodel.design import design_setup
+from costmodel.profiles.dfmodel.files import Priced, load_setup, picture, priced
+from costmodel.profiles.dfmodel.files.design_picture import design_picture
 from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE
 from costmodel.profiles.dfmodel.sharding import kernel_collectives, moved_bytes, options, sharding_words
-from dse.artefacts import FORMS, Artefact, artefacts
+from costmodel.training.design import CHOICES
+from costmodel.training.precision import MIXED_PRECISION
 from dse.cli import main
 from dse.cli.cost_dfmodel import told_profile
 from dse.cli.export import FORMATS
-from dse.picture import MOST_EDGES, svg
-from dse.space import Space
-from dse.study import Study
+from dse.export.artefacts import FORMS, Artefact, artefacts
+from dse.report.picture import MOST_EDGES, svg
+from dse.search.study import Study
+from dse.spaces.space import Space
 
 GATED = ModelShape(
     num_layers=8, hidden_size=96, num_attention_heads=12, num_query_groups=4, head_size=16,
@@ -420,7 +420,7 @@ def test_a_large_graph_is_drawn_whole_and_in_time(monkeypatch):
     edges = [f"  {a} -> {b} [color=red];" for a, b in itertools.combinations(names, 2)]
     text = "\n".join(["digraph large {", *(f"  {name} [shape=box];" for name in names), *edges, "}\n"])
     assert len(edges) > MOST_EDGES
-    monkeypatch.setattr("dse.picture.PATIENCE", 30.0)
+    monkeypatch.setattr("dse.report.picture.PATIENCE", 30.0)
     drawn = svg(text).decode()
     assert (drawn.count('class="node"'), drawn.count('class="edge"')) == (60, len(edges))
     boxes = re.findall(r"<title>(k\d+)</title>\n<polygon .*?points=\"[^,]*,(\S+) ", drawn)
@@ -429,7 +429,7 @@ def test_a_large_graph_is_drawn_whole_and_in_time(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 def test_a_picture_that_takes_too_long_says_what_else_there_is(monkeypatch):
-    monkeypatch.setattr("dse.picture.PATIENCE", 1e-6)
+    monkeypatch.setattr("dse.report.picture.PATIENCE", 1e-6)
     with pytest.raises(DseError, match=r"^svg: .*dot: not done after 1e-06 s; --format dot writes the graph"):
         svg(picture(layer_graph(96, 12, 64)))
 

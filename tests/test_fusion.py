@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.fusion import carried, cheapest, groupings, shortened, windows
 from costmodel.profiles.dfmodel import layer_graph
+from costmodel.solve.fusion import carried, cheapest, groupings, shortened, windows
 
 NODES = 6
 

@@ -9,17 +9,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costmodel import DseError, load_system
-from costmodel.breakdown import PARTS
-from costmodel.collectives import all_to_all
-from costmodel.formats import hlo
-from costmodel.gemm import gemm_cost
-from costmodel.program_step import message_cost, program_cost, program_step
+from costmodel import DseError, hlo, load_system
+from costmodel.hlo.program import Dense, Message, Program, ProgramKernel
+from costmodel.hlo.step import message_cost, program_cost, program_step
+from costmodel.kernels.collectives import all_to_all
+from costmodel.kernels.gemm import gemm_cost
+from costmodel.steps.breakdown import PARTS
 from costmodel.workload.kernels import Gemms, Label
-from costmodel.workload.program import Dense, Message, Program, ProgramKernel
 from dse.cli import main
-from dse.space import Space
-from dse.study import Study
+from dse.search.study import Study
+from dse.spaces.space import Space
 from tests.hlo_texts import DATA, LOOP, OLD_PRINTER, SEED, TRANSFORMER, analysed
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.formats import hlo
-from costmodel.formats.dfmodel import graph_message, load_setup, setup_bytes, setup_text
+from costmodel import hlo
+from costmodel.profiles.dfmodel.files import graph_message, load_setup, setup_bytes, setup_text
 from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NOTHING, PERIODIC
+from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
 from costmodel.profiles.dfmodel.mapping import group_windows
 from dse.cli import main
 from tests.hlo_texts import LOOP, OLD_PRINTER, SEED, TRANSFORMER, analysed, figures, program, without_metadata
@@ -19,24 +20,24 @@ UPDATED = ", input_output_alias={ {0}: (0, {}, may-alias) }"
 DIMS = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 
 
-def found(text: str, barriers: str = "element") -> hlo.Dataflow:
-    return hlo.dataflow(analysed(text), barriers)
+def found(text: str, barriers: str = "element") -> Dataflow:
+    return dataflow(analysed(text), barriers)
 
 
-def edges(told: hlo.Dataflow) -> list[str]:
+def edges(told: Dataflow) -> list[str]:
     """Edges by the names of their kernels, with - where nothing is read."""
     names = told.graph.names
     ends = zip(told.graph.start, told.graph.end, told.graph.zero_out, strict=True)
     return [f"{names[a]}{' - ' if nothing else ' > '}{names[b]}" for a, b, nothing in ends]
 
 
-def shape(told: hlo.Dataflow, name: str) -> list[float]:
+def shape(told: Dataflow, name: str) -> list[float]:
     """Outer, m, k and n of a kernel."""
     place = told.graph.names.index(name)
     return [float(getattr(told.graph, dim)[place]) for dim in ("outer", "m", "k", "n")]
 
 
-def moved(told: hlo.Dataflow, name: str) -> tuple[int, float]:
+def moved(told: Dataflow, name: str) -> tuple[int, float]:
     """What moves out of a kernel."""
     place = told.graph.names.index(name)
     return int(told.traffic.of_kernels[place]), float(told.traffic.kernel_bytes[place])
@@ -83,7 +84,7 @@ def test_a_written_graph_is_read_and_written_byte_for_byte(name, barriers, tmp_p
 def test_every_kernel_and_every_array_that_is_read_is_there():
     """Second outputs are kernels of their own; sums that are alone are not."""
     analysis = analysed(TRANSFORMER)
-    told = hlo.dataflow(analysis)
+    told = dataflow(analysis)
     names = {name.split("#")[0] for name in told.graph.names}
     left_out = {kernel.name for kernel in analysis.graph.kernels} - names
     collectives = {analysis.graph.kernels[place].name for place in analysis.collectives}
@@ -121,7 +122,7 @@ def phase_of(analysis, name: str) -> str:
 
 def test_passes_are_those_of_the_module():
     analysis = analysed(TRANSFORMER)
-    graph = hlo.dataflow(analysis, "element").graph
+    graph = dataflow(analysis, "element").graph
     work = 2 * graph.outer * graph.m * graph.k * graph.n * graph.systolic
     forward = sum(
         product.flops
@@ -223,7 +224,7 @@ def test_a_kernel_reads_its_largest_array_and_all_others():
 # Messages
 
 
-def messages(text: str, result: str = "f32[6]") -> hlo.Dataflow:
+def messages(text: str, result: str = "f32[6]") -> Dataflow:
     """A kernel of six elements, a message of two devices, and what reads it."""
     body = f"  x = f32[6] parameter(0)\n  a = f32[6] negate(x)\n  {text}\n  ROOT b = {result} negate(c)"
     return found(program(body, before=SUM))

@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from costmodel import DseError
-from costmodel.formats import hlo
-from costmodel.formats.hlo.liveness import eager_order
-from costmodel.formats.hlo.work import Access, Work, Workload, access
+from costmodel import DseError, hlo
+from costmodel.hlo.liveness import eager_order
+from costmodel.hlo.work import Access, Work, Workload, access
 from tests.hlo_texts import (
     GOLDEN,
     LOOP,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel import DseError
-from costmodel.formats import hlo
+from costmodel import DseError, hlo
 from tests.hlo_texts import OLD_PRINTER, PRINTERS, SEED, TRANSFORMER, figures, program
 from tests.test_hlo_reader import REFUSED
 

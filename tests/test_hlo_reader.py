@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import DseError
-from costmodel.formats import hlo
-from costmodel.formats.hlo.groups import normalised, placement
-from costmodel.formats.hlo.module import Shape
+from costmodel import DseError, hlo
+from costmodel.hlo.groups import normalised, placement
+from costmodel.hlo.module import Shape
 from tests.hlo_texts import LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
 
 

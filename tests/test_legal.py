@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from costmodel import DseError
 from costmodel.formats.strict_yaml import dump, parse
-from dse import legal as legal_module
-from dse.space import Space
+from dse.spaces import legal as legal_module
+from dse.spaces.space import Space
 
 MODEL = {
     "schema": "model/v1",

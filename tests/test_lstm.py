@@ -7,16 +7,16 @@ import pytest
 
 from costmodel import DseError, System, load_model
 from costmodel.columns import column_units
-from costmodel.design import LstmDesign
-from costmodel.lstm_step import lstm_step
-from costmodel.model import LstmShape
-from costmodel.precision import MIXED_PRECISION
 from costmodel.profiles.deepflow import price
+from costmodel.steps.lstm import lstm_step
+from costmodel.training.design import LstmDesign
+from costmodel.training.model import LstmShape
+from costmodel.training.precision import MIXED_PRECISION
 from costmodel.workload.lstm import lstm_gemms
 from dse.cli import main
-from dse.evaluation import evaluate
-from dse.pareto import as_costs, non_dominated
-from dse.space import Space
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.pricing.evaluation import evaluate
+from dse.spaces.space import Space
 from tests.test_deepflow import probe
 
 # Dimensions that no two of are alike; all splits below divide them.

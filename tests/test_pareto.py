@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dse.hypervolume import Box, history, hypervolume
-from dse.pareto import as_costs, non_dominated
+from dse.fronts.hypervolume import Box, history, hypervolume
+from dse.fronts.pareto import as_costs, non_dominated
 
 
 def beaten(point, others):

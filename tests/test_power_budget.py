@@ -12,12 +12,12 @@ import pytest
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from costmodel.formats.deepflow import load_configuration
 from costmodel.formats.shipped import ROOT
-from costmodel.price import chip_power
+from costmodel.machine.price import chip_power
 from costmodel.profiles.deepflow import price
-from dse.evaluation import evaluate, priced_inputs
-from dse.space import Space
+from costmodel.profiles.deepflow.file import load_configuration
+from dse.pricing.evaluation import evaluate, priced_inputs
+from dse.spaces.space import Space
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"
 SPACE = """\

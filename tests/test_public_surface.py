@@ -44,7 +44,7 @@ def test_every_name_is_there_in_every_order(package):
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("package", [dse], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [dse, costmodel], ids=lambda package: package.__name__)
 def test_no_module_has_the_name_of_something_public(package):
     """Importing such a module would put it in the place of the name."""
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}

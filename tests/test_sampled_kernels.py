@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError
-from costmodel.design import MOST_HALVINGS, TILED_PRODUCTS
-from costmodel.gemm import TILE_SHARES, gemm_cost
-from costmodel.sharding import KERNELS
-from costmodel.step import step
+from costmodel.kernels.gemm import TILE_SHARES, gemm_cost
+from costmodel.steps.transformer import step
+from costmodel.training.design import MOST_HALVINGS, TILED_PRODUCTS
+from costmodel.training.sharding import KERNELS
 from costmodel.workload.kernels import Gemms, Label
-from dse.evaluation import evaluate
-from dse.exact import exact_front, priced_design
-from dse.export import exact_record
-from dse.space import Space
+from dse.export.tables import exact_record
+from dse.pricing.evaluation import evaluate
+from dse.search.exact import exact_front, priced_design
+from dse.spaces.space import Space
 
 SPACE = """
 schema: search_space/v1

@@ -11,10 +11,10 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from dse.samplers import SAMPLERS
-from dse.space import Space
-from dse.storage import Store
-from dse.study import Study
+from dse.search.samplers import SAMPLERS
+from dse.search.study import Study
+from dse.spaces.space import Space
+from dse.storage.optuna_store import Store
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
 
@@ -127,7 +127,7 @@ def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
 
 WORKER = """
 import sys
-from dse.study import Study
+from dse.search.study import Study
 study = Study.load("gpt3", storage=sys.argv[1])
 print("ready", flush=True)
 study.run(int(sys.argv[2]))

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.memory import (
+from costmodel.steps.memory import (
     layer_activation_bytes,
     layer_parameters,
     outer_activation_bytes,
     working_buffers,
 )
-from costmodel.precision import MIXED_PRECISION
-from costmodel.sharding import ASSIGNMENTS, EDGES, KERNELS, SHARDINGS
-from costmodel.step import settled_sharding, step
-from costmodel.tensor_parallel import exchange, sent_bytes
+from costmodel.steps.tensor_parallel import exchange, sent_bytes
+from costmodel.steps.transformer import settled_sharding, step
+from costmodel.training.precision import MIXED_PRECISION
+from costmodel.training.sharding import ASSIGNMENTS, EDGES, KERNELS, SHARDINGS
 from costmodel.workload.transformer import transformer_gemms
 from tests.sharded_layer import SHAPES, Layer
 

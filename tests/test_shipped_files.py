@@ -11,10 +11,10 @@ from costmodel import DseError, load_model, load_system, model_names, system_nam
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import dump
 from costmodel.formats.system_file import KINDS
-from costmodel.price import chip_price, die_area
-from dse.evaluation import evaluate
-from dse.profiles import NATIVE, pricing
-from dse.space import Space, space_names
+from costmodel.machine.price import chip_price, die_area
+from dse.pricing.evaluation import evaluate
+from dse.pricing.profiles import NATIVE, pricing
+from dse.spaces.space import Space, space_names
 
 # Parameters as the makers print them. [1e9]
 PRINTED = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.formats.aicb import read_workload
-from costmodel.formats.busbw import read_busbw
-from costmodel.formats.endtoend import endtoend_csv
 from costmodel.profiles.simai import Busbw, Overlap, missing, price
-from costmodel.workload.rows import PASSES, Parallelism, Pass, Row, StepRows
+from costmodel.profiles.simai.files.aicb import read_workload
+from costmodel.profiles.simai.files.busbw import read_busbw
+from costmodel.profiles.simai.files.endtoend import endtoend_csv
+from costmodel.profiles.simai.rows import PASSES, Parallelism, Pass, Row, StepRows
 from tests.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header
 from tests.scalar_simai import collective_time
 

@@ -12,8 +12,8 @@ import pytest
 
 from costmodel import DseError, load_model, load_system
 from costmodel.formats.strict_yaml import dump, parse
-from dse.evaluation import evaluate, priced_inputs
-from dse.space import Space, space_names
+from dse.pricing.evaluation import evaluate, priced_inputs
+from dse.spaces.space import Space, space_names
 
 TOY = """
 schema: search_space/v1
@@ -301,7 +301,7 @@ def test_chunks_and_threads_change_nothing(toy, jobs):
 
 def test_a_design_without_a_number_is_infeasible(toy):
     """Pricing that gives no number must not look like a good design."""
-    from costmodel.step import step
+    from costmodel.steps.transformer import step
 
     def broken(model, system, design):
         return step(model, system, design).map(lambda values: values * np.nan)
@@ -328,7 +328,8 @@ def test_models_and_systems_load_by_name_from_costmodel():
 
 
 def test_reading_a_space_imports_neither_optuna_nor_pandas():
-    code = "import sys, dse.space, dse.evaluation; dse.space.Space.load('gpt3_175b_1024_a100').legal.count; "
+    code = "import sys, dse.pricing.evaluation; from dse.spaces.space import Space; "
+    code += "Space.load('gpt3_175b_1024_a100').legal.count; "
     code += "print([name for name in ('optuna', 'pandas', 'sqlalchemy', 'joblib') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

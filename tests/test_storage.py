@@ -17,9 +17,9 @@ from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
-from dse.space import Space
-from dse.storage import REVISION, Store
-from dse.study import Study
+from dse.search.study import Study
+from dse.spaces.space import Space
+from dse.storage.optuna_store import REVISION, Store
 
 DISTRIBUTIONS = {
     "tp": CategoricalDistribution((1, 2, 4)),

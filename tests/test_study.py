@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from costmodel.errors import DseError
-from dse.space import Space
-from dse.study import Study, studies
+from dse.search.study import Study, studies
+from dse.spaces.space import Space
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
 

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args, get_type_hints
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
-from costmodel.model import AnyModel, LstmShape, ModelShape
+from costmodel.training.model import AnyModel, LstmShape, ModelShape
 
 #: Schema -> what its files describe.
 SCHEMAS: Final[Mapping[str, type[AnyModel]]] = {"model/v1": ModelShape, "lstm_model/v1": LstmShape}

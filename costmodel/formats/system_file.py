@@ -15,7 +15,7 @@ from costmodel.columns import Columns, column_units
 from costmodel.errors import suggestion
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
-from costmodel.system import Chip, Host, LinkTier, MemoryLevel, System
+from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, System
 
 SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,

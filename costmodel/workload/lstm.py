@@ -8,10 +8,10 @@ weights runs step by step; the gradient of the weights is one product over all s
 from __future__ import annotations
 
 from costmodel.columns import FloatArray
-from costmodel.design import LstmDesign
-from costmodel.model import LstmShape
-from costmodel.precision import Precision
-from costmodel.split import Split
+from costmodel.training.design import LstmDesign
+from costmodel.training.model import LstmShape
+from costmodel.training.precision import Precision
+from costmodel.training.split import Split
 from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow
 from costmodel.workload.transformer import loss_rows
 

@@ -13,9 +13,9 @@ from typing import Final, Self
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.design import TILES_TOLD, DesignPoints
-from costmodel.model import ModelShape
-from costmodel.precision import Precision
+from costmodel.training.design import TILES_TOLD, DesignPoints
+from costmodel.training.model import ModelShape
+from costmodel.training.precision import Precision
 from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow, total
 
 Row = tuple[Label, tuple[FloatArray | float, ...]]

@@ -35,19 +35,19 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the files of a kind, or print one."""
-    from dse import catalogue
+    from dse.report import catalogue
 
     if args.name:
         sys.stdout.write(catalogue.text_of(args.name, args.kind))
         return 0
     rows: list[dict[str, Any]] = catalogue.LISTS[args.kind]()
     if args.format == "json":
-        from dse.export import json_text
+        from dse.export.tables import json_text
 
         print(json_text({args.kind: rows}))
         return 0
-    from dse.report import listing
-    from dse.text import show
+    from dse.report.study_report import listing
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: listing(rows, width))
     return 0

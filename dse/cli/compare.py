@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from dse.cli.options import Commands, add_storage, command
-from dse.profiles import NATIVE, PROFILES
+from dse.pricing.profiles import NATIVE, PROFILES
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -40,17 +40,17 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare."""
-    from dse.comparison import comparison, comparison_report
-    from dse.study import Study
+    from dse.report.comparison import comparison, comparison_report
+    from dse.search.study import Study
 
     study = Study.load(args.study, storage=args.storage)
     found = comparison(study, args.profile or ("simai" if study.profile == NATIVE else NATIVE))
     if args.format == "json":
-        from dse.export import json_text
+        from dse.export.tables import json_text
 
         print(json_text(found.record()))
         return 0
-    from dse.text import show
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: comparison_report(found, width))
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dse.cli import cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
-from dse.profiles import DFMODEL, NATIVE
+from dse.pricing.profiles import DFMODEL, NATIVE
 
 #: Rules that a file can be priced by, the first being the default where the file does not tell.
 PROFILES = ("deepflow", *cost_simai.PROFILES, *DFMODEL, NATIVE)
@@ -81,7 +81,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
     from costmodel.errors import DseError
-    from costmodel.formats.hlo import is_hlo
+    from costmodel.hlo import is_hlo
 
     if is_hlo(args.file):
         only_own_options(args, HLO)
@@ -129,18 +129,18 @@ def deepflow(args: argparse.Namespace) -> int:
     profile = PROFILES[0]
     if args.format == "csv":
         raise DseError(f"{profile}: has no csv; ask for json or table")
-    from costmodel.formats.deepflow import load_configuration
     from costmodel.profiles.deepflow import price
+    from costmodel.profiles.deepflow.file import load_configuration
 
     report = price(load_configuration(args.file))
     if args.format == "json":
-        from dse.deepflow_report import figures
-        from dse.export import json_text
+        from dse.export.tables import json_text
+        from dse.report.deepflow_report import figures
 
         print(json_text({"file": str(args.file), "profile": profile, "figures": figures(report)}))
         return 0
-    from dse.deepflow_report import deepflow_report
-    from dse.text import show
+    from dse.report.deepflow_report import deepflow_report
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: deepflow_report(report))
     return 0

@@ -57,8 +57,8 @@ def _tile_size(text: str) -> int:
 
 def told_profile(file: Path) -> str | None:
     """The generation that a file's content asks for, the later of two; None where it is no set-up."""
-    from costmodel.formats.dfmodel import is_setup, load_setup
-    from costmodel.formats.dfmodel.files import ROOTS
+    from costmodel.profiles.dfmodel.files import is_setup, load_setup
+    from costmodel.profiles.dfmodel.files.setup_files import ROOTS
 
     if file.suffix in (".yaml", ".yml") or not is_setup(file.read_bytes()):
         return None
@@ -69,9 +69,9 @@ def told_profile(file: Path) -> str | None:
 def run(args: argparse.Namespace, profile: str) -> int:
     """Read, price, write."""
     from costmodel.errors import DseError
-    from dse.dfmodel_report import Wanted, dfmodel_report, figures, priced_file, shortages
-    from dse.export import json_text
-    from dse.text import show
+    from dse.export.tables import json_text
+    from dse.report.dfmodel_report import Wanted, dfmodel_report, figures, priced_file, shortages
+    from dse.report.text import show
 
     if args.format == "csv":
         raise DseError(f"{profile}: has no csv; ask for json or table")
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace, profile: str) -> int:
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         print(f"dse: {args.file}: does not fit: {line}", file=sys.stderr)
     if args.format in ("dot", "svg"):
-        from costmodel.formats.dfmodel import picture
-        from dse.picture import svg
+        from costmodel.profiles.dfmodel.files import picture
+        from dse.report.picture import svg
 
         text = picture(report.file.graph, report.sharding)
         print(svg(text).decode() if args.format == "svg" else text, end="")

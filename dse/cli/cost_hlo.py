@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from dse.profiles import NATIVE
+from dse.pricing.profiles import NATIVE
 
 if TYPE_CHECKING:
-    from dse.hlo_cost import ModuleCost
+    from dse.report.hlo_cost import ModuleCost
 
 FORMATS = ("table", "json", "trace", "dfmodel", "dot", "svg")
 
@@ -41,8 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
     from costmodel.errors import DseError
-    from dse.export import json_text
-    from dse.hlo_cost import ModuleCost
+    from dse.export.tables import json_text
+    from dse.report.hlo_cost import ModuleCost
 
     if args.profile not in (None, NATIVE):
         raise DseError(f"{args.file}: --profile {args.profile} does not price an HLO module; {NATIVE} does")
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text(record))
         return 0
-    from dse.hlo_report import hlo_report
-    from dse.text import show
+    from dse.report.hlo_report import hlo_report
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: hlo_report(record, width))
     return 0
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def write_graph(args: argparse.Namespace, cost: ModuleCost) -> int:
     """The module's graph for DFModel, or as a picture; what it cannot say on stderr."""
-    from costmodel.formats.dfmodel import graph_message, picture, setup_text
+    from costmodel.profiles.dfmodel.files import graph_message, picture, setup_text
 
     found = cost.dataflow()
     for note in found.notes:
@@ -77,7 +77,7 @@ def write_graph(args: argparse.Namespace, cost: ModuleCost) -> int:
     if args.format == "dfmodel":
         print(setup_text(graph_message(found.graph, found.traffic)), end="")
         return 0
-    from dse.picture import svg
+    from dse.report.picture import svg
 
     text = picture(found.graph, traffic=found.traffic)
     print(svg(text).decode() if args.format == "svg" else text, end="")

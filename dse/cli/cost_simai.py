@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dse.cli.options import positive
 
 if TYPE_CHECKING:
-    from costmodel.formats.aicb import WorkloadFile
     from costmodel.profiles.simai import Busbw, Links, Report
+    from costmodel.profiles.simai.files.aicb import WorkloadFile
 
 #: Revisions by name, and "simai": the newest one that takes the bandwidths given.
 PROFILES = ("simai", "simai-2024-10", "simai-2024-12", "simai-2025-07")
@@ -94,8 +94,8 @@ def share(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
-    from costmodel.formats.aicb import load_workload
     from costmodel.profiles.simai import Overlap, missing, price
+    from costmodel.profiles.simai.files.aicb import load_workload
 
     file = load_workload(args.file)
     network, revision = network_of(args)
@@ -120,9 +120,9 @@ def run(args: argparse.Namespace) -> int:
 def network_of(args: argparse.Namespace) -> tuple[Busbw | Links, str]:
     """The bandwidths that the arguments give, and the revision that takes them."""
     from costmodel.errors import DseError
-    from costmodel.formats.busbw import load_busbw
     from costmodel.profiles.simai import REVISIONS, Links
     from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
+    from costmodel.profiles.simai.files.busbw import load_busbw
 
     revision = args.profile
     if revision == "simai":
@@ -147,7 +147,7 @@ def network_of(args: argparse.Namespace) -> tuple[Busbw | Links, str]:
 def check_header(file: WorkloadFile, revision: str, args: argparse.Namespace) -> None:
     """Refuse a header that the revision cannot read; note GPUs that are not those of the file."""
     from costmodel.errors import DseError
-    from costmodel.formats.aicb import GPUS, REQUIRED
+    from costmodel.profiles.simai.files.aicb import GPUS, REQUIRED
 
     lacking = [token for token in REQUIRED[revision] if token not in file.tokens]
     if lacking:
@@ -162,14 +162,14 @@ def check_header(file: WorkloadFile, revision: str, args: argparse.Namespace) ->
 def write(args: argparse.Namespace, report: Report, revision: str, told: list[str]) -> None:
     """The report, as a person, a program or SimAI's own tools read it."""
     if args.format == "csv":
-        from costmodel.formats.endtoend import endtoend_csv
+        from costmodel.profiles.simai.files.endtoend import endtoend_csv
 
         sys.stdout.write(endtoend_csv(report, args.file.stem, revision=revision))
         return
-    from dse.simai_report import simai_record, simai_report
+    from dse.report.simai_report import simai_record, simai_report
 
     if args.format == "json":
-        from dse.export import json_text
+        from dse.export.tables import json_text
 
         head: dict[str, Any] = {
             "file": str(args.file),
@@ -178,6 +178,6 @@ def write(args: argparse.Namespace, report: Report, revision: str, told: list[st
         }
         print(json_text({**head, "missing": told, **simai_record(report, strict=args.strict_compat)}))
         return
-    from dse.text import show
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: simai_report(report, revision))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from dse.cli.options import Commands, add_changes, add_jobs, add_profile, add_storage, changed_space, command
 
 if TYPE_CHECKING:
-    from dse.exact import Certificate, ExactFront
-    from dse.space import Space
-    from dse.study import Study
+    from dse.search.exact import Certificate, ExactFront
+    from dse.search.study import Study
+    from dse.spaces.space import Space
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -51,8 +51,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
-    from dse.exact import certificate, exact_front
-    from dse.profiles import NATIVE, pricing
+    from dse.pricing.profiles import NATIVE, pricing
+    from dse.search.exact import certificate, exact_front
 
     study, space = subject(args)
     price = pricing(study.profile if study else args.profile or NATIVE, space)
@@ -82,7 +82,7 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
         if args.space is None:
             raise DseError("enumerate: name a SPACE (`dse spaces` lists them), or a study with --certify")
         return None, changed_space(args)
-    from dse.study import Study
+    from dse.search.study import Study
 
     study = Study.load(args.certify, storage=args.storage)
     if args.profile not in (None, study.profile):
@@ -116,7 +116,7 @@ def print_json(exact: ExactFront, certified: Certificate | None) -> None:
     """One JSON object."""
     from dataclasses import asdict
 
-    from dse.export import exact_record, json_text
+    from dse.export.tables import exact_record, json_text
 
     record = exact_record(exact)
     print(json_text(record | ({"certificate": asdict(certified)} if certified else {})))
@@ -124,8 +124,8 @@ def print_json(exact: ExactFront, certified: Certificate | None) -> None:
 
 def print_report(exact: ExactFront, certified: Certificate | None) -> None:
     """The front, and the certificate below it."""
-    from dse.report import certificate_text, exact_report
-    from dse.text import show
+    from dse.report.study_report import certificate_text, exact_report
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: exact_report(exact, width))
     if certified:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from dse.cli.options import Commands, add_profile, add_space, changed_space, command
 
 if TYPE_CHECKING:
-    from dse.space import Params, Space
-    from dse.text import Record
+    from dse.report.text import Record
+    from dse.spaces.space import Params, Space
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -39,8 +39,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Price the design."""
-    from dse.exact import priced_design, simplest_design
-    from dse.profiles import NATIVE, pricing
+    from dse.pricing.profiles import NATIVE, pricing
+    from dse.search.exact import priced_design, simplest_design
 
     space = changed_space(args)
     price = pricing(args.profile or NATIVE, space)
@@ -49,12 +49,12 @@ def run(args: argparse.Namespace) -> int:
     record = priced_design(space, params, price=price)
     say_why_no_number(args.profile or NATIVE, space, record)
     if args.format == "json":
-        from dse.export import EVALUATION_KEYS, json_text
+        from dse.export.tables import EVALUATION_KEYS, json_text
 
         print(json_text({key: record[key] for key in EVALUATION_KEYS if key in record}))
         return 0
-    from dse.report import evaluation_report
-    from dse.text import show
+    from dse.report.study_report import evaluation_report
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: evaluation_report(space, record, width))
     return 0
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
     """Name what the profile has no number for, and what would do."""
-    from dse.unpriced import reasons
+    from dse.pricing.unpriced import reasons
 
     found = (
         reasons(profile, space, record["params"]) if math.isnan(record["breakdown"]["step_time_s"]) else []
@@ -73,7 +73,7 @@ def say_why_no_number(profile: str, space: Space, record: Record) -> None:
 
 def say_what_was_open(space: Space, params: Params) -> None:
     """Name the parameters that the user did not, with what they were taken to be."""
-    from dse.text import design_text
+    from dse.report.text import design_text
 
     taken = {p.name: params[p.name] for p in space.parameters if len(p.choices or "open") > 1}
     if taken:

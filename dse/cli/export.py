@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dse.cli.options import Commands, add_storage, command, natural
 
-#: Forms of a file: those of `dse.artefacts.FORMS`.
+#: Forms of a file: those of `dse.export.artefacts.FORMS`.
 FORMATS = ("aicb", "dfmodel", "dfmodel-binary", "dot", "svg")
 
 
@@ -41,9 +41,9 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file."""
-    from dse.artefacts import trial_artefact
-    from dse.export import write_file
-    from dse.study import Study
+    from dse.export.artefacts import trial_artefact
+    from dse.export.tables import write_file
+    from dse.search.study import Study
 
     file = trial_artefact(Study.load(args.study, storage=args.storage), args.trial, args.format)
     assert file.content is not None

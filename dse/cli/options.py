@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dse.profiles import PROFILES
+from dse.pricing.profiles import PROFILES
 
 if TYPE_CHECKING:
-    from dse.space import Space
+    from dse.spaces.space import Space
 
 Commands = argparse._SubParsersAction
 
@@ -102,7 +102,7 @@ def changed_space(args: argparse.Namespace) -> Space:
         If it does not load, or cannot be changed so.
     """
     from costmodel.errors import DseError
-    from dse.space import Space
+    from dse.spaces.space import Space
 
     space, pins = Space.load(args.space), dict(args.set)
     if len(pins) < len(args.set):

@@ -8,8 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from dse.search import Progress
-    from dse.space import Space
+    from dse.search.loop import Progress
+    from dse.spaces.space import Space
 
 #: Least time between two plain lines. [s]
 LINE_INTERVAL = 1.0

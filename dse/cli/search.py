@@ -24,9 +24,9 @@ from dse.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dse.export import Part
-    from dse.search import Outcome
-    from dse.study import Study
+    from dse.search.loop import Outcome
+    from dse.search.study import Study
+    from dse.search.trial_table import Selection
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -117,7 +117,7 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
 
 def run_search(args: argparse.Namespace) -> int:
     """Start or continue the study of a space."""
-    from dse.study import Study
+    from dse.search.study import Study
 
     space = changed_space(args)
     prepare(args)
@@ -134,7 +134,7 @@ def run_search(args: argparse.Namespace) -> int:
 
 def run_resume(args: argparse.Namespace) -> int:
     """Continue a study by its name."""
-    from dse.study import Study
+    from dse.search.study import Study
 
     study = Study.load(args.study, storage=args.storage)
     prepare(args)
@@ -144,7 +144,7 @@ def run_resume(args: argparse.Namespace) -> int:
 def prepare(args: argparse.Namespace) -> None:
     """Find out before the search, not after it, that results cannot be written."""
     from costmodel.errors import DseError
-    from dse.export import writable_directory
+    from dse.export.tables import writable_directory
 
     if args.emit_all and not args.emit:
         raise DseError("--emit-all: needs --emit, which says in what form")
@@ -157,7 +157,7 @@ def prepare(args: argparse.Namespace) -> None:
 def run_study(study: Study, args: argparse.Namespace) -> int:
     """Search, report, write; 1 when nothing feasible was found."""
     from dse.cli.progress import progress_of
-    from dse.report import nothing_feasible
+    from dse.report.study_report import nothing_feasible
 
     try:
         with progress_of(study.space, sys.stderr) as progress:
@@ -170,13 +170,13 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     table = study.table
     report(study, args)
     if args.out:
-        from dse.export import write_study
+        from dse.export.tables import write_study
 
         write_study(study, args.out)
     if args.emit:
-        from dse.artefacts import write_artefacts
+        from dse.export.artefacts import write_artefacts
 
-        part: Part = "trials" if args.emit_all else "front"
+        part: Selection = "trials" if args.emit_all else "front"
         write_artefacts(study, args.out / args.emit, part, args.emit, note=note)
     if table.feasible.any():
         return 0
@@ -214,11 +214,11 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
 def report(study: Study, args: argparse.Namespace) -> None:
     """The results, to stdout."""
     if args.format == "json":
-        from dse.export import json_text, study_record
+        from dse.export.tables import json_text, study_record
 
         print(json_text(study_record(study)))
         return
-    from dse.report import study_report
-    from dse.text import show
+    from dse.report.study_report import study_report
+    from dse.report.text import show
 
     show(sys.stdout, lambda width: study_report(study, width))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from dse.cli.options import Commands, add_storage, command
 
 if TYPE_CHECKING:
-    from dse.export import Part
-    from dse.study import Study
+    from dse.search.study import Study
+    from dse.search.trial_table import Selection
 
 FORMATS = ("table", "csv", "json", "parquet")
 
@@ -59,18 +59,18 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run_studies(args: argparse.Namespace) -> int:
     """List the studies."""
-    from dse.study import studies
+    from dse.search.study import studies
 
     found = studies(args.storage)
     if args.format == "json":
         from dataclasses import asdict
 
-        from dse.export import json_text
+        from dse.export.tables import json_text
 
         print(json_text({"studies": [asdict(summary) for summary in found]}))
     else:
-        from dse.report import studies_table
-        from dse.text import show
+        from dse.report.study_report import studies_table
+        from dse.report.text import show
 
         show(sys.stdout, lambda width: studies_table(found))
     return 0
@@ -78,8 +78,8 @@ def run_studies(args: argparse.Namespace) -> int:
 
 def run_pareto(args: argparse.Namespace) -> int:
     """Print the front; 1 when it is empty."""
-    from dse.report import nothing_feasible
-    from dse.study import Study
+    from dse.report.study_report import nothing_feasible
+    from dse.search.study import Study
 
     study = Study.load(args.study, storage=args.storage)
     table = study.table
@@ -92,17 +92,17 @@ def run_pareto(args: argparse.Namespace) -> int:
 
 def run_trials(args: argparse.Namespace) -> int:
     """Print all finished trials."""
-    from dse.study import Study
+    from dse.search.study import Study
 
     write(args, Study.load(args.study, storage=args.storage), "trials")
     return 0
 
 
-def write(args: argparse.Namespace, study: Study, part: Part) -> None:
+def write(args: argparse.Namespace, study: Study, part: Selection) -> None:
     """The front or the trials of a study, as `--format` and `-o` say."""
-    from dse.export import encoded, write_file
-    from dse.report import designs_report
-    from dse.text import plain_text, show
+    from dse.export.tables import encoded, write_file
+    from dse.report.study_report import designs_report
+    from dse.report.text import plain_text, show
 
     suffix = args.output.suffix.removeprefix(".") if args.output else ""
     form = args.format or (suffix if suffix in FORMATS else "table")

@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, per_kernel
-from costmodel.gemm import Reload, reload_orders
-from costmodel.optimizer import optimizer_work
+from costmodel.kernels.gemm import Reload, reload_orders
 from costmodel.profiles.deepflow.configuration import Configuration
 from costmodel.profiles.deepflow.hardware import Hardware, roofline
-from costmodel.split import Dimensions, Split
+from costmodel.training.split import Dimensions, Split
 from costmodel.workload.kernels import Gemms, Label
+from costmodel.workload.optimizer import optimizer_work
 
 #: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.
 LSTM_LAUNCHES, SOFTMAX_LAUNCHES, SPLIT_LAUNCHES = 15, 4, 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.collectives import RING
 from costmodel.columns import Columns, FloatArray, column
+from costmodel.kernels.collectives import RING
 from costmodel.profiles.deepflow.configuration import Configuration
 from costmodel.profiles.deepflow.hardware import MEMORY_LATENCY, Hardware, roofline
 from costmodel.profiles.deepflow.kernels import GEMMS, GemmPrices, KernelPrice, part_sizes

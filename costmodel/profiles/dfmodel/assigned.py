@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
-from costmodel.design import RECOMPUTE_NONE, TILES_TOLD, DesignPoints
 from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, Graph, K, M, N
 from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
+from costmodel.training.design import RECOMPUTE_NONE, TILES_TOLD, DesignPoints
 
 #: Kernel of the native model -> kernels of the graph that do its work.
 VECTORS: Final[Mapping[str, tuple[str, ...]]] = {

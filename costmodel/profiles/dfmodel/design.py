@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.collectives import islands_per_tier
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
-from costmodel.design import CHOICES, RECOMPUTE_NONE, DesignPoints
 from costmodel.errors import DseError
-from costmodel.model import ModelShape
-from costmodel.precision import MIXED_PRECISION, Precision
-from costmodel.price import chip_power, chip_price
+from costmodel.kernels.collectives import islands_per_tier
+from costmodel.machine.price import chip_power, chip_price
+from costmodel.machine.system import LinkTier, System
 from costmodel.profiles.dfmodel.network import port_bandwidths
 from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
-from costmodel.system import LinkTier, System
+from costmodel.training.design import CHOICES, RECOMPUTE_NONE, DesignPoints
+from costmodel.training.model import ModelShape
+from costmodel.training.precision import MIXED_PRECISION, Precision
 
 #: Share of a link in what it costs and draws together with its port of a switch: the published set-up
 #: has $2 and $24, 52 mW and 52 mW for a GB/s [Ko2024]_.

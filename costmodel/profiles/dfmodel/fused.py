@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import IntArray, distinct_rows
-from costmodel.fusion import Groupings
-from costmodel.model import ModelShape
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.layer import model_graph
 from costmodel.profiles.dfmodel.mapping import fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import least_moving
+from costmodel.solve.fusion import Groupings
+from costmodel.training.model import ModelShape
 
 #: Columns of a set-up that may decide on the fastest groups.
 _RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilization", "dram_bandwidth")

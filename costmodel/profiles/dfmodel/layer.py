@@ -10,9 +10,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.model import ModelShape
 from costmodel.profiles.dfmodel.blocks import ATTENTION, EXPERTS, MLP, Part
 from costmodel.profiles.dfmodel.graph import Graph, K, N
+from costmodel.training.model import ModelShape
 
 Words = Mapping[str, FloatArray]
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.errors import DseError
-from costmodel.fusion import TIE, Groupings, carried, cheapest, groupings, windows
 from costmodel.profiles.dfmodel.capacity import (
     ROUNDING,
     dram_capacity,
@@ -32,6 +31,7 @@ from costmodel.profiles.dfmodel.evaluate import (
 )
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.setup import GENERATIONS, Setup
+from costmodel.solve.fusion import TIE, Groupings, carried, cheapest, groupings, windows
 
 #: Columns of a set-up that decide on the fastest groups where the network's time adds to theirs.
 _DECISIVE: Final = (

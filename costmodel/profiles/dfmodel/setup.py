@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column
-from costmodel.design import CHOICES
+from costmodel.training.design import CHOICES
 
 
 @dataclass(frozen=True, slots=True)

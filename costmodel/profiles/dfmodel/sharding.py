@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.assignment import Link, optimum
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.graph import (
@@ -25,6 +24,7 @@ from costmodel.profiles.dfmodel.graph import (
     M,
     N,
 )
+from costmodel.solve.assignment import Link, optimum
 
 #: Layouts of a tensor: replicated, or split by rows or by columns.
 REPLICATED, ROWS, COLUMNS = range(3)

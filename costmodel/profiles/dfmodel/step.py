@@ -9,11 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.breakdown import PARTS, Breakdown
 from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
-from costmodel.design import DesignPoints
-from costmodel.model import ModelShape
-from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.machine.system import System
 from costmodel.profiles.dfmodel.capacity import within_capacity
 from costmodel.profiles.dfmodel.design import GAPS, alike, design_setup
 from costmodel.profiles.dfmodel.evaluate import evaluate, loads
@@ -22,9 +19,12 @@ from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
 from costmodel.profiles.dfmodel.mapping import sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import kernel_collectives
-from costmodel.step import step
-from costmodel.system import System
-from costmodel.total import added_up, in_chunks
+from costmodel.steps.breakdown import PARTS, Breakdown
+from costmodel.steps.total import added_up, in_chunks
+from costmodel.steps.transformer import step
+from costmodel.training.design import DesignPoints
+from costmodel.training.model import ModelShape
+from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.workload.kernels import total
 
 #: Designs priced at once: their (points, kernels) tables fit into a core's cache.

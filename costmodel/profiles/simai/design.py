@@ -6,16 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.breakdown import BOUNDS, PARTS, Breakdown
-from costmodel.design import DesignPoints
-from costmodel.design_rows import design_workload
-from costmodel.model import ModelShape
-from costmodel.precision import MIXED_PRECISION, Precision
+from costmodel.machine.system import System
 from costmodel.profiles.simai.bandwidth import Links
+from costmodel.profiles.simai.design_rows import design_workload
 from costmodel.profiles.simai.time import price
-from costmodel.step import step
-from costmodel.system import System
-from costmodel.total import added_up
+from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown
+from costmodel.steps.total import added_up
+from costmodel.steps.transformer import step
+from costmodel.training.design import DesignPoints
+from costmodel.training.model import ModelShape
+from costmodel.training.precision import MIXED_PRECISION, Precision
 
 #: The revision that derives bandwidths from a machine.
 REVISION: Final = "simai-2025-07"

@@ -9,8 +9,8 @@ import numpy as np
 from costmodel.profiles.simai.bandwidth import Busbw, Links
 from costmodel.profiles.simai.efficiency import SIZES
 from costmodel.profiles.simai.revision import REVISIONS
+from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS, StepRows
 from costmodel.profiles.simai.time import LARGEST_PP_MESSAGE, Overlap, Report
-from costmodel.workload.rows import COLLECTIVES, GROUPS, StepRows
 
 #: A longer time of a row never ends. [ns]
 LONGEST_TIME = 2.0**31

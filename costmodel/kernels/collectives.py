@@ -1,0 +1,164 @@
+"""Collectives over tiers of links: algorithms as data, placement of groups, rings through all tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.machine.system import LinkTier
+
+#: An algorithm: group size n -> (steps, bytes that each rank sends as a share of the message).
+Algorithm = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+
+#: Ring algorithms. The message is the whole tensor.
+RING: dict[str, Algorithm] = {
+    "all_gather": lambda n: (n - 1, (n - 1) / n),  # [Thakur2005]
+    "reduce_scatter": lambda n: (n - 1, (n - 1) / n),  # [Patarasuk2009]
+    "all_reduce": lambda n: (2 * (n - 1), 2 * (n - 1) / n),  # [Patarasuk2009]
+}
+
+#: Switches that reduce and multicast: every rank sends its message up once and its share of the sum once.
+IN_SWITCH: dict[str, Algorithm] = {
+    **RING,
+    "all_reduce": lambda n: (2 * np.minimum(n - 1, 1), (n + 1) / n * np.minimum(n - 1, 1)),  # [Klenk2020]
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """Price of a collective; every array has shape (points,)."""
+
+    time: FloatArray  #: [s]
+    bytes_sent: tuple[FloatArray, ...]  #: by one rank over each tier [B]
+
+
+def islands_per_tier(
+    group_size: FloatArray, stride: FloatArray, network: Sequence[LinkTier]
+) -> list[FloatArray]:
+    """Into how many islands each tier gathers a group of ranks, from the inside out. [-]
+
+    Parameters
+    ----------
+    group_size : (points,) array
+        Ranks of the group. [-]
+    stride : (points,) array
+        Distance between neighbours of the group in the numbering of all ranks, which fills nodes one
+        after the other. [-]
+    network : sequence of LinkTier
+        Tiers from the inside out.
+
+    Returns
+    -------
+    islands : list of (points,) array
+        First the ranks themselves, then what is left to join after each tier; the last is 1. [-]
+
+    Notes
+    -----
+    A group that fills its last node only in part is taken as spread evenly over its nodes.
+    """
+    islands = [group_size]
+    for tier in network[:-1]:
+        spanned = np.ceil(group_size * stride / tier.size)
+        islands.append(np.clip(spanned, 1.0, islands[-1]))
+    return [*islands, np.ones_like(group_size)]
+
+
+def collective(
+    name: str,
+    message_bytes: FloatArray,
+    group_size: FloatArray,
+    *,
+    stride: FloatArray,
+    network: Sequence[LinkTier],
+) -> CollectiveCost:
+    """Time and traffic of a collective over a group that may span several tiers.
+
+    Parameters
+    ----------
+    name : str
+        A key of `RING`.
+    message_bytes : (points,) array
+        The whole tensor: gathered output, or input of the reduction. [B]
+    group_size, stride : (points,) array
+        Ranks, and their distance in the numbering of all ranks. [-]
+    network : sequence of LinkTier
+        Tiers from the inside out; bandwidths are of one rank and one direction.
+
+    Returns
+    -------
+    cost : CollectiveCost
+        Time [s] and bytes sent per tier [B]; a group of one is free.
+
+    Notes
+    -----
+    Rings go through all ranks, island after island, one ring per rank of an island, so that all NICs of
+    a node work at once. Of the bytes that a rank sends, the share of hops that leave its island goes
+    over the outer tier. Chunks are pipelined, so that the slowest tier sets the time; latencies are
+    those of a hierarchy of rings, one per tier, since short messages take a tree. The arithmetic of the
+    reduction is left out.
+    """
+    islands = islands_per_tier(group_size, stride, network)
+    steps_of, sent_of = RING[name], RING[name](group_size)[1]
+    leaving: FloatArray = np.ones_like(group_size)
+    latency = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    transfer, launch = latency, latency
+    sent_per_tier = []
+    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+        members = inner / outer
+        still_leaving = np.where(outer > 1, outer / group_size, 0.0)
+        switch_steps, switch_sent = IN_SWITCH[name](members)
+        reducing = tier.in_switch > 0
+        steps = np.where(reducing, switch_steps, steps_of(members)[0])
+        sent = np.where(reducing, switch_sent * inner / group_size, sent_of * (leaving - still_leaving))
+        tier_bytes = sent * message_bytes
+        latency = latency + steps * tier.latency
+        transfer = np.maximum(transfer, tier_bytes / (tier.bandwidth * tier.efficiency))
+        launch = np.maximum(launch, np.where(members > 1, tier.launch, 0.0))
+        sent_per_tier.append(tier_bytes)
+        leaving = still_leaving
+    return CollectiveCost(launch + latency + transfer, tuple(sent_per_tier))
+
+
+def send_recv(
+    message_bytes: FloatArray, group_size: FloatArray, *, stride: FloatArray, network: Sequence[LinkTier]
+) -> CollectiveCost:
+    """Time and traffic of a message to the next rank of a group, over the outermost tier in use.
+
+    Parameters and returns as for `collective`; a group of one sends nothing. Where some neighbours
+    share a node and others do not, the slower pair counts.
+    """
+    cost: FloatArray = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    sent_per_tier: list[FloatArray] = []
+    islands = islands_per_tier(group_size, stride, network)
+    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+        crosses = inner > outer
+        tier_time = tier.launch + tier.latency + message_bytes / (tier.bandwidth * tier.efficiency)
+        cost = np.where(crosses, tier_time, cost)
+        sent_per_tier = [np.where(crosses, 0.0, sent) for sent in sent_per_tier]
+        sent_per_tier.append(np.where(crosses, message_bytes, 0.0))
+    return CollectiveCost(cost, tuple(sent_per_tier))
+
+
+def all_to_all(
+    message_bytes: FloatArray, group_size: FloatArray, *, stride: FloatArray, network: Sequence[LinkTier]
+) -> CollectiveCost:
+    """Time and traffic of an exchange in which every rank sends an equal share of its message to every other.
+
+    Parameters and returns as for `collective`; the message is what one rank holds. Shares for ranks that only
+    an outer tier reaches go over that tier alone, so that the slowest tier sets the time.
+    """
+    latency: FloatArray = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    transfer, launch = latency, latency
+    sent_per_tier = []
+    islands = islands_per_tier(group_size, stride, network)
+    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+        peers = group_size / outer - group_size / inner
+        tier_bytes = message_bytes * peers / group_size
+        latency = latency + peers * tier.latency
+        transfer = np.maximum(transfer, tier_bytes / (tier.bandwidth * tier.efficiency))
+        launch = np.maximum(launch, np.where(peers > 0, tier.launch, 0.0))
+        sent_per_tier.append(tier_bytes)
+    return CollectiveCost(launch + latency + transfer, tuple(sent_per_tier))

@@ -1,0 +1,59 @@
+"""Work and traffic to time: the slowest of arithmetic and memory levels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, per_kernel
+from costmodel.machine.system import MemoryLevel, System
+from costmodel.workload.kernels import Pointwise
+
+
+def slowest_level(
+    traffic: Sequence[FloatArray], levels: Sequence[MemoryLevel], *, repeats: FloatArray
+) -> FloatArray:
+    """Longest of the levels' transfer times. [s]
+
+    Parameters
+    ----------
+    traffic : sequence of (points, kernels) array
+        Bytes that each level moves once. [B]
+    levels : sequence of MemoryLevel
+        Those levels; the shorter of the two sequences counts.
+    repeats : (points, kernels) array
+        How often the traffic happens. [-]
+
+    Returns
+    -------
+    time : (points, kernels) array
+        0 where there is no level. [s]
+    """
+    time = np.zeros(repeats.shape)
+    for moved, level in zip(traffic, levels, strict=False):
+        np.maximum(time, repeats * moved / per_kernel(level.bandwidth * level.efficiency), out=time)
+    return time
+
+
+def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, BoolArray]:
+    """Time of kernels that read and write the farthest level once.
+
+    Parameters
+    ----------
+    kernels : Pointwise
+        Bytes and work of each, (points, kernels). [B], [FLOP]
+    system : System
+        Machine.
+
+    Returns
+    -------
+    time : (points, kernels) array
+        The slower of the vector lanes and the memory, plus the launch; 0 for an absent kernel. [s]
+    memory_bound : (points, kernels) array
+        Whether the memory is the slower. [-]
+    """
+    arithmetic = kernels.count * (kernels.flops / per_kernel(system.chip.vector_flop_rate))
+    transfer = slowest_level([kernels.bytes_moved], [system.dram], repeats=kernels.count)
+    busy = np.maximum(arithmetic, transfer)
+    return busy + kernels.count * per_kernel(system.chip.kernel_launch), transfer >= arithmetic

@@ -1,0 +1,125 @@
+"""DFModel's files, text and binary, of the generations whose blocks differ."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from costmodel.errors import DseError, suggestion
+from costmodel.profiles.dfmodel.files import schema_pb2
+
+#: A set-up as the schema describes it: SetupGen1, SetupGen2 or SetupGen3. Generated, hence untyped.
+Message = Any
+
+#: Generation of the cost model -> the root message of its files.
+ROOTS: Final = {"gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3"}
+
+#: Marks of a text file.
+_BLOCK = re.compile(r"^\s*(dataflow_graph|system|cost|miscellany|execution|gurobi)\s*:?\s*\{", re.MULTILINE)
+_GEN3 = re.compile(r"^\s*(overlap|separate_rs_ag_for_ar)\s*:", re.MULTILINE)
+
+_AT = re.compile(r"^(\d+):(\d+) : (.*)$", re.DOTALL)
+_UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field named "(\w+)"')
+
+
+def is_setup(data: bytes) -> bool:
+    """Whether a file's content looks like one of DFModel's, text or binary."""
+    text = _as_text(data)
+    return bool(data) and (text is None or _BLOCK.search(text) is not None)
+
+
+def load_setup(path: Path) -> Message:
+    """The set-up in a text or binary file.
+
+    A binary file of the first three generations says no more than that its number 16 is set: it is read
+    as `miscellany`, unless it holds what only the third generation has.
+
+    Raises
+    ------
+    DseError
+        With line and column of a mistake in text, or the number of an unknown field in binary.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DseError(f"{path}: {error.strerror or error}") from error
+    text = _as_text(data)
+    return _from_bytes(data, str(path)) if text is None else _from_text(text, str(path))
+
+
+def empty_setup(root: str) -> Message:
+    """A set-up without content, of a root message of `ROOTS`."""
+    return getattr(schema_pb2, root)()
+
+
+def setup_text(message: Message) -> str:
+    """A set-up as text; negative zeros keep their sign."""
+    return str(text_format.MessageToString(message))
+
+
+def setup_bytes(message: Message) -> bytes:
+    """A set-up in binary."""
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def _as_text(data: bytes) -> str | None:
+    """The content as text; None where it is binary."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if re.search(r"[^\S\n\r\t ]|[\x00-\x08\x0e-\x1f]", text) else text
+
+
+def _from_text(text: str, where: str) -> Message:
+    root = "SetupGen1"
+    if re.search(r"^\s*execution\s*:?\s*\{", text, re.MULTILINE):
+        root = "SetupGen3" if _GEN3.search(text) else "SetupGen2"
+    try:
+        return text_format.Parse(text, empty_setup(root))
+    except text_format.ParseError as error:
+        raise DseError(f"{where}: {_explained(str(error))}") from error
+    except ValueError as error:  # a number outside its type, which the parser does not place
+        raise DseError(f"{where}: {error}; expected a code of the format") from error
+
+
+def _explained(error: str) -> str:
+    """The parser's message: where, what, and what would do."""
+    found = _AT.match(error)
+    line, column, what = found.groups() if found else ("", "", error)
+    unknown = _UNKNOWN.search(what)
+    if unknown:
+        kind, name = unknown.groups()
+        known = schema_pb2.DESCRIPTOR.message_types_by_name[kind].fields_by_name
+        what = f"{kind} has no field {name!r}{suggestion(name, known)}"
+    else:
+        what = " ".join(what.splitlines()).rstrip(".").replace("costmodel.dfmodel.", "")
+    return f"line {line}, column {column}: {what}" if found else what
+
+
+def _from_bytes(data: bytes, where: str) -> Message:
+    try:
+        message = empty_setup("SetupGen3").FromString(data)
+        newer = message.execution.overlap > 1 or message.execution.separate_rs_ag_for_ar
+        message = message if newer else empty_setup("SetupGen1").FromString(data)
+    except DecodeError as error:
+        raise DseError(f"{where}: neither text nor a whole binary set-up of DFModel") from error
+    unknown = list(_unknown_fields(message, ""))
+    if unknown:
+        raise DseError(f"{where}: no such field: {', '.join(unknown)}")
+    return message
+
+
+def _unknown_fields(message: Message, where: str) -> list[str]:
+    """Numbers of the fields that the schema lacks, with the way to them."""
+    found = [f"{where}{field.field_number}" for field in UnknownFieldSet(message)]
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is not None:
+            for inner in value if descriptor.is_repeated else [value]:
+                found += _unknown_fields(inner, f"{where}{descriptor.name}.")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,154 @@
+"""What AICB's generator is told: a model and its parallelism, and how many parameters it counts [AICB]_.
+
+Two matrices in an MLP whether gated or not, two or four word tables, and tables of words and positions on
+every stage: the count decides the sizes of messages, so it is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+
+from costmodel.columns import Columns, FloatArray, broadcast_columns, column, column_units
+from costmodel.errors import DseError, suggestion
+from costmodel.profiles.simai.rows import Parallelism
+
+#: Multiple of the tensor-parallel size that a vocabulary is padded to. [-]
+VOCABULARY_MULTIPLE = 128
+
+#: Releases of the generator, by the month of the change -> copies of the word table that it counts.
+WORD_TABLES = {"2024-10": 2, "2024-11": 4, "2025-01": 4, "2025-09": 4}
+Release = Literal["2024-10", "2024-11", "2025-01", "2025-09"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Run(Columns):
+    """A training run as the generator is told it; (points,) columns. [-]"""
+
+    num_layers: FloatArray = column("-")
+    hidden_size: FloatArray = column("-")
+    ffn_hidden_size: FloatArray = column("-")
+    seq_len: FloatArray = column("-")
+    vocab_size: FloatArray = column("-")
+    world_size: FloatArray = column("-")
+    global_batch_size: FloatArray = column("-")
+    micro_batch_size: FloatArray = column("-", 1)
+    tp: FloatArray = column("-", 1)
+    pp: FloatArray = column("-", 1)
+    ep: FloatArray = column("-", 1)
+    num_experts: FloatArray = column("-", 0)  #: 0: a dense model
+    experts_per_token: FloatArray = column("-", 1)
+    sequence_parallel: FloatArray = column("-", 0)
+    recompute: FloatArray = column("-", 0)  #: 1 where attention runs again in the backward pass
+
+    @classmethod
+    def of(cls, **values: object) -> Self:
+        """Build from scalars, lists and arrays, broadcast to one length.
+
+        Raises
+        ------
+        DseError
+            For an unknown column, or numbers that no run can have.
+        """
+        units = column_units(cls)
+        for name in values:
+            if name not in units:
+                raise DseError(f"run: {name}: unknown column{suggestion(name, units)}")
+        given = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
+        defaults = {name: array for name, array in cls(**cls._blank()).columns().items() if name not in given}
+        run = cls(**broadcast_columns(**defaults, **given))
+        run._check(set(_REQUIRED) - set(values))
+        return run
+
+    @staticmethod
+    def _blank() -> dict[str, FloatArray]:
+        return {name: np.ones(1) for name in _REQUIRED}
+
+    def _check(self, missing: set[str]) -> None:
+        if missing:
+            raise DseError(f"run: {', '.join(sorted(missing))}: missing")
+        ranks = self.tp * self.pp
+        for wrong, what in (
+            (self.world_size % ranks != 0, "world_size: not a multiple of tp * pp"),
+            (self.micro_batches < 1, "global_batch_size: less than one micro-batch per replica"),
+            (self.stage_layers < 1, "num_layers: less than one layer per stage"),
+            ((self.num_experts > 0) & (self.sequence_parallel == 0),
+             "num_experts: the generator knows experts with sequence_parallel only"),
+            ((self.num_experts > 0) & (self.num_experts % self.ep != 0), "num_experts: not a multiple of ep"),
+        ):  # fmt: skip
+            if wrong.any():
+                raise DseError(f"run: {what}")
+
+    @property
+    def dp(self) -> FloatArray:
+        """Replicas. [-]"""
+        return np.floor(self.world_size / (self.tp * self.pp))
+
+    @property
+    def stage_layers(self) -> FloatArray:
+        """Layers of a stage. [-]"""
+        return np.floor(self.num_layers / self.pp)
+
+    @property
+    def micro_batches(self) -> FloatArray:
+        """Micro-batches of a replica and step. [-]"""
+        return np.floor(self.global_batch_size / (self.micro_batch_size * self.dp))
+
+    @property
+    def activation_bytes(self) -> FloatArray:
+        """The hidden states of a micro-batch, 16 bits each. [B]"""
+        return 2 * self.micro_batch_size * self.seq_len * self.hidden_size
+
+    @property
+    def pp_message_bytes(self) -> FloatArray:
+        """What a stage sends to the next: a rank's share in sequence parallelism. [B]"""
+        shared = np.where(self.sequence_parallel > 0, self.tp, 1.0)
+        return np.where(self.pp > 1, self.activation_bytes / shared, 0.0)
+
+    def layout(self, **changes: FloatArray) -> Parallelism:
+        """The header of a file, with vpp as the generator states it: one layer per model chunk."""
+        columns = {
+            "tp": self.tp,
+            "pp": self.pp,
+            "ep": self.ep,
+            "vpp": self.stage_layers,
+            "gradient_accumulation_steps": self.micro_batches,
+            "world_size": self.world_size,
+            "pp_message_bytes": self.pp_message_bytes,
+        }
+        return Parallelism(**{**columns, **changes})
+
+
+_REQUIRED = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "seq_len",
+    "vocab_size",
+    "world_size",
+    "global_batch_size",
+)
+
+
+def parameters(run: Run, release: Release) -> tuple[FloatArray, FloatArray]:
+    """Parameters of a rank as the generator counts them: without experts, and of its experts. [-]"""
+    hidden, tp = run.hidden_size, run.tp
+    multiple = VOCABULARY_MULTIPLE * tp
+    vocabulary = np.ceil(run.vocab_size / multiple) * multiple / tp
+    shared = run.sequence_parallel > 0
+    two_matrices = 2 * hidden * run.ffn_hidden_size / tp
+    dense = np.where(run.num_experts > 0, 0.0, two_matrices)
+    layer = 4 * hidden**2 / tp + dense + np.where(shared, 2 * hidden, 0.0)
+    tables = (WORD_TABLES[release] + np.where(shared, 1.0, 0.0)) * vocabulary * hidden
+    experts = run.stage_layers * two_matrices * run.num_experts / run.ep
+    return run.stage_layers * layer + tables + run.seq_len * hidden, experts
+
+
+def check_release(run: Run, release: str) -> None:
+    """Refuse a release that is not known, or rows of it that are not."""
+    if release not in WORD_TABLES:
+        raise DseError(f"AICB release {release}: unknown{suggestion(release, WORD_TABLES)}")
+    if release < "2025-09" and ((run.num_experts > 0) & (run.ep == 1)).any():
+        raise DseError(f"AICB release {release}: experts need ep above 1; or take release 2025-09")

@@ -1,0 +1,185 @@
+"""One optimizer step of an LSTM language model, every design at once."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray
+from costmodel.kernels.collectives import collective
+from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.roofline import pointwise_time
+from costmodel.kernels.work import Work, link_energy
+from costmodel.machine.system import System
+from costmodel.steps.breakdown import BOUNDS, Breakdown
+from costmodel.steps.microbatch import PricedTable, dispatched
+from costmodel.steps.total import added_up, host_time, in_chunks
+from costmodel.steps.transformer import optimizer_step
+from costmodel.training.design import LstmDesign
+from costmodel.training.model import LstmShape
+from costmodel.training.precision import MIXED_PRECISION, Precision
+from costmodel.training.split import Split
+from costmodel.workload.lstm import PARTS, lstm_gemms, lstm_pointwise, tokens
+
+#: Number that a row of logits is summed up by, of which there are two: its maximum and its sum. [B]
+STATISTIC_BYTES = 4.0
+
+
+def lstm_step(
+    model: LstmShape, system: System, design: LstmDesign, *, precision: Precision = MIXED_PRECISION
+) -> Breakdown:
+    """Price one optimizer step of each design.
+
+    Parameters
+    ----------
+    model : LstmShape
+        The language model.
+    system : System
+        The machine; each quantity holds one value, or one per design.
+    design : LstmDesign
+        Layouts, (points,). Nothing is refused here: whether sizes divide is for the caller's rules to say.
+    precision : Precision
+        Bytes of operands, gradients and optimizer states.
+
+    Returns
+    -------
+    breakdown : Breakdown
+        (points,) columns. [s], [B], [J], [$], [W]
+
+    Notes
+    -----
+    Cells run one after the other, layer by layer and step by step: there is no pipeline. A column-row
+    split adds partial sums up after a product and gathers them on the way back; a row-column split gathers
+    what its columns give, adds partial sums up on the way back, and treats its rows as data shards. The
+    embedding is split as the cells' weights are. `tp_communication_time` is that of the split products.
+    """
+    return in_chunks(partial(priced_chunk, model, precision=precision), system, design)
+
+
+def priced_chunk(model: LstmShape, system: System, design: LstmDesign, *, precision: Precision) -> Breakdown:
+    """Price a chunk of designs."""
+    gemms, pointwise = lstm_gemms(model, design, precision), lstm_pointwise(model, design, precision)
+    costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
+    table = PricedTable(gemms, costs, pointwise, *pointwise_time(pointwise, system), system)
+    times_run = {"cell": model.num_layers * model.seq_len, "layer": model.num_layers}
+    passes = {"forward": Work(), "backward": Work()}
+    for part in PARTS:
+        changes = layout_changes(part, model, system, design, precision)
+        for direction, change in zip(passes, changes, strict=True):
+            work = dispatched(table.work(part, direction) + change, system)
+            passes[direction] += work.times(times_run.get(part, 1.0))
+    both, steps = passes["forward"] + passes["backward"], design.gradient_accumulation_steps
+    reduced, update = update_work(model, system, design, precision)
+    ranks = design.world_size
+    parts = {
+        "forward_time": steps * passes["forward"].time,
+        "backward_time": steps * passes["backward"].time,
+        "tp_communication_time": steps * both.tp_time,
+        "dp_communication_time": reduced.time,
+        "optimizer_time": update.time,
+        "host_time": host_time(system, ranks, steps * both.time),
+        **{name: steps * getattr(both, name) for name in BOUNDS},
+        **memories(model, system, design, precision),
+        "compute_energy": ranks * (steps * both.compute_energy + update.compute_energy),
+        "memory_energy": ranks * (steps * both.memory_energy + update.memory_energy),
+        "link_energy": ranks * (steps * both.link_energy + reduced.link_energy),
+    }
+    return added_up(
+        parts,
+        system,
+        world_size=ranks,
+        tokens=design.global_batch_size * model.seq_len,
+        model_flops=3 * model.forward_flops_per_sequence * design.global_batch_size,
+    )
+
+
+def layout_changes(
+    part: str, model: LstmShape, system: System, design: LstmDesign, precision: Precision
+) -> tuple[Work, Work]:
+    """Collectives of a part's split products, forward and backward."""
+    rows, whole, hidden = design.micro_batch_size, tokens(model, design), model.hidden_size
+    products: dict[str, tuple[Split, FloatArray, float, float, float]] = {
+        # split, m, columns of the result, columns of it that go on, columns of the input
+        "cell": (design.hidden, rows, model.gate_size, hidden, 2 * hidden),
+        "projection": (design.hidden, whole, model.projection_size, model.projection_size, hidden),
+        "head": (design.softmax, whole, model.vocab_size, 0.0, model.projection_size),
+    }
+    if part not in products:
+        return Work(), Work()
+    split, m, n, gathered, k = products[part]
+    w, own_rows = precision.element_bytes, m / split.rows
+    change = partial(over_shards, system, split)
+    forward = change("reduce_scatter", w * m * n, split.is_cr) + change(
+        "all_gather", w * own_rows * gathered, split.is_rc & (gathered > 0)
+    )
+    if part == "head":
+        forward += change("all_reduce", 2 * STATISTIC_BYTES * own_rows, split.sharded)
+    backward = change("all_gather", w * m * n, split.is_cr) + change(
+        "reduce_scatter", w * own_rows * k, split.is_rc
+    )
+    return forward, backward
+
+
+def over_shards(system: System, split: Split, name: str, message: FloatArray, chosen: BoolArray) -> Work:
+    """A collective between the devices that share a product's weights, where it is `chosen`."""
+    members = split.weight_shards
+    cost = collective(name, message, members, stride=np.ones_like(members), network=system.network)
+    share = np.where(chosen & (members > 1), 1.0, 0.0)
+    return Work(
+        tp_time=share * cost.time,
+        link_energy=share * link_energy(cost.bytes_sent, system),
+        launches=share,
+    )
+
+
+def parameters(model: LstmShape, design: LstmDesign) -> tuple[FloatArray, FloatArray]:
+    """Parameters on one rank: of embedding, cells and projection, and of the softmax. [-]"""
+    cells = model.num_layers * model.parameters_per_layer
+    shared = model.embedding_parameters + cells + model.projection_parameters
+    return shared / design.hidden.weight_shards, model.head_parameters / design.softmax.weight_shards
+
+
+def update_work(
+    model: LstmShape, system: System, design: LstmDesign, precision: Precision
+) -> tuple[Work, Work]:
+    """Reduction of gradients over all that hold the same weights, and the optimizer."""
+    reduced = Work()
+    owned = parameters(model, design)
+    for split, weights in zip((design.hidden, design.softmax), owned, strict=True):
+        cost = collective(
+            "all_reduce",
+            weights * precision.gradient_bytes,
+            design.dp * split.rows,
+            stride=split.weight_shards,
+            network=system.network,
+        )
+        reduced += Work(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))
+    return reduced, optimizer_step(owned[0] + owned[1], system, design.world_size)
+
+
+def memories(
+    model: LstmShape, system: System, design: LstmDesign, precision: Precision
+) -> dict[str, FloatArray]:
+    """Bytes of one rank, by part.
+
+    Kept for the way back are, per cell, gates, both states and the hyperbolic tangent; the embedding; the
+    projection, whole on every column of the softmax; and fp32 logits. Beside them live 16-bit
+    logits with their gradient, and partial sums of them where the softmax is split by columns and rows.
+    """
+    w, whole = precision.element_bytes, tokens(model, design)
+    owned = sum(parameters(model, design), np.zeros(1))
+    hidden, softmax = design.hidden, design.softmax
+    cells = model.num_layers * (model.gates + 3) * model.hidden_size
+    kept = w * whole * (cells + model.hidden_size) / hidden.shards
+    logits = whole * model.vocab_size
+    return {
+        "weights_memory": owned * w,
+        "gradients_memory": owned * precision.gradient_bytes,
+        "optimizer_memory": owned * precision.state_bytes,
+        "activations_memory": kept
+        + w * whole * model.projection_size / (softmax.rows * softmax.inner)
+        + 4.0 * logits / softmax.shards,
+        "buffers_memory": 2 * w * logits / softmax.shards + np.where(softmax.inner > 1, w * logits, 0.0),
+        "reserved_memory": np.broadcast_to(system.chip.reserved_memory, owned.shape),
+    }  # fmt: skip

@@ -1,0 +1,251 @@
+"""Files that a design becomes in the hands of other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dse.export.tables import writable_directory, write_file
+from dse.pricing.profiles import DFMODEL, NATIVE
+
+if TYPE_CHECKING:
+    from costmodel.columns import IntArray
+    from costmodel.machine.system import System
+    from costmodel.profiles.dfmodel import Graph
+    from costmodel.profiles.dfmodel.files.setup_files import Message
+    from costmodel.training.design import DesignPoints
+    from costmodel.training.model import ModelShape
+    from dse.search.study import Study
+    from dse.search.trial_table import Selection
+    from dse.spaces.space import Space
+
+#: Form of an artefact -> ending of its file.
+FORMS = {"aicb": ".txt", "dfmodel": ".txt", "dfmodel-binary": ".pb", "dot": ".dot", "svg": ".svg"}
+
+#: Designs whose artefacts are made at once.
+CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A file, and what its reader will stumble over."""
+
+    content: bytes | None  #: None where the design has no such file; the notes say why
+    notes: tuple[str, ...]
+
+
+def artefacts(
+    space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, profile: str = NATIVE
+) -> Iterator[Artefact]:
+    """The files of some designs of a space, one after the other.
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    designs : sequence of mappings
+        Their parameters.
+    form : str
+        A key of `FORMS`: "aicb", the workload of the slowest stage; else the graph of a layer with the
+        set-up of DFModel, as text, in binary, or as a picture.
+    profile : str
+        What priced the designs, one of `dse.pricing.profiles.PROFILES`.
+
+    Raises
+    ------
+    DseError
+        If such models have no such form.
+    """
+    from costmodel.errors import DseError
+    from costmodel.training.design import DesignPoints
+    from costmodel.training.model import ModelShape
+    from dse.pricing.evaluation import priced_inputs
+
+    if not isinstance(space.model, ModelShape):
+        raise DseError(f"space {space.name}: {form} knows transformers only")
+    made = workloads if form == "aicb" else partial(graphs, profile=profile)
+    for start in range(0, len(designs), CHUNK):
+        some = designs[start : start + CHUNK]
+        system, design = priced_inputs(space, space.encode(some))
+        assert isinstance(design, DesignPoints)
+        yield from made(space.model, system, design, form)
+
+
+def workloads(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
+    """Designs as AICB's workloads."""
+    from costmodel.profiles.simai import ENDLESS, endless_rows
+    from costmodel.profiles.simai.design_rows import UNKNOWN_SPLITS, design_workload, rows_know
+    from costmodel.profiles.simai.files.aicb import workload_file
+    from costmodel.steps.transformer import settled_sharding
+
+    settled = settled_sharding(model, system, design)
+    known = rows_know(settled)
+    named = np.flatnonzero(known)
+    rows = design_workload(model, system.take(named), settled.take(named)) if named.size else None
+    for point in range(design.num_points):
+        if rows is None or not known[point]:
+            yield Artefact(None, (UNKNOWN_SPLITS,))
+            continue
+        file = workload_file(rows, point=int(np.searchsorted(named, point)))
+        notes = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
+        yield Artefact(file.text.encode(), tuple(notes))
+
+
+def graphs(
+    model: ModelShape, system: System, design: DesignPoints, form: str, *, profile: str
+) -> Iterator[Artefact]:
+    """Designs as DFModel's set-ups, or as pictures of their graphs."""
+    from costmodel.errors import DseError
+    from costmodel.profiles.dfmodel.assigned import design_sharding, unsaid_columns, unsaid_splits
+    from costmodel.profiles.dfmodel.files import setup_bytes, setup_text
+    from costmodel.profiles.dfmodel.files.design_picture import design_picture
+    from costmodel.profiles.dfmodel.layer import model_graph
+    from costmodel.steps.transformer import settled_sharding
+    from costmodel.training.precision import MIXED_PRECISION
+    from dse.report.picture import svg
+
+    graph = model_graph(model)
+    settled = settled_sharding(model, system, design)
+    for point in range(design.num_points):
+        row = np.array([point])
+        if form in ("dot", "svg"):
+            text = design_picture(graph, model, settled.take(row), MIXED_PRECISION)
+            yield Artefact(svg(text) if form == "svg" else text.encode(), ())
+            continue
+        splits = settled.ways(point)
+        sharding = design_sharding(graph, splits)
+        rules = Rules.of(profile, design.take(row))
+        try:
+            message, short = design_message(
+                model, system.take(row), design.take(row), graph, sharding, rules=rules
+            )
+        except DseError as error:
+            yield Artefact(None, (str(error),))
+            continue
+        notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point), *rules.untold(form), *short)
+        yield Artefact(setup_text(message).encode() if form == "dfmodel" else setup_bytes(message), notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Generations of DFModel that a file is made by."""
+
+    generation: str  #: whose rules choose the groups of kernels
+    blocks: str  #: whose names and words the file has
+
+    @classmethod
+    def of(cls, profile: str, design: DesignPoints) -> Rules:
+        """Those of the profile that priced a design; otherwise the first that can say its overlap."""
+        from costmodel.training.design import CHOICES
+
+        newest = CHOICES["overlap"][int(design.overlap[0])] == "compute_memory"
+        rules = profile.removeprefix("dfmodel-") if profile in DFMODEL else "gen3" if newest else "gen1"
+        return cls(rules, "gen3" if newest else rules)
+
+    def untold(self, form: str) -> Iterator[str]:
+        """That a file looks like one of another generation, where it does."""
+        looks = "gen3" if self.blocks in ("gen2b", "gen3") else self.blocks if form == "dfmodel" else "gen1"
+        if looks != self.generation:
+            yield f"looks like a file of {looks}; price it with --profile dfmodel-{self.generation}"
+
+
+def design_message(
+    model: ModelShape, system: System, design: DesignPoints, graph: Graph, sharding: IntArray, *, rules: Rules
+) -> tuple[Message, list[str]]:
+    """The set-up of one design, its kernels alone or in their fastest groups, and what these lack.
+
+    Raises
+    ------
+    DseError
+        If DFModel has no such network or tiles, or no groups fit the SRAM.
+
+    Notes
+    -----
+    Groups are found without a limit of DRAM, as searches find them: there the native memory counts.
+    """
+    from costmodel.errors import DseError
+    from costmodel.profiles.dfmodel.design import design_setup
+    from costmodel.profiles.dfmodel.evaluate import evaluate, loads
+    from costmodel.profiles.dfmodel.files import setup_message
+    from costmodel.profiles.dfmodel.fused import layer_ways
+    from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
+    from costmodel.training.precision import MIXED_PRECISION
+    from dse.report.dfmodel_report import shortages
+
+    setup, generation, groups = design_setup(model, system, design), rules.generation, None
+    if not setup.kernel_by_kernel:
+        ways = layer_ways(model, MIXED_PRECISION.element_bytes)
+        endless = replace(setup, dram_bytes=np.zeros(1))
+        found = fastest_mapping(graph, endless, sharding, ways, generation=generation)
+        if found is None:
+            short = sram_shortage(loads(graph, setup, sharding, generation))
+            raise DseError(f"execution=dataflow: no groups fit: {short}")
+        groups = found.groups
+    message = setup_message(graph, setup, sharding, generation=rules.blocks, groups=groups)
+    priced = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    member = np.arange(len(graph)) if groups is None else groups
+    return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, priced)]
+
+
+def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
+    """The file of one finished trial of a study; by default of the best of its front.
+
+    Raises
+    ------
+    DseError
+        If there is no such trial, or no front, or the design has no such file.
+    """
+    from costmodel.errors import DseError
+
+    table = study.table
+    candidates = table.front().trials[:1] if number is None else table.trials
+    for trial in candidates:
+        if number in (None, trial.number):
+            file = next(artefacts(study.space, [trial.params], form, profile=study.profile))
+            if file.content is None:
+                raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
+            return file
+    if number is None:
+        raise DseError(f"study {study.name!r}: has found nothing feasible; name a trial with --trial")
+    known = [trial.number for trial in table.trials]
+    held = f"it holds {len(known)}, from {min(known)} to {max(known)}" if known else "it holds none yet"
+    raise DseError(f"study {study.name!r}: no finished trial {number}; {held}")
+
+
+def write_artefacts(
+    study: Study, directory: Path, part: Selection, form: str, *, note: Callable[[str], None]
+) -> None:
+    """Write a file per design of the front, or per finished trial.
+
+    Parameters
+    ----------
+    study : Study
+        Whose designs.
+    directory : Path
+        Where to; it is created.
+    part : "front" or "trials"
+        Which designs.
+    form : str
+        A key of `FORMS`.
+    note : callable
+        Called with what a reader of a file will stumble over.
+
+    Raises
+    ------
+    DseError
+        If a file cannot be written.
+    """
+    writable_directory(directory)
+    trials = (study.table.front() if part == "front" else study.table).trials
+    files = artefacts(study.space, [trial.params for trial in trials], form, profile=study.profile)
+    for trial, file in zip(trials, files, strict=True):
+        path = directory / f"trial_{trial.number:05d}{FORMS[form]}"
+        if file.content is not None:
+            write_file(path, file.content)
+        for text in file.notes:
+            note(f"{path}: {text}")

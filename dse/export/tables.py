@@ -1,0 +1,146 @@
+"""Results for other programs: JSON records, and files of tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.errors import DseError
+from dse.pricing.splits import with_splits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dse.search.exact import ExactFront
+    from dse.search.study import Study
+    from dse.search.trial_table import Selection
+
+#: Keys of one design in JSON, in order: of a trial, and of a design that was priced for itself.
+DESIGN_KEYS = ("trial", "params", "splits", "values", "margins", "breakdown")
+EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
+
+
+def study_record(study: Study, part: Selection = "front") -> dict[str, Any]:
+    """A study as one JSON object: what it is, how far it is, and its front or its trials."""
+    table = study.table
+    feasible = table.feasible
+    shown = table.front() if part == "front" else table
+    return {
+        "study": study.name,
+        "space": study.space.name,
+        "directions": {objective.key: objective.direction for objective in study.space.objectives},
+        "n_complete": len(table.trials),
+        "n_infeasible": int((~feasible).sum()),
+        "hypervolume": study.hypervolume,
+        part: [design_record(record) for record in with_splits(study.space, shown.records())],
+    }
+
+
+def exact_record(exact: ExactFront) -> dict[str, Any]:
+    """The exact front of a space as one JSON object."""
+    return {
+        "space": exact.space.name,
+        "directions": {objective.key: objective.direction for objective in exact.space.objectives},
+        "n_legal": exact.legal,
+        "n_infeasible": exact.infeasible,
+        "front": [design_record(record) for record in with_splits(exact.space, exact.records())],
+    }
+
+
+def design_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """One design, with the keys of the JSON contract alone."""
+    return {key: record[key] for key in DESIGN_KEYS if key in record}
+
+
+def json_text(value: Any) -> str:
+    """JSON that every reader accepts: a number that is not finite becomes null."""
+    return json.dumps(only_finite(value), indent=2, allow_nan=False)
+
+
+def only_finite(value: Any) -> Any:
+    """The same nested value with None for what JSON cannot say."""
+    if isinstance(value, Mapping):
+        return {key: only_finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [only_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def encoded(study: Study, part: Selection, form: str) -> bytes:
+    """The front or the trials as a "csv", "json" or "parquet" file."""
+    if form == "json":
+        return (json_text(study_record(study, part)) + "\n").encode()
+    frame = study.pareto_front() if part == "front" else study.trials()
+    return csv_bytes(frame) if form == "csv" else parquet_bytes(frame)
+
+
+def csv_bytes(frame: pd.DataFrame) -> bytes:
+    """A table as CSV."""
+    return str(frame.to_csv(index=False)).encode()
+
+
+def parquet_bytes(frame: pd.DataFrame) -> bytes:
+    """A table as Parquet."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def write_study(study: Study, directory: Path) -> None:
+    """Write front, trials and hypervolume history of a study, and its summary.
+
+    Raises
+    ------
+    DseError
+        If a file cannot be written; no half-written file stays behind.
+    """
+    writable_directory(directory)
+    for name, frame in (("pareto", study.pareto_front()), ("trials", study.trials())):
+        write_file(directory / f"{name}.csv", csv_bytes(frame))
+        write_file(directory / f"{name}.parquet", parquet_bytes(frame))
+    write_file(directory / "hypervolume.csv", csv_bytes(study.hypervolume_history()))
+    write_file(directory / "study.json", encoded(study, "front", "json"))
+
+
+def writable_directory(directory: Path) -> None:
+    """Create a folder, and make sure that files can be written there.
+
+    Raises
+    ------
+    DseError
+        If they cannot.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DseError(f"{directory}: cannot be created ({error.strerror}); name another folder") from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise DseError(f"{directory}: cannot be written; change its permissions, or name another folder")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises
+    ------
+    DseError
+        If it cannot be written.
+    """
+    special = path.exists() and not path.is_file()  # such as /dev/stdout
+    partial = path if special else path.with_name(path.name + ".part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        if not special:
+            with suppress(OSError):  # the first error tells more
+                partial.unlink()
+        raise DseError(
+            f"{path}: cannot be written ({error.strerror}); studies are not affected, name another place"
+        ) from None

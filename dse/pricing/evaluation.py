@@ -1,0 +1,155 @@
+"""Prices designs of a space: columns of parameters -> objectives, margins, breakdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.columns import FloatArray, column_units
+from costmodel.machine.system import System
+from costmodel.profiles.workloads import workload_of
+from costmodel.steps.breakdown import Breakdown, tabled
+from costmodel.training.design import Layout
+from dse.pricing.profiles import NATIVE, pricing
+from dse.spaces.objectives import Constraint
+from dse.spaces.space import Space
+
+if TYPE_CHECKING:
+    from dse.pricing.profiles import Pricing
+
+#: Designs priced at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
+CHUNK: Final = 16384
+#: Relative violation of a limit that cannot be told because pricing gave no number.
+UNTOLD: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What pricing says about each design of a batch."""
+
+    values: FloatArray  #: (points, objectives), in the objectives' units
+    margins: FloatArray  #: (points, limits), at least 0 where the limit holds, in the limits' units
+    violations: FloatArray  #: (points, limits), relative to the limit, positive where it is broken [-]
+    feasible: NDArray[np.bool_]  #: (points,): all limits hold, and all objectives are numbers
+    breakdown: Breakdown
+    derived: Mapping[str, FloatArray]  #: derived columns, (points,)
+
+    @property
+    def num_points(self) -> int:
+        """Number of designs."""
+        return int(self.feasible.size)
+
+
+def evaluate(space: Space, columns: Mapping[str, FloatArray], *, price: Pricing | None = None,
+             chunk: int = CHUNK, jobs: int = 1) -> Evaluation:  # fmt: skip
+    """Price a batch of designs.
+
+    Parameters
+    ----------
+    space : Space
+        What the parameters belong to.
+    columns : mapping of (points,) arrays
+        The parameters, as `Space.encode` gives them. [SI units]
+    price : function, optional
+        What prices them; by default the native cost model.
+    chunk : int
+        Designs priced at a time, which bounds the memory. [-]
+    jobs : int
+        Threads that price chunks. [-]
+    """
+    price = price or pricing(NATIVE, space)
+    points = next(iter(columns.values())).size
+    starts = range(0, max(points, 1), chunk)
+    parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
+    if jobs > 1 and len(parts) > 1:
+        from joblib import Parallel, delayed
+
+        tasks = (delayed(_evaluate_chunk)(space, part, price) for part in parts)
+        return _joined(Parallel(n_jobs=jobs, prefer="threads")(tasks))
+    return _joined([_evaluate_chunk(space, part, price) for part in parts])
+
+
+def priced_inputs(space: Space, columns: Mapping[str, FloatArray]) -> tuple[System, Layout]:
+    """The system and the layouts that a batch of designs stands for."""
+    return _inputs(space, space.known_values(columns))
+
+
+def _inputs(space: Space, known: Mapping[str, Any]) -> tuple[System, Layout]:
+    chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
+    opened = {name: known[name] for name in space.system.units() if name in chosen}
+    workload = workload_of(space.model)
+    layout = {name: known[name] for name in workload.columns if name in known}
+    return space.system.with_quantities(opened), workload.layout.of(**layout)
+
+
+def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], price: Pricing) -> Evaluation:
+    points = next(iter(columns.values())).size
+    known = space.known_values(columns)
+    system, design = _inputs(space, known)
+    breakdown = price(space.model, system, design).map(lambda values: _filled(values, points))
+    values = {**_by_both_names(breakdown), **known}
+    for derived in space.derived:
+        if derived.priced:
+            values[derived.name] = derived.formula(values)
+    objectives = _stacked([o.formula(values) for o in space.objectives], points)
+    margins, violations = _limits(space.limits, values, points)
+    return Evaluation(
+        values=objectives,
+        margins=margins,
+        violations=violations,
+        feasible=np.logical_and((margins >= 0).all(axis=1), np.isfinite(objectives).all(axis=1)),
+        breakdown=breakdown,
+        derived={d.name: _filled(values[d.name], points) for d in space.derived},
+    )
+
+
+def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
+            points: int) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+    """Margins, and violations relative to the limits; no number means far outside."""
+    pairs = [limit.formula.margins(values) for limit in limits]
+    margins = _stacked([margin for margin, _ in pairs], points)
+    scales = _stacked([scale for _, scale in pairs], points)
+    untold = np.isnan(margins)
+    violations = np.where(untold, UNTOLD, -margins / scales)
+    return np.where(untold, -np.inf, margins), np.clip(violations, -UNTOLD, UNTOLD)
+
+
+def _by_both_names(breakdown: Breakdown) -> dict[str, Any]:
+    """Columns of a breakdown by name, and by name with unit."""
+    columns = breakdown.columns()
+    return {**{tabled(name): values for name, values in columns.items()}, **columns}
+
+
+def _stacked(columns: list[Any], points: int) -> FloatArray:
+    """(points, columns) array of columns of one value or (points,)."""
+    if not columns:
+        return np.zeros((points, 0))
+    return np.stack([_filled(column, points) for column in columns], axis=1)
+
+
+def _filled(values: Any, points: int) -> FloatArray:
+    """A column of full length."""
+    return np.broadcast_to(np.asarray(values, dtype=np.float64).reshape(-1), (points,))
+
+
+def _joined(parts: list[Evaluation]) -> Evaluation:
+    """One evaluation of all chunks."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    names = column_units(Breakdown)
+    return Evaluation(
+        values=np.concatenate([part.values for part in parts]),
+        margins=np.concatenate([part.margins for part in parts]),
+        violations=np.concatenate([part.violations for part in parts]),
+        feasible=np.concatenate([part.feasible for part in parts]),
+        breakdown=replace(
+            first.breakdown,
+            **{n: np.concatenate([getattr(part.breakdown, n) for part in parts]) for n in names},
+        ),
+        derived={n: np.concatenate([part.derived[n] for part in parts]) for n in first.derived},
+    )

@@ -1,0 +1,149 @@
+"""One study under two cost models: do they agree which design is better?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
+from dse.fronts.pareto import as_costs
+from dse.pricing.evaluation import evaluate
+from dse.pricing.profiles import pricing
+from dse.report.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
+from dse.report.study_report import spread
+
+if TYPE_CHECKING:
+    from dse.report.study_report import Report
+    from dse.report.text import Record
+    from dse.search.study import Study
+    from dse.spaces.space import Params
+
+#: Designs that a comparison shows.
+ROWS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The feasible designs of a study, the best by its own profile first."""
+
+    study: Study
+    profiles: tuple[str, str]  #: the study's own, and the other one
+    trials: list[int]
+    designs: list[Params]
+    values: FloatArray  #: (designs, 2) first objective under each profile [its unit]
+    ranks: FloatArray  #: (designs, 2) 1 is the best; equal values share the middle of their ranks [-]
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's: 1 where both profiles rank alike, NaN where one ranks nothing. [-]"""
+        centred = self.ranks - self.ranks.mean(axis=0)
+        spread_of = np.sqrt((centred**2).sum(axis=0)).prod()
+        return float(centred.prod(axis=1).sum() / spread_of) if spread_of else float("nan")
+
+    def record(self) -> dict[str, Any]:
+        """The comparison as one JSON object."""
+        objective, pair = self.study.space.objectives[0], self.profiles
+        return {
+            "study": self.study.name,
+            "objective": objective.key,
+            "profiles": list(pair),
+            "n_designs": len(self.trials),
+            "rank_correlation": self.rank_correlation,
+            "designs": [
+                {
+                    "trial": trial,
+                    "params": params,
+                    "values": dict(zip(pair, values, strict=True)),
+                    "ranks": dict(zip(pair, ranks, strict=True)),
+                }
+                for trial, params, values, ranks in zip(
+                    self.trials, self.designs, self.values.tolist(), self.ranks.tolist(), strict=True
+                )
+            ],
+        }
+
+
+def comparison(study: Study, profile: str) -> Comparison:
+    """Price the feasible designs of a study by another profile too.
+
+    Parameters
+    ----------
+    study : Study
+        What has been searched, by a profile of its own.
+    profile : str
+        The other one, a key of `dse.pricing.profiles.PROFILES`.
+
+    Raises
+    ------
+    DseError
+        If both are the same, or fewer than two designs have a value under both.
+    """
+    if profile == study.profile:
+        raise DseError(f"study {study.name!r}: is priced by {profile} itself; compare with another --profile")
+    table = study.table
+    trials = [trial for trial, kept in zip(table.trials, table.feasible, strict=True) if kept]
+    designs = [trial.params for trial in trials]
+    if not designs:
+        raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to compare")
+    columns = study.space.encode(designs)
+    values = np.stack(
+        [
+            evaluate(study.space, columns, price=pricing(name, study.space)).values[:, 0]
+            for name in (study.profile, profile)
+        ],
+        axis=1,
+    )
+    told = np.flatnonzero(np.isfinite(values).all(axis=1))
+    if told.size < 2:
+        raise DseError(f"study {study.name!r}: fewer than two designs have a value under both profiles")
+    direction = study.space.objectives[0].direction
+    costs = as_costs(values[told], [direction, direction])
+    ranks = np.stack([middle_ranks(column) for column in costs.T], axis=1)
+    order = np.argsort(ranks[:, 0], kind="stable")
+    rows = told[order]
+    return Comparison(
+        study=study,
+        profiles=(study.profile, profile),
+        trials=[trials[row].number for row in rows],
+        designs=[designs[row] for row in rows],
+        values=values[rows],
+        ranks=ranks[order],
+    )
+
+
+def middle_ranks(costs: FloatArray) -> FloatArray:
+    """Ranks from 1; equal costs share the middle of theirs. [-]
+
+    >>> middle_ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist()
+    [3.5, 1.0, 3.5, 2.0]
+    """
+    _, place, count = np.unique(costs, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - (count - 1) / 2)[place]
+
+
+def comparison_report(found: Comparison, width: int) -> Report:
+    """The designs with their values and ranks, and how well the rankings agree."""
+    objective, space = found.study.space.objectives[0], found.study.space
+    records: list[Record] = [{"params": params} for params in found.designs]
+    rows = spread(len(found.trials), ROWS_SHOWN, [0, int(found.ranks[:, 1].argmin())])
+    columns = [Column("trial", ("trial",), [str(found.trials[row]) for row in rows])]
+    columns += parameter_columns(space, [records[row] for row in rows], varying_parameters(space, records))
+    for place, profile in enumerate(found.profiles):
+        shown = [readable(float(found.values[row, place]), objective.unit) for row in rows]
+        ranks = [f"{found.ranks[row, place]:g}" for row in rows]
+        columns += [
+            Column(profile, (profile, *lines_of(objective.name)), shown),
+            Column(f"{profile} rank", (profile, "rank"), ranks),
+        ]
+    own, other = found.profiles
+    heading = (
+        f"Study {found.study.name}: {len(found.trials)} feasible designs by {objective.name}, "
+        f"under {own} and {other}. Rank correlation {found.rank_correlation:.3f}."
+    )
+    return [Text(heading), Text(), drawn(fitted(columns, width)[0])]

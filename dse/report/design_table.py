@@ -1,0 +1,178 @@
+"""A table of designs that fits a given width: what they share goes below it, what does not fit is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from dse.report.text import Record, design_text, percent
+from dse.spaces.space import Space
+
+#: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, lines apart, and a text per row."""
+
+    name: str
+    heading: tuple[str, ...]
+    cells: list[str]
+    leave_out: int = 0  #: of the columns that do not fit, the highest go first; 0 always stays
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        """Widest line. [characters]"""
+        return max(map(len, (*self.heading, *self.cells))) + GAP
+
+
+def design_table(
+    space: Space,
+    records: Sequence[Record],
+    width: int,
+    notes: Mapping[int, str] | None = None,
+    among: Sequence[Record] | None = None,
+) -> list[Table | Text]:
+    """A table of designs, and lines that say what it leaves out.
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    records : sequence of records
+        The designs, at least one.
+    width : int
+        [characters]
+    notes : mapping, optional
+        Row -> what is special about it.
+    among : sequence of records, optional
+        More designs, of which these are some: what all of them share goes below the table.
+    """
+    among = among or records
+    varying = varying_parameters(space, among)
+    columns = [
+        *trial_columns(records),
+        *parameter_columns(space, records, varying),
+        *derived_columns(space, records),
+        *objective_columns(space, records),
+        *mfu_columns(records),
+        *note_columns(len(records), notes or {}),
+    ]
+    kept, left_out = fitted(columns, width)
+    alike = [p.name for p in space.parameters if p.name not in varying]
+    lines = []
+    if alike and len(among) > 1:
+        lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
+    if left_out:
+        lines.append(Text(f"too wide to show: {', '.join(left_out)}"))
+    return [drawn(kept), *lines]
+
+
+def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:
+    """Parameters that are not alike in all records; all of them where there is but one record."""
+    names = [parameter.name for parameter in space.parameters]
+    return [name for name in names if varies(records, "params", name)] if len(records) > 1 else names
+
+
+def varies(records: Sequence[Record], group: str, name: str) -> bool:
+    """Whether some records differ in a value."""
+    return len({record[group].get(name) for record in records}) > 1
+
+
+def trial_columns(records: Sequence[Record]) -> list[Column]:
+    """The trial's number, where designs are trials."""
+    if "trial" not in records[0]:
+        return []
+    return [Column("trial", ("trial",), [str(record["trial"]) for record in records])]
+
+
+def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[str]) -> list[Column]:
+    """Parameters, those of a layout before those of the machine as the space has them."""
+    columns = []
+    for place, name in enumerate(names, start=1):
+        parameter = space.by_name[name]
+        cells = [parameter.shown(record["params"][name]) for record in records]
+        columns.append(Column(name, lines_of(name), cells, place, left=bool(parameter.words)))
+    return columns
+
+
+def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """Derived columns that differ; the first to go when it is narrow."""
+    units = {derived.name: derived.unit for derived in space.derived}
+    return [
+        Column(
+            name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + place
+        )
+        for place, (name, unit) in enumerate(units.items())
+        if varies(records, "derived", name)
+    ]
+
+
+def text_of(values: Mapping[str, Any], name: str, unit: str) -> str:
+    """A number with its unit, or a dash where there is none."""
+    return readable(values[name], unit) if name in values else "-"
+
+
+def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """Objectives, always there."""
+    return [
+        Column(o.name, lines_of(o.name), [readable(record["values"][o.key], o.unit) for record in records])
+        for o in space.objectives
+    ]
+
+
+def mfu_columns(records: Sequence[Record]) -> list[Column]:
+    """Model FLOPs utilization: how near the machine is to its peak."""
+    return [
+        Column("mfu", ("mfu",), [percent(record["breakdown"].get("mfu", 0.0)) for record in records], 500)
+    ]
+
+
+def note_columns(rows: int, notes: Mapping[int, str]) -> list[Column]:
+    """What is special about some rows."""
+    return [Column("", ("",), [notes.get(row, "") for row in range(rows)], left=True)] if notes else []
+
+
+def lines_of(name: str) -> tuple[str, ...]:
+    """A name as a heading of several lines.
+
+    >>> lines_of("gradient_accumulation_steps")
+    ('gradient', 'accumulation', 'steps')
+    """
+    return tuple(name.split("_"))
+
+
+def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
+    """The columns that fit, and the names of the others."""
+    kept, left_out = list(columns), []
+    while sum(column.width for column in kept) > width:
+        last = max(kept, key=lambda column: column.leave_out)
+        if last.leave_out == 0:
+            break
+        kept.remove(last)
+        left_out.append(last.name)
+    return kept, left_out[::-1]
+
+
+def drawn(columns: Sequence[Column]) -> Table:
+    """The table itself."""
+    table = ruled_table()
+    for column in columns:
+        heading = Text("\n".join(column.heading))
+        table.add_column(heading, justify="left" if column.left else "right", vertical="bottom", no_wrap=True)
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def ruled_table() -> Table:
+    """A table with a line below its headings, and no other."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)

@@ -1,0 +1,215 @@
+"""What an HLO module costs, as one nested record: figures, and with a system times and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+
+from costmodel import hlo
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from costmodel.formats.chrome_trace import Arrow, Span, chrome_trace
+from costmodel.formats.system_file import load_system
+from costmodel.hlo.figures import collectives_by_group
+from costmodel.hlo.graph import Barriers
+from costmodel.hlo.program import Program, ProgramKernel
+from costmodel.hlo.step import program_cost, program_step
+from costmodel.machine.system import System
+from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
+from costmodel.steps.breakdown import tabled
+from dse.report.text import counted
+
+#: Kernels that a record lists by themselves.
+HEAVIEST: Final = 12
+
+
+@dataclass(frozen=True)
+class ModuleCost:
+    """An HLO module, perhaps with a system that it runs on."""
+
+    file: str
+    analysis: hlo.Analysis
+    program: Program
+    barriers: Barriers
+    system: System | None
+
+    @classmethod
+    def of(cls, path: Path, barriers: Barriers, system: str | None) -> Self:
+        """Read a module and a system.
+
+        Raises
+        ------
+        DseError
+            If either is wrong.
+        """
+        analysis = hlo.Analysis(hlo.load_module(path))
+        try:
+            program = hlo.program(analysis)
+        except DseError as error:
+            raise DseError(f"{path}: {error}") from None
+        if system and not program.kernels:
+            raise DseError(f"{path}: runs no kernels, so that there is nothing to price; leave out --system")
+        return cls(str(path), analysis, program, barriers, load_system(system) if system else None)
+
+    @cached_property
+    def times(self) -> FloatArray:
+        """All runs of each kernel, (kernels,). [s]"""
+        assert self.system is not None
+        times: FloatArray = program_cost(self.program, self.system).time[0]
+        return times
+
+    @property
+    def schedule(self) -> str:
+        """In which order kernels run, as far as memory goes."""
+        return hlo.peak(self.analysis)[0]
+
+    def record(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        record: dict[str, Any] = {
+            "file": self.file,
+            "module": self.program.name,
+            "devices": self.program.devices,
+            "profile": "native",
+            "system": self.system.name if self.system else None,
+            "barriers": self.barriers,
+            "notes": self.notes(),
+            "memory": self.memory(),
+            "collectives": self.collectives(),
+            "kinds": self.sums(lambda kernel: kernel.kind),
+            "phases": self.sums(lambda kernel: kernel.phase),
+        }
+        if self.system:
+            breakdown = program_step(self.program, self.system)
+            record["breakdown"] = {
+                tabled(name): float(np.ravel(column)[0]) for name, column in breakdown.columns().items()
+            }
+            graph = self.analysis.of(self.barriers)
+            record["longest_path_time_s"] = graph.longest_path(self.times.tolist())
+            record["heaviest"] = self.heaviest()
+        return {**record, "figures": hlo.figures(self.analysis)}
+
+    def dataflow(self) -> Dataflow:
+        """The module as a graph of DFModel.
+
+        Raises
+        ------
+        DseError
+            If it runs nothing.
+        """
+        try:
+            return dataflow(self.analysis, self.barriers)
+        except DseError as error:
+            raise DseError(f"{self.file}: {error}") from None
+
+    def notes(self) -> list[str]:
+        """What the text does not tell, and what was taken instead."""
+        notes = list(self.analysis.graph.notes)
+        opaque: dict[str, int] = {}
+        for kernel in self.analysis.graph.kernels:
+            if kernel.kind == "custom-call":
+                target = kernel.instruction.attributes.get("custom_call_target", "unnamed")
+                opaque[target] = opaque.get(target, 0) + kernel.count
+        notes += [
+            f"{counted(count, 'call')} of {name}: priced by its arrays alone"
+            for name, count in opaque.items()
+        ]
+        return notes
+
+    def memory(self) -> dict[str, Any]:
+        """What one device holds."""
+        schedule, peak = hlo.peak(self.analysis)
+        return {
+            "schedule": schedule,
+            "weights_bytes": self.program.weights_bytes,
+            "optimizer_bytes": self.program.optimizer_bytes,
+            "inputs_bytes": self.program.inputs_bytes,
+            "temporaries_bytes": peak.bytes,
+            "temporaries_peak_at": peak.kernel,
+        }
+
+    def sums(self, key: Callable[[ProgramKernel], str]) -> list[dict[str, Any]]:
+        """Work, traffic and time of all kernels alike, the largest first."""
+        rows: dict[str, dict[str, Any]] = {}
+        for place, kernel in enumerate(self.program.kernels):
+            fresh = {"name": key(kernel), "count": 0.0, "flops": 0.0, "bytes": 0.0}
+            row = rows.setdefault(key(kernel), fresh)
+            row["count"] += kernel.count
+            row["flops"] += kernel.count * (kernel.flops + sum(p.flops for p in kernel.products))
+            row["bytes"] += kernel.count * kernel.bytes_moved
+            if self.system:
+                row["time_s"] = row.get("time_s", 0.0) + float(self.times[place])
+        return sorted(rows.values(), key=lambda row: -row.get("time_s", row["bytes"]))
+
+    def heaviest(self) -> list[dict[str, Any]]:
+        """Kernels that take longest."""
+        order = np.argsort(-self.times, kind="stable")[:HEAVIEST]
+        return [self._kernel(int(place)) for place in order]
+
+    def _kernel(self, place: int) -> dict[str, Any]:
+        kernel = self.program.kernels[place]
+        return {
+            "name": kernel.name,
+            "kind": kernel.kind,
+            "phase": kernel.phase,
+            "count": kernel.count,
+            "flops": kernel.flops + sum(p.flops for p in kernel.products),
+            "bytes": kernel.bytes_moved,
+            "time_s": float(self.times[place]),
+            "op_name": self.analysis.graph.kernels[place].instruction.op_name,
+        }
+
+    def collectives(self) -> list[dict[str, Any]]:
+        """Messages by kind and groups of devices, the largest first."""
+        places: dict[int, int] = {id(each): place for place, each in self.analysis.collectives.items()}
+        rows = []
+        for name, own in collectives_by_group(self.analysis).items():
+            placed = own[0][1].placement
+            row: dict[str, Any] = {
+                "name": name,
+                "groups": placed.groups,
+                "size": placed.size,
+                "stride": placed.stride,
+                "reducers": sorted({each.reducer for _, each in own if each.reducer}),
+                "count": sum(count for count, _ in own),
+                "payload_bytes": sum(count * each.payload_bytes for count, each in own),
+            }
+            if self.system:
+                row["time_s"] = float(sum(self.times[places[id(each)]] for _, each in own))
+            rows.append(row)
+        return sorted(rows, key=lambda row: -row["payload_bytes"])
+
+    def trace(self) -> dict[str, Any]:
+        """The kernels one after the other, with the arrays that pass between them, as a Chrome trace.
+
+        Raises
+        ------
+        DseError
+            Without a system there are no times.
+        """
+        if self.system is None:
+            raise DseError(f"{self.file}: a trace needs times; name a machine, such as --system a100_80g_dgx")
+        details = {"file": self.file, "system": self.system.name, "barriers": self.barriers}
+        graph = self.analysis.of(self.barriers)
+        arrows = [
+            Arrow(edge.producer, edge.consumer, {"output": edge.output, "bytes": edge.bytes})
+            for edge in graph.edges
+        ]
+        return chrome_trace(
+            f"{self.program.name}, 1 of {self.program.devices:g}", self._spans(), arrows, details
+        )
+
+    def _spans(self) -> Sequence[Span]:
+        ends = np.cumsum(self.times)
+        spans = []
+        for place, kernel in enumerate(self.program.kernels):
+            row = self._kernel(place)
+            lane = "messages" if kernel.message else "kernels"
+            details = {key: row[key] for key in ("phase", "count", "flops", "bytes", "op_name")}
+            start = float(ends[place] - self.times[place])
+            spans.append(Span(kernel.name, kernel.kind, lane, start, row["time_s"], details))
+        return spans

@@ -1,0 +1,164 @@
+"""What an HLO module costs, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from dse.report.design_table import ruled_table
+from dse.report.text import bar, counted, percent
+
+Record = Mapping[str, Any]
+
+#: Length of the bar of the largest part. [characters]
+_BAR: Final = 12
+
+#: Meaning of a barrier -> how a report puts it.
+_BARRIERS: Final = {
+    "barrier": "each array read through a barrier waits for all of them",
+    "element": "each array read through a barrier waits for itself alone",
+}
+
+
+def hlo_report(record: Record, width: int) -> list[RenderableType]:
+    """A module's record in tables.
+
+    Parameters
+    ----------
+    record : mapping
+        As `ModuleCost.record` gives it.
+    width : int
+        [characters]
+    """
+    shown: list[RenderableType] = [Text(heading(record)), Text()]
+    sections: list[tuple[str, RenderableType]] = [
+        (
+            "Where the time goes" if record["system"] else "Work and traffic",
+            sums_table(record["kinds"], "kind"),
+        ),
+        ("By phase", sums_table(record["phases"], "phase")),
+    ]
+    if record["system"]:
+        sections.append(("Heaviest kernels", heaviest_table(record["heaviest"], width)))
+    if record["collectives"]:
+        sections.append(("Collectives by group", collectives_table(record["collectives"])))
+    sections.append(("Memory of one device", memory_table(record)))
+    for title, table in sections:
+        shown += [Text(title, style="bold"), Text(), table, Text()]
+    shown += [Text(f"Note: {note}") for note in record["notes"]]
+    return shown if record["notes"] else shown[:-1]
+
+
+def heading(record: Record) -> str:
+    """What is priced, and the total."""
+    count = sum(row["count"] for row in record["kinds"])
+    text = (
+        f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
+    )
+    flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
+    text += f", {flops} of matrix products on each"
+    if not record["system"]:
+        return f"{text}. --system prices it."
+    step, mfu = record["breakdown"]["step_time_s"], record["breakdown"]["mfu"]
+    longest = record["longest_path_time_s"]
+    return (
+        f"{text}.\nOn {record['system']}: {readable(step, 's')} a step with one kernel after the other, "
+        f"{percent(mfu)} of the peak rate; no less than {readable(longest, 's')} with all overlap that the "
+        f"graph allows, where {_BARRIERS[record['barriers']]}."
+    )
+
+
+def sums_table(rows: Sequence[Record], what: str) -> Table:
+    """Kernels alike, with their share of the time, or of the traffic where no time is known."""
+    timed = any("time_s" in row for row in rows)
+    key = "time_s" if timed else "bytes"
+    whole, longest = sum(row[key] for row in rows) or 1.0, max((row[key] for row in rows), default=0) or 1.0
+    table = ruled_table()
+    headings = [what, "count", "work", "traffic", *(["time"] if timed else []), "share"]
+    for place, name in enumerate(headings):
+        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        cells = [
+            row["name"],
+            f"{row['count']:,.0f}",
+            readable(row["flops"], "FLOP"),
+            readable(row["bytes"], "B"),
+        ]
+        if timed:
+            cells.append(readable(row["time_s"], "s"))
+        drawn = bar(row[key] / longest, _BAR) if row[key] else ""
+        table.add_row(*cells, percent(row[key] / whole), drawn)
+    return table
+
+
+def heaviest_table(rows: Sequence[Record], width: int) -> Table:
+    """Kernels by themselves, with the end of what the program calls them where there is room."""
+    table = ruled_table()
+    for place, name in enumerate(("kernel", "phase", "runs", "work", "traffic", "time")):
+        table.add_column(name, justify="right" if place > 1 else "left", no_wrap=True)
+    room = width - 78
+    if room >= 12:
+        table.add_column("in the program", no_wrap=True)
+    for row in rows:
+        cells = [row["name"], row["phase"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"),
+                 readable(row["bytes"], "B"), readable(row["time_s"], "s")]  # fmt: skip
+        table.add_row(*cells, *([program_name(row["op_name"], room)] if room >= 12 else []))
+    return table
+
+
+def program_name(op_name: str, room: int) -> str:
+    """The end of a name, which says most.
+
+    >>> program_name("jit(main)/jvp(GPT)/layer/5/dense/dot_general[precision=None]", 24)
+    '...layer/5/dense/dot_general'
+    """
+    name = op_name.partition("[")[0]
+    return name if len(name) <= room else "..." + name[len(name) - room - 1 :].lstrip("/")
+
+
+def collectives_table(rows: Sequence[Record]) -> Table:
+    """Messages by kind and groups."""
+    timed = "time_s" in rows[0]
+    table = ruled_table()
+    headings = [
+        "collective",
+        "groups",
+        "of",
+        "stride",
+        "reduces by",
+        "count",
+        "payload",
+        *(["time"] if timed else []),
+    ]
+    for place, name in enumerate(headings):
+        table.add_column(name, justify="left" if place in (0, 4) else "right", no_wrap=True)
+    for row in rows:
+        kind = row["name"].partition(".")[0]
+        reducers = ", ".join(row["reducers"]) or "-"
+        cells = [kind, str(row["groups"]), str(row["size"]), f"{row['stride']:g}", reducers,
+                 f"{row['count']:,}", readable(row["payload_bytes"], "B")]  # fmt: skip
+        table.add_row(*cells, *([readable(row["time_s"], "s")] if timed else []))
+    return table
+
+
+def memory_table(record: Record) -> Table:
+    """What one device holds, and which order of the kernels that is for."""
+    memory, figures = record["memory"], record["figures"]
+    rows = {
+        "weights": readable(memory["weights_bytes"], "B"),
+        "optimizer": readable(memory["optimizer_bytes"], "B"),
+        "inputs": readable(memory["inputs_bytes"], "B"),
+        "temporaries": f"{readable(memory['temporaries_bytes'], 'B')} at {memory['temporaries_peak_at']}",
+        "  for the order": memory["schedule"],
+        "  in the text's order": readable(figures["memory.text_order_peak_temp_bytes"], "B"),
+    }
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

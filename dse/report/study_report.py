@@ -1,0 +1,303 @@
+"""What a person reads at the end of a command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from costmodel.steps.breakdown import UNIT_SUFFIX, tabled
+from dse.pricing.splits import splits_text, with_splits
+from dse.pricing.unpriced import remedies_for
+from dse.report import catalogue
+from dse.report.binding import binding_tables
+from dse.report.design_table import Column, design_table, drawn, fitted, ruled_table, varying_parameters
+from dse.report.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
+from dse.spaces.space import Space
+
+if TYPE_CHECKING:
+    from dse.search.exact import Certificate, ExactFront
+    from dse.search.study import Study, Summary
+    from dse.search.trial_table import Selection
+
+#: Rows of the front that a report shows.
+ROWS_SHOWN = 12
+
+#: Columns of the breakdown that sum a design up.
+SUMMARY = (
+    "step_time_s",
+    "tokens_per_second",
+    "mfu",
+    "peak_memory_bytes",
+    "energy_per_step_j",
+    "system_price_usd",
+    "system_power_w",
+)
+
+#: Parameters of which more means less memory on the fullest chip, or more memory there.
+MORE_SAVES_MEMORY = ("pp", "tp", "recompute", "distributed_optimizer", "dram_capacity")
+
+Report = list[RenderableType]
+
+
+def study_report(study: Study, width: int) -> Report:
+    """What a study has found so far: counts, front, picks, and what binds the best design."""
+    table = study.table
+    infeasible = len(table.trials) - int(table.feasible.sum())
+    heading = f"Study {study.name}: {counted(len(table.trials), 'trial')}, {infeasible} infeasible"
+    front = table.front().records()
+    if not front:
+        return [Text(heading + ".")]
+    heading += f"; {counted(len(front), 'design')} on the Pareto front, hypervolume {study.hypervolume:.3f}."
+    return [Text(heading), Text(), *front_report(study.space, front, width, more=f"dse pareto {study.name}")]
+
+
+def designs_report(study: Study, part: Selection, width: int) -> Report:
+    """The whole front, or all finished trials, as one table."""
+    table = study.table.front() if part == "front" else study.table
+    if not table.trials:
+        return [Text(f"Study {study.name}: none so far.")]
+    feasible = table.feasible.tolist()
+    notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
+    return [*design_table(study.space, table.records(), width, notes)]
+
+
+def exact_report(exact: ExactFront, width: int) -> Report:
+    """The exact front of a space."""
+    heading = (
+        f"Space {exact.space.name}: {counted(exact.legal, 'legal design')}, {exact.infeasible:,} infeasible"
+    )
+    front = exact.records()
+    if not front:
+        return [Text(heading + ".")]
+    heading += f"; {counted(len(front), 'design')} on the exact Pareto front."
+    return [Text(heading), Text(), *front_report(exact.space, front, width, more="--format json")]
+
+
+def front_report(space: Space, front: Sequence[Record], width: int, *, more: str) -> Report:
+    """A front: its rows, or some of them; its notable designs; what binds the best one.
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    front : sequence of records
+        The designs, the best of the first objective first.
+    width : int
+        [characters]
+    more : str
+        Command or option that shows the whole front.
+    """
+    picked = picks(space, front)
+    rows = spread(len(front), ROWS_SHOWN, list(picked))
+    notes = {place: picked[row] for place, row in enumerate(rows) if row in picked}
+    shown: Report = [*design_table(space, [front[row] for row in rows], width, notes, front)]
+    if len(rows) < len(front):
+        shown.append(Text(f"... {len(front) - len(rows)} more: {more}"))
+    best = next(iter(picked))
+    return [
+        *shown,
+        Text(),
+        *picks_report(space, front, picked),
+        Text(),
+        Text(
+            "What binds the fastest" + (f", trial {front[best]['trial']}" if "trial" in front[best] else "")
+        ),
+        Text(),
+        *binding_tables(space, front[best], width),
+    ]
+
+
+def picks(space: Space, front: Sequence[Record]) -> dict[int, str]:
+    """Row -> what it is best at: fastest, smallest memory, cheapest, and any other objective."""
+    prices = {record["breakdown"][tabled("system_price")] for record in front}
+    wanted = {
+        "fastest": tabled("step_time"),
+        "smallest memory": tabled("peak_memory"),
+        **(
+            {"cheapest": tabled("system_price")}
+            if len(prices) > 1
+            else {"least energy": tabled("energy_per_step")}
+        ),
+    }
+    best: dict[int, list[str]] = {}
+    for title, column in wanted.items():
+        row = min(range(len(front)), key=lambda i: front[i]["breakdown"][column])
+        best.setdefault(row, []).append(title)
+    for objective in space.objectives:
+        if objective.key not in (*wanted.values(), tabled("tokens_per_second")):
+            sign = 1 if objective.direction == "minimize" else -1
+            row = min(range(len(front)), key=lambda i: sign * front[i]["values"][objective.key])
+            best.setdefault(row, []).append(f"best {objective.name}")
+    return {row: ", ".join(titles) for row, titles in best.items()}
+
+
+def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
+    """At most `shown` rows spread evenly over a front, both ends and the notable ones among them.
+
+    >>> spread(100, 5, always=[42])
+    [0, 33, 42, 66, 99]
+    """
+    for even in range(min(count, shown), 1, -1):
+        rows = {round(place * (count - 1) / (even - 1)) for place in range(even)} | set(always)
+        if len(rows) <= shown:
+            return sorted(rows)
+    return sorted({0, count - 1, *always})
+
+
+def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str]) -> Report:
+    """The notable designs, in words and as ``--set`` takes them, without what all of the front share."""
+    varying = varying_parameters(space, front)
+    shown: Report = []
+    records = with_splits(space, [dict(front[row]) for row in picked])
+    for record, title in zip(records, picked.values(), strict=True):
+        trial = f"trial {record['trial']}, " if "trial" in record else ""
+        shown.append(Text.assemble((title, "bold"), f": {trial}{', '.join(objective_texts(space, record))}"))
+        shown.append(Padding(design_text(space, record["params"], varying), (0, 0, 0, 2)))
+        if "splits" in record:
+            shown.append(Padding(splits_text(record), (0, 0, 0, 2)))
+    return shown
+
+
+def evaluation_report(space: Space, record: Record, width: int) -> Report:
+    """One priced design."""
+    verdict = "feasible" if record["feasible"] else "not feasible"
+    heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
+    if math.isnan(record["breakdown"]["step_time_s"]):
+        return [*heading, Text(), Text("The profile has no number for such a design.")]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for column in SUMMARY:
+        table.add_row(
+            column.removesuffix(UNIT_SUFFIX[UNITS[column]]).replace("_", " "), column_text(record, column)
+        )
+    for derived in space.derived:
+        if derived.name in record["derived"]:
+            table.add_row(
+                derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
+            )
+    if "splits" in record:
+        heading.append(Text(splits_text(record)))
+    return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
+
+
+def certificate_text(certificate: Certificate) -> Text:
+    """How far a study is from the exact front, in words."""
+    study = f"Study {certificate.study}, after {counted(certificate.trials, 'trial')}"
+    if certificate.found == certificate.of:
+        return Text(f"{study}: has found all {certificate.of} designs of the exact front.")
+    gaps = ", ".join(f"{name} {percent(gap)}" for name, gap in certificate.gaps.items())
+    return Text(
+        f"{study}: has {percent(certificate.hypervolume_ratio)} of the exact hypervolume, "
+        f"{certificate.found} of the {certificate.of} designs of the exact front, and for each of the others "
+        f"one that is at most {percent(certificate.worst_gap)} worse in any objective. "
+        f"Best values against the best possible: {gaps} worse."
+    )
+
+
+def studies_table(summaries: Sequence[Summary]) -> Report:
+    """What a database holds."""
+    if not summaries:
+        return [Text("No studies yet; `dse search` starts one.")]
+    table = ruled_table()
+    for heading in ("study", "space", "sampler", "trials", "best"):
+        table.add_column(heading, no_wrap=heading in ("study", "space"))
+    for study in summaries:
+        counts = {
+            "finished": study.complete,
+            "infeasible": study.infeasible,
+            "failed": study.failed,
+            "running": study.running,
+        }
+        told = [f"{count:,} {state}" for state, count in counts.items() if count or state == "finished"]
+        best = [best_text(key, value) for key, value in study.best.items()]
+        table.add_row(
+            study.name, study.space or "-", study.sampler or "-", "\n".join(told), "\n".join(best) or "-"
+        )
+    return [table]
+
+
+def best_text(key: str, value: float) -> str:
+    """The best value of an objective, by its name in tables."""
+    if key not in UNITS:
+        return f"{key} {value:.4g}"
+    return f"{key.removesuffix(UNIT_SUFFIX[UNITS[key]])} {readable(value, UNITS[key])}"
+
+
+def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
+    """What ships, one row each; descriptions go below the table."""
+    columns = [
+        Column(
+            fact,
+            tuple(catalogue.heading(fact).split()),
+            [catalogue.fact_text(fact, row.get(fact, "-")) for row in rows],
+            leave_out=place,
+            left=isinstance(rows[0][fact], str),
+        )
+        for place, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
+    ]
+    kept, left_out = fitted(columns, width)
+    below = [Text(f"too wide to show: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
+    for row in rows:
+        if "description" in row:
+            below += [
+                Text(),
+                Text(f"{row['name']}: {row['description']}. Objectives: {', '.join(row['objectives'])}."),
+            ]
+    return [drawn(kept), *below]
+
+
+def nothing_feasible(space: Space, records: Sequence[Record], profile: str) -> str:
+    """Why a study has no front, in one line: designs without a number, then limits, and what would help."""
+    if not records:
+        return "no feasible design: no finished trials yet"
+    unpriced = [record["params"] for record in records if tabled("step_time") not in record["breakdown"]]
+    text = "no feasible design: "
+    if not unpriced:
+        return text + broken_limits(space, records)
+    text += f"{len(unpriced)} of {len(records)} have no number under profile {profile}"
+    wanting = remedies_for(profile, space, space.encode(unpriced))
+    text += f", {wanting}" if wanting else ""
+    rest = [record for record in records if tabled("step_time") in record["breakdown"]]
+    return f"{text}; of the others, {broken_limits(space, rest)}" if rest else text
+
+
+def broken_limits(space: Space, records: Sequence[Record]) -> str:
+    """Which limit most designs break, how close one comes to it, and what would help."""
+    total = len(records)
+    broken = {
+        limit: sum(record["margins"].get(limit.key, -1.0) < 0 for record in records) for limit in space.limits
+    }
+    if not any(broken.values()):
+        return f"none of {total} has finite objectives"
+    limit = max(broken, key=lambda limit: broken[limit])
+    told = [record for record in records if limit.key in record["margins"]]
+    text = f"{broken[limit]} of {total} break {limit.name}"
+    if not told:
+        return text
+    closest = max(told, key=lambda record: record["margins"][limit.key])
+    margin = closest["margins"][limit.key]
+    where = design_text(space, closest["params"])
+    text += f", closest by {readable(-margin, limit.unit)} at {where}" if margin < 0 else ""
+    remedies = memory_remedies(space, closest["params"]) if limit.unit == "B" else []
+    return f"{text}; {', or '.join(remedies) or f'relax {limit.expression}'}"
+
+
+def memory_remedies(space: Space, params: Mapping[str, Any]) -> list[str]:
+    """What the space still allows that lowers a design's memory: ``raise pp``, ``recompute: full``."""
+    remedies = []
+    for name in MORE_SAVES_MEMORY:
+        possible = space.legal.values_of(name)
+        parameter = space.by_name.get(name)
+        if not parameter or not possible:
+            continue
+        most = max(possible, key=parameter.code)
+        if parameter.code(most) > parameter.code(params[name]):
+            word = parameter.words or parameter.boolean
+            remedies.append(f"{name}: {parameter.shown(most)}" if word else f"raise {name}")
+    return remedies

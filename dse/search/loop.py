@@ -1,0 +1,123 @@
+"""The search loop: propose a batch, price it in one call, store it in one transaction.
+
+Batch k is proposed from the first k full batches alone, with random numbers that follow from the study's
+seed and k. So the trials of a study do not depend on where it was interrupted, on how its budget was dealt
+out, or on how many processes work on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from dse.pricing.evaluation import evaluate
+from dse.pricing.profiles import Pricing
+from dse.search.history import History, Plan
+from dse.spaces.space import Space
+from dse.storage.optuna_store import Store, StoredStudy
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands after a batch."""
+
+    complete: int  #: finished trials of the study
+    budget: int
+    infeasible: int
+    best: Mapping[str, float]  #: objective -> best value among the feasible designs
+
+
+@dataclass
+class Outcome:
+    """What a search did."""
+
+    complete: int = 0  #: finished trials of the study, old and new
+    added: int = 0  #: those that this search stored
+    failed: int = 0  #: trials that another program left unfinished, now marked as failed
+    exhausted: bool = False  #: every legal design has been evaluated
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("sampling", "evaluation", "storage"), 0.0)
+    )
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the time of a block to `seconds`."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += perf_counter() - start
+
+
+def search(
+    store: Store,
+    stored: StoredStudy,
+    space: Space,
+    plan: Plan,
+    budget: int,
+    *,
+    price: Pricing | None = None,
+    jobs: int = 1,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Add trials until the study holds `budget` finished ones, or every legal design.
+
+    Several processes may search one study: each batch is stored by whichever is first, and the others
+    read it. An interruption loses the batch in progress and nothing else.
+
+    Parameters
+    ----------
+    store : Store
+        The database, open for writing.
+    stored, space, plan : StoredStudy, Space, Plan
+        The study as the database holds it, what it searches, and how.
+    budget : int
+        Finished trials in all. [-]
+    price : function, optional
+        What prices designs; by default the native cost model.
+    jobs : int
+        Threads that price designs. [-]
+    progress : callable, optional
+        Called at the start and after every batch.
+
+    Returns
+    -------
+    outcome : Outcome
+    """
+    outcome = Outcome(failed=store.fail_running(stored.study_id))
+    history: History | None = None
+    while True:
+        if history is None or (history.stale and history.complete < budget):
+            with outcome.timed("storage"):
+                history = read_history(store, stored.name, space, plan)
+        outcome.complete = history.complete
+        if progress:
+            progress(Progress(history.complete, budget, history.infeasible, history.best()))
+        if history.complete >= budget:
+            return outcome
+        with outcome.timed("sampling"):
+            proposals = history.proposals()[: budget - history.complete]
+        if not proposals:
+            outcome.exhausted = True
+            return outcome
+        with outcome.timed("evaluation"):
+            columns = space.encode([trial.params for trial in proposals])
+            evaluation = evaluate(space, columns, price=price, jobs=jobs)
+        with outcome.timed("sampling"):
+            finished = history.told(proposals, evaluation)
+        with outcome.timed("storage"):
+            memory = history.memory(len(finished))
+            if store.append(stored.study_id, finished, after=history.rows, user_attrs=memory):
+                outcome.added += len(finished)
+                history.stored(finished)
+            else:
+                history = None
+
+
+def read_history(store: Store, name: str, space: Space, plan: Plan) -> History:
+    """What the database holds of a study now."""
+    # Trials first: a batch stored in between shows as a count that has changed, and is read again.
+    trials = store.trials(store.study(name).study_id)
+    return History(space, plan, store.study(name), trials)

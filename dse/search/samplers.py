@@ -1,0 +1,181 @@
+"""Samplers by name, and the wrapper that makes whatever they propose legal and new."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.random import SeedSequence
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from costmodel.errors import DseError, suggestion
+from dse.spaces.space import Params, Space
+
+#: What tells two designs apart.
+Key = tuple[Any, ...]
+
+
+class SpaceExhausted(Exception):
+    """Every legal design of the space has been proposed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A sampler on offer."""
+
+    description: str
+    batch_size: int  #: trials that are proposed, and priced, together
+    build: Callable[[int], BaseSampler | None]  #: from a seed; None draws uniformly from the legal designs
+    joint: bool = True  #: samples all parameters together; else it says which
+    needs: tuple[str, ...] = ()  #: packages that do not come with dse
+
+
+#: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
+SAMPLERS: Mapping[str, Choice] = {
+    "nsga2": Choice(
+        "genetic search by non-dominated sorting (the default)",
+        20,
+        lambda seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
+    ),
+    "nsga3": Choice(
+        "genetic search by reference points, for three objectives and more",
+        20,
+        lambda seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
+    ),
+    "tpe": Choice(
+        "tree-structured Parzen estimator: ahead up to a few hundred trials, ten times as slow",
+        10,
+        lambda seed: optuna.samplers.TPESampler(seed=seed),
+        joint=False,
+    ),
+    "gp": Choice(
+        "Gaussian process: for very few trials, about a second each",
+        5,
+        lambda seed: optuna.samplers.GPSampler(seed=seed),
+        needs=("scipy", "torch"),
+    ),
+    "random": Choice("uniform over the legal designs", 50, lambda seed: None),
+}
+DEFAULT_SAMPLER = "nsga2"
+
+
+def sampler_choice(name: str) -> Choice:
+    """The sampler of that name.
+
+    Raises
+    ------
+    DseError
+        For an unknown name, or one whose packages are not installed.
+    """
+    if name not in SAMPLERS:
+        raise DseError(f"sampler {name!r}: unknown{suggestion(name, SAMPLERS)}")
+    choice = SAMPLERS[name]
+    missing = [package for package in choice.needs if find_spec(package) is None]
+    if missing:
+        raise DseError(f"sampler {name!r}: needs {' and '.join(missing)}; pip install {' '.join(missing)}")
+    return choice
+
+
+class LegalSampler(BaseSampler):
+    """Makes each proposal of another sampler legal, and different from every design before it.
+
+    The first batch has nothing to learn from, so it is drawn uniformly from the legal designs, whatever
+    the sampler. Later, a proposal is replaced by the nearest legal design, and one that was seen before by
+    a new neighbour of it. `Study.ask` then records the design that is really evaluated.
+    """
+
+    def __init__(
+        self,
+        base: BaseSampler | None,
+        space: Space,
+        rng: np.random.Generator,
+        *,
+        seen: Iterable[Key] = (),
+        joint: bool = True,
+    ) -> None:
+        self.base = base
+        self.space = space
+        self.rng = rng
+        self.joint = joint
+        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
+        self.seen = set(seen)
+        self.informed = base is not None and bool(self.seen)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> Params:
+        # A genetic sampler counts generations as it proposes, so it is asked even where it knows nothing.
+        proposal = self._proposal(self.base, study, trial) if self.base else {}
+        legal = self.space.legal
+        if self.informed:
+            params = legal.nearest(proposal, self.rng)
+        else:
+            [params] = self.space.decode(legal.random(1, self.rng))
+        if legal.key(params) in self.seen:
+            params = self._new_neighbour(params)
+        self.seen.add(legal.key(params))
+        return params
+
+    def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> Params:
+        """What the base sampler would try, legal or not."""
+        # Every trial has every parameter, so there is no need to look through all of them for a common set.
+        together = self.varying if self.joint else base.infer_relative_search_space(study, trial)
+        known = base.sample_relative(study, trial, together)
+        return {
+            name: known[name] if name in known else base.sample_independent(study, trial, name, distribution)
+            for name, distribution in self.distributions.items()
+        }
+
+    def _new_neighbour(self, params: Params) -> Params:
+        for neighbour in self.space.legal.neighbours(params, self.rng):
+            if self.space.legal.key(neighbour) not in self.seen:
+                return neighbour
+        raise SpaceExhausted
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise AssertionError(f"{param_name}: every parameter is sampled relative to the others")
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        if self.base is not None:
+            self.base.before_trial(study, trial)
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        if self.base is not None:
+            self.base.after_trial(study, trial, state, values)
+
+
+def legal_sampler(name: str, space: Space, seeds: SeedSequence, seen: Iterable[Key]) -> LegalSampler:
+    """A fresh sampler of that name for one batch.
+
+    Parameters
+    ----------
+    name : str
+        One of `SAMPLERS`.
+    space : Space
+        What it samples.
+    seeds : SeedSequence
+        Source of all its random numbers.
+    seen : iterable of keys
+        Designs that it must not propose again.
+    """
+    choice = sampler_choice(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        base = choice.build(int(seeds.generate_state(1)[0]))
+    return LegalSampler(base, space, np.random.default_rng(seeds), seen=seen, joint=choice.joint)

@@ -1,0 +1,162 @@
+"""Names that the formulas of a space may use: what each is, and which parameters decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from costmodel.columns import column_units
+from costmodel.errors import DseError
+from costmodel.formats.quantity import dimension, unit_name
+from costmodel.formats.strict_yaml import Section
+from costmodel.formats.system_file import POSITIVE
+from costmodel.machine.system import System
+from costmodel.profiles.workloads import WORKLOADS, AnyWorkload, workload_of
+from costmodel.steps.breakdown import Breakdown, tabled
+from costmodel.training.design import CHOICES, HALVINGS, MOST_HALVINGS, SWITCHES
+from dse.spaces.expressions import Expression, Name
+from dse.spaces.margins import Compiled
+
+#: Dimensions of the model that a space may set without making another model of it.
+MODEL_SETTINGS: Final = ("seq_len", "vocab_size")
+#: Columns that count things: a design where one is not whole, or below 1, is not legal.
+COUNTS: Final = {name for workload in WORKLOADS.values() for name in workload.columns} - {
+    *SWITCHES,
+    *CHOICES,
+    *HALVINGS,
+} | {
+    *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
+    *("cores", "arrays_per_core", "array_height", "array_width"),
+}
+#: Largest count: up to here a float tells every whole number from its neighbours.
+MOST: Final = 2.0**53
+#: Column of a breakdown with its unit, as tables show it -> the column.
+WITH_UNIT: Final = {tabled(name): name for name in column_units(Breakdown)}
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A column worked out from others."""
+
+    name: str
+    unit: str
+    expression: str
+    formula: Compiled
+    parameters: frozenset[str]  #: that it depends on
+    needs: tuple[str, ...]  #: derived columns it needs, in order, itself last
+    priced: bool  #: whether it needs pricing
+
+
+def impossible(name: str, value: float, quantities: Collection[str]) -> str:
+    """What a column's value must be and is not; nothing where the value will do.
+
+    >>> impossible("tp", 2.5, []), impossible("tp", 2, [])
+    ('2.5: expected a whole number of at least 1', '')
+    """
+    if name in COUNTS and not (1 <= value <= MOST and float(value).is_integer()):
+        return f"{value:g}: expected a whole number of at least 1"
+    if name in HALVINGS and value not in range(MOST_HALVINGS + 1):
+        return f"{value:g}: expected a whole number from 0 to {MOST_HALVINGS}"
+    if name in quantities and not value >= 0:
+        return f"{value:g}: expected no negative number"
+    if name in quantities and name.endswith(POSITIVE) and value == 0:
+        return "0: expected more than nothing"
+    return ""
+
+
+class Names:
+    """Every name of a space, growing as its file is read."""
+
+    def __init__(self, model: AnyWorkload, system: System) -> None:
+        units, quantities = system.units(), system.quantities()
+        self.workload: Final = workload_of(model)
+        self.model: Final = (*model.dimensions, "num_parameters")
+        self.settings: Final = {*MODEL_SETTINGS} & {*self.model}
+        self.quantities: Final = units  #: name -> unit of every quantity of the system
+        self.known: dict[str, Name] = dict.fromkeys(self.model, Name())
+        self.known |= {name: Name(dimension(unit)) for name, unit in units.items()}
+        self.constants: dict[str, Any] = {name: float(getattr(model, name)) for name in self.model}
+        self.constants |= {name: float(values) for name, values in quantities.items()}
+        #: Columns of pricing's result, under both of their names.
+        self.priced: dict[str, Name] = {}
+        for name, unit in column_units(Breakdown).items():
+            if name not in self.known:
+                self.priced[name] = self.priced[tabled(name)] = Name(dimension(unit))
+        self.derived: dict[str, Derived] = {}
+        self.used: set[str] = set()  #: names that some formula reads
+        self._decided_by: dict[str, frozenset[str]] = {}
+        self._defined: set[str] = set()
+
+    def all(self) -> dict[str, Name]:
+        """Every name, those that pricing gives included."""
+        return {**self.priced, **self.known}
+
+    def claim(self, section: Section, name: str) -> bool:
+        """Whether the file may define this name here; notes why not."""
+        settable = name in self.settings and section.at == ("given",)
+        fixed = (name in self.model and not settable) or (name in self.priced and name not in COUNTS)
+        if not name.isidentifier():
+            section.mistake(name, "not a name; expected letters, digits and _")
+        elif fixed or name in self._defined:
+            section.mistake(name, "already means something else")
+        else:
+            self._defined.add(name)
+            for names in (self.known, self.constants, self.priced):
+                names.pop(name, None)
+            return True
+        return False
+
+    def define(self, name: str, known: Name, *, constant: float | None = None,
+               decided_by: frozenset[str] = frozenset()) -> None:  # fmt: skip
+        """Say what a claimed name is."""
+        self.known[name] = known
+        self._decided_by[name] = decided_by
+        if constant is not None:
+            self.constants[name] = constant
+
+    def derive(self, section: Section, name: str, formula: Expression) -> None:
+        """Define a column by a formula."""
+        compiled = self.compiled(section, name, formula)
+        self.known[name] = Name()
+        if compiled is None:
+            return
+        if compiled.kind not in ("number", "boolean"):
+            section.mistake(name, f"{formula.text!r} gives a {compiled.kind}; expected a number")
+            return
+        unit = self.quantities.get(name, "-")
+        if (name in self.quantities or name in COUNTS) and dimension(unit) != compiled.dimension:
+            section.mistake(name, f"{formula.text!r} is in {unit_name(compiled.dimension)}; expected {unit}")
+        priced = self.needs_pricing(formula)
+        if priced and (name in COUNTS or name in self.workload.columns or name in self.quantities):
+            section.mistake(name, "must be known before pricing, and this formula needs its result")
+        behind, needs = self.parameters_behind(formula), (*self.derived_behind(formula), name)
+        self.define(name, Name(compiled.dimension, boolean=compiled.kind == "boolean"), decided_by=behind)
+        self.derived[name] = Derived(name, unit_name(compiled.dimension), formula.text, compiled, behind,
+                                     needs, priced)  # fmt: skip
+
+    def compiled(self, section: Section, key: str, formula: Expression) -> Compiled | None:
+        """A formula with its names looked up; notes what is wrong with it."""
+        self.used |= formula.names
+        try:
+            return formula.compiled(self.all())
+        except DseError as error:
+            section.mistake(key, str(error))
+            return None
+
+    def needs_pricing(self, formula: Expression) -> bool:
+        """Whether a formula reads pricing's result, be it through derived columns."""
+        return any(n in self.priced or (n in self.derived and self.derived[n].priced) for n in formula.names)
+
+    def parameters_behind(self, formula: Expression) -> frozenset[str]:
+        """Parameters that decide a formula."""
+        return frozenset[str]().union(*(self._decided_by.get(n, frozenset()) for n in formula.names))
+
+    def derived_behind(self, formula: Expression) -> tuple[str, ...]:
+        """Derived columns that a formula needs, in the order in which they can be worked out."""
+        needed = {need for n in formula.names if n in self.derived for need in self.derived[n].needs}
+        return tuple(name for name in self.derived if name in needed)
+
+    def fixed(self) -> Mapping[str, Name]:
+        """Names that are the same for all designs."""
+        return {name: known for name, known in self.known.items() if name in self.constants}

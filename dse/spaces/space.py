@@ -1,0 +1,198 @@
+"""A search space: what may be chosen, what follows from it, what it must hold, and what is sought."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError, suggestion
+from costmodel.formats import shipped
+from costmodel.formats.quantity import unit_name
+from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
+from costmodel.profiles.workloads import workload_of
+from dse.spaces.legal import LegalDesigns
+from dse.spaces.names import MODEL_SETTINGS
+from dse.spaces.objectives import Constraint, directed
+from dse.spaces.parameters import Parameter, Value, decoded
+from dse.spaces.space_file import Definition, read_definition
+
+Params = dict[str, Value]
+Batch = dict[str, FloatArray]
+
+
+def space_names() -> list[str]:
+    """Names of the spaces that ship."""
+    return shipped.names("spaces")
+
+
+@dataclass(frozen=True)
+class Space(Definition):
+    """A search space, and the ways between its designs and the columns that are priced.
+
+    One design is a mapping of parameter names to values as the file writes them, in SI units. A batch
+    of designs is a column per parameter: numbers, 0 or 1, or the code of a word.
+    """
+
+    @classmethod
+    def load(cls, name_or_path: str | Path, pins: Mapping[str, Any] | None = None) -> Self:
+        """A space by the name of one that ships, or by path, with some of its names pinned.
+
+        Raises
+        ------
+        DseError
+            With one line for each mistake in the file.
+        """
+        name, path, section = shipped.opened(name_or_path, "spaces")
+        space = cls._read(section, name, path.parent)
+        return space.pinned(pins) if pins else space
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The space that `text` once was."""
+        return cls._read(parse(text, "space"), "space", Path())
+
+    @classmethod
+    def _read(cls, section: Section, name: str, base: Path) -> Self:
+        definition = read_definition(section, name, base)
+        return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
+
+    def _changed(self, data: Mapping[str, Any]) -> Self:
+        return self._read(Section(Source(self.name), (), dict(data)), self.name, Path())
+
+    @cached_property
+    def text(self) -> str:
+        """YAML that needs no other file: the model and the system are written out in it."""
+        return dump({"schema": self.data["schema"], "name": self.name, **self.data})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
+        system = {name: float(values) for name, values in self.system.quantities().items()}
+        decisive = [
+            {key: value for key, value in asdict(self.model).items() if key != "name"},
+            system,
+            list(self.system.parts()),
+            dict(self.given),
+            [[p.name, p.unit, p.choices, p.low, p.high, p.step, p.log, p.integer] for p in self.parameters],
+            sorted([d.name, d.expression] for d in self.derived),
+            sorted([c.name, c.expression] for c in (*self.rules, *self.limits)),
+            [[o.name, o.direction] for o in self.objectives],
+        ]
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def legal(self) -> LegalDesigns:
+        """Designs that keep every rule."""
+        return LegalDesigns(self)
+
+    @cached_property
+    def chosen(self) -> tuple[str, ...]:
+        """Names that the file sets: given values, parameters, derived columns."""
+        return (*self.given, *self.by_name, *(derived.name for derived in self.derived))
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """Parameters by name."""
+        return {parameter.name: parameter for parameter in self.parameters}
+
+    def encode(self, designs: Sequence[Mapping[str, Value]]) -> Batch:
+        """Columns of a list of designs."""
+        return {p.name: np.array([p.code(design[p.name]) for design in designs]) for p in self.parameters}
+
+    def decode(self, columns: Mapping[str, FloatArray]) -> list[Params]:
+        """Designs of a batch, one mapping each."""
+        return decoded(self.parameters, columns)
+
+    def known_values(self, columns: Mapping[str, FloatArray]) -> dict[str, Any]:
+        """Values of every name that is known before pricing: constants, parameters, derived columns."""
+        values: dict[str, Any] = {**self.constants, **columns}
+        for derived in self.derived:
+            if not derived.priced:
+                values[derived.name] = derived.formula(values)
+        return values
+
+    def broken_rules(self, params: Mapping[str, Value]) -> list[Constraint]:
+        """Rules that a design breaks."""
+        values = self.known_values(self.encode([params]))
+        return [rule for rule in self.rules if not np.all(rule.formula(values))]
+
+    def pinned(self, pins: Mapping[str, Any]) -> Self:
+        """The space with some names held fixed: parameters, given values, design columns, quantities.
+
+        A text is read as a file's would be, with its unit; a number is in SI units.
+
+        Raises
+        ------
+        DseError
+            If a name is unknown or a value impossible, saying what would be possible.
+        """
+        space = self._with(pins)
+        if space.legal.count == 0:
+            raise DseError(self._why_impossible(space, pins))
+        return space
+
+    def _with(self, pins: Mapping[str, Any]) -> Self:
+        """The space with some names held fixed, whether or not that leaves a design."""
+        parameters = dict(self.data["parameters"])
+        given = dict(self.data.get("given") or {})
+        for name, written in pins.items():
+            if name in self.by_name:
+                accepted = self.by_name[name].accepted(self._in_file(name, written))
+                parameters[name] = [self._in_file(name, accepted)]
+            else:
+                self._check_given(name)
+                given[name] = self._in_file(name, written)
+        return self._changed({**self.data, "given": given, "parameters": parameters})
+
+    def _in_file(self, name: str, value: Any) -> Any:
+        """A value as a file has it: a text carries its unit, a number of a quantity is in SI units."""
+        unit = self.by_name[name].unit if name in self.by_name else "-"
+        if name not in self.by_name and name in self.names:
+            unit = unit_name(self.names[name].dimension)
+        if isinstance(value, str):
+            return scalar(value) if unit == "-" else value
+        return value if unit == "-" or isinstance(value, bool) else f"{float(value)!r} {unit}"
+
+    def _check_given(self, name: str) -> None:
+        """Refuse a name that cannot be held fixed."""
+        if any(name == derived.name for derived in self.derived):
+            raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
+        columns = workload_of(self.model).columns
+        known = {*self.by_name, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
+        if name not in known:
+            raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, known)}")
+
+    def _formula_of(self, name: str) -> str:
+        return next(f"{name}: {d.expression}" for d in self.derived if d.name == name)
+
+    def _why_impossible(self, space: Self, pins: Mapping[str, Any]) -> str:
+        """Which rules the pins break together, and what one of them could be instead."""
+        shown = " ".join(f"{name}={value}" for name, value in pins.items())
+        reasons = "; ".join(f"{name} ({text})" for name, text in space.legal.blocking())
+        message = f"space {self.name}: no legal design with {shown}: breaks {reasons}"
+        mine = [name for name in pins if name in self.by_name]
+        beside = [(name, {key: pins[key] for key in pins if key != name}) for name in mine]
+        for name, others in (*beside, *((name, {}) for name in mine)):
+            possible = self._with(others).legal.values_of(name)
+            if possible and (space.by_name[name].choices or possible)[0] not in possible:
+                options = ", ".join(self.by_name[name].shown(value) for value in possible)
+                return f"{message}; {name} can be {options}{' beside the others' if others else ''}"
+        return message
+
+    def with_objectives(self, objectives: Iterable[str]) -> Self:
+        """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.
+
+        Raises
+        ------
+        DseError
+            If a name is no column.
+        """
+        return self._changed({**self.data, "objectives": directed(list(objectives))})

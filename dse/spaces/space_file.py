@@ -1,0 +1,327 @@
+"""Reads a search space: YAML -> `Definition`, with every mistake told at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats import shipped
+from costmodel.formats.model_file import read_model
+from costmodel.formats.quantity import dimension, quantity, unit_name
+from costmodel.formats.strict_yaml import Section
+from costmodel.formats.system_file import read_system
+from costmodel.hlo.program_file import SCHEMA as PROGRAM_SCHEMA
+from costmodel.hlo.program_file import program_data, read_program
+from costmodel.machine.system import System
+from costmodel.profiles.workloads import AnyWorkload, workload_of
+from costmodel.training.design import CHOICES, SWITCHES
+from dse.spaces import power_budget, sampled
+from dse.spaces.expressions import Expression, Name
+from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
+from dse.spaces.objectives import Constraint, Direction, Objective
+from dse.spaces.parameters import Parameter, read_parameter, written_value
+
+SCHEMA: Final = "search_space/v1"
+KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "given", "parameters",
+               "derived", "constraints", "objectives")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a space file says, looked up and checked."""
+
+    name: str
+    description: str
+    data: Mapping[str, Any]  #: the file's content, with the model and the system in it
+    model: AnyWorkload
+    system: System
+    given: Mapping[str, float]
+    parameters: tuple[Parameter, ...]
+    derived: tuple[Derived, ...]
+    rules: tuple[Constraint, ...]  #: conditions that are known before pricing
+    limits: tuple[Constraint, ...]  #: conditions that need pricing
+    objectives: tuple[Objective, ...]
+    names: Mapping[str, Name]  #: every name known before pricing
+    constants: Mapping[str, float]  #: values of those that are the same for all designs
+
+
+def read_definition(section: Section, name: str, base: Path) -> Definition:
+    """The space that a mapping describes; paths in it count from `base`.
+
+    Raises
+    ------
+    DseError
+        With one line for each mistake.
+    """
+    section.only(KEYS)
+    section.word("schema", [SCHEMA])
+    name = section.text("name", required=False) or name
+    if "workload" in section:
+        section = _with_program(section, base)
+    model_part, model_name = _named(section, "model", "models", name, base)
+    model = _model(model_part, model_name)
+    derived = power_budget.is_derived(section.data.get("system"))
+    holder, key = (section.section("system"), "base") if derived else (section, "system")
+    system_part, system_name = _named(holder, key, "systems", name, base)
+    system = read_system(system_part, system_name)
+    section.source.finish()
+    if derived:
+        section = power_budget.written_out(section, system, system_part.data)
+    section = sampled.written_out(section, workload_of(model).columns)
+    reader = _Reader(section, Names(model, system))
+    given = reader.given()
+    settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
+    constants = {key: value for key, value in given.items() if key in reader.names.quantities}
+    parameters = reader.parameters()
+    reader.derive()
+    rules, limits = reader.constraints()
+    objectives = reader.objectives()
+    reader.check_use()
+    section.source.finish()
+    return Definition(
+        name=name, description=section.text("description", required=False),
+        data={**section.data, "model": {"name": model.name, **model_part.data},
+              "system": {"name": system.name, **system_part.data}},
+        model=replace(model, **settings), system=system.with_quantities(constants), given=given,
+        parameters=parameters, derived=tuple(reader.names.derived.values()), rules=(*rules, *reader.totals()),
+        limits=limits, objectives=objectives, names=reader.names.known, constants=reader.names.constants,
+    )  # fmt: skip
+
+
+def _with_program(section: Section, base: Path) -> Section:
+    """The same space with the program that `workload` names written out as its model."""
+    source = section.section("workload")
+    source.only(("hlo",))
+    path = source.text("hlo")
+    if "model" in section:
+        section.mistake("workload", "a space has a model or a workload, not both")
+    section.source.finish()
+    from costmodel import hlo
+
+    try:
+        written = program_data(hlo.program(hlo.Analysis(hlo.load_module(base / path))))
+    except DseError as error:
+        source.mistake("hlo", str(error))
+        section.source.finish()
+        raise
+    data = {key: value for key, value in section.data.items() if key != "workload"}
+    return Section(section.source, section.at, {**data, "model": written})
+
+
+def _model(section: Section, name: str) -> AnyWorkload:
+    """The model, or the program, that a mapping describes."""
+    is_program = section.data.get("schema") == PROGRAM_SCHEMA
+    return read_program(section, name) if is_program else read_model(section, name)
+
+
+def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tuple[Section, str]:
+    """The model or system that `key` names, gives the path of, or holds; and its name."""
+    written = section.data.get(key)
+    if isinstance(written, dict):
+        return section.section(key), name
+    if not isinstance(written, str):
+        section.mistake(
+            key if key in section else None,
+            f"{key}: expected a name, a path, or the {kind.removesuffix('s')} itself",
+        )
+        section.source.finish()
+    try:
+        name, _, part = shipped.opened(str(written), kind, base)
+    except DseError as error:
+        section.mistake(key, str(error))
+        section.source.finish()
+        raise
+    part.source.mistakes = section.source.mistakes  # told together
+    return part, name
+
+
+class _Reader:
+    """Reads the parts of a space, in the order in which they need each other's names."""
+
+    def __init__(self, section: Section, names: Names) -> None:
+        self.section = section
+        self.names = names
+
+    def given(self) -> dict[str, float]:
+        """Values that all designs share, by name."""
+        section = self.section.section("given", required=False)
+        given: dict[str, float] = {}
+        for name in section:
+            value, known = section.value(name, partial(self._given, name), (np.nan, Name()))
+            if self.names.claim(section, name):
+                self.names.define(name, known, constant=value)
+                given[name] = value
+        return given
+
+    def _given(self, name: str, written: Any) -> tuple[float, Name]:
+        """Value of a column, and what the column is."""
+        words = CHOICES.get(name, ())
+        boolean = name in SWITCHES or isinstance(written, bool)
+        unit = "-" if words or boolean else self._unit(name) or _unit_of(written)
+        value = written_value(written, unit, words, boolean)
+        number = float(words.index(value)) if isinstance(value, str) else float(value)
+        if wrong := impossible(name, number, self.names.quantities):
+            raise ValueError(wrong)
+        return number, Name(dimension(unit), words, boolean)
+
+    def _unit(self, name: str) -> str | None:
+        """Unit that a column must have; None for a name of the file's own."""
+        pure = name in COUNTS or name in self.names.workload.columns
+        return "-" if pure else self.names.quantities.get(name)
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Degrees of freedom."""
+        section, parameters = self.section.section("parameters"), []
+        for name in section:
+            stand_in = Parameter(name, self._unit(name) or "-", (1,))
+            parameter = section.value(name, partial(self._parameter, name), stand_in)
+            if self.names.claim(section, name):
+                known = Name(dimension(parameter.unit), parameter.words, parameter.boolean)
+                self.names.define(name, known, decided_by=frozenset({name}))
+                parameters.append(parameter)
+        if not parameters and "parameters" in self.section:
+            self.section.mistake("parameters", "expected at least one, such as tp: [1, 2, 4, 8]")
+        return tuple(parameters)
+
+    def _parameter(self, name: str, written: Any) -> Parameter:
+        parameter = read_parameter(name, written, self._unit(name), self.names.constants, self.names.fixed())
+        if isinstance(written, str):
+            self.names.used |= Expression.parse(written).names
+        options = parameter.options
+        if options is None and name in COUNTS and not parameter.integer:
+            raise ValueError("expected whole numbers: add kind: integer")
+        for value in [parameter.low or 0.0, parameter.high or 0.0] if options is None else options.tolist():
+            if wrong := impossible(name, value, self.names.quantities):
+                raise ValueError(wrong)
+        return parameter
+
+    def derive(self) -> None:
+        """Derived columns, each after those it needs, in whatever order the file has them."""
+        section = self.section.section("derived", required=False)
+        waiting: dict[str, Expression] = {}
+        for name in section:
+            formula = section.value(name, _formula, None)
+            if self.names.claim(section, name) and formula is not None:
+                waiting[name] = formula
+        while waiting:
+            ready = [name for name, formula in waiting.items() if not formula.names & set(waiting)]
+            if not ready:
+                circle = " and ".join(sorted(waiting))
+                self.section.mistake(
+                    "derived", f"{circle}: cannot be worked out, each needs itself or another"
+                )
+                return
+            for name in ready:
+                self.names.derive(section, name, waiting[name])
+            waiting = {name: formula for name, formula in waiting.items() if name not in ready}
+
+    def constraints(self) -> tuple[tuple[Constraint, ...], tuple[Constraint, ...]]:
+        """Rules and limits."""
+        section = self.section.section("constraints", required=False)
+        rules: list[Constraint] = []
+        limits: list[Constraint] = []
+        for name in section:
+            formula = section.value(name, _formula, None)
+            constraint = formula and self._constraint(section, name, formula)
+            if formula and constraint:
+                (limits if self.names.needs_pricing(formula) else rules).append(constraint)
+        return tuple(rules), tuple(limits)
+
+    def _constraint(self, section: Section, name: str, formula: Expression) -> Constraint | None:
+        compiled = self.names.compiled(section, name, formula)
+        if compiled is None:
+            return None
+        if compiled.margin is None:
+            section.mistake(name, f"{formula.text!r} is no condition; compare it with something")
+            return None
+        unit = unit_name(compiled.margin.dimension)
+        behind, derived = self.names.parameters_behind(formula), self.names.derived_behind(formula)
+        return Constraint(name, unit, formula.text, compiled, behind, derived)
+
+    def totals(self) -> tuple[Constraint, ...]:
+        """Rules of every space: the parallel sizes use all of the world size, and all of the batch."""
+        rules = []
+        for total, factors in self.names.workload.totals.items():
+            present = [name for name in factors if name in self.names.known]
+            if total in self.names.known and present:
+                formula = Expression.parse(f"{' * '.join(present)} == {total}")
+                rules.append(self._constraint(self.section, f"uses_all_of_{total}", formula))
+        return tuple(rule for rule in rules if rule)
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """Columns to minimize or maximize."""
+        section = self.section.section("objectives")
+        section.only(("minimize", "maximize"))
+        objectives: list[Objective] = []
+        told = len(section.source.mistakes)
+        directions: tuple[Direction, ...] = ("minimize", "maximize")
+        for direction in directions:
+            for written in section.value(direction, _name_list, list[str](), required=False):
+                name = WITH_UNIT.get(written, written)
+                objective = self._objective(section, name, direction)
+                if objective and any(name == other.name for other in objectives):
+                    section.mistake(direction, f"{name}: given twice")
+                elif objective:
+                    objectives.append(objective)
+        if not objectives and "objectives" in self.section and len(section.source.mistakes) == told:
+            self.section.mistake("objectives", "expected at least one, such as minimize: [step_time]")
+        return tuple(objectives)
+
+    def _objective(self, section: Section, name: str, direction: Direction) -> Objective | None:
+        known = self.names.all()
+        if name not in known or known[name].words:
+            columns = [n for n in known if n not in WITH_UNIT and not known[n].words]
+            hint = suggestion(name, columns)
+            section.mistake(direction, f"{name}: no column of this name{hint}; 'derived' names formulas")
+            return None
+        self.names.used.add(name)
+        formula = Expression.parse(name).compiled(known)
+        return Objective(name, direction, unit_name(known[name].dimension), name, formula)
+
+    def check_use(self) -> None:
+        """Note names that nothing reads: most likely misspelt."""
+        workload = self.names.workload
+        columns = {*workload.columns, *self.names.quantities, *workload.totals}
+        read = self.names.used | columns | self.names.settings
+        for key, what, alike in (
+            ("given", "name", 0.6),
+            ("parameters", "parameter", 0.6),
+            ("derived", "column", 0.85),
+        ):
+            section = self.section.section(key, required=False)
+            for name in (name for name in section if name not in read):
+                close = difflib.get_close_matches(name, columns, n=1, cutoff=alike)
+                if close:
+                    section.mistake(name, f"unknown {what}; did you mean {close[0]!r}?")
+                elif key != "derived":
+                    section.mistake(name, f"unknown {what}, and no formula uses it")
+
+
+def _unit_of(written: Any) -> str:
+    """Unit of a value that carries its own."""
+    return unit_name(quantity(written).dimension) if isinstance(written, str) else "-"
+
+
+def _formula(written: Any) -> Expression | None:
+    if isinstance(written, bool | int | float):
+        written = str(written)
+    if not isinstance(written, str):
+        raise ValueError(f"{written!r}: expected a formula")
+    try:
+        return Expression.parse(written)
+    except DseError as error:
+        raise ValueError(str(error)) from None
+
+
+def _name_list(written: Any) -> list[str]:
+    names = [written] if isinstance(written, str) else written
+    if not isinstance(names, list) or not all(isinstance(n, str) and n.isidentifier() for n in names):
+        raise ValueError(f"{written!r}: expected names, such as [step_time, peak_memory]")
+    return names

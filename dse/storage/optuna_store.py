@@ -1,0 +1,378 @@
+"""Studies and their trials in Optuna's own tables, a batch of trials to a transaction.
+
+Optuna writes a trial in twenty or more transactions, each of them an ``fsync``, and looks rows up one
+by one. Here a batch is a handful of multi-row inserts in one transaction, into the same tables, so that
+``optuna.load_study`` opens the result as its own. No trial is ever stored before it is finished.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import optuna
+from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+from optuna.trial import FrozenTrial, TrialState
+
+from costmodel.errors import DseError, suggestion
+from dse.spaces.objectives import Direction
+from dse.storage.database import Database, Mode, optuna_url
+
+#: Revision of Optuna's tables that this module reads and writes; unchanged from Optuna 3.2 to 5.
+REVISION = "v3.2.0.a"
+TABLES = Path(__file__).with_name("optuna_tables.sql")
+
+#: Infinite values are stored by name, without a number.
+INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf")}
+
+
+@dataclass(frozen=True)
+class StoredStudy:
+    """What the database holds of one study, its trials aside."""
+
+    study_id: int
+    name: str
+    directions: tuple[Direction, ...]  #: one per objective
+    user_attrs: Mapping[str, Any]
+    system_attrs: Mapping[str, Any]
+
+
+class Store:
+    """A database of studies. Use it in a ``with`` block, or call `close`.
+
+    Raises
+    ------
+    DseError
+        In every method, when the database cannot be reached, read or written.
+    """
+
+    def __init__(self, url: str, mode: Mode) -> None:
+        self.database = Database(url, mode)
+        self.where = self.database.where
+        try:
+            if mode == "create":
+                set_up(self.database, url)
+            with self.database.transaction():
+                self._has_tables = self._checked()
+        except DseError:
+            self.close()
+            raise
+
+    def _checked(self) -> bool:
+        """Whether Optuna's tables are there; those of another revision are refused."""
+        if not self.database.has_table("studies"):
+            return False
+        revision = None
+        if self.database.has_table("alembic_version"):
+            [(revision,)] = self.database.rows("SELECT version_num FROM alembic_version")
+        if revision != REVISION:
+            raise DseError(
+                f"storage {self.where}: tables of another Optuna (revision {revision}, not {REVISION}); "
+                f"run `optuna storage upgrade --storage {self.where}`"
+            )
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.database.close()
+
+    def names(self) -> list[str]:
+        """Names of the studies, oldest first."""
+        if not self._has_tables:
+            return []
+        with self.database.transaction():
+            return [
+                name for (name,) in self.database.rows("SELECT study_name FROM studies ORDER BY study_id")
+            ]
+
+    def find(self, name: str) -> StoredStudy | None:
+        """The study of that name, if there is one."""
+        if not self._has_tables:
+            return None
+        rows = self.database.rows
+        with self.database.transaction():
+            study_id = self._study_id(name)
+            if study_id is None:
+                return None
+            query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
+            directions = tuple(direction.lower() for (direction,) in rows(query, study_id=study_id))
+            user_attrs, system_attrs = (
+                {
+                    key: json.loads(text)
+                    for key, text in rows(
+                        f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id',
+                        study_id=study_id,
+                    )
+                }
+                for kind in ("user", "system")
+            )
+        return StoredStudy(study_id, name, directions, user_attrs, system_attrs)
+
+    def _study_id(self, name: str) -> int | None:
+        found = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
+        return found[0][0] if found else None
+
+    def study(self, name: str) -> StoredStudy:
+        """The study of that name; without it, a `DseError` that suggests another."""
+        found = self.find(name)
+        if found is None:
+            names = self.names()
+            hint = suggestion(name, names) or "; it holds no studies yet, `dse search` starts one"
+            raise DseError(f"storage {self.where}: no study {name!r}{hint}")
+        return found
+
+    def create_study(
+        self,
+        name: str,
+        directions: Sequence[Direction],
+        *,
+        user_attrs: Mapping[str, Any],
+        metric_names: Sequence[str],
+    ) -> StoredStudy:
+        """Store a study with its attributes; one that is already there stays as it is."""
+        with self.database.transaction(writes=True):
+            # Of two processes that get here together, the second finds the study of the first.
+            insert = "INSERT INTO studies (study_name) VALUES (:name) ON CONFLICT DO NOTHING"
+            if self.database.change(insert, name=name):
+                study_id = self._study_id(name)
+                rows = [
+                    {"study_id": study_id, "objective": i, "direction": direction.upper()}
+                    for i, direction in enumerate(directions)
+                ]
+                self.database.insert("study_directions", rows)
+                self._set_attributes("user", study_id, user_attrs)
+                self._set_attributes("system", study_id, {"study:metric_names": list(metric_names)})
+        return self.study(name)
+
+    def set_user_attrs(self, study_id: int, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of a study, new ones and old ones."""
+        with self.database.transaction(writes=True):
+            self._set_attributes("user", study_id, attributes)
+
+    def _set_attributes(self, kind: str, study_id: int | None, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of a study, new ones and old ones."""
+        for key, value in attributes.items():
+            self.database.change(
+                f'INSERT INTO study_{kind}_attributes (study_id, "key", value_json) '
+                "VALUES (:study_id, :name, :text) "
+                'ON CONFLICT (study_id, "key") DO UPDATE SET value_json = excluded.value_json',
+                study_id=study_id,
+                name=key,
+                text=json.dumps(value),
+            )
+
+    def counts(self, study_id: int) -> Counter[TrialState]:
+        """How many trials a study has in each state."""
+        query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
+        with self.database.transaction():
+            found = self.database.rows(query, study_id=study_id)
+        return Counter({TrialState[state]: count for state, count in found})
+
+    def trials(self, study_id: int) -> list[FrozenTrial]:
+        """Every trial of a study, by number, in five queries."""
+        with self.database.transaction():
+            return read_trials(self.database, study_id)
+
+    def append(
+        self,
+        study_id: int,
+        trials: Sequence[FrozenTrial],
+        *,
+        after: int,
+        user_attrs: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Store finished trials, all of them or none, if the study still holds `after` trials.
+
+        Parameters
+        ----------
+        study_id : int
+            The study. [-]
+        trials : sequence of FrozenTrial
+            Finished trials; their numbers are assigned here, from `after` on. [-]
+        after : int
+            Trials that the caller believes to be stored, in any state. [-]
+        user_attrs : mapping, optional
+            Attributes of the study to set in the same transaction.
+
+        Returns
+        -------
+        stored : bool
+            False when another process has added trials: read again, and decide anew.
+        """
+        with self.database.transaction(writes=True):
+            if not self.database.is_sqlite:  # SQLite locks all for one writer; here, writers of a study queue
+                self.database.rows("SELECT 1 FROM studies WHERE study_id = :id FOR UPDATE", id=study_id)
+            [(count,)] = self.database.rows("SELECT COUNT(*) FROM trials WHERE study_id = :id", id=study_id)
+            if count != after:
+                return False
+            write_trials(self.database, study_id, trials, first=after)
+            self._set_attributes("user", study_id, user_attrs or {})
+        return True
+
+    def fail_running(self, study_id: int) -> int:
+        """Mark trials that another program left unfinished as failed; how many there were. [-]"""
+        with self.database.transaction(writes=True):
+            return self.database.change(
+                "UPDATE trials SET state = 'FAIL', datetime_complete = :now "
+                "WHERE study_id = :study_id AND state IN ('RUNNING', 'WAITING')",
+                study_id=study_id,
+                now=utc_text(datetime.now()),
+            )
+
+
+def set_up(database: Database, url: str) -> None:
+    """Create Optuna's tables where they are missing.
+
+    Optuna's own set-up of an SQLite file takes 70 to 80 fsyncs and an import of SQLAlchemy and alembic;
+    this is one transaction. On PostgreSQL it is Optuna's.
+    """
+    if database.is_sqlite:
+        with database.transaction(writes=True):
+            if database.has_table("studies"):
+                return
+            for statement in TABLES.read_text(encoding="utf-8").split(";\n"):
+                database.change(statement)
+            version = {"version_info_id": 1, "schema_version": 12, "library_version": optuna.__version__}
+            database.insert("version_info", [version])
+            database.insert("alembic_version", [{"version_num": REVISION}])
+        return
+    from sqlalchemy.pool import NullPool
+
+    with database.transaction():
+        database.rows("SELECT pg_advisory_xact_lock(20190402)")  # any number; Optuna's set-up has no lock
+        if not database.has_table("alembic_version"):
+            optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
+
+
+def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int) -> None:
+    """Insert finished trials as Optuna would, table by table."""
+    heads = [
+        {
+            "number": number,
+            "study_id": study_id,
+            "state": trial.state.name,
+            "datetime_start": utc_text(trial.datetime_start),
+            "datetime_complete": utc_text(trial.datetime_complete),
+        }
+        for number, trial in enumerate(trials, start=first)
+    ]
+    if not heads:
+        return
+    database.insert("trials", heads)
+    query = "SELECT trial_id FROM trials WHERE study_id = :study_id AND number >= :first ORDER BY number"
+    ids = [trial_id for (trial_id,) in database.rows(query, study_id=study_id, first=first)]
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for trial_id, trial in zip(ids, trials, strict=True):
+        for table, row in trial_rows(trial):
+            rows[table].append({"trial_id": trial_id, **row})
+    for table, table_rows in rows.items():
+        database.insert(table, table_rows)
+
+
+def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of one trial in the tables that hang on it, without its id."""
+    for name, value in trial.params.items():
+        distribution = trial.distributions[name]
+        stored = {"param_name": name, "param_value": distribution.to_internal_repr(value)}
+        yield "trial_params", stored | {"distribution_json": distribution_text(distribution)}
+    for objective, value in enumerate(trial.values):
+        kind = next((name for name, infinite in INFINITE.items() if value == infinite), "FINITE")
+        number = value if kind == "FINITE" else None
+        yield "trial_values", {"objective": objective, "value": number, "value_type": kind}
+    for key, value in trial.user_attrs.items():
+        yield "trial_user_attributes", {"key": key, "value_json": json.dumps(value)}
+    for key, value in trial.system_attrs.items():
+        yield "trial_system_attributes", {"key": key, "value_json": json.dumps(value)}
+
+
+def read_trials(database: Database, study_id: int) -> list[FrozenTrial]:
+    """Trials of a study, by number."""
+    heads = database.rows(
+        "SELECT trial_id, number, state, datetime_start, datetime_complete FROM trials "
+        "WHERE study_id = :study_id ORDER BY number",
+        study_id=study_id,
+    )
+    trials = {trial_id: bare_trial(trial_id, *rest) for trial_id, *rest in heads}
+
+    def rows(table: str, order: str, columns: str) -> Iterable[tuple[Any, ...]]:
+        """Columns of a table that hangs on trials, in the order they were written."""
+        return database.rows(
+            f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN "
+            f"(SELECT trial_id FROM trials WHERE study_id = :study_id) ORDER BY {order}",
+            study_id=study_id,
+        )
+
+    params = rows("trial_params", "param_id", "param_name, param_value, distribution_json")
+    for trial_id, name, value, text in params:
+        distribution = distribution_of(text)
+        trials[trial_id].params[name] = distribution.to_external_repr(value)
+        trials[trial_id].distributions[name] = distribution
+    values: dict[int, list[float]] = defaultdict(list)
+    for trial_id, value, kind in rows("trial_values", "objective", "value, value_type"):
+        values[trial_id].append(INFINITE.get(kind, value))
+    for trial_id, numbers in values.items():
+        trials[trial_id].values = numbers
+    for kind in ("user", "system"):
+        attributes = rows(f"trial_{kind}_attributes", f"trial_{kind}_attribute_id", '"key", value_json')
+        for trial_id, key, text in attributes:
+            getattr(trials[trial_id], f"{kind}_attrs")[key] = json.loads(text)
+    return list(trials.values())
+
+
+def bare_trial(
+    trial_id: int, number: int, state: str, start: str | datetime | None, complete: str | datetime | None
+) -> FrozenTrial:
+    """A trial as its own row tells it, before the other tables fill it in."""
+    return FrozenTrial(
+        trial_id=trial_id,
+        number=number,
+        state=TrialState[state],
+        value=None,
+        values=None,
+        datetime_start=local_time(start),
+        datetime_complete=local_time(complete),
+        params={},
+        distributions={},
+        user_attrs={},
+        system_attrs={},
+        intermediate_values={},
+    )
+
+
+@lru_cache(maxsize=1024)
+def distribution_of(text: str) -> BaseDistribution:
+    """A distribution from its text; the same few texts come back in every trial."""
+    return json_to_distribution(text)
+
+
+@lru_cache(maxsize=1024)
+def distribution_text(distribution: BaseDistribution) -> str:
+    """A distribution as Optuna writes it."""
+    return distribution_to_json(distribution)
+
+
+def utc_text(local: datetime | None) -> str | None:
+    """Trials hold naive local time; the tables hold naive UTC."""
+    if local is None:
+        return None
+    return local.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def local_time(utc: str | datetime | None) -> datetime | None:
+    """The inverse of `utc_text`; PostgreSQL has a type for times, SQLite has text."""
+    if utc is None:
+        return None
+    moment = datetime.fromisoformat(utc) if isinstance(utc, str) else utc
+    return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
