@@ -7,16 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.kernels.collectives import RING, collective, islands_per_tier, send_recv
+from costmodel.kernels.collectives import RING, collective, send_recv, subgroups_per_tier
 from costmodel.steps.pipeline import bubble_time, last_layers_in_flight, layers_in_flight, stage_layers
+from costmodel.training.ranks import Group
 
 ONE = np.ones(1)
 
 
 def time_of(name, message, group, system, stride=1.0):
-    return collective(
-        name, message * ONE, group * ONE, stride=stride * ONE, network=system.network
-    ).time.item()
+    return collective(name, message * ONE, Group(group * ONE, stride * ONE), system.network).time.item()
 
 
 def without_switches(system):
@@ -69,8 +68,8 @@ def test_switches_that_reduce_move_each_message_once(toy_system):
     ],
 )
 def test_groups_are_placed_node_after_node(group, stride, nodes, toy_system):
-    islands = islands_per_tier(group * ONE, stride * ONE, toy_system.network)
-    assert [count.item() for count in islands] == [group, nodes, 1]
+    subgroups = subgroups_per_tier(Group(group * ONE, stride * ONE), toy_system.network)
+    assert [count.item() for count in subgroups] == [group, nodes, 1]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_groups_are_placed_node_after_node(group, stride, nodes, toy_system):
 def test_a_ring_leaves_each_node_once(group, stride, nodes, toy_system):
     """Every rank sends 2 (n-1)/n of the message; of n hops, one per node goes over the fabric."""
     system = without_switches(toy_system)
-    cost = collective("all_reduce", 1e9 * ONE, group * ONE, stride=stride * ONE, network=system.network)
+    cost = collective("all_reduce", 1e9 * ONE, Group(group * ONE, stride * ONE), system.network)
     inside, across = (sent.item() for sent in cost.bytes_sent)
     assert inside + across == pytest.approx(2 * (group - 1) / group * 1e9)
     assert across == pytest.approx((inside + across) * nodes / group)
@@ -89,7 +88,7 @@ def test_three_tiers_each_carry_their_share_of_a_ring(toy_system):
     """Racks of 16 in nodes of 4: a ring of 64 ranks leaves 16 nodes, 4 of them for another rack."""
     node, fabric = without_switches(toy_system).network
     network = (node, replace(fabric, name="rack", size=16 * ONE), replace(fabric, name="row"))
-    cost = collective("all_gather", 64e9 * ONE, 64 * ONE, stride=ONE, network=network)
+    cost = collective("all_gather", 64e9 * ONE, Group.of_neighbours(64 * ONE), network)
     hops = np.array([sent.item() for sent in cost.bytes_sent]) / (63 / 64 * 64e9) * 64
     assert hops.tolist() == pytest.approx([48, 12, 4])
 
@@ -104,10 +103,10 @@ def test_the_slowest_tier_sets_the_pace_of_a_large_message(toy_system):
 def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):
     node, fabric = toy_system.network
     for stride, tier in ((1, node), (4, fabric)):
-        cost = send_recv(1e8 * ONE, 2 * ONE, stride=stride * ONE, network=toy_system.network)
+        cost = send_recv(1e8 * ONE, Group(2 * ONE, stride * ONE), toy_system.network)
         expected = tier.launch + tier.latency + 1e8 / (tier.bandwidth * tier.efficiency)
         assert cost.time == pytest.approx(expected)
-    assert send_recv(1e8 * ONE, ONE, stride=ONE, network=toy_system.network).time == 0
+    assert send_recv(1e8 * ONE, Group(ONE, ONE), toy_system.network).time == 0
 
 
 @pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 7), (4, 1, 7), (8, 3, 64), (64, 1, 512), (2, 5, 6)])

@@ -15,6 +15,7 @@ from costmodel.hlo.step import message_cost, program_cost, program_step
 from costmodel.kernels.collectives import all_to_all
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.steps.breakdown import PARTS
+from costmodel.training.ranks import Group
 from costmodel.workload.kernels import Gemms, Label
 from dse.cli import main
 from dse.search.study import Study
@@ -73,9 +74,9 @@ def test_groups_are_placed_on_the_links_that_they_span(toy_system):
 
 def test_an_exchange_sends_each_share_once(toy_system):
     """Eight ranks in nodes of four: three shares within the node, four over the fabric, one's own stays."""
-    sent = all_to_all(np.array([8e6]), np.array([8.0]), stride=np.array([1.0]), network=toy_system.network)
+    sent = all_to_all(np.array([8e6]), Group.of_neighbours(np.array([8.0])), toy_system.network)
     assert [float(tier[0]) for tier in sent.bytes_sent] == [3e6, 4e6]
-    alone = all_to_all(np.array([8e6]), np.array([1.0]), stride=np.array([1.0]), network=toy_system.network)
+    alone = all_to_all(np.array([8e6]), Group.of_neighbours(np.array([1.0])), toy_system.network)
     assert alone.time == 0
 
 

@@ -16,6 +16,7 @@ from costmodel.machine.system import System
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.total import added_up, host_time
 from costmodel.training.design import Layout
+from costmodel.training.ranks import Group
 from costmodel.workload.kernels import total
 
 #: Operand size for which a chip's matrix rate is told; other sizes run in proportion. [B]
@@ -97,13 +98,13 @@ def _at_width(system: System, element_bytes: float) -> System:
 
 def message_cost(message: Message, system: System) -> CollectiveCost:
     """Time [s] and traffic [B] of a message, (points,)."""
-    size, stride = np.array([message.group_size]), np.array([message.stride])
+    group = Group(np.array([message.group_size]), np.array([message.stride]))
     moved, network = np.array([message.message_bytes]), system.network
     if message.kind == "send_recv":
-        return send_recv(moved, size, stride=stride, network=network)
+        return send_recv(moved, group, network)
     if message.kind == "all_to_all":
-        return all_to_all(moved, size, stride=stride, network=network)
-    return collective(message.kind, moved, size, stride=stride, network=network)
+        return all_to_all(moved, group, network)
+    return collective(message.kind, moved, group, network)
 
 
 def program_step(program: Program, system: System, design: Layout | None = None) -> Breakdown:

@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.machine.system import LinkTier
+from costmodel.training.ranks import Group
 
 #: An algorithm: group size n -> (steps, bytes that each rank sends as a share of the message).
 Algorithm = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
@@ -35,44 +36,34 @@ class CollectiveCost:
     bytes_sent: tuple[FloatArray, ...]  #: by one rank over each tier [B]
 
 
-def islands_per_tier(
-    group_size: FloatArray, stride: FloatArray, network: Sequence[LinkTier]
-) -> list[FloatArray]:
-    """Into how many islands each tier gathers a group of ranks, from the inside out. [-]
+def subgroups_per_tier(group: Group, network: Sequence[LinkTier]) -> list[FloatArray]:
+    """Parts of a group that are left to be joined after each tier, from the inside out. [-]
 
     Parameters
     ----------
-    group_size : (points,) array
-        Ranks of the group. [-]
-    stride : (points,) array
-        Distance between neighbours of the group in the numbering of all ranks, which fills nodes one
-        after the other. [-]
+    group : Group
+        Ranks, (points,).
     network : sequence of LinkTier
         Tiers from the inside out.
 
     Returns
     -------
-    islands : list of (points,) array
+    subgroups : list of (points,) array
         First the ranks themselves, then what is left to join after each tier; the last is 1. [-]
 
     Notes
     -----
     A group that fills its last node only in part is taken as spread evenly over its nodes.
     """
-    islands = [group_size]
+    subgroups = [group.size]
     for tier in network[:-1]:
-        spanned = np.ceil(group_size * stride / tier.size)
-        islands.append(np.clip(spanned, 1.0, islands[-1]))
-    return [*islands, np.ones_like(group_size)]
+        spanned = np.ceil(group.size * group.stride / tier.size)
+        subgroups.append(np.clip(spanned, 1.0, subgroups[-1]))
+    return [*subgroups, np.ones_like(group.size)]
 
 
 def collective(
-    name: str,
-    message_bytes: FloatArray,
-    group_size: FloatArray,
-    *,
-    stride: FloatArray,
-    network: Sequence[LinkTier],
+    name: str, message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]
 ) -> CollectiveCost:
     """Time and traffic of a collective over a group that may span several tiers.
 
@@ -82,8 +73,8 @@ def collective(
         A key of `RING`.
     message_bytes : (points,) array
         The whole tensor: gathered output, or input of the reduction. [B]
-    group_size, stride : (points,) array
-        Ranks, and their distance in the numbering of all ranks. [-]
+    group : Group
+        Ranks, (points,).
     network : sequence of LinkTier
         Tiers from the inside out; bandwidths are of one rank and one direction.
 
@@ -94,25 +85,25 @@ def collective(
 
     Notes
     -----
-    Rings go through all ranks, island after island, one ring per rank of an island, so that all NICs of
-    a node work at once. Of the bytes that a rank sends, the share of hops that leave its island goes
+    Rings go through all ranks, node after node, one ring per rank of a node, so that all NICs of
+    a node work at once. Of the bytes that a rank sends, the share of hops that leave its node goes
     over the outer tier. Chunks are pipelined, so that the slowest tier sets the time; latencies are
     those of a hierarchy of rings, one per tier, since short messages take a tree. The arithmetic of the
     reduction is left out.
     """
-    islands = islands_per_tier(group_size, stride, network)
-    steps_of, sent_of = RING[name], RING[name](group_size)[1]
-    leaving: FloatArray = np.ones_like(group_size)
-    latency = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    subgroups = subgroups_per_tier(group, network)
+    steps_of, sent_of = RING[name], RING[name](group.size)[1]
+    leaving: FloatArray = np.ones_like(group.size)
+    latency = np.zeros(np.broadcast(message_bytes, group.size, group.stride).shape)
     transfer, launch = latency, latency
     sent_per_tier = []
-    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+    for tier, inner, outer in zip(network, subgroups[:-1], subgroups[1:], strict=True):
         members = inner / outer
-        still_leaving = np.where(outer > 1, outer / group_size, 0.0)
+        still_leaving = np.where(outer > 1, outer / group.size, 0.0)
         switch_steps, switch_sent = IN_SWITCH[name](members)
         reducing = tier.in_switch > 0
         steps = np.where(reducing, switch_steps, steps_of(members)[0])
-        sent = np.where(reducing, switch_sent * inner / group_size, sent_of * (leaving - still_leaving))
+        sent = np.where(reducing, switch_sent * inner / group.size, sent_of * (leaving - still_leaving))
         tier_bytes = sent * message_bytes
         latency = latency + steps * tier.latency
         transfer = np.maximum(transfer, tier_bytes / (tier.bandwidth * tier.efficiency))
@@ -122,18 +113,16 @@ def collective(
     return CollectiveCost(launch + latency + transfer, tuple(sent_per_tier))
 
 
-def send_recv(
-    message_bytes: FloatArray, group_size: FloatArray, *, stride: FloatArray, network: Sequence[LinkTier]
-) -> CollectiveCost:
+def send_recv(message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
     """Time and traffic of a message to the next rank of a group, over the outermost tier in use.
 
     Parameters and returns as for `collective`; a group of one sends nothing. Where some neighbours
     share a node and others do not, the slower pair counts.
     """
-    cost: FloatArray = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    cost: FloatArray = np.zeros(np.broadcast(message_bytes, group.size, group.stride).shape)
     sent_per_tier: list[FloatArray] = []
-    islands = islands_per_tier(group_size, stride, network)
-    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
+    subgroups = subgroups_per_tier(group, network)
+    for tier, inner, outer in zip(network, subgroups[:-1], subgroups[1:], strict=True):
         crosses = inner > outer
         tier_time = tier.launch + tier.latency + message_bytes / (tier.bandwidth * tier.efficiency)
         cost = np.where(crosses, tier_time, cost)
@@ -142,21 +131,19 @@ def send_recv(
     return CollectiveCost(cost, tuple(sent_per_tier))
 
 
-def all_to_all(
-    message_bytes: FloatArray, group_size: FloatArray, *, stride: FloatArray, network: Sequence[LinkTier]
-) -> CollectiveCost:
+def all_to_all(message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
     """Time and traffic of an exchange in which every rank sends an equal share of its message to every other.
 
     Parameters and returns as for `collective`; the message is what one rank holds. Shares for ranks that only
     an outer tier reaches go over that tier alone, so that the slowest tier sets the time.
     """
-    latency: FloatArray = np.zeros(np.broadcast(message_bytes, group_size, stride).shape)
+    latency: FloatArray = np.zeros(np.broadcast(message_bytes, group.size, group.stride).shape)
     transfer, launch = latency, latency
     sent_per_tier = []
-    islands = islands_per_tier(group_size, stride, network)
-    for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True):
-        peers = group_size / outer - group_size / inner
-        tier_bytes = message_bytes * peers / group_size
+    subgroups = subgroups_per_tier(group, network)
+    for tier, inner, outer in zip(network, subgroups[:-1], subgroups[1:], strict=True):
+        peers = group.size / outer - group.size / inner
+        tier_bytes = message_bytes * peers / group.size
         latency = latency + peers * tier.latency
         transfer = np.maximum(transfer, tier_bytes / (tier.bandwidth * tier.efficiency))
         launch = np.maximum(launch, np.where(peers > 0, tier.launch, 0.0))

@@ -19,6 +19,7 @@ from costmodel.steps.transformer import optimizer_step
 from costmodel.training.design import LstmDesign
 from costmodel.training.model import LstmShape
 from costmodel.training.precision import MIXED_PRECISION, Precision
+from costmodel.training.ranks import Group
 from costmodel.training.split import Split
 from costmodel.workload.lstm import PARTS, lstm_gemms, lstm_pointwise, tokens
 
@@ -124,7 +125,7 @@ def layout_changes(
 def over_shards(system: System, split: Split, name: str, message: FloatArray, chosen: BoolArray) -> Work:
     """A collective between the devices that share a product's weights, where it is `chosen`."""
     members = split.weight_shards
-    cost = collective(name, message, members, stride=np.ones_like(members), network=system.network)
+    cost = collective(name, message, Group.of_neighbours(members), system.network)
     share = np.where(chosen & (members > 1), 1.0, 0.0)
     return Work(
         tp_time=share * cost.time,
@@ -150,9 +151,8 @@ def update_work(
         cost = collective(
             "all_reduce",
             weights * precision.gradient_bytes,
-            design.dp * split.rows,
-            stride=split.weight_shards,
-            network=system.network,
+            design.ranks(split).group("rows", "dp"),
+            system.network,
         )
         reduced += Work(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))
     return reduced, optimizer_step(owned[0] + owned[1], system, design.world_size)

@@ -16,6 +16,7 @@ from costmodel.machine.system import System
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import Precision
+from costmodel.training.ranks import Group
 from costmodel.training.sharding import EDGES, LAYOUTS, TRANSITIONS, Edge, ways_of
 from costmodel.workload.transformer import PRODUCTS, widths
 
@@ -146,10 +147,10 @@ def exposed(change: Change, hidden_time: FloatArray | float, design: DesignPoint
 
 def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: System) -> CollectiveCost:
     """A collective of a tensor-parallel group of neighbours; the message is the whole tensor."""
-    stride = np.ones_like(tp)
+    group = Group.of_neighbours(tp)
     if name == "all_to_all":
-        return all_to_all(message_bytes / tp, tp, stride=stride, network=system.network)
-    return collective(name, message_bytes, tp, stride=stride, network=system.network)
+        return all_to_all(message_bytes / tp, group, system.network)
+    return collective(name, message_bytes, group, system.network)
 
 
 def sent_bytes(

@@ -20,6 +20,7 @@ from costmodel.steps.total import added_up, host_time, in_chunks
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION, Precision
+from costmodel.training.ranks import Group
 from costmodel.workload.optimizer import optimizer_work
 from costmodel.workload.transformer import activation_bytes
 
@@ -194,10 +195,9 @@ def pipeline_hop(model: ModelShape, system: System, design: DesignPoints, precis
     Receivers whose layers start with a split activation keep their shares and gather nothing.
     """
     whole = activation_bytes(model, design, precision)
-    sent = send_recv(whole / design.tp, design.pp, stride=design.tp * design.dp, network=system.network)
-    gathered = collective(
-        "all_gather", whole, design.tp, stride=np.ones_like(design.tp), network=system.network
-    )
+    ranks = design.ranks
+    sent = send_recv(whole / design.tp, ranks.group("pp"), system.network)
+    gathered = collective("all_gather", whole, ranks.group("tp"), system.network)
     gathers = np.where(design.is_split("mlp_residual", "replicated") & (design.pp > 1), 1.0, 0.0)
     return Work(
         time=sent.time + gathers * gathered.time,
@@ -270,7 +270,7 @@ def replica_collective(
     behind: FloatArray,
 ) -> Work:
     """A collective over replicas; overlapped, it hides behind a pass of each layer but for a bucket."""
-    cost = collective(name, message, design.dp, stride=design.tp, network=system.network)
+    cost = collective(name, message, design.ranks.group("dp"), system.network)
     bucket = cost.time / np.maximum(layers, 1.0)
     hidden = np.maximum(cost.time - layers * behind, bucket)
     exposed = np.where(design.overlap_grad_reduce > 0, hidden, cost.time)
@@ -285,9 +285,7 @@ def tied_embedding_reduction(
     if not model.tied_embeddings:
         return Work()
     message = model.vocab_size * model.hidden_size / design.tp * precision.gradient_bytes
-    holders = np.where(design.pp > 1, 2.0, 1.0)
-    apart = design.world_size - design.tp * design.dp
-    cost = collective("all_reduce", message, holders, stride=np.maximum(apart, 1.0), network=system.network)
+    cost = collective("all_reduce", message, design.ranks.ends("pp"), system.network)
     return Work(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))
 
 
@@ -303,6 +301,6 @@ def optimizer_step(owned: FloatArray, system: System, world_size: FloatArray) ->
             compute_energy=flops * chip.energy_per_flop,
             memory_energy=moved * dram.energy,
         )
-    one = np.ones_like(owned)
-    norm = collective("all_reduce", 4.0 * one, world_size, stride=one, network=system.network)
+    everyone = Group.of_neighbours(world_size)
+    norm = collective("all_reduce", 4.0 * np.ones_like(owned), everyone, system.network)
     return update + Work(time=norm.time)

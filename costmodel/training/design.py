@@ -18,6 +18,7 @@ from costmodel.columns import (
     column_units,
 )
 from costmodel.errors import DseError, suggestion
+from costmodel.training.ranks import ORDER, Ranks
 from costmodel.training.sharding import ASSIGNMENTS, FIXED, KERNELS, SHARDINGS, ways_of
 from costmodel.training.split import KINDS, WHOLE, Split
 
@@ -181,9 +182,14 @@ class DesignPoints(Layout):
         return np.where(self.is_split(kernel, "replicated"), 1.0, self.tp)
 
     @property
+    def ranks(self) -> Ranks:
+        """The grid of all ranks."""
+        return Ranks({axis: getattr(self, axis) for axis in ORDER})
+
+    @property
     def world_size(self) -> FloatArray:
         """Chips of the run. [-]"""
-        return self.tp * self.pp * self.dp
+        return self.ranks.all.size
 
     @property
     def global_batch_size(self) -> FloatArray:
@@ -218,6 +224,10 @@ class LstmDesign(Layout):
     def softmax(self) -> Split:
         """Split of the product into the vocabulary."""
         return Split(self.softmax_kind, self.softmax_dim1, self.softmax_dim2)
+
+    def ranks(self, split: Split) -> Ranks:
+        """The ranks as one of the splits sees them: shares of weights, then copies of them."""
+        return Ranks({"shares": split.weight_shards, "rows": split.rows, "dp": self.dp})
 
     @property
     def world_size(self) -> FloatArray:

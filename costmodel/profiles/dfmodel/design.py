@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.errors import DseError
-from costmodel.kernels.collectives import islands_per_tier
+from costmodel.kernels.collectives import subgroups_per_tier
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import LinkTier, System
 from costmodel.profiles.dfmodel.network import port_bandwidths
@@ -18,6 +18,7 @@ from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
 from costmodel.training.design import CHOICES, RECOMPUTE_NONE, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION, Precision
+from costmodel.training.ranks import Group
 
 #: Share of a link in what it costs and draws together with its port of a switch: the published set-up
 #: has $2 and $24, 52 mW and 52 mW for a GB/s [Ko2024]_.
@@ -220,21 +221,17 @@ def _shared_network(design: DesignPoints) -> tuple[str, tuple[str, ...]]:
 
 def group_links(design: DesignPoints, system: System) -> dict[str, LinkTier]:
     """Parallel group -> the links that join it; groups lie as for collectives: tp, then dp, then pp."""
-    tp, pp, dp = design.tp, design.pp, design.dp
-    return {
-        "TP": slowest_tier(tp, np.ones_like(tp), system.network),
-        "DP": slowest_tier(dp, tp, system.network),
-        "PP": slowest_tier(pp, tp * dp, system.network),
-    }
+    ranks = design.ranks
+    return {axis.upper(): slowest_tier(ranks.group(axis), system.network) for axis in ranks.sizes}
 
 
-def slowest_tier(group_size: FloatArray, stride: FloatArray, network: Sequence[LinkTier]) -> LinkTier:
+def slowest_tier(group: Group, network: Sequence[LinkTier]) -> LinkTier:
     """Of the tiers that a group spans, the one of least bandwidth; the innermost for a group of one.
 
     Parameters
     ----------
-    group_size, stride : (points,) array
-        Ranks, and their distance in the numbering of all ranks. [-]
+    group : Group
+        Ranks, (points,).
     network : sequence of LinkTier
         Tiers from the inside out.
 
@@ -243,10 +240,10 @@ def slowest_tier(group_size: FloatArray, stride: FloatArray, network: Sequence[L
     tier : LinkTier
         (points,) columns. [SI units]
     """
-    islands = islands_per_tier(group_size, stride, network)
+    subgroups = subgroups_per_tier(group, network)
     reached = [
         np.where(inner > outer, reached_bandwidth(tier), np.inf)
-        for tier, inner, outer in zip(network, islands[:-1], islands[1:], strict=True)
+        for tier, inner, outer in zip(network, subgroups[:-1], subgroups[1:], strict=True)
     ]
     slowest = np.argmin(reached, axis=0)
     tables = [tier.columns() for tier in network]

@@ -1,0 +1,65 @@
+"""The grid of ranks: which of them form a process group, and how far apart its members stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+
+#: Axes of a transformer's grid, neighbours first, as Megatron-LM numbers its ranks by default.
+ORDER: Final = ("tp", "dp", "pp")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that communicate with each other; (points,) columns. [-]"""
+
+    size: FloatArray
+    stride: FloatArray  #: between neighbours in the numbering of all ranks, which fills nodes one by one
+
+    @classmethod
+    def of_neighbours(cls, size: FloatArray) -> Group:
+        """Ranks that stand side by side."""
+        return cls(size, np.ones_like(size))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """All ranks of a run as a grid. One run may have several views of them: of dense layers, of experts."""
+
+    sizes: Mapping[str, FloatArray]  #: of each axis, neighbours first; (points,) each [-]
+
+    def group(self, *axes: str) -> Group:
+        """The ranks that differ in these axes alone.
+
+        Parameters
+        ----------
+        *axes : str
+            Neighbours in the order of the grid: between them lies no other axis.
+        """
+        order = [*self.sizes]
+        first, last = order.index(axes[0]), order.index(axes[-1])
+        if order[first : last + 1] != [*axes]:
+            raise ValueError(f"axes {', '.join(axes)}: expected neighbours in the order {', '.join(order)}")
+        return Group(self._product(order[first : last + 1]), self._product(order[:first]))
+
+    def ends(self, axis: str) -> Group:
+        """The first and the last rank along an axis; one rank where they are the same."""
+        whole = self.group(axis)
+        return Group(np.minimum(whole.size, 2.0), np.maximum(whole.size - 1, 1.0) * whole.stride)
+
+    @property
+    def all(self) -> Group:
+        """Every rank."""
+        return self.group(*self.sizes)
+
+    def _product(self, axes: list[str]) -> FloatArray:
+        sizes = [self.sizes[axis] for axis in axes]
+        product = np.ones_like(next(iter(self.sizes.values())))
+        for size in sizes:
+            product = product * size
+        return product

@@ -1,0 +1,80 @@
+"""Process groups by brute force: ranks numbered one by one, and those that share all coordinates but some."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, LstmDesign
+from costmodel.training.ranks import ORDER, Group, Ranks
+
+SIZES = {"tp": 2, "dp": 3, "pp": 5}
+
+
+def numbered(sizes: dict[str, int]) -> dict[tuple[int, ...], int]:
+    """Coordinates in the order of the axes -> number of the rank; the first axis counts up fastest."""
+    backwards = product(*(range(size) for size in reversed(sizes.values())))
+    return {place[::-1]: number for number, place in enumerate(backwards)}
+
+
+def members(sizes: dict[str, int], axes: tuple[str, ...]) -> set[tuple[int, ...]]:
+    """Numbers of the ranks of each group that differs in some axes alone."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place, number in numbered(sizes).items():
+        others = tuple(n for axis, n in zip(sizes, place, strict=True) if axis not in axes)
+        groups.setdefault(others, []).append(number)
+    return {tuple(sorted(group)) for group in groups.values()}
+
+
+def ranks(sizes: dict[str, int]) -> Ranks:
+    return Ranks({axis: np.array([float(size)]) for axis, size in sizes.items()})
+
+
+@pytest.mark.parametrize(
+    "axes", [("tp",), ("dp",), ("pp",), ("tp", "dp"), ("dp", "pp"), ("tp", "dp", "pp")], ids="-".join
+)
+def test_a_group_is_the_ranks_that_differ_in_its_axes_alone(axes):
+    """Its members stand `stride` apart, along one axis and along several beside each other."""
+    group = ranks(SIZES).group(*axes)
+    size, stride = int(group.size.item()), int(group.stride.item())
+    for found in members(SIZES, axes):
+        assert found == tuple(range(found[0], found[0] + size * stride, stride))
+
+
+def test_groups_of_axes_apart_have_no_stride():
+    with pytest.raises(ValueError, match="expected neighbours in the order tp, dp, pp"):
+        ranks(SIZES).group("tp", "pp")
+
+
+def test_the_ends_of_an_axis_are_its_first_and_its_last_rank():
+    ends = ranks(SIZES).ends("pp")
+    pipelines = members(SIZES, ("pp",))
+    assert ends.size == 2
+    assert {last - first for first, *_, last in pipelines} == {int(ends.stride.item())}
+    assert ranks({**SIZES, "pp": 1}).ends("pp").size == 1
+
+
+def test_a_design_has_the_ranks_of_its_axes():
+    design = DesignPoints.of(tp=[2, 4], dp=[3, 1], pp=[5, 7])
+    assert [*design.ranks.sizes] == [*ORDER]
+    assert design.world_size.tolist() == [30, 28]
+    assert design.ranks.all.size.tolist() == [30, 28]
+    assert design.ranks.group("pp").stride.tolist() == [6, 4]
+
+
+def test_the_same_ranks_may_be_seen_in_two_ways():
+    """Cells split by rows and columns, and a softmax split by its inner dimension, on the same twelve."""
+    design = LstmDesign.of(
+        dp=3, hidden_kind="rc", hidden_dim1=2, hidden_dim2=2, softmax_kind="cr", softmax_dim1=4
+    )
+    cells, words = design.ranks(design.hidden), design.ranks(design.softmax)
+    assert cells.all.size == words.all.size == design.world_size == 12
+    assert (cells.group("rows", "dp").size, cells.group("rows", "dp").stride) == (6, 2)
+    assert (words.group("rows", "dp").size, words.group("rows", "dp").stride) == (3, 4)
+
+
+def test_neighbours_stand_side_by_side():
+    group = Group.of_neighbours(np.array([4.0, 8.0]))
+    assert group.stride.tolist() == [1, 1]
