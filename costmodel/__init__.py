@@ -3,17 +3,16 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import DseError
-from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, System
-from costmodel.steps.breakdown import Breakdown
-from costmodel.steps.lstm import lstm_step
-from costmodel.steps.transformer import settled_sharding, step
-from costmodel.training.design import DesignPoints, LstmDesign
-from costmodel.training.model import LstmShape, ModelShape
-
 if TYPE_CHECKING:
+    from costmodel.errors import DseError
     from costmodel.formats.model_file import load_model, model_names
     from costmodel.formats.system_file import load_system, system_names
+    from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, System
+    from costmodel.steps.breakdown import Breakdown
+    from costmodel.steps.lstm import lstm_step
+    from costmodel.steps.transformer import resolve_sharding, step
+    from costmodel.training.design import DesignPoints, LstmDesign
+    from costmodel.training.model import LstmShape, ModelShape
 
 __all__ = [
     "Breakdown",
@@ -31,21 +30,39 @@ __all__ = [
     "load_system",
     "lstm_step",
     "model_names",
-    "settled_sharding",
+    "resolve_sharding",
     "step",
     "system_names",
 ]
 
-#: Names that read files, which pricing does without: imported when first used.
-_READERS = {
+#: Where the names above live: imported when first used, so that the command line starts at once.
+_HOMES = {
+    "Breakdown": "costmodel.steps.breakdown",
+    "Chip": "costmodel.machine.system",
+    "DesignPoints": "costmodel.training.design",
+    "DseError": "costmodel.errors",
+    "Host": "costmodel.machine.system",
+    "LinkTier": "costmodel.machine.system",
+    "LstmDesign": "costmodel.training.design",
+    "LstmShape": "costmodel.training.model",
+    "MemoryLevel": "costmodel.machine.system",
+    "ModelShape": "costmodel.training.model",
+    "System": "costmodel.machine.system",
     "load_model": "costmodel.formats.model_file",
-    "model_names": "costmodel.formats.model_file",
     "load_system": "costmodel.formats.system_file",
+    "lstm_step": "costmodel.steps.lstm",
+    "model_names": "costmodel.formats.model_file",
+    "resolve_sharding": "costmodel.steps.transformer",
+    "settled_sharding": "costmodel.steps.transformer",
+    "step": "costmodel.steps.transformer",
     "system_names": "costmodel.formats.system_file",
 }
 
+#: Earlier names that still do -> what they are called now.
+_FORMER = {"settled_sharding": "resolve_sharding"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in _READERS:
-        return getattr(import_module(_READERS[name]), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), _FORMER.get(name, name))
     raise AttributeError(f"module 'costmodel' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypeVar, cast
 
@@ -15,22 +15,34 @@ BoolArray = NDArray[np.bool_]
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
 
-def column(unit: str, default: float | None = None) -> Any:
-    """A dataclass field that holds one column, with its SI unit ("-" for a pure number)."""
+def column(unit: str, default: float | None = None, **kind: Any) -> Any:
+    """A dataclass field that holds one column, with its SI unit ("-" for a pure number).
+
+    What else a table wants to know of its columns goes into the field's metadata, by name.
+    """
+    metadata = {"unit": unit, **kind}
     if default is None:
-        return field(metadata={"unit": unit})
-    return field(default_factory=lambda: np.asarray(default, dtype=np.float64), metadata={"unit": unit})
+        return field(metadata=metadata)
+    return field(default_factory=lambda: np.asarray(default, dtype=np.float64), metadata=metadata)
+
+
+def column_family() -> Any:
+    """A dataclass field that holds columns by name, as many as a record happens to have. [-]"""
+    return field(default_factory=dict, metadata={"family": True})
 
 
 def column_units(record: type[Columns]) -> dict[str, str]:
-    """Name -> SI unit of every column of a record class, in order."""
+    """Name -> SI unit of every column of a record class, in order; those of families are not among them."""
     if record not in _UNITS:
         _UNITS[record] = {f.name: f.metadata["unit"] for f in fields(record) if "unit" in f.metadata}
+        _FAMILIES[record] = tuple(f.name for f in fields(record) if "family" in f.metadata)
     return _UNITS[record]
 
 
-#: Record class -> its units, kept because small batches would spend a tenth of their time on finding them.
+#: Record class -> its units, and its families, kept because small batches would spend a tenth of their time
+#: on finding them.
 _UNITS: dict[type[Any], dict[str, str]] = {}
+_FAMILIES: dict[type[Any], tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -44,24 +56,29 @@ class Columns:
         return cls(**{k: np.asarray(v, dtype=np.float64) if k in units else v for k, v in values.items()})
 
     def columns(self) -> dict[str, FloatArray]:
-        """Name -> array of every column, in order."""
-        return {name: cast(FloatArray, getattr(self, name)) for name in column_units(type(self))}
+        """Name -> array of every column, in order; families last."""
+        found = {name: cast(FloatArray, getattr(self, name)) for name in column_units(type(self))}
+        for family in _FAMILIES[type(self)]:
+            found.update(getattr(self, family))
+        return found
+
+    def with_columns(self, values: Mapping[str, FloatArray]) -> Self:
+        """The same record with other values in some of its columns."""
+        units = column_units(type(self))
+        changed: dict[str, Any] = {name: array for name, array in values.items() if name in units}
+        for family in _FAMILIES[type(self)]:
+            own = getattr(self, family)
+            if own:
+                changed[family] = {name: values.get(name, array) for name, array in own.items()}
+        return replace(self, **changed)
 
     def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
         """The same record with `function` applied to every column."""
-        return replace(self, **{name: function(values) for name, values in self.columns().items()})
+        return self.with_columns({name: function(values) for name, values in self.columns().items()})
 
     def take(self, rows: IntArray | slice) -> Self:
         """Rows of the table; columns that hold one value for all points stay as they are."""
         return self.map(lambda values: values[rows] if values.size > 1 else values)
-
-    def with_rows(self, rows: IntArray, others: Self) -> Self:
-        """The same table with some rows taken from another, whose first row replaces the first of them."""
-        changed = {}
-        for name, values in self.columns().items():
-            changed[name] = np.array(np.broadcast_to(values, (self.num_points,)))
-            changed[name][rows] = getattr(others, name)
-        return replace(self, **changed)
 
     @property
     def num_points(self) -> int:
@@ -75,7 +92,7 @@ def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
     if len(pieces) == 1:
         return first
     tables = [piece.columns() for piece in pieces]
-    return replace(first, **{name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
+    return first.with_columns({name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
 
 
 def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:
@@ -131,6 +148,24 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
             codes = np.unique(codes * levels.size + code, return_inverse=True)[1]
     _, rows, back = np.unique(codes, return_index=True, return_inverse=True)
     return rows, back
+
+
+def chosen(columns: Sequence[FloatArray], places: IntArray) -> FloatArray:
+    """For each point the value of one of some columns; (points,) places among them."""
+    values = columns[0]
+    for place, column in enumerate(columns[1:], start=1):
+        values = np.where(places == place, column, values)
+    return values
+
+
+def largest(columns: Sequence[FloatArray]) -> IntArray:
+    """For each point the place of the column with the largest value, the first of equal ones."""
+    most = columns[0]
+    places: IntArray = np.zeros(np.shape(most), dtype=np.intp)
+    for place, column in enumerate(columns[1:], start=1):
+        places = np.where(column > most, place, places)
+        most = np.maximum(column, most)
+    return places
 
 
 def per_kernel(values: FloatArray) -> FloatArray:

@@ -37,6 +37,10 @@ REFERENCES: Mapping[str, str] = {
         "P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, "
         "JPDC 69(2), 2009"
     ),
+    "Rajbhandari2020": (
+        "S. Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models, "
+        "SC 2020, arXiv:1910.02054"
+    ),
     "Shoeybi2019": (
         "M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using "
         "model parallelism, arXiv:1909.08053"

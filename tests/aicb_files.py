@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.profiles.simai import Busbw, Links
-from costmodel.profiles.simai.aicb import LinearTimes, Run, Sections, measured, prerelease
+from costmodel.profiles.simai.aicb import GeneratorRun, LinearTimes, Sections, measured, prerelease
 from costmodel.profiles.simai.rows import StepRows
 
 #: Published files, where they are at hand.
@@ -60,7 +60,7 @@ def nanoseconds(**times: int) -> dict[str, float]:
 
 
 #: The run of `SP_FILE`, and the times of its sections.
-SP_RUN = Run.of(
+SP_RUN = GeneratorRun.of(
     num_layers=128, hidden_size=16384, ffn_hidden_size=53248, seq_len=4096, vocab_size=50257,
     micro_batch_size=1, global_batch_size=128, tp=8, pp=16, world_size=1024, sequence_parallel=1, recompute=1,
 )  # fmt: skip
@@ -75,7 +75,7 @@ SP_TIMES = Sections.of(
 )
 
 #: SimAI's public MoE example (example/workload_analytical.txt from November 2024).
-MOE_RUN = Run.of(
+MOE_RUN = GeneratorRun.of(
     num_layers=96, hidden_size=6144, ffn_hidden_size=16384, seq_len=4096, vocab_size=50257,
     micro_batch_size=1, global_batch_size=9216, tp=2, pp=12, ep=16, num_experts=192, experts_per_token=4,
     world_size=9216, sequence_parallel=1, recompute=1,
@@ -98,7 +98,7 @@ def sp_rows(**layout: float) -> StepRows:
 
 def scaled_rows() -> StepRows:
     """The rows of `SCALED_FILE`: those of its parent, each column multiplied, and a header set by hand."""
-    run = Run.of(
+    run = GeneratorRun.of(
         num_layers=40, hidden_size=5120, ffn_hidden_size=20480, seq_len=2048, vocab_size=32000,
         micro_batch_size=1, global_batch_size=8, tp=8, pp=8, world_size=512, sequence_parallel=1,
     )  # fmt: skip

@@ -95,11 +95,11 @@ def drawn_designs(name: str, points: int, pins: Mapping[str, Any]) -> pd.DataFra
 
 def space_prices(frame: pd.DataFrame, name: str, profile: str, pins: Mapping[str, Any]) -> Table:
     """What a profile says of the designs: objectives, margins, derived columns, breakdown."""
-    from dse.pricing.profiles import pricing
+    from dse.pricing.profiles import rules_for
 
     space = dse.Space.load(name, pins)
     columns = space.encode(frame.to_dict("records"))
-    evaluation = dse.evaluate(space, columns, price=pricing(profile, space))
+    evaluation = dse.evaluate(space, columns, rules=rules_for(space, profile))
     return {
         "feasible": evaluation.feasible.astype(float),
         **{f"margin {limit.name}": evaluation.margins[:, i] for i, limit in enumerate(space.limits)},

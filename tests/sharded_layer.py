@@ -7,15 +7,16 @@ squares, so that summands must have been added up before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel import DesignPoints, ModelShape
-from costmodel.steps.tensor_parallel import Change, changes
-from costmodel.training.precision import MIXED_PRECISION
-from costmodel.training.sharding import EDGES, Edge, ways_of
+from costmodel import ModelShape
+from costmodel.steps.tensor_parallel import LayoutChange, layout_changes
+from costmodel.training.blocks import DECODER, Edge, Kernel, Layer
+from costmodel.training.run import RankRun
+from costmodel.training.sharding import OPTIONS
 
 Array = NDArray[np.float64]
 AXIS = {"sequence": 0, "column": 1}
@@ -23,8 +24,6 @@ AXIS = {"sequence": 0, "column": 1}
 MODEL = ModelShape(
     num_layers=1, hidden_size=8, num_attention_heads=4, head_size=3, ffn_hidden_size=20, seq_len=4
 )
-INTO = {edge.end: [e for e in EDGES if e.end == edge.end and e.part == "layer"] for edge in EDGES}
-OUT_OF = {edge.start: [e for e in EDGES if e.start == edge.start and e.part == "layer"] for edge in EDGES}
 
 
 def centred(x: Array) -> Array:
@@ -42,20 +41,20 @@ def attended_back(gradient: Array) -> Array:
     return (heads * np.array([1.0, 2.0, 3.0])[:, np.newaxis]).reshape(len(gradient), -1)
 
 
-#: Kernel that is no product -> its forward pass, and its input's gradient from its output's and the input.
+#: Kind of kernel without a weight -> its forward pass, and the gradient of its input.
 POINTWISE: dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Array]]] = {
-    "attention_norm": (centred, lambda g, x: centred(g)),
-    "mlp_norm": (centred, lambda g, x: centred(g)),
-    "core": (attended, lambda g, x: attended_back(g)),
+    "norm": (centred, lambda g, x: centred(g)),
+    "attention": (attended, lambda g, x: attended_back(g)),
     "activation": (lambda x: x**2, lambda g, x: 2 * x * g),
-    "attention_residual": (lambda x: x, lambda g, x: g),
-    "mlp_residual": (lambda x: x, lambda g, x: g),
+    "residual": (lambda x: x, lambda g, x: g),
 }
-SHAPES = {"qkv": (8, 36), "projection": (12, 8), "mlp_up": (8, 20), "mlp_down": (20, 8)}
-ORDER = (
-    *("attention_norm", "qkv", "core", "projection", "attention_residual"),
-    *("mlp_norm", "mlp_up", "activation", "mlp_down", "mlp_residual"),
-)
+
+
+def shapes(layer: Layer) -> dict[str, tuple[int, int]]:
+    """Shapes of the weights of a layer."""
+    sizes = {word: int(size) for word, size in MODEL.features.items()}
+    products = [kernel for kernel in layer.kernels if kernel.kind == "product"]
+    return {kernel.name: (sizes[kernel.reads], sizes[kernel.makes]) for kernel in products}
 
 
 def shared_out(whole: Array, layout: str, tp: int) -> list[Array]:
@@ -80,83 +79,127 @@ def exchanged(shards: list[Array], held: str, needed: str, collective: str | Non
     return shared_out(whole, needed, tp)
 
 
-@dataclass
-class Layer:
-    """One run of the layer by the ranks of a design, forward and backward."""
+def joined(shards: list[Array], layout: str) -> Array:
+    """A whole from what ranks hold of it."""
+    return np.concatenate(shards, axis=AXIS[layout]) if layout in AXIS else shards[0]
 
-    design: DesignPoints
+
+@dataclass
+class ShardedLayer:
+    """One run of a layer by the ranks of a design, forward and backward."""
+
+    run: RankRun
     weights: dict[str, Array]
+    layer: Layer = DECODER
     outputs: dict[str, list[Array]] = field(default_factory=dict)
     kept: dict[str, tuple[list[Array], str]] = field(default_factory=dict)
     weight_gradients: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tp = int(self.design.tp[0])
+        self.tp = int(self.run.design.tp[0])
+        self.last = self.layer.stream
 
-    def side(self, kernel: str, side: str) -> str:
-        return str(getattr(list(ways_of(kernel).values())[int(self.design.split(kernel)[0])], side))
+    def into(self, kernel: Kernel) -> list[Edge]:
+        return [edge for edge in self.layer.edges if edge.end == kernel]
 
-    def changes(self, edge: Edge) -> tuple[list[Change], list[Change]]:
-        return changes(edge, MODEL, self.design, MIXED_PRECISION)
+    def option(self, kernel: Kernel) -> str:
+        return [*OPTIONS[kernel.kind]][int(self.run.design.place(kernel)[0])]
 
-    def carried(self, edge: Edge) -> list[Array]:
-        """An activation as the consumer needs it."""
-        forward = self.changes(edge)[0]
-        name = forward[0].name if forward else None
-        return exchanged(
-            self.outputs[edge.start], self.side(edge.start, "gives"), self.side(edge.end, "needs"), name
-        )
+    def side(self, kernel: Kernel, side: str) -> str:
+        return str(getattr(OPTIONS[kernel.kind][self.option(kernel)], side))
+
+    def changes(self, edge: Edge) -> tuple[list[LayoutChange], list[LayoutChange]]:
+        return layout_changes(self.run, edge)
+
+    def exchanged_once(self, edge: Edge, side: int) -> Edge | None:
+        """The edge before this one whose exchange serves it too, of activations (0) or of gradients (1)."""
+        if self.own(edge, side):
+            return None
+        needed = [change.name for change in self.own(replace(edge, twins=()), side)]
+        for twin in edge.twins:
+            if needed and [change.name for change in self.own(replace(twin, twins=()), side)] == needed:
+                return twin
+        return None
+
+    def own(self, edge: Edge, side: int) -> list[LayoutChange]:
+        """Collectives of an edge's activation or gradient, but for inputs that are gathered again."""
+        again = (edge.end.name, "activation_gradient")
+        return [change for change in self.changes(edge)[side] if change.hidden_by != again]
+
+    def moved(self, shards: list[Array], edge: Edge, side: int) -> list[Array]:
+        """What the other end of an edge gets, after the edge's own collective."""
+        ends = (edge.start, "gives", edge.end, "needs") if side == 0 else (
+            edge.end, "gradient_gives", edge.start, "gradient_needs"
+        )  # fmt: skip
+        names = [change.name for change in self.own(edge, side)]
+        held, needed = self.side(*ends[:2]), self.side(*ends[2:])
+        return exchanged(shards, held, needed, names[0] if names else None)
+
+    def inputs(self, kernel: Kernel) -> list[list[Array]]:
+        """Activations as a kernel needs them: gathered once for several, added up before if that will do."""
+        bundles: dict[Edge, list[Array]] = {}
+        for edge in self.into(kernel):
+            served = self.exchanged_once(edge, 0)
+            shards = self.outputs[edge.start.name]
+            if served is None:
+                bundles[edge] = shards
+            elif served.end == kernel:
+                bundles[served] = [a + b for a, b in zip(bundles[served], shards, strict=True)]
+            else:
+                bundles[served] = shards
+        return [self.moved(shards, edge, 0) for edge, shards in bundles.items()]
 
     def forward(self, given: Array) -> Array:
-        self.outputs["mlp_residual"] = shared_out(given, self.side("mlp_residual", "gives"), self.tp)
-        for kernel in ORDER:
-            inputs = [self.carried(edge) for edge in INTO[kernel]]
-            summed = [np.sum(each, axis=0) for each in zip(*inputs, strict=True)]
-            last, gathers = INTO[kernel][-1], kernel in SHAPES and self.regathers(kernel)
-            held = self.side(last.start, "gives") if gathers else self.side(kernel, "needs")
-            self.kept[kernel] = (self.outputs[last.start] if gathers else summed, held)
-            if kernel in SHAPES:
-                self.outputs[kernel] = [
-                    x @ w for x, w in zip(summed, self.weight_shards(kernel), strict=True)
-                ]
+        self.outputs[self.last.name] = shared_out(given, self.side(self.last, "gives"), self.tp)
+        for kernel in self.layer.kernels:
+            summed = [np.sum(each, axis=0) for each in zip(*self.inputs(kernel), strict=True)]
+            product, only = kernel.kind == "product", self.into(kernel)[0]
+            gathers = product and self.regathers(kernel)
+            held = self.side(only.start, "gives") if gathers else self.side(kernel, "needs")
+            self.kept[kernel.name] = (self.outputs[only.start.name] if gathers else summed, held)
+            if product:
+                shards = self.weight_shards(kernel)
+                self.outputs[kernel.name] = [x @ w for x, w in zip(summed, shards, strict=True)]
             else:
-                self.outputs[kernel] = [POINTWISE[kernel][0](x) for x in summed]
-        shards, layout = self.outputs["mlp_residual"], self.side("mlp_residual", "gives")
-        return np.concatenate(shards, axis=AXIS[layout]) if layout in AXIS else shards[0]
+                self.outputs[kernel.name] = [POINTWISE[kernel.kind][0](x) for x in summed]
+        return joined(self.outputs[self.last.name], self.side(self.last, "gives"))
 
-    def regathers(self, kernel: str) -> bool:
-        return any(
-            change.hidden_by == (kernel, "activation_gradient") for change in self.changes(INTO[kernel][0])[1]
-        )
+    def regathers(self, kernel: Kernel) -> bool:
+        back = self.changes(self.into(kernel)[0])[1]
+        return any(change.hidden_by == (kernel.name, "activation_gradient") for change in back)
 
-    def weight_shards(self, kernel: str) -> list[Array]:
-        way = list(ways_of(kernel))[int(self.design.split(kernel)[0])]
-        return np.split(self.weights[kernel], self.tp, axis=1 if way == "column" else 0)
+    def weight_shards(self, kernel: Kernel) -> list[Array]:
+        axis = 1 if self.option(kernel) == "column" else 0
+        return np.split(self.weights[kernel.name], self.tp, axis=axis)
 
     def backward(self, gradient: Array) -> Array:
         """Gradient of the layer's input; those of weights are kept."""
-        layout = self.side("mlp_residual", "gradient_needs")
-        whole = {"mlp_residual": shared_out(gradient, layout, self.tp)}
-        for kernel in reversed(ORDER):
-            inputs = self.through(kernel, whole.pop(kernel))
-            for edge in INTO[kernel]:
-                back = [c for c in self.changes(edge)[1] if c.hidden_by != (kernel, "activation_gradient")]
-                needed = self.side(edge.start, "gradient_needs")
-                name = back[0].name if back else None
-                shards = exchanged(inputs, self.side(kernel, "gradient_gives"), needed, name)
-                before = whole.get(edge.start, [np.zeros(1)] * self.tp)
-                whole[edge.start] = [a + b for a, b in zip(before, shards, strict=True)]
-        shards = whole["mlp_residual"]
-        return np.concatenate(shards, axis=AXIS[layout]) if layout in AXIS else shards[0]
+        layout = self.side(self.last, "gradient_needs")
+        whole = {self.last.name: shared_out(gradient, layout, self.tp)}
+        waiting: dict[Edge, list[Array]] = {}  # summands for an exchange that comes later
+        for kernel in reversed(self.layer.kernels):
+            inputs = self.through(kernel, whole.pop(kernel.name))
+            for edge in self.into(kernel):
+                shards, served = inputs, self.exchanged_once(edge, 1)
+                if edge in waiting:
+                    shards = [a + b for a, b in zip(shards, waiting.pop(edge), strict=True)]
+                if served is not None and served.start == edge.start:
+                    waiting[served] = shards
+                    continue
+                shards = self.moved(shards, served or edge, 1)
+                before = whole.get(edge.start.name, [np.zeros(1)] * self.tp)
+                whole[edge.start.name] = [a + b for a, b in zip(before, shards, strict=True)]
+        assert not waiting
+        return joined(whole[self.last.name], layout)
 
-    def through(self, kernel: str, gradients: list[Array]) -> list[Array]:
+    def through(self, kernel: Kernel, gradients: list[Array]) -> list[Array]:
         """Gradients of a kernel's input from those of its output."""
-        kept, held = self.kept[kernel]
-        if kernel not in SHAPES:
-            return [POINTWISE[kernel][1](g, x) for g, x in zip(gradients, kept, strict=True)]
+        kept, held = self.kept[kernel.name]
+        if kernel.kind != "product":
+            return [POINTWISE[kernel.kind][1](g, x) for g, x in zip(gradients, kept, strict=True)]
         if self.regathers(kernel):
             kept = exchanged(kept, held, "replicated", "all_gather")
-        way = list(ways_of(kernel))[int(self.design.split(kernel)[0])]
         products = [x.T @ g for x, g in zip(kept, gradients, strict=True)]
-        self.weight_gradients[kernel] = np.concatenate(products, axis=1 if way == "column" else 0)
+        axis = 1 if self.option(kernel) == "column" else 0
+        self.weight_gradients[kernel.name] = np.concatenate(products, axis=axis)
         return [g @ w.T for g, w in zip(gradients, self.weight_shards(kernel), strict=True)]

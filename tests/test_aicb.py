@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.simai.aicb import Run, Sections, measured, parameters, placeholder
+from costmodel.profiles.simai.aicb import GeneratorRun, Sections, measured, parameters, placeholder
 from costmodel.profiles.simai.files.aicb import load_workload, read_workload, workload_file
 from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS
 from tests.aicb_files import (
@@ -51,7 +51,7 @@ def sha256(text):
 
 
 def small_run(**changes):
-    return Run.of(**{**SMALL_RUN, **changes})
+    return GeneratorRun.of(**{**SMALL_RUN, **changes})
 
 
 @pytest.mark.parametrize("path", [SP_FILE, SCALED_FILE], ids=lambda path: path.stem)

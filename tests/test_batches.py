@@ -26,11 +26,13 @@ from costmodel import (
     lstm_step,
     step,
 )
-from costmodel.columns import column_units
 from costmodel.hlo.step import program_step
-from costmodel.profiles import dfmodel, simai
+from costmodel.profiles.dfmodel import DataflowDesign, dataflow_step
+from costmodel.profiles.simai import simai_step
 from costmodel.steps.breakdown import Breakdown
-from costmodel.training.design import CHOICES, Layout, allowed_range
+from costmodel.training.design import TILE_EXPONENT, Design, Domain
+from costmodel.training.run import Run
+from costmodel.training.sharding import SHARDINGS
 
 #: Values that a column takes in one batch, where it holds a count.
 COUNTS = (1.0, 2.0, 3.0, 4.0)
@@ -45,10 +47,11 @@ BASES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def values_of(column: str) -> list[float]:
+def values_of(domain: Domain) -> list[float]:
     """Values that a batch of a column takes: every code, or a few counts."""
-    low, high = allowed_range(column)
-    return list(np.arange(low, high + 1)) if np.isfinite(high) else [*COUNTS]
+    if domain == TILE_EXPONENT:
+        return [1.0, 2.0]
+    return list(np.arange(domain.low, domain.high + 1)) if np.isfinite(domain.high) else [*COUNTS]
 
 
 def alone(breakdowns: list[Breakdown]) -> dict[str, np.ndarray]:
@@ -66,17 +69,14 @@ def assert_same(batch: Breakdown, singles: list[Breakdown]) -> None:
         np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
 
-def batches(table: type[Layout], base: Mapping[str, Any]) -> Iterator[tuple[str, Layout]]:
+def batches(table: type[Design], base: Mapping[str, Any]) -> Iterator[tuple[str, Design]]:
     """For each column of a table, designs that differ in it alone."""
-    for column in column_units(table):
-        legal = [
-            value for value in values_of(column) if not column.endswith(("_tile_m", "_tile_n")) or value > 0
-        ]
-        yield column, table.of(**{**base, column: legal})
+    for column, domain in table.domains().items():
+        yield column, table.of(**{**base, column: values_of(domain)})
 
 
 def check_columns(
-    table: type[Layout], base: Mapping[str, Any], price: Callable[[Any], Breakdown]
+    table: type[Design], base: Mapping[str, Any], price: Callable[[Any], Breakdown]
 ) -> set[str]:
     """Every column of a table; those that change a price are returned."""
     telling = set()
@@ -93,29 +93,31 @@ MODELS = ("gpt2_xl", "llama3_8b")
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
-    """And every column changes some price, but for those that DFModel alone reads."""
+    """And every column changes some price."""
     system = load_system("a100_80g_dgx")
     price = partial(step, load_model(model), system)
     told = set()
     for base in BASES.values():
         told |= check_columns(DesignPoints, base, price)
-    others = {"topology", "tile_size", "overlap", "execution"}
-    assert told == {*column_units(DesignPoints)} - others
+    assert told == {*DesignPoints.domains()}
 
 
 def test_words_of_one_column_count_for_their_row_alone():
     """Solved shardings beside named and explicit ones."""
     price = partial(step, load_model("gpt2_xl"), load_system("a100_80g_dgx"))
-    designs = DesignPoints.of(**SPLIT, sharding=[*CHOICES["sharding"]])
+    designs = DesignPoints.of(**SPLIT, sharding=[*SHARDINGS])
     assert_same(price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)])
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_every_column_counts_for_its_row_alone_by_simais_rules(base):
     """Which know the named assignments only."""
-    price = partial(simai.price_designs, load_model("gpt2_xl"), load_system("a100_80g_dgx"))
+
+    def price(designs: DesignPoints) -> Breakdown:
+        return simai_step(Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs))
+
     for column, designs in batches(DesignPoints, BASES[base]):
-        if "sample" in str(BASES[base].get("sharding")) or column == "sharding":
+        if "sample" in str(BASES[base].get("sharding")) or column.endswith("sharding"):
             continue
         assert_same(
             price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)]
@@ -124,11 +126,12 @@ def test_every_column_counts_for_its_row_alone_by_simais_rules(base):
 
 @pytest.mark.parametrize("generation", ["gen1", "gen2a", "gen2b", "gen3"])
 def test_every_column_counts_for_its_row_alone_by_dfmodels_rules(generation):
-    price = partial(
-        dfmodel.price_designs, load_model("gpt2_xl"), load_system("a100_80g_dgx"), generation=generation
-    )
+    def price(designs: DataflowDesign) -> Breakdown:
+        run = Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs)
+        return dataflow_step(run, generation=generation)
+
     base = {**SPLIT, "vpp": 1, "topology": "r_sw_sw", "tile_size": 2}
-    for _, designs in batches(DesignPoints, base):
+    for _, designs in batches(DataflowDesign, base):
         assert_same(
             price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)]
         )
@@ -142,7 +145,7 @@ def test_every_column_of_an_lstm_counts_for_its_row_alone():
     base = {"dp": 2, "micro_batch_size": 16, "hidden_kind": "rc", "hidden_dim1": 2, "hidden_dim2": 2,
             "softmax_kind": "rc", "softmax_dim1": 2, "softmax_dim2": 2}  # fmt: skip
     told = check_columns(LstmDesign, base, price)
-    assert told == {*column_units(LstmDesign)}
+    assert told == {*LstmDesign.domains()}
 
 
 def check_quantities(system: System, price: Callable[[System], Breakdown]) -> set[str]:

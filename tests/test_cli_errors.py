@@ -147,34 +147,72 @@ def test_version(capsys):
         (
             "step.hlo",
             ["--gpus", "4"],
-            "--gpus: for an AICB workload, and this is priced as an HLO module; leave it out",
+            "--gpus: for an AICB workload, and this is an HLO module; leave it out",
         ),
+        ("step.hlo", ["--nic-type", "cx7"], "--nic-type: for an AICB workload"),  # though it is the default
         (
             "setup.txt",
             ["--gpus", "4"],
-            "--gpus: for an AICB workload, and this is priced as a DFModel set-up",
+            "--gpus: for an AICB workload, and this is a DFModel set-up; leave it out",
         ),
         ("setup.txt", ["--barriers", "element"], "--barriers: for an HLO module"),
-        ("setup.txt", ["--profile", "native"], "--profile native is for HLO modules, and this is none"),
-        ("setup.txt", ["--format", "trace"], "--format trace is for HLO modules, and this is none"),
+        (
+            "setup.txt",
+            ["--profile", "native"],
+            "is a DFModel set-up, and --profile native does not price one; leave it out",
+        ),
+        (
+            "setup.txt",
+            ["--format", "trace"],
+            "a DFModel set-up has no trace; ask for table, json, dot, svg",
+        ),
         (
             "setup.txt",
             ["--profile", "simai", "--resolve"],
-            "--resolve: for a DFModel set-up, and this is priced as an AICB",
+            "is a DFModel set-up, and --profile simai does not price one; leave it out",
+        ),
+        (
+            "other.txt",
+            ["--profile", "simai", "--resolve"],
+            "--resolve: for a DFModel set-up, and this is an AICB workload; leave it out",
         ),
         (
             "lstm.yaml",
             ["--tile-size", "best"],
-            "--tile-size: for a DFModel set-up, and this is priced as a DeepFlow",
+            "--tile-size: for a DFModel set-up, and this is a DeepFlow configuration; leave it out",
         ),
     ],
 )
 def test_options_of_other_files_are_refused(file, options, message, tmp_path, capsys):
     (tmp_path / "step.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
     (tmp_path / "setup.txt").write_text("dataflow_graph {\n}\nmiscellany {\n}\n")
-    (tmp_path / "lstm.yaml").write_text("model: {}\n")
+    (tmp_path / "lstm.yaml").write_text("schema: deepflow/v1\n")
+    (tmp_path / "other.txt").write_text("of no kind that has a mark\n")
     assert main(["cost", str(tmp_path / file), *options]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "of no kind that has a mark\n",
+            "of no kind that is priced; give an HLO module, an AICB workload, a DeepFlow configuration, "
+            "a DFModel set-up, or say by --profile what it should be",
+        ),
+        (
+            "inflection_point: 12.5\ncomp_int: 3\n",
+            "is a log that DeepFlow printed; give its run's configuration, a YAML file of schema deepflow/v1",
+        ),
+    ],
+    ids=["unknown", "log"],
+)
+def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, empty_folder, capsys):
+    (empty_folder / "file.txt").write_text(text)
+    assert main(["cost", "file.txt"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"dse: file.txt: {message}")
+    assert err.count("\n") == 1
 
 
 def test_a_module_without_kernels_has_empty_tables(tmp_path, capsys):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape
-from costmodel.steps.memory import layer_activation_bytes, layer_parameters, rank_memory, stage_memories
-from costmodel.steps.pipeline import layers_in_flight
+from costmodel.steps.memory import layer_memory, layer_parameters, message_buffers, rank_memory, stage_memory
+from costmodel.steps.pipeline import full_stages, micro_batches_in_flight
+from costmodel.training.blocks import DECODER
 from costmodel.training.precision import MIXED_PRECISION
+from tests.runs import ranks_of, run_of
 
 # Narayanan et al., SC'21, Table 1: vocab_size 51200, seq_len 2048.
 TABLE_1 = [
@@ -92,6 +94,24 @@ def test_flops_match_narayanan_2021_equation_3(num_layers, hidden_size, heads, _
     assert iteration == pytest.approx(equation, rel=1e-14)
 
 
+@pytest.mark.parametrize("model", [model for model, _ in CHECKPOINTS])
+def test_parameters_and_flops_of_rows_are_those_of_closed_forms(model):
+    """Narayanan et al. 2021, and its like for grouped queries and gated MLPs, letter by letter."""
+    h, f, s, v, layers = (
+        getattr(model, name)
+        for name in ("hidden_size", "ffn_hidden_size", "seq_len", "vocab_size", "num_layers")
+    )
+    queries, keys = model.num_attention_heads * model.head_size, model.num_query_groups * model.head_size
+    up = 2 if model.gated_mlp else 1
+    matrices = h * (queries + 2 * keys) + queries * h + up * h * f + f * h
+    biases = queries + 2 * keys + h + up * f + h if model.biases else 0
+    norms = 2 * (2 * h if model.normalization == "layer_norm" else h)
+    assert model.matrix_parameters(DECODER) == matrices
+    assert model.layer_parameters(DECODER) == matrices + biases + norms
+    flops = layers * (2 * s * matrices + 4 * s * s * queries) + 2 * s * h * v
+    assert model.forward_flops_per_sequence == flops
+
+
 # Korthikanti et al. 2022, figure 1: num_layers, hidden_size, heads, tp, pp, vpp, micro-batch, micro-batches;
 # then GiB of activations on the first stage without recomputation, and with selective recomputation and
 # sequence parallelism; and GiB of parameters, gradients and optimizer states.
@@ -117,17 +137,17 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
         recompute=["none", "selective"],
         sequence_parallel=[0, 1],
     )
-    layers = layers_in_flight(
-        model.num_layers / design.pp, pp=design.pp, vpp=design.vpp, gradient_accumulation_steps=steps
+    in_flight = micro_batches_in_flight(
+        0 * design.pp, pp=design.pp, vpp=design.vpp, gradient_accumulation_steps=steps
     )
-    kept = layers * layer_activation_bytes(model, design, MIXED_PRECISION)
+    kept = model.num_layers / design.pp * in_flight * kept_by_a_layer(model, design)
     none, selective, states = gibibytes
     assert (kept / 2**30).tolist() == pytest.approx([none, selective], rel=1e-12)
     # The figure counts 18 bytes for each of the 12 l h^2 weights of the layers.
     bytes_per_weight = (
         MIXED_PRECISION.element_bytes + MIXED_PRECISION.gradient_bytes + MIXED_PRECISION.state_bytes
     )
-    weights = model.num_layers * model.matrix_parameters_per_layer / (tp * pp)
+    weights = model.num_layers * model.matrix_parameters(DECODER) / (tp * pp)
     assert weights * bytes_per_weight / 2**30 == pytest.approx(states, rel=1e-12)
 
 
@@ -147,19 +167,26 @@ def test_activations_match_korthikanti_2022_table_2(recompute, sequence_parallel
     design = DesignPoints.of(
         tp=8, attention="unfused", recompute=recompute, sequence_parallel=sequence_parallel
     )
-    kept = layer_activation_bytes(model, design, MIXED_PRECISION)
+    kept = kept_by_a_layer(model, design)
     assert kept / (model.seq_len * model.hidden_size) == pytest.approx(per_sbh, rel=1e-14)
+
+
+def kept_by_a_layer(model, design):
+    """Bytes of activations of a layer and micro-batch."""
+    return layer_memory(ranks_of(model, design), DECODER).kept
 
 
 def memories(model, design):
     """Memory of the first and of the last stage."""
-    return stage_memories(model, design, rank_memory(model, design, MIXED_PRECISION), MIXED_PRECISION)
+    run, ranks = run_of(model, design), ranks_of(model, design)
+    rank, messages = rank_memory(ranks), message_buffers(run, ranks)
+    return [stage_memory(run, stage, rank, messages) for stage in full_stages(model, design.pp, design.vpp)]
 
 
 def test_all_ranks_together_hold_all_parameters():
     """Norms and some biases are on every tensor-parallel rank; everything else is held once."""
     model = gpt(24, 2304, 24)
-    assert layer_parameters(model, DesignPoints.of()) == model.parameters_per_layer
+    assert layer_parameters(ranks_of(model, DesignPoints.of()), DECODER) == model.layer_parameters(DECODER)
     first, last = memories(model, DesignPoints.of())
     assert first.weights == last.weights == 2 * model.num_parameters
 
@@ -169,7 +196,7 @@ def test_the_first_stage_holds_a_micro_batch_per_stage_and_the_last_holds_one():
     model = gpt(48, 6144, 64)
     design = DesignPoints.of(pp=48, gradient_accumulation_steps=96)
     first, last = memories(model, design)
-    layer = layer_activation_bytes(model, design, MIXED_PRECISION)
+    layer = kept_by_a_layer(model, design)
     sbh = model.seq_len * model.hidden_size
     assert first.activations == 48 * (layer + sbh)
     assert last.activations == layer + 4 * sbh + 4 * model.seq_len * model.vocab_size

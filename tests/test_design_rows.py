@@ -11,20 +11,24 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, step
-from costmodel.profiles.simai import REVISIONS, price, price_designs
+from costmodel.profiles.registry import PROFILES
+from costmodel.profiles.simai import REVISIONS, price, simai_step
 from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
 from costmodel.profiles.simai.design import machine_links
-from costmodel.profiles.simai.design_rows import KERNELS, design_workload
+from costmodel.profiles.simai.design_rows import design_workload, rows_of
 from costmodel.profiles.simai.files.aicb import load_workload, workload_file
 from costmodel.steps.breakdown import PARTS
 from costmodel.steps.memory import layer_parameters
-from costmodel.steps.microbatch import priced_table
-from costmodel.training.precision import MIXED_PRECISION
+from costmodel.steps.microbatch import cost_table
+from costmodel.training.blocks import DECODER
+from costmodel.training.run import Run
+from costmodel.workload.transformer import parts_of
 from dse import Space, Study
-from dse.cli import cost_simai, main, parser
-from dse.pricing.profiles import pricing
+from dse.cli import main, parser
+from dse.pricing.profiles import rules_for
 from dse.report.comparison import comparison
 from tests.aicb_files import SMALL, scaled_rows
+from tests.runs import ranks_of
 
 
 @pytest.fixture
@@ -46,32 +50,36 @@ def designs():
 
 def test_arithmetic_is_that_of_the_native_model(llama, toy_system, designs):
     """To the nanosecond of each row that has none of its own."""
-    rows = design_workload(llama, toy_system, designs)
+    rows = design_workload(Run(llama, toy_system, designs))
     native = step(llama, toy_system, designs)
     expected = native.forward_time + native.backward_time + native.recompute_time + native.optimizer_time
     assert (rows.counts * rows.time.sum(axis=2)).sum(axis=1) == pytest.approx(expected, abs=20e-9)
 
 
 def test_recomputation_is_in_the_forward_pass(llama, toy_system, designs):
-    rows, native = design_workload(llama, toy_system, designs), step(llama, toy_system, designs)
+    rows, native = design_workload(Run(llama, toy_system, designs)), step(llama, toy_system, designs)
     forward = (rows.counts * rows.time[:, :, 0]).sum(axis=1)
     assert forward == pytest.approx(native.forward_time + native.recompute_time, abs=20e-9)
 
 
 def test_every_kernel_of_a_layer_has_a_row(llama, gpt, toy_system, designs):
-    named = {kernel for kernels in KERNELS.values() for kernel in kernels}
     for model in (llama, gpt):
-        table = priced_table(model, designs, toy_system, MIXED_PRECISION)
+        layer, *outside = parts_of(model)
+        rows = [kernel for kernels in rows_of(layer).values() for kernel in kernels]
+        table = cost_table(ranks_of(model, designs, toy_system))
         labels = (*table.gemms.labels, *table.pointwise.labels)
-        assert {label.name for label in labels if label.part in ("layer", "core")} <= named
+        others = [part.name for part in outside]
+        assert {label.kernel for label in labels if label.part not in others} <= {*rows}
+        assert len({*rows}) == len(rows)
 
 
 def test_messages_follow_from_the_design(llama, toy_system, designs):
-    rows = design_workload(llama, toy_system, designs)
+    rows = design_workload(Run(llama, toy_system, designs))
     hidden = 2 * designs.micro_batch_size * llama.seq_len * llama.hidden_size
     column, reduced = rows.names.index("attention_column"), rows.names.index("grad_param_comm")
     assert rows.message_bytes[:, column, 0] == pytest.approx(hidden)
-    weights = llama.num_layers / designs.pp * layer_parameters(llama, designs)
+    ranks = ranks_of(llama, designs, toy_system)
+    weights = llama.num_layers / designs.pp * layer_parameters(ranks, DECODER)
     weights += llama.embedding_parameters / designs.tp
     assert rows.message_bytes[:, reduced, 2] == pytest.approx(4 * weights, abs=1)
 
@@ -79,28 +87,28 @@ def test_messages_follow_from_the_design(llama, toy_system, designs):
 def test_other_ways_to_split_kernels_are_refused(llama, toy_system):
     own = DesignPoints.of(tp=[1, 2], sharding="sample", qkv_sharding="row")
     with pytest.raises(DseError, match="take sharding: megatron or megatron_sp"):
-        design_workload(llama, toy_system, own)
+        design_workload(Run(llama, toy_system, own))
     alone = own.take(np.array([0]))  # on one rank every way is the same
-    assert design_workload(llama, toy_system, alone).names
+    assert design_workload(Run(llama, toy_system, alone)).names
 
 
 def test_a_solved_split_that_has_a_name_has_rows(llama, toy_system):
     design = DesignPoints.of(tp=[2, 8], sharding="solve_bytes")
-    found = design_workload(llama, toy_system, design)
-    named = design_workload(llama, toy_system, DesignPoints.of(tp=[2, 8], sharding="megatron"))
+    found = design_workload(Run(llama, toy_system, design))
+    named = design_workload(Run(llama, toy_system, DesignPoints.of(tp=[2, 8], sharding="megatron")))
     assert np.array_equal(found.message_bytes, named.message_bytes)
 
 
 def test_a_name_of_megatrons_is_as_good_as_its_switch(llama, toy_system):
     layout = {"tp": [1, 2, 8], "pp": 2, "gradient_accumulation_steps": 4}
-    named = design_workload(llama, toy_system, DesignPoints.of(sharding="megatron_sp", **layout))
-    switched = design_workload(llama, toy_system, DesignPoints.of(sequence_parallel=True, **layout))
+    named = design_workload(Run(llama, toy_system, DesignPoints.of(sharding="megatron_sp", **layout)))
+    switched = design_workload(Run(llama, toy_system, DesignPoints.of(sequence_parallel=True, **layout)))
     assert np.array_equal(named.message_bytes, switched.message_bytes)
     assert np.array_equal(named.micro_batches, switched.micro_batches)
 
 
 def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, designs):
-    rows = design_workload(llama, toy_system, designs)
+    rows = design_workload(Run(llama, toy_system, designs))
     for point, columns in enumerate(zip(*(v.tolist() for v in designs.columns().values()), strict=True)):
         design = dict(zip(designs.columns(), columns, strict=True))
         file = workload_file(rows, point=point)
@@ -120,7 +128,7 @@ def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, design
 
 
 def test_weights_are_gathered_only_where_the_optimizer_is_distributed(gpt, toy_system):
-    rows = design_workload(gpt, toy_system, DesignPoints.of(dp=4, distributed_optimizer=[0, 1]))
+    rows = design_workload(Run(gpt, toy_system, DesignPoints.of(dp=4, distributed_optimizer=[0, 1])))
     for point, words in enumerate((["NONE", "ALLREDUCE"], ["ALLGATHER", "REDUCESCATTER"])):
         lines = [line.split("\t") for line in workload_file(rows, point=point).text.splitlines()[2:4]]
         assert [line[9] for line in lines] == words
@@ -128,8 +136,8 @@ def test_weights_are_gathered_only_where_the_optimizer_is_distributed(gpt, toy_s
 
 def test_simai_prices_a_design_as_it_prices_its_file(llama, toy_system, designs, tmp_path):
     """The price of a design in a search, and of its exported file, are the same."""
-    breakdown = price_designs(llama, toy_system, designs)
-    rows = design_workload(llama, toy_system, designs)
+    breakdown = simai_step(Run(llama, toy_system, designs))
+    rows = design_workload(Run(llama, toy_system, designs))
     for point in range(designs.num_points):
         (tmp_path / "workload.txt").write_text(workload_file(rows, point=point).text)
         file = load_workload(tmp_path / "workload.txt").workload
@@ -138,7 +146,7 @@ def test_simai_prices_a_design_as_it_prices_its_file(llama, toy_system, designs,
 
 
 def test_parts_of_simais_step_add_up(llama, toy_system, designs):
-    breakdown = price_designs(llama, toy_system, designs)
+    breakdown = simai_step(Run(llama, toy_system, designs))
     for total, parts in PARTS.items():
         assert getattr(breakdown, total) == pytest.approx(sum(getattr(breakdown, part) for part in parts))
     native = step(llama, toy_system, designs)
@@ -149,9 +157,9 @@ def test_parts_of_simais_step_add_up(llama, toy_system, designs):
 
 def test_profiles_are_refused_where_they_do_not_fit():
     with pytest.raises(DseError, match="profile 'simia': unknown; did you mean 'simai'"):
-        pricing("simia", Space.load("gpt3_175b_1024_a100"))
+        rules_for(Space.load("gpt3_175b_1024_a100"), "simia")
     with pytest.raises(DseError, match="profile simai: knows transformers only"):
-        pricing("simai", Space.load("lstm_24b_power"))
+        rules_for(Space.load("lstm_24b_power"), "simai")
 
 
 @pytest.fixture
@@ -290,13 +298,13 @@ def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced, capsys):
 
 
 WRONG = {
-    "small.txt --profile simai": "name the GPU with --gpu-type",
     "small.txt --profile simai-2024-12": "name one with --busbw",
     "small.txt --profile simai-2025-07 --busbw busbw.yaml": "takes no --busbw any more",
     "small.txt --profile simai-2024-10 --busbw nosuch.yaml": "nosuch.yaml: no such file",
     "small.txt --profile simai --gpu-type H100 --gpus 8": "less than tp * pp of the header",
     "busbw.yaml --profile simai --gpu-type H100": "expected a training loop",
-    "small.txt --profile deepflow --format csv": "deepflow: has no csv",
+    "small.txt --profile deepflow": "is an AICB workload, and --profile deepflow does not price one",
+    "small.txt --format svg": "an AICB workload has no svg; ask for table, json, csv",
 }
 
 
@@ -304,6 +312,28 @@ WRONG = {
 def test_mistakes_of_cost_are_one_clear_line(arguments, priced, capsys):
     assert main(["cost", *arguments.split()]) == 1
     assert WRONG[arguments] in capsys.readouterr().err
+
+
+def test_a_workload_is_known_by_its_content_and_priced_without_an_option(priced, capsys):
+    """On a usual machine, which is said."""
+    assert main(["cost", "small.txt", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("dse: small.txt: no --gpu-type named, so priced on H100s")
+    assert main(["cost", "small.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(priced, capsys):
+    """SimAI itself has no number for the bubble then."""
+    (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
+    (priced / "one.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", "vpp: 1 "))
+    totals = {}
+    for name in ("old.txt", "one.txt"):
+        assert main(["cost", name, "--gpu-type", "H100", "--format", "json"]) == 0
+        out, err = capsys.readouterr()
+        totals[name] = json.loads(out)["total_us"]
+        assert ("header: vpp: missing, so taken to be 1" in err) == (name == "old.txt")
+    assert totals["old.txt"] == totals["one.txt"] > 0
 
 
 FIRST_WITH_GPUS = "cost small.txt --profile simai-2024-10 --busbw busbw.yaml --gpus 96"
@@ -323,15 +353,21 @@ def test_other_gpus_than_those_of_the_file_are_noted(priced, capsys):
     assert "all_gpus: 96 there, and 48 counted" in capsys.readouterr().err
 
 
-def test_the_command_knows_every_revision_and_type():
-    assert set(cost_simai.PROFILES) == {"simai", *REVISIONS}
-    assert tuple(GPU_TYPES) == cost_simai.GPU_TYPES
-    assert tuple(NIC_TYPES) == cost_simai.NIC_TYPES
+def test_the_command_knows_every_revision_and_type(capsys):
+    assert {profile.name for profile in PROFILES if profile.file == "aicb"} == {"simai", *REVISIONS}
+    with pytest.raises(SystemExit, match="0"):
+        main(["cost", "--help"])
+    text = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", text) for name in (*GPU_TYPES, *NIC_TYPES))
+    for option, wrong in (("--gpu-type", "A10"), ("--nic-type", "cx8")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["cost", "workload.txt", option, wrong])
+        assert "did you mean" in capsys.readouterr().err
 
 
 def test_ranks_of_a_batch_do_not_depend_on_its_order(llama, toy_system, designs):
     order = np.array([3, 1, 4, 0, 2])
-    whole, turned = (price_designs(llama, toy_system, d).step_time for d in (designs, designs.take(order)))
+    whole, turned = (simai_step(Run(llama, toy_system, d)).step_time for d in (designs, designs.take(order)))
     assert turned.tolist() == whole[order].tolist()
 
 

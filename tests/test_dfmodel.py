@@ -497,7 +497,8 @@ def test_options_of_dfmodel_are_refused_elsewhere(tmp_path, capsys):
     other = tmp_path / "x.yaml"
     other.write_text("schema: deepflow/v1")
     assert main(["cost", str(other), "--resolve"]) == 1
-    assert "x.yaml: --resolve: for a DFModel set-up, and this is priced as" in capsys.readouterr().err
+    said = "x.yaml: --resolve: for a DFModel set-up, and this is a DeepFlow configuration; leave it out"
+    assert said in capsys.readouterr().err
 
 
 def test_matrix_products_are_split_along_legal_dimensions_only(layer):

@@ -8,13 +8,15 @@ import json
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, ModelShape, load_model, load_system
+from costmodel import ModelShape, load_model, load_system
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import Graph, layer_graph, least_moving, model_graph
+from costmodel.profiles.dfmodel import DataflowDesign, Graph, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.files import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER
 from costmodel.profiles.dfmodel.sharding import WANTED, consumer_kind, moved_bytes, options, sharding_words
+from costmodel.training.blocks import DECODER
+from costmodel.training.run import Run
 from dse.cli import main
 
 # 12 heads of 16, whatever the hidden size of 96; sequence 64; elements of 2 bytes.
@@ -60,7 +62,7 @@ def test_products_and_weights_are_those_of_the_model(name):
     head = 2 * model.seq_len * model.hidden_size * model.vocab_size
     assert model.num_layers * product_flops(graph) == model.forward_flops_per_sequence - head
     weights = graph.second_bytes[graph.weighted & ~graph.backward].sum()
-    assert weights == 2 * model.matrix_parameters_per_layer
+    assert weights == 2 * model.matrix_parameters(DECODER)
 
 
 def test_products_and_weights_of_experts_by_their_closed_form():
@@ -128,8 +130,8 @@ def test_a_batch_of_layers_holds_each_as_alone(kind):
 def test_a_layer_is_written_read_and_priced(kind, tmp_path, capsys):
     graph = layer(kind)
     model = ModelShape(num_layers=4, hidden_size=HIDDEN, num_attention_heads=HEADS, seq_len=SEQ)
-    design = DesignPoints.of(tp=4, pp=2, dp=2, gradient_accumulation_steps=8)
-    setup = design_setup(model, load_system("a100_80g_dgx"), design)
+    design = DataflowDesign.of(tp=4, pp=2, dp=2, gradient_accumulation_steps=8)
+    setup = design_setup(Run(model, load_system("a100_80g_dgx"), design))
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(setup_message(graph, setup, least_moving(graph).choices)))
     read = priced(load_setup(path), str(path)).graph

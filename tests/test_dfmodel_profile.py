@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from costmodel import (
-    DesignPoints,
     Host,
     LinkTier,
     System,
@@ -22,26 +21,29 @@ from costmodel import (
 from costmodel.errors import DseError
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.profiles.dfmodel import (
+    DataflowDesign,
+    dataflow_step,
     design_setup,
     evaluate,
     layer_graph,
     least_moving,
-    price_designs,
     reasons,
 )
-from costmodel.profiles.dfmodel.design import alike, group_links, network_roles
+from costmodel.profiles.dfmodel.design import EXECUTIONS, alike, group_links, network_roles
 from costmodel.profiles.dfmodel.fused import layer_ways, sharded_graph
 from costmodel.profiles.dfmodel.graph import K
 from costmodel.profiles.dfmodel.mapping import fastest_mapping
 from costmodel.profiles.dfmodel.network import system_power, system_price
-from costmodel.profiles.dfmodel.setup import GENERATIONS, ROLES, TOPOLOGIES
+from costmodel.profiles.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
+from costmodel.profiles.files import kind_of
+from costmodel.profiles.registry import DESIGN_PROFILES, design_columns, profile_named, profiles_reading
 from costmodel.steps.breakdown import PARTS
-from costmodel.training.design import CHOICES
+from costmodel.training.design import splits_kernels
+from costmodel.training.run import Run
 from dse.cli import main
-from dse.cli.cost_dfmodel import told_profile
 from dse.pricing.evaluation import evaluate as evaluated
-from dse.pricing.profiles import DFMODEL, KNOWN_TO, pricing
-from dse.pricing.unpriced import remedies_for
+from dse.pricing.evaluation import remedies
+from dse.pricing.profiles import rules_for
 from dse.search.study import Study
 from dse.spaces.space import Space
 
@@ -53,6 +55,9 @@ PRINTED = {
     "system_power_w": 3189573.5626306534,
 }
 TO_THE_LAST_DIGITS = 1e-12
+
+#: The generations as profiles.
+DFMODEL = tuple(f"dfmodel-{generation}" for generation in GENERATIONS)
 
 
 def f32(value: float) -> float:
@@ -99,11 +104,11 @@ def published(tmp_path) -> str:
 
 
 @pytest.fixture
-def designs() -> DesignPoints:
+def designs() -> DataflowDesign:
     """Layouts of every topology and overlap, of which some do not fit."""
     rng = np.random.default_rng(0)
     points = 300
-    return DesignPoints.of(
+    return DataflowDesign.of(
         tp=rng.choice([1, 2, 3, 8], points), pp=rng.choice([1, 2, 5, 12], points),
         dp=rng.choice([1, 3, 16], points), micro_batch_size=rng.choice([1, 2], points),
         gradient_accumulation_steps=rng.integers(1, 50, points), sequence_parallel=rng.integers(0, 2, points),
@@ -112,9 +117,9 @@ def designs() -> DesignPoints:
     )  # fmt: skip
 
 
-def alone(design: DesignPoints, row: int) -> DesignPoints:
+def alone(run: Run, row: int) -> Run:
     """One design of a batch."""
-    return design.take(np.array([row]))
+    return run.take(np.array([row]))
 
 
 # The published run
@@ -127,17 +132,17 @@ def test_the_published_run_is_met_through_the_profile(published, capsys):
 
 
 def test_every_generation_is_a_profile():
-    assert [f"dfmodel-{generation}" for generation in GENERATIONS] == list(DFMODEL)
-    assert {*CHOICES["topology"]} == {*TOPOLOGIES}
+    assert tuple(name for name in DESIGN_PROFILES if name.startswith("dfmodel")) == DFMODEL
+    assert [profile_named(name).version for name in DFMODEL] == list(GENERATIONS)
+    assert DataflowDesign.domains()["topology"].words == tuple(TOPOLOGIES)
 
 
 # Set-ups
 
 
 def test_a_set_up_has_the_chip_that_the_machine_has(gpt, toy_system):
-    setup = design_setup(
-        gpt, toy_system, DesignPoints.of(tp=4, pp=3, dp=5, tile_size=9, gradient_accumulation_steps=7)
-    )
+    design = DataflowDesign.of(tp=4, pp=3, dp=5, tile_size=9, gradient_accumulation_steps=7)
+    setup = design_setup(Run(gpt, toy_system, design))
     chip = toy_system.chip
     assert setup.peak_rate == pytest.approx(chip.peak_flop_rate)
     assert setup.peak_rate * setup.utilization == pytest.approx(chip.matrix_flop_rate)
@@ -162,7 +167,7 @@ def test_a_group_has_the_links_of_the_slowest_tier_between_its_ranks(tp, pp, dp)
         for place, (size, speed) in enumerate(zip((2, 8, 4096), speeds, strict=True))
     ]
     system = System(name="three", chip=None, memory=(), network=tuple(tiers), host=Host.of())
-    found = group_links(DesignPoints.of(tp=tp, pp=pp, dp=dp), system)
+    found = group_links(DataflowDesign.of(tp=tp, pp=pp, dp=dp), system)
     for group, size, stride in (("TP", tp, 1), ("DP", dp, tp), ("PP", pp, tp * dp)):
         ranks = [place * stride for place in range(size)]
         spanned = {
@@ -177,10 +182,10 @@ def test_roles_are_those_of_the_groups_that_need_them():
     """Against trying all roles of the topology in turn."""
     sizes = list(itertools.product([1, 2], [1, 3], [1, 5], range(11)))
     tp, pp, dp, topology = np.array(sizes, dtype=float).T
-    places = network_roles(DesignPoints.of(tp=tp, pp=pp, dp=dp, topology=topology))
+    places = network_roles(DataflowDesign.of(tp=tp, pp=pp, dp=dp, topology=topology))
     for (tp, pp, dp, code), place in zip(sizes, places, strict=True):
         several = {role for role, size in (("TP", tp), ("PP", pp), ("DP", dp)) if size > 1}
-        choices = ROLES[len(TOPOLOGIES[CHOICES["topology"][code]])]
+        choices = ROLES[len([*TOPOLOGIES.values()][code])]
         fitting = [n for n, roles in enumerate(choices) if several <= set(roles)]
         assert place == (fitting or [-1])[0]
 
@@ -199,7 +204,7 @@ def test_switches_of_one_node_cost_what_the_machine_says(gpt, toy_system):
     """A chip's price less that of the fabric, which a single dimension does without; likewise the power."""
     system = toy_system.with_quantities({"node_size": 8})
     fabric = system.network[1]
-    setup = design_setup(gpt, system, DesignPoints.of(tp=8, topology="sw"))
+    setup = design_setup(Run(gpt, system, DataflowDesign.of(tp=8, topology="sw")))
     assert system_price(setup) == pytest.approx(8 * (chip_price(system) - fabric.bandwidth * fabric.price))
     without = chip_power(system) - fabric.bandwidth * fabric.energy * system.host.power_overhead
     assert system_power(setup) == pytest.approx(8 * without)
@@ -207,7 +212,7 @@ def test_switches_of_one_node_cost_what_the_machine_says(gpt, toy_system):
 
 def test_dimensions_over_unlike_tiers_keep_the_price_of_each(gpt, toy_system):
     """2 x 3 x 5 chips in rings, by hand: 30 links and 30, 20, 12 ports of switches; ports share 2 : 24."""
-    setup = design_setup(gpt, toy_system, DesignPoints.of(tp=2, pp=3, dp=5, topology="r_r_r"))
+    setup = design_setup(Run(gpt, toy_system, DataflowDesign.of(tp=2, pp=3, dp=5, topology="r_r_r")))
     node, fabric = toy_system.network
     chips = system_price(setup) - 30 * setup.accelerator_price
     ports = [(30, 2 * 15, node), (30, 2 * 10, fabric), (30, 2 * 6, fabric)]
@@ -226,7 +231,7 @@ def test_designs_that_share_no_set_up_are_refused(gpt, toy_system):
         ({"tile_size": 7}, "tile_size: 7 does not divide seq_len, 1152"),
     ):
         with pytest.raises(DseError, match=said):
-            design_setup(gpt, toy_system, DesignPoints.of(**columns))
+            design_setup(Run(gpt, toy_system, DataflowDesign.of(**columns)))
 
 
 # Parts of an iteration
@@ -235,12 +240,13 @@ def test_designs_that_share_no_set_up_are_refused(gpt, toy_system):
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_parts_add_up_to_the_iteration_of_each_design(generation, gpt, toy_system, designs):
     """One design after the other through `evaluate`, as a file of it would be priced."""
-    found = price_designs(gpt, toy_system, designs, generation=generation)
+    run = Run(gpt, toy_system, designs)
+    found = dataflow_step(run, generation=generation)
     graph = layer_graph(1536, 24, 1152)
     sharding = least_moving(graph).choices
     parts = np.sum([getattr(found, name) for name in PARTS["step_time"]], axis=0)
     for row in np.flatnonzero(network_roles(designs) >= 0):
-        setup = design_setup(gpt, toy_system, alone(designs, row))
+        setup = design_setup(alone(run, row))
         one = evaluate(graph, setup, sharding, generation=generation)
         if one.sram_bytes.max() > setup.sram_bytes:
             assert np.isnan(found.step_time[row])
@@ -257,17 +263,17 @@ def test_a_batch_gives_the_bits_of_one_by_one(llama, toy_system, designs):
     machine = toy_system.with_quantities(
         {"clock": rng.uniform(1e9, 2e9, 300), "node_bandwidth": rng.uniform(5e10, 2e11, 300)}
     )
-    together = price_designs(llama, machine, designs, generation="gen3").columns()
+    run = Run(llama, machine, designs)
+    together = dataflow_step(run, generation="gen3").columns()
     for row in range(0, 300, 3):
-        one = price_designs(
-            llama, machine.take(np.array([row])), alone(designs, row), generation="gen3"
-        ).columns()
+        one = dataflow_step(alone(run, row), generation="gen3").columns()
         for name, values in together.items():
             assert np.array_equal(values[row], one[name][0], equal_nan=True), name
 
 
 def test_memory_and_the_energy_of_the_work_are_native(gpt, toy_system, designs):
-    found, native = price_designs(gpt, toy_system, designs, generation="gen1"), step(gpt, toy_system, designs)
+    found = dataflow_step(Run(gpt, toy_system, designs), generation="gen1")
+    native = step(gpt, toy_system, designs)
     for name in (
         *PARTS["peak_memory"],
         "peak_memory",
@@ -282,7 +288,8 @@ def test_memory_and_the_energy_of_the_work_are_native(gpt, toy_system, designs):
 
 
 def test_groups_of_one_chip_wait_for_nobody(gpt, toy_system):
-    lone = price_designs(gpt, toy_system, DesignPoints.of(gradient_accumulation_steps=5), generation="gen3")
+    design = DataflowDesign.of(gradient_accumulation_steps=5)
+    lone = dataflow_step(Run(gpt, toy_system, design), generation="gen3")
     for name in ("tp_communication_time", "dp_communication_time", "bubble_time"):
         assert getattr(lone, name) == 0
     graph = layer_graph(1536, 24, 1152)
@@ -293,19 +300,16 @@ def test_groups_of_one_chip_wait_for_nobody(gpt, toy_system):
 
 def test_a_bubble_is_the_share_of_the_pipeline_formula(gpt, toy_system):
     """(pp - 1) / (micro-batches x (layers of a stage - 1)) of the rest: 3 / (5 x 5)."""
-    found = price_designs(
-        gpt, toy_system, DesignPoints.of(pp=4, gradient_accumulation_steps=5), generation="gen1"
-    )
+    design = DataflowDesign.of(pp=4, gradient_accumulation_steps=5)
+    found = dataflow_step(Run(gpt, toy_system, design), generation="gen1")
     rest = found.step_time - found.bubble_time - found.pp_communication_time
     assert found.bubble_time == pytest.approx(3 / 25 * rest)
 
 
 def test_links_have_latency_in_the_third_generation_only(gpt, toy_system):
     """2 x 3 hops of 1.9 us for each all-reduce of 4 chips, of the kernels split by k."""
-    design = DesignPoints.of(tp=4, gradient_accumulation_steps=5)
-    first, third = (
-        price_designs(gpt, toy_system, design, generation=g).tp_communication_time for g in ("gen1", "gen3")
-    )
+    run = Run(gpt, toy_system, DataflowDesign.of(tp=4, gradient_accumulation_steps=5))
+    first, third = (dataflow_step(run, generation=g).tp_communication_time for g in ("gen1", "gen3"))
     _, sharding = sharded_graph(gpt, 2.0)
     all_reduces = np.count_nonzero(sharding == K)
     assert third - first == pytest.approx(5 * 24 * all_reduces * 2 * 3 * 1.9e-6)
@@ -313,26 +317,27 @@ def test_links_have_latency_in_the_third_generation_only(gpt, toy_system):
 
 def test_what_overlaps_is_not_counted_twice(gpt, toy_system):
     """The longer of arithmetic and memory, and of both and the network, kernel by kernel."""
-    design = DesignPoints.of(
+    design = DataflowDesign.of(
         tp=8, dp=3, gradient_accumulation_steps=4, overlap=["none", "compute_memory", "perfect"]
     )
-    found = price_designs(gpt, toy_system, design, generation="gen1")
+    run = Run(gpt, toy_system, design)
+    found = dataflow_step(run, generation="gen1")
     none, memory, perfect = found.step_time
     assert perfect < memory < none
     busy = found.forward_time + found.backward_time
     assert busy[1] == busy[2]
     assert found.tp_communication_time[0] == found.tp_communication_time[1] > found.tp_communication_time[2]
     graph, sharding = sharded_graph(gpt, 2.0)
-    kernels = evaluate(graph, design_setup(gpt, toy_system, alone(design, 2)), sharding, generation="gen1")
+    kernels = evaluate(graph, design_setup(alone(run, 2)), sharding, generation="gen1")
     times = zip(kernels.compute_time[0], kernels.memory_time[0], kernels.network_time[0], strict=True)
     assert perfect == pytest.approx(4 * 24 * sum(max(one) for one in times) + found.pp_communication_time[2])
 
 
 @pytest.fixture
-def fused() -> DesignPoints:
+def fused() -> DataflowDesign:
     """Layouts whose kernels run in groups, of every overlap."""
     rng = np.random.default_rng(2)
-    return DesignPoints.of(
+    return DataflowDesign.of(
         tp=rng.choice([1, 2, 8], 12), pp=rng.choice([1, 5], 12), dp=rng.choice([1, 3], 12),
         gradient_accumulation_steps=rng.integers(1, 50, 12), topology=rng.integers(0, 3, 12),
         overlap=np.arange(12) % 3, tile_size=rng.choice([1, 9], 12), execution="dataflow",
@@ -342,20 +347,20 @@ def fused() -> DesignPoints:
 @pytest.mark.parametrize("generation", ["gen1", "gen3"])
 def test_groups_are_the_fastest_of_each_design(generation, gpt, toy_system, fused):
     """One design after the other, with its own network, bubble and batch; DRAM is without limit."""
-    endless = toy_system.with_quantities({"dram_capacity": 1e15})
-    found = price_designs(gpt, endless, fused, generation=generation)
+    run = Run(gpt, toy_system.with_quantities({"dram_capacity": 1e15}), fused)
+    found = dataflow_step(run, generation=generation)
     graph, sharding = sharded_graph(gpt, 2.0)
     for row in range(12):
-        setup = design_setup(gpt, endless, alone(fused, row))
+        setup = design_setup(alone(run, row))
         best = fastest_mapping(graph, setup, sharding, layer_ways(gpt, 2.0), generation=generation)
         one = evaluate(graph, setup, sharding, generation=generation, groups=best.groups)
         assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
 
 
 def test_groups_keep_tensors_on_chip_and_change_no_arithmetic(gpt, toy_system, fused):
-    together = price_designs(gpt, toy_system, fused, generation="gen1")
-    kernels = replace(fused, execution=np.zeros(12))
-    apart = price_designs(gpt, toy_system, kernels, generation="gen1")
+    run = Run(gpt, toy_system, fused)
+    kernels = run.of(replace(fused, execution=np.zeros(12)))
+    together, apart = (dataflow_step(one, generation="gen1") for one in (run, kernels))
     assert (together.step_time < apart.step_time).all()
     serial = fused.overlap == 0
     for name in ("tp_communication_time", "dp_communication_time", "pp_communication_time"):
@@ -366,29 +371,26 @@ def test_groups_keep_tensors_on_chip_and_change_no_arithmetic(gpt, toy_system, f
 
 def test_groups_of_no_legal_size_have_no_number(gpt, toy_system):
     """A tile of the sequence is too much for any group, and for a kernel alone."""
-    design = DesignPoints.of(tile_size=[1, 1152], execution="dataflow")
-    assert np.isnan(price_designs(gpt, toy_system, design, generation="gen1").step_time).tolist() == [
-        False,
-        True,
-    ]
+    run = Run(gpt, toy_system, DataflowDesign.of(tile_size=[1, 1152], execution="dataflow"))
+    assert np.isnan(dataflow_step(run, generation="gen1").step_time).tolist() == [False, True]
 
 
 def test_tiles_that_exceed_the_sram_have_no_number(gpt, toy_system):
     """Scores of 24 heads, 1152 wide, enter a dropout and leave to two kernels, two tiles each: 84 tokens."""
-    design = DesignPoints.of(tile_size=[1, 72, 96, 128])
-    found = price_designs(gpt, toy_system, design, generation="gen1")
+    design = DataflowDesign.of(tile_size=[1, 72, 96, 128])
+    found = dataflow_step(Run(gpt, toy_system, design), generation="gen1")
     assert 28e6 // (3 * 2 * 24 * 1152 * 2) == 84
     assert np.isnan(found.step_time).tolist() == [False, False, True, True]
     assert found.step_time[0] == found.step_time[1]  # the size of a tile takes no time
 
 
 def test_what_dfmodel_has_no_rule_for_has_no_number(gpt, toy_system):
-    design = DesignPoints.of(
+    design = DataflowDesign.of(
         tp=2, pp=2, dp=[1, 1, 1, 1, 1, 3], recompute=["none", "full", "none", "none", "none", "none"],
         vpp=[1, 1, 2, 1, 1, 1], tile_size=[9, 1, 1, 7, 1, 1],
         topology=["sw_sw", "sw_sw", "sw_sw", "sw_sw", "sw", "sw_sw"],
     )  # fmt: skip
-    found = price_designs(gpt, toy_system, design, generation="gen1")
+    found = dataflow_step(Run(gpt, toy_system, design), generation="gen1")
     for name in ("step_time", "tp_communication_time", "system_price", "average_power"):
         assert np.isnan(getattr(found, name)).tolist() == [False, True, True, True, True, True]
     assert np.isfinite(found.peak_memory).all()
@@ -398,7 +400,7 @@ def test_what_dfmodel_has_no_rule_for_has_no_number(gpt, toy_system):
 def test_models_of_other_layers_are_priced(name):
     """Grouped queries, gated MLPs, no dropout; no chip is faster than it sustains."""
     model, system = load_model(name), load_system("a100_80g_dgx")
-    found = price_designs(model, system, DesignPoints.of(tp=8), generation="gen3")
+    found = dataflow_step(Run(model, system, DataflowDesign.of(tp=8)), generation="gen3")
     assert 0 < found.mfu < float(system.chip.sustained * system.chip.matrix_efficiency)
 
 
@@ -442,8 +444,8 @@ def test_designs_without_a_number_are_not_feasible(small, capsys):
     [columns] = space.legal.enumerate()
     tp, pp = columns["tp"], columns["pp"]
     several = (tp > 1).astype(int) + (pp > 1) + (64 / (tp * pp) > 1)
-    without = (columns["topology"] == CHOICES["topology"].index("r_r")) & (several == 3)
-    priced = evaluated(space, columns, price=pricing("dfmodel-gen1", space))
+    without = (columns["topology"] == [*TOPOLOGIES].index("r_r")) & (several == 3)
+    priced = evaluated(space, columns, rules=rules_for(space, "dfmodel-gen1"))
     assert np.isnan(priced.breakdown.step_time).tolist() == without.tolist()
     assert not priced.feasible[without].any()
     assert found["n_infeasible"] >= without.sum() > 0
@@ -497,8 +499,13 @@ def test_splits_of_kernels_are_refused_since_dfmodel_has_its_own(small, capsys):
     )
 
 
-def test_known_columns_are_columns_of_a_design():
-    assert KNOWN_TO.keys() <= DesignPoints().columns().keys()
+def test_columns_of_designs_that_not_all_profiles_know(gpt):
+    """DFModel's own are none of the others', and how native splits and tiles is none of DFModel's."""
+    known = {name: tuple(profiles_reading(name, gpt)) for name in design_columns(gpt)}
+    assert {name: by for name, by in known.items() if by != DESIGN_PROFILES} == {
+        **dict.fromkeys(("topology", "tile_size", "overlap", "execution"), DFMODEL),
+        **dict.fromkeys(filter(splits_kernels, known), ("native", "simai")),
+    }
 
 
 def test_an_lstm_has_no_layer_for_dfmodel(capsys):
@@ -506,8 +513,8 @@ def test_an_lstm_has_no_layer_for_dfmodel(capsys):
     assert "profile dfmodel-gen1: knows transformers only; take native" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("execution", CHOICES["execution"])
-@pytest.mark.parametrize("overlap", CHOICES["overlap"])
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize("profile", DFMODEL)
 def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, small, capsys):
     """To the precision of the file's 32-bit numbers, with the sharding that moves least.
@@ -526,13 +533,18 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
         capsys.readouterr()
         assert main(export) == 0
         named = f"price it with --profile {profile}" in capsys.readouterr().err
-        assert named != (told_profile(Path(form)) == profile)
+        assert named != (profile_of(form) == profile)
         for option in [["--profile", profile], *([] if named else [[]])]:
             assert main(["cost", form, *anew, *option]) == 0
             same_price(json.loads(capsys.readouterr().out), best.user_attrs["breakdown"])
     newest = profile in ("dfmodel-gen2b", "dfmodel-gen3")
     tells = profile == "dfmodel-gen3" or not (newest or overlap == "compute_memory")
-    assert (told_profile(Path("dfmodel")) == profile) == tells
+    assert (profile_of("dfmodel") == profile) == tells
+
+
+def profile_of(path: str) -> str:
+    """The rules that price a file by its content."""
+    return kind_of(Path(path)).profile(Path(path))
 
 
 def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:
@@ -557,9 +569,10 @@ def test_every_reason_is_told_with_what_would_do(gpt, toy_system):
         "vpp": [1, 1, 2, 1, 1, 1], "tile_size": [9, 1, 1, 7, 1, 1152],
         "topology": ["sw_sw", "sw_sw", "sw_sw", "sw_sw", "r_r", "sw_sw"],
     }  # fmt: skip
-    design = DesignPoints.of(**columns)
-    told = [reasons(gpt, toy_system, alone(design, row), generation="gen1") for row in range(6)]
-    priced = price_designs(gpt, toy_system, design, generation="gen1")
+    design = DataflowDesign.of(**columns)
+    run = Run(gpt, toy_system, design)
+    told = [reasons(alone(run, row), generation="gen1") for row in range(6)]
+    priced = dataflow_step(run, generation="gen1")
     assert [not lines for lines in told] == np.isfinite(priced.step_time).tolist()
     assert told[1:5] == [
         ["recompute=full: each kernel runs once; take recompute=none"],
@@ -577,14 +590,15 @@ def test_every_reason_is_told_with_what_would_do(gpt, toy_system):
 
 def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
     """So much as is told to be missing is enough."""
-    design = DesignPoints.of(execution=["kernel_by_kernel", "dataflow"])
+    design = DataflowDesign.of(execution=["kernel_by_kernel", "dataflow"])
     levels = toy_system.memory
     tiny = replace(
         toy_system,
         memory=(*(replace(level, capacity=np.ones(1)) for level in levels[:-1]), levels[-1]),
     )
     for row in range(2):
-        [reason] = reasons(gpt, tiny, alone(design, row), generation="gen3")
+        short = alone(Run(gpt, tiny, design), row)
+        [reason] = reasons(short, generation="gen3")
         assert reason.endswith("; take more SRAM, or a larger tp")
         least = float(reason.split("at least ")[1].split(" ")[0].replace(",", ""))
         enough = replace(
@@ -595,9 +609,10 @@ def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
                 levels[-1],
             ),
         )
-        assert reasons(gpt, enough, alone(design, row), generation="gen3") == []
-        assert np.isfinite(price_designs(gpt, enough, alone(design, row), generation="gen3").step_time)
-        assert np.isnan(price_designs(gpt, tiny, alone(design, row), generation="gen3").step_time)
+        fitting = replace(short, system=enough)
+        assert reasons(fitting, generation="gen3") == []
+        assert np.isfinite(dataflow_step(fitting, generation="gen3").step_time)
+        assert np.isnan(dataflow_step(short, generation="gen3").step_time)
 
 
 def test_an_evaluation_says_why_it_has_no_number(small, capsys):
@@ -629,14 +644,13 @@ def test_a_search_of_designs_without_a_number_names_the_pins_that_would_do(small
     assert "no number" not in capsys.readouterr().err
 
 
-def test_pins_count_what_the_tiles_exceed(small):
+def test_pins_count_what_the_tiles_exceed(small, small_space):
     space = Space.load(small)
     design = {"tp": 8, "pp": 8, "topology": "sw_sw_sw", "tile_size": 16}
-    assert remedies_for("dfmodel-gen1", space, space.encode([design])) == (
-        "for SRAM (1); take --set tile_size=1"
-    )
+    assert remedies(space, "dfmodel-gen1", space.encode([design])) == "for SRAM (1); take --set tile_size=1"
     smallest = space.encode([design, {**design, "tile_size": 1}])
-    assert remedies_for("dfmodel-gen1", space, smallest) == (
+    assert remedies(space, "dfmodel-gen1", smallest) == (
         "for SRAM (2); take --set tile_size=1, and more SRAM, or a larger tp"
     )
-    assert remedies_for("native", space, smallest) == ""
+    native = Space.from_text(small_space)
+    assert remedies(native, "native", native.encode([{"tp": 8, "pp": 8, "recompute": "none"}])) == ""

@@ -13,28 +13,35 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape, load_model
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import evaluate, layer_graph, least_moving, model_graph
-from costmodel.profiles.dfmodel.assigned import (
-    PRODUCTS,
-    VECTORS,
-    design_sharding,
-    unsaid_columns,
-    unsaid_splits,
+from costmodel.profiles.dfmodel import (
+    DataflowDesign,
+    design_setup,
+    evaluate,
+    layer_graph,
+    least_moving,
+    model_graph,
 )
-from costmodel.profiles.dfmodel.design import design_setup
+from costmodel.profiles.dfmodel.assigned import (
+    design_sharding,
+    rows_of,
+    unsupported_columns,
+    unsupported_shardings,
+)
 from costmodel.profiles.dfmodel.files import Priced, load_setup, picture, priced
 from costmodel.profiles.dfmodel.files.design_picture import design_picture
 from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE
+from costmodel.profiles.dfmodel.setup import OVERLAPS
 from costmodel.profiles.dfmodel.sharding import kernel_collectives, moved_bytes, options, sharding_words
-from costmodel.training.design import CHOICES
-from costmodel.training.precision import MIXED_PRECISION
+from costmodel.profiles.files import kind_of
+from costmodel.training.blocks import DECODER
+from costmodel.training.run import Run
 from dse.cli import main
-from dse.cli.cost_dfmodel import told_profile
 from dse.cli.export import FORMATS
 from dse.export.artefacts import FORMS, Artefact, artefacts
 from dse.report.picture import MOST_EDGES, svg
 from dse.search.study import Study
 from dse.spaces.space import Space
+from tests.runs import ranks_of, run_of
 
 GATED = ModelShape(
     num_layers=8, hidden_size=96, num_attention_heads=12, num_query_groups=4, head_size=16,
@@ -54,7 +61,7 @@ MEGATRON = {
 def test_megatrons_design_moves_an_activation_four_times(model):
     """Two all-reduces a pass, the gradient of V among them: as little as the best, up to V's size."""
     graph = model_graph(model)
-    sharding = design_sharding(graph, MEGATRON)
+    sharding = design_sharding(graph, DECODER, MEGATRON)
     reduced = [
         graph.names[place] for place in np.flatnonzero(kernel_collectives(graph, sharding) == ALL_REDUCE)
     ]
@@ -70,7 +77,7 @@ def test_each_word_is_a_dimension_of_the_kernels_that_it_names():
     graph = model_graph(GATED)
 
     def split(**changes: str) -> dict[str, str]:
-        found = design_sharding(graph, {**MEGATRON, **changes})
+        found = design_sharding(graph, DECODER, {**MEGATRON, **changes})
         return dict(zip(graph.names, sharding_words(found), strict=True))
 
     assert [split()[name] for name in ("Q", "FFN0", "FFN0_bwd", "FFN0_bwd_weight_update")] == [
@@ -86,51 +93,49 @@ def test_every_kernel_with_a_choice_belongs_to_one_of_the_native_model():
     """Those of attention have none: heads are split."""
     for model in (GPT, GATED):
         graph = model_graph(model)
-        free = {name for place, name in enumerate(graph.names) if len(options(graph, place)) > 1}
-        native = [
-            *(n for names in VECTORS.values() for n in names),
-            *(n for p in PRODUCTS.values() for n in p),
-        ]
-        assert {re.sub("_bwd(_weight_update)?$", "", name) for name in free} <= {
-            name.removesuffix("_bwd") for name in native
-        }
+        rows = rows_of(graph, DECODER)
+        free = {row.name for place, row in enumerate(rows) if len(options(graph, place)) > 1}
+        assert free <= MEGATRON.keys()
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_shardings_of_designs_are_legal(seed):
     rng = np.random.default_rng(seed)
     graph = model_graph(GATED if seed % 2 else GPT)
+    words = {"product": ["column", "row"]}
     splits = {
-        **{name: str(rng.choice(["replicated", "sequence", "column"])) for name in VECTORS},
-        **{name: str(rng.choice(["column", "row"])) for name in PRODUCTS},
+        row.name: str(rng.choice(words.get(row.kind, ["replicated", "sequence", "column"])))
+        for row in DECODER.kernels
+        if row.kind != "attention"
     }
-    for place, code in enumerate(design_sharding(graph, splits)):
+    for place, code in enumerate(design_sharding(graph, DECODER, splits)):
         assert code in options(graph, place)
 
 
 def test_what_a_split_cannot_say_is_told():
     graph = model_graph(GPT)
-    assert list(unsaid_splits(graph, MEGATRON)) == []
+    assert list(unsupported_shardings(graph, DECODER, MEGATRON)) == []
     shared = {**MEGATRON, "attention_norm": "sequence", "mlp_norm": "sequence"}
-    assert list(unsaid_splits(graph, shared)) == [
+    assert list(unsupported_shardings(graph, DECODER, shared)) == [
         "attention_norm, mlp_norm: sequence cannot be said; split by none"
     ]
-    assert list(unsaid_splits(graph, {**MEGATRON, "qkv": "row"})) == [
+    assert list(unsupported_shardings(graph, DECODER, {**MEGATRON, "qkv": "row"})) == [
         "qkv: row cannot be said; split by outer"
     ]
-    design = DesignPoints.of(tp=4, sequence_parallel=[0, 1])
-    assert [design.ways(point)["mlp_norm"] for point in (0, 1)] == ["replicated", "sequence"]
-    assert design.ways(0) == MEGATRON
-    assert design_sharding(graph, shared)[graph.names.index("LayerNorm_2")] == NONE
+    shape = ranks_of(GPT, DesignPoints.of(tp=4, sequence_parallel=[0, 1])).design
+    whole, split = (shape.assignments.words(number) for number in shape.assignment)
+    assert (whole["mlp_norm"], split["mlp_norm"]) == ("replicated", "sequence")
+    assert whole == MEGATRON
+    assert design_sharding(graph, DECODER, shared)[graph.names.index("LayerNorm_2")] == NONE
 
 
 def test_columns_that_a_file_leaves_out_are_told():
     plain = DesignPoints.of(tp=4, attention="unfused")
-    assert list(unsaid_columns(plain, 0)) == []
-    design = DesignPoints.of(
+    assert list(unsupported_columns(plain, 0)) == []
+    design = DataflowDesign.of(
         recompute=["none", "full"], vpp=[1, 2], distributed_optimizer=1, overlap="compute_memory"
     )
-    first, second = (" ".join(unsaid_columns(design, point)) for point in (0, 1))
+    first, second = (" ".join(unsupported_columns(design, point)) for point in (0, 1))
     assert first.startswith("left out: distributed_optimizer (")
     assert "recompute (" in second
     assert "vpp (" in second
@@ -163,9 +168,9 @@ def test_the_file_of_each_design_is_priced_as_its_graph_and_set_up_are(searched,
         found = json.loads(capsys.readouterr().out)
         tp, pp = trial.params["tp"], trial.params["pp"]
         dp = 64 // (tp * pp)
-        design = DesignPoints.of(tp=tp, pp=pp, dp=dp, gradient_accumulation_steps=128 // dp)
-        setup = design_setup(study.space.model, study.space.system, design)
-        alone = evaluate(graph, setup, design_sharding(graph, MEGATRON), generation="gen1")
+        design = DataflowDesign.of(tp=tp, pp=pp, dp=dp, gradient_accumulation_steps=128 // dp)
+        setup = design_setup(Run(study.space.model, study.space.system, design))
+        alone = evaluate(graph, setup, design_sharding(graph, DECODER, MEGATRON), generation="gen1")
         assert found["final_s"] == pytest.approx(alone.iteration_time[0], rel=1e-6)
         assert found["sharding"]["PROJ_GEMM"] == "k"
 
@@ -260,11 +265,12 @@ def test_groups_that_fit_no_chip_say_what_would_do(small_space, tmp_path):
 
 def test_a_design_of_another_profile_is_of_the_first_generation_that_can_say_it(small_space, tmp_path):
     written = {}
-    for overlap in CHOICES["overlap"]:
+    for overlap in OVERLAPS:
         file, read = designed(small_space, tmp_path, f"overlap: {overlap}", tp=4)
         assert read.setup.overlap == overlap
         assert not any("--profile" in note for note in file.notes)
-        written[overlap] = told_profile(tmp_path / "setup.txt")
+        path = tmp_path / "setup.txt"
+        written[overlap] = kind_of(path).profile(path)
     assert written == {
         "none": "dfmodel-gen1",
         "perfect": "dfmodel-gen1",
@@ -328,7 +334,7 @@ def design_drawn(model_name, **columns):
     """What a design's picture shows: kernel -> how it is split, and edge -> its collective."""
     model = load_model(model_name)
     graph = model_graph(model)
-    text = design_picture(graph, model, DesignPoints.of(**columns), MIXED_PRECISION)
+    text = design_picture(graph, run_of(model, DesignPoints.of(**columns)))
     nodes = {label.split(r"\n")[0]: label.split("split: ")[1] for _, label in _NODE.findall(text)}
     edges = {
         (graph.names[int(start) - 1], graph.names[int(end) - 1]): label.partition(r"\n")[2]
@@ -383,7 +389,7 @@ def test_a_picture_shows_both_of_two_changes_past_a_kernel_that_the_graph_lacks(
 )
 def test_a_picture_of_one_rank_a_group_moves_gradients_alone(columns, gradients):
     model = load_model("gpt3_175b")
-    text = design_picture(model_graph(model), model, DesignPoints.of(**columns), MIXED_PRECISION)
+    text = design_picture(model_graph(model), run_of(model, DesignPoints.of(**columns)))
     assert text.count(gradients) == (6 if columns else 0)
     assert text.count("reduce") + text.count("gather") == text.count(gradients)
     assert "split" not in text
@@ -450,4 +456,4 @@ def test_files_without_a_graph_are_not_drawn(tmp_path, capsys):
     other = tmp_path / "x.yaml"
     other.write_text("schema: deepflow/v1")
     assert main(["cost", str(other), "--format", "dot"]) == 1
-    assert "x.yaml: has no graph to draw; DFModel set-ups and HLO modules have" in capsys.readouterr().err
+    assert "x.yaml: a DeepFlow configuration has no dot; ask for table, json" in capsys.readouterr().err

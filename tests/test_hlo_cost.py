@@ -18,6 +18,7 @@ from costmodel.steps.breakdown import PARTS
 from costmodel.training.ranks import Group
 from costmodel.workload.kernels import Gemms, Label
 from dse.cli import main
+from dse.report.hlo_cost import ModuleCost
 from dse.search.study import Study
 from dse.spaces.space import Space
 from tests.hlo_texts import DATA, LOOP, OLD_PRINTER, SEED, TRANSFORMER, analysed
@@ -130,8 +131,25 @@ def test_the_meaning_of_barriers_is_chosen_and_told(capsys):
     for barriers in ("barrier", "element"):
         record = json.loads(cost(capsys, file, "--barriers", barriers, "--format", "json"))
         assert record["barriers"] == barriers
-        assert record["system"] is None
-        assert "breakdown" not in record
+
+
+def test_without_a_system_the_usual_one_prices_and_says_so(capsys):
+    file = DATA / "loop.hlo"
+    for form in ("table", "json", "trace"):
+        assert main(["cost", str(file), "--format", form]) == 0
+        usual, said = capsys.readouterr()
+        assert said == f"dse: {file}: no --system named, so priced on a100_80g_dgx\n"
+        assert usual == cost(capsys, file, "--system", "a100_80g_dgx", "--format", form)
+    assert main(["cost", str(file), "--format", "dfmodel"]) == 0
+    assert "priced on" not in capsys.readouterr().err
+
+
+def test_a_module_alone_is_counted_and_not_priced():
+    alone = ModuleCost.of(DATA / "loop.hlo", "barrier", None)
+    assert alone.record()["system"] is None
+    assert "breakdown" not in alone.record()
+    with pytest.raises(DseError, match="a trace is of kernels with times; of this, ask for table or json"):
+        alone.trace()
 
 
 def test_a_packed_module_under_any_name_is_known_by_its_content(capsys, tmp_path):
@@ -173,8 +191,8 @@ def test_a_trace_has_every_kernel_and_every_edge(capsys):
 
 
 MISTAKES = {
-    "cost {hlo} --profile deepflow": "--profile deepflow does not price an HLO module; native does",
-    "cost {hlo} --format trace": "a trace needs times; name a machine",
+    "cost {hlo} --profile deepflow": "is an HLO module, and --profile deepflow does not price one",
+    "cost {hlo} --format csv": "an HLO module has no csv; ask for table, json, trace, dfmodel, dot, svg",
     "cost {hlo} --system a100": "no system of this name ships",
     "cost {cut}": "line 3: '{': never closed",
     "cost nosuch.hlo": "nosuch.hlo: no such file or directory",

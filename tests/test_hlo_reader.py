@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from costmodel import DseError, hlo
 from costmodel.hlo.groups import normalised, placement
 from costmodel.hlo.module import Shape
+from costmodel.profiles.files import kind_of
 from tests.hlo_texts import LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
 
 
@@ -175,8 +176,7 @@ def test_a_packed_file_is_read_as_the_text_in_it(tmp_path):
     packed, plain = tmp_path / "a.hlo.gz", tmp_path / "a.txt"
     plain.write_text(OLD_PRINTER)
     packed.write_bytes(gzip.compress(OLD_PRINTER.encode()))
-    assert hlo.is_hlo(packed)
-    assert hlo.is_hlo(plain)
+    assert kind_of(packed).name == kind_of(plain).name == "hlo"
     assert hlo.load_module(packed).sha256 == hlo.load_module(plain).sha256
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel import DseError, System, load_model
+from costmodel import DseError, System, load_model, load_system
 from costmodel.columns import column_units
 from costmodel.profiles.deepflow import price
 from costmodel.steps.lstm import lstm_step
 from costmodel.training.design import LstmDesign
 from costmodel.training.model import LstmShape
-from costmodel.training.precision import MIXED_PRECISION
+from costmodel.training.run import Run
 from costmodel.workload.lstm import lstm_gemms
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated
@@ -49,7 +49,7 @@ def test_parameters_by_hand():
 def test_devices_together_multiply_as_much_as_the_model_needs(split):
     """Forward and both gradients: six FLOP per weight and token, however the products are split."""
     design = layout(split)
-    gemms = lstm_gemms(MODEL, design, MIXED_PRECISION)
+    gemms = lstm_gemms(Run(MODEL, load_system("a100_80g_dgx"), design))
     runs = {"cell": MODEL.num_layers * MODEL.seq_len, "layer": MODEL.num_layers}
     flops = 0.0
     for place, label in enumerate(gemms.labels):

@@ -16,7 +16,7 @@ from costmodel.formats.shipped import ROOT
 from costmodel.machine.price import chip_power
 from costmodel.profiles.deepflow import price
 from costmodel.profiles.deepflow.file import load_configuration
-from dse.pricing.evaluation import evaluate, priced_inputs
+from dse.pricing.evaluation import evaluate, machine
 from dse.spaces.space import Space
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"
@@ -86,7 +86,7 @@ def test_the_chip_draws_what_the_budget_gives_it(tmp_path):
     """Up to one core: their number is whole."""
     found = space(tmp_path)
     columns = found.legal.random(200, np.random.default_rng(5))
-    system, _ = priced_inputs(found, columns)
+    system = machine(found, found.known_values(columns))
     drawn = chip_power(system) / system.host.power_overhead - system.host.power
     one_core = system.chip.matrix_flop_rate / system.chip.cores * system.chip.energy_per_flop
     assert np.all(drawn <= columns["tdp"] * (1 + 1e-12))
@@ -95,7 +95,7 @@ def test_the_chip_draws_what_the_budget_gives_it(tmp_path):
 
 def test_capacity_comes_in_banks_of_the_base(tmp_path):
     found = space(tmp_path)
-    system, _ = priced_inputs(found, found.legal.random(50, np.random.default_rng(5)))
+    system = machine(found, found.known_values(found.legal.random(50, np.random.default_rng(5))))
     for bought, bank in zip(system.memory, found.system.memory, strict=True):
         assert bought.capacity / bought.bandwidth == pytest.approx(float(bank.capacity / bank.bandwidth))
 
@@ -103,7 +103,7 @@ def test_capacity_comes_in_banks_of_the_base(tmp_path):
 def test_the_rules_are_those_of_the_reference(tmp_path):
     """The same energies, shares and power buy what DeepFlow's first generation says before derating."""
     probe = load_configuration(PROBE)
-    machine = price(replace(probe, dp=np.array([2.0]))).machine
+    reference = price(replace(probe, dp=np.array([2.0]))).machine
     found = space(
         tmp_path,
         ("tdp: [500 W, 700 W]", "tdp: 360 W"),  # of which 60 W are drawn by an idle chip
@@ -112,12 +112,12 @@ def test_the_rules_are_those_of_the_reference(tmp_path):
         ("[0.02, 0.05]", "0.2"),
         ("given: {", "given: {dram_energy: 6 pJ/bit, l2_energy: 5 fJ/bit, node_energy: 10 pJ/bit, "),
     )
-    system, _ = priced_inputs(found, found.legal.random(1, np.random.default_rng(0)))
+    system = machine(found, found.known_values(found.legal.random(1, np.random.default_rng(0))))
     _, l2, dram = system.memory
     links = 2  # of which each of the two data shards has one
-    assert float(dram.bandwidth) == pytest.approx(float(machine.dram_bandwidth[0] / probe.dram_derate[0]))
-    assert float(l2.bandwidth) == pytest.approx(float(machine.l2_bandwidth[0]))
-    assert float(system.network[0].bandwidth) == pytest.approx(float(links * machine.link_bandwidth[0]))
+    assert float(dram.bandwidth) == pytest.approx(float(reference.dram_bandwidth[0] / probe.dram_derate[0]))
+    assert float(l2.bandwidth) == pytest.approx(float(reference.l2_bandwidth[0]))
+    assert float(system.network[0].bandwidth) == pytest.approx(float(links * reference.link_bandwidth[0]))
 
 
 def test_the_documented_budget_loads(tmp_path):

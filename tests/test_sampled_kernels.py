@@ -10,13 +10,17 @@ import pytest
 from costmodel import DesignPoints, DseError
 from costmodel.kernels.gemm import TILE_SHARES, gemm_cost
 from costmodel.steps.transformer import step
-from costmodel.training.design import MOST_HALVINGS, TILED_PRODUCTS
-from costmodel.training.sharding import KERNELS
+from costmodel.training.blocks import DECODER
+from costmodel.training.design import MOST_TILE_EXPONENT, tiled_products
+from costmodel.training.sharding import assignments_of
 from costmodel.workload.kernels import Gemms, Label
 from dse.export.tables import exact_record
 from dse.pricing.evaluation import evaluate
 from dse.search.exact import exact_front, priced_design
 from dse.spaces.space import Space
+
+#: Kernel -> ways to split it.
+OPTIONS = assignments_of((DECODER,)).options
 
 SPACE = """
 schema: search_space/v1
@@ -45,9 +49,9 @@ SAMPLED = "attention: fused, sharding: sample, tiling: sample"
 
 def test_each_split_and_each_tile_exponent_is_a_parameter():
     names = space(SAMPLED).by_name
-    for kernel, ways in KERNELS.items():
+    for kernel, ways in OPTIONS.items():
         assert names[f"{kernel}_sharding"].choices == tuple(ways)
-    for product in {*TILED_PRODUCTS} - {"scores", "context"}:  # which fused attention has not
+    for product in {*tiled_products()} - {"scores", "context"}:  # which fused attention has not
         for axis in "mn":
             assert names[f"{product}_tile_{axis}"].choices == (0, 1, 2)
     assert "scores_tile_m" not in names
@@ -61,7 +65,7 @@ def test_unfused_attention_has_tiles_of_its_own():
 def test_all_splits_are_legal_and_six_tiles_of_nine():
     """Tiles are the candidates of the solver: 4 layouts x 2 recomputations x 1,728 splits x 6^5 tiles."""
     assert space(SAMPLED).legal.count == 4 * 2 * 1728 * 6**5
-    assert 6 == len(TILE_SHARES) < (MOST_HALVINGS + 1) ** 2
+    assert 6 == len(TILE_SHARES) < (MOST_TILE_EXPONENT + 1) ** 2
 
 
 def test_solving_is_no_worse_than_any_sample():
@@ -134,7 +138,7 @@ def test_what_was_solved_is_told_beside_each_design():
         priced_design(own, {"tp": 8, "pp": 4, "sharding": name}) for name in ("megatron", "solve")
     )
     assert "splits" not in plain
-    assert {*solved["splits"]} == {*KERNELS}
+    assert {*solved["splits"]} == {*OPTIONS}
     records = exact_record(exact_front(own))["front"]
     assert {("splits" in record) for record in records if record["params"]["sharding"] == "solve"} == {True}
 

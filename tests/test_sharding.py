@@ -9,26 +9,26 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.memory import (
-    layer_activation_bytes,
-    layer_parameters,
-    outer_activation_bytes,
-    working_buffers,
-)
+from costmodel.steps.memory import layer_memory, layer_parameters, outer_activation_bytes
 from costmodel.steps.tensor_parallel import exchange, sent_bytes
-from costmodel.steps.transformer import settled_sharding, step
-from costmodel.training.precision import MIXED_PRECISION
-from costmodel.training.sharding import ASSIGNMENTS, EDGES, KERNELS, SHARDINGS
+from costmodel.steps.transformer import resolve_sharding, step
+from costmodel.training.blocks import DECODER
+from costmodel.training.design import sharding_column
+from costmodel.training.sharding import ASSIGNMENTS, SHARDINGS, assignments_of
 from costmodel.workload.transformer import transformer_gemms
-from tests.sharded_layer import SHAPES, Layer
+from tests.runs import ranks_of
+from tests.sharded_layer import MODEL, ShardedLayer, shapes
 
-#: Every assignment, a column each: (kernels, assignments).
-EVERY = np.array(list(itertools.product(*(range(len(ways)) for ways in KERNELS.values())))).T
+#: All ways to split the kernels of a layer, and the number of each.
+EVERY = assignments_of((DECODER,))
+NUMBERS = np.arange(EVERY.count)
+#: Named assignment -> how it splits each kernel.
+NAMED = {name: EVERY.words(number) for name, number in EVERY.named.items()}
 
 
-def assigned(places=EVERY, **layout) -> DesignPoints:
+def assigned(numbers=NUMBERS, **layout) -> DesignPoints:
     """Designs of one layout, one for each assignment."""
-    columns = {f"{kernel}_sharding": place for kernel, place in zip(KERNELS, places, strict=True)}
+    columns = {sharding_column(kernel): EVERY.place(numbers, kernel) for kernel in EVERY.options}
     return DesignPoints.of(sharding="sample", **columns, **layout)
 
 
@@ -43,19 +43,35 @@ def a100():
 
 
 def test_there_are_1728_assignments():
-    assert EVERY.shape == (9, 1728)
+    """Of nine kernels with two or three options each, and each has a number of its own."""
+    options = [*EVERY.options.values()]
+    assert EVERY.count == np.prod([len(own) for own in options]) == 1728
+    every = [tuple(EVERY.words(number).values()) for number in NUMBERS]
+    assert every == [*itertools.product(*options)]
+    assert [EVERY.number(EVERY.words(number)) for number in NUMBERS] == NUMBERS.tolist()
+
+
+def test_megatrons_assignments_are_those_of_its_papers():
+    """Shoeybi et al. 2019; Korthikanti et al. 2022 split what was replicated by the sequence."""
+    first = {
+        "attention_norm": "replicated", "qkv": "column", "projection": "row",
+        "attention_residual": "replicated", "mlp_norm": "replicated", "mlp_up": "column",
+        "activation": "column", "mlp_down": "row", "mlp_residual": "replicated",
+    }  # fmt: skip
+    second = {kernel: "sequence" if way == "replicated" else way for kernel, way in first.items()}
+    assert {"megatron": first, "megatron_sp": second} == NAMED
 
 
 @pytest.mark.parametrize("tp", [2, 4])
 def test_ranks_that_exchange_what_an_assignment_says_compute_what_one_chip_does(tp):
     """Outputs, gradients of inputs and of weights, of every assignment; gathered inputs kept in shards."""
     rng = np.random.default_rng(tp)
-    weights = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
+    weights = {name: rng.normal(size=shape) for name, shape in shapes(DECODER).items()}
     given, gradient = rng.normal(size=(2, 4, 8))
-    alone = Layer(assigned(EVERY[:, :1], tp=1), weights)
+    alone = ShardedLayer(ranks_of(MODEL, assigned(NUMBERS[:1], tp=1)), weights)
     expected = alone.forward(given), alone.backward(gradient)
-    for place in range(0, EVERY.shape[1], 1 if tp == 2 else 7):
-        layer = Layer(assigned(EVERY[:, [place]], tp=tp), weights)
+    for number in NUMBERS[:: 1 if tp == 2 else 7]:
+        layer = ShardedLayer(ranks_of(MODEL, assigned(np.array([number]), tp=tp)), weights)
         np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
         np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
         for name, whole in alone.weight_gradients.items():
@@ -65,13 +81,13 @@ def test_ranks_that_exchange_what_an_assignment_says_compute_what_one_chip_does(
 def test_the_whole_layer_alone_is_what_it_says():
     """The layer of one rank against a line of algebra."""
     rng = np.random.default_rng(5)
-    w = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
+    w = {name: rng.normal(size=shape) for name, shape in shapes(DECODER).items()}
     x = rng.normal(size=(4, 8))
     qkv = ((x - x.mean(1, keepdims=True)) @ w["qkv"]).reshape(4, 4, 3, 3)
     context = (qkv[:, :, 0] + 2 * qkv[:, :, 1] + 3 * qkv[:, :, 2]).reshape(4, 12)
     middle = x + context @ w["projection"]
     expected = middle + ((middle - middle.mean(1, keepdims=True)) @ w["mlp_up"]) ** 2 @ w["mlp_down"]
-    found = Layer(assigned(EVERY[:, :1], tp=1), w).forward(x)
+    found = ShardedLayer(ranks_of(MODEL, assigned(NUMBERS[:1], tp=1)), w).forward(x)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -82,7 +98,7 @@ def test_named_assignments_are_rows_of_the_table(switch, gpt, toy_system):
     layout = {"tp": [2, 4, 8], "pp": 2, "micro_batch_size": 2, "gradient_accumulation_steps": 6}
     by_name = step(gpt, toy_system, DesignPoints.of(sharding=name, **layout))
     by_switch = step(gpt, toy_system, DesignPoints.of(sequence_parallel=switch, **layout))
-    splits = {f"{kernel}_sharding": way for kernel, way in ASSIGNMENTS[name].items()}
+    splits = {sharding_column(kernel): option for kernel, option in NAMED[name].items()}
     by_kernel = step(gpt, toy_system, DesignPoints.of(sharding="sample", **splits, **layout))
     for column, values in by_name.columns().items():
         assert np.array_equal(values, getattr(by_switch, column)), column
@@ -95,7 +111,7 @@ def test_named_assignments_are_rows_of_the_table(switch, gpt, toy_system):
 def test_bytes_of_megatrons_assignments(name, passes, gpt):
     """In units of the activation times (t - 1) / t: an all-reduce sends two."""
     design = DesignPoints.of(tp=[2, 8], micro_batch_size=3, sharding=name)
-    sent = [sent_bytes(edge, gpt, design, MIXED_PRECISION) for edge in EDGES if edge.part == "layer"]
+    sent = [sent_bytes(ranks_of(gpt, design), edge) for edge in DECODER.edges]
     unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
     for direction, expected in enumerate(passes):
         assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
@@ -105,7 +121,7 @@ def test_splits_divide_a_products_columns_or_rows(gpt):
     design = DesignPoints.of(
         tp=4, sharding="sample", qkv_sharding=["column", "row"], mlp_down_sharding="column"
     )
-    gemms = transformer_gemms(gpt, design, MIXED_PRECISION)
+    gemms = transformer_gemms(ranks_of(gpt, design))
     place = {label.name: i for i, label in enumerate(gemms.labels) if label.of_pass == "forward"}
     h = gpt.hidden_size
     assert gemms.n[:, place["qkv"]].tolist() == [3 * h / 4, 3 * h]
@@ -137,7 +153,7 @@ def test_solving_finds_what_trying_everything_finds(layout, model_name, request,
 def test_solving_for_bytes_finds_what_trying_everything_finds(model_name, request, toy_system):
     model = request.getfixturevalue(model_name)
     layout = {"tp": [2, 4], "micro_batch_size": 2}
-    solved = settled_sharding(model, toy_system, DesignPoints.of(sharding="solve_bytes", **layout))
+    solved = resolve_sharding(model, toy_system, DesignPoints.of(sharding="solve_bytes", **layout))
     for row, tp in enumerate(layout["tp"]):
         everything = layer_bytes(model, assigned(tp=tp, micro_batch_size=2))
         assert layer_bytes(model, solved)[row] == everything.min()
@@ -145,34 +161,33 @@ def test_solving_for_bytes_finds_what_trying_everything_finds(model_name, reques
 
 def layer_bytes(model, design):
     """Bytes that a rank sends for one layer, forward and backward."""
-    edges = (edge for edge in EDGES if edge.part == "layer")
-    return sum(sum(sent_bytes(edge, model, design, MIXED_PRECISION)) for edge in edges)
+    return sum(sum(sent_bytes(ranks_of(model, design), edge)) for edge in DECODER.edges)
 
 
 def test_the_fewest_bytes_are_megatrons(gpt, llama, toy_system):
     """No split moves less than two all-reduces each way, which is how Megatron found it."""
     for model in (gpt, llama):
         design = DesignPoints.of(tp=8, sharding="solve_bytes")
-        assert splits(settled_sharding(model, toy_system, design)) == ASSIGNMENTS["megatron"]
+        assert splits(model, resolve_sharding(model, toy_system, design)) == NAMED["megatron"]
 
 
-def splits(design) -> dict[str, str]:
-    """Kernel -> its split, of the first design."""
-    return {kernel: list(ways)[int(design.split(kernel)[0])] for kernel, ways in KERNELS.items()}
+def splits(model, design, row=0) -> dict[str, str]:
+    """Kernel -> its split, of one design."""
+    return EVERY.words(ranks_of(model, design).design.assignment[row])
 
 
 def test_the_fastest_is_megatrons_second_where_links_are_wide(gpt3_175b, a100):
     """GPT-3 on A100s: kernels between products are shared out, and the same bytes move."""
     design = DesignPoints.of(tp=[4, 16], pp=8, dp=2, gradient_accumulation_steps=16, sharding="solve")
-    solved = settled_sharding(gpt3_175b, a100, design)
-    assert splits(solved) == splits(solved.take(np.array([1]))) == ASSIGNMENTS["megatron_sp"]
+    solved = resolve_sharding(gpt3_175b, a100, design)
+    assert splits(gpt3_175b, solved) == splits(gpt3_175b, solved, 1) == NAMED["megatron_sp"]
 
 
 def test_the_fastest_is_megatrons_first_where_each_message_waits(gpt3_175b, a100):
     """Where starting a collective takes long and kernels are small, fewer collectives win."""
     slow = a100.with_quantities({"node_launch": 1e-3, "dram_bandwidth": 1e15, "clock": 1e12})
     design = DesignPoints.of(tp=8, pp=32, gradient_accumulation_steps=16, sharding="solve")
-    assert splits(settled_sharding(gpt3_175b, slow, design)) == ASSIGNMENTS["megatron"]
+    assert splits(gpt3_175b, resolve_sharding(gpt3_175b, slow, design)) == NAMED["megatron"]
 
 
 @pytest.mark.parametrize("model_name", ["gpt", "llama"])
@@ -223,22 +238,21 @@ def test_solving_finds_the_fastest_that_fits(model_name, request, toy_system):
 def test_only_shares_of_one_size_are_solved_for(gpt, toy_system):
     """A sequence that tp does not divide is not split; where nothing divides, the names are left."""
     uneven = replace(gpt, seq_len=1151.0)
-    solved = settled_sharding(uneven, toy_system, DesignPoints.of(tp=8, sharding="solve"))
-    assert "sequence" not in solved.ways(0).values()
+    solved = resolve_sharding(uneven, toy_system, DesignPoints.of(tp=8, sharding="solve"))
+    assert "sequence" not in splits(uneven, solved).values()
     for sharding in ("solve", "solve_bytes"):
-        odd = settled_sharding(uneven, toy_system, DesignPoints.of(tp=7, sharding=sharding))
-        assert odd.ways(0)["qkv"] == "column"
+        odd = resolve_sharding(uneven, toy_system, DesignPoints.of(tp=7, sharding=sharding))
+        assert splits(uneven, odd)["qkv"] == "column"
 
 
 def test_an_exchange_sends_a_share_of_what_a_gathering_does(gpt):
     """Each of t ranks keeps its share of its share and sends the rest: (t - 1) / t^2 of the whole."""
-    edge = next(edge for edge in EDGES if (edge.start, edge.end) == ("mlp_residual", "attention_norm"))
+    edge = DECODER.edges[0]
+    assert (edge.start.name, edge.end.name) == ("mlp_residual", "attention_norm")
     ways = {"sharding": "sample", "tp": [2, 4, 8], "mlp_residual_sharding": "column"}
     to_shares = DesignPoints.of(**ways, attention_norm_sharding="sequence")
     to_whole = DesignPoints.of(**ways, attention_norm_sharding="replicated")
-    exchanged, gathered = (
-        sent_bytes(edge, gpt, design, MIXED_PRECISION)[0] for design in (to_shares, to_whole)
-    )
+    exchanged, gathered = (sent_bytes(ranks_of(gpt, design), edge)[0] for design in (to_shares, to_whole))
     whole = 2 * gpt.seq_len * gpt.hidden_size
     assert gathered == pytest.approx(whole * (1 - 1 / to_whole.tp))
     assert exchanged == pytest.approx(gathered / to_shares.tp)
@@ -290,7 +304,7 @@ def test_what_each_kernel_keeps_is_shared_out_with_it(gpt):
 
 def split(**ways) -> DesignPoints:
     """A design of Megatron's, tp 4, but for some kernels."""
-    splits = {f"{kernel}_sharding": way for kernel, way in {**ASSIGNMENTS["megatron"], **ways}.items()}
+    splits = {sharding_column(kernel): option for kernel, option in {**NAMED["megatron"], **ways}.items()}
     return DesignPoints.of(tp=4, sharding="sample", **splits)
 
 
@@ -307,7 +321,7 @@ def split(**ways) -> DesignPoints:
     ],
 )
 def test_memory_while_a_layer_runs(ways, features, gpt):
-    found = working_buffers(gpt, split(**ways), MIXED_PRECISION)
+    found = layer_memory(ranks_of(gpt, split(**ways)), DECODER).working
     assert found == 2 * gpt.seq_len * gpt.hidden_size * features
 
 
@@ -325,13 +339,14 @@ def test_memory_while_a_layer_runs(ways, features, gpt):
 def test_biases_are_shared_out_with_what_they_are_added_to(ways, shared, everywhere, gpt):
     h = gpt.hidden_size
     matrices, norms = 12 * h * h / 4, 4 * h
-    assert layer_parameters(gpt, split(**ways)) == matrices + norms + h * (shared / 4 + everywhere)
+    found = layer_parameters(ranks_of(gpt, split(**ways)), DECODER)
+    assert found == matrices + norms + h * (shared / 4 + everywhere)
 
 
 @pytest.mark.parametrize(("way", "norm_shards"), [("replicated", 1), ("sequence", 4), ("column", 1)])
 def test_the_last_norm_follows_the_layers_where_it_can(way, norm_shards, gpt):
     """It keeps its input, and the head's, in the layout of the layers unless that cuts features."""
-    _, head = outer_activation_bytes(gpt, split(mlp_residual=way), MIXED_PRECISION)
+    _, head = outer_activation_bytes(ranks_of(gpt, split(mlp_residual=way)))
     logits = 4 * gpt.seq_len * np.ceil(gpt.vocab_size / 4)
     assert head == 4 * gpt.seq_len * gpt.hidden_size / norm_shards + logits
 
@@ -342,4 +357,4 @@ KERNEL_WAYS = {"mlp_norm": "sequence", "attention_residual": "column", "mlp_resi
 
 def kept(model, kernel, way):
     """Bytes kept of a layer of Megatron's in which one kernel is split in some way, tp 4."""
-    return layer_activation_bytes(model, split(**{kernel: way}), MIXED_PRECISION)[0]
+    return layer_memory(ranks_of(model, split(**{kernel: way})), DECODER).kept[0]

@@ -13,7 +13,7 @@ from costmodel.formats.strict_yaml import dump
 from costmodel.formats.system_file import KINDS
 from costmodel.machine.price import chip_price, die_area
 from dse.pricing.evaluation import evaluate
-from dse.pricing.profiles import NATIVE, pricing
+from dse.pricing.profiles import NATIVE, rules_for
 from dse.spaces.space import Space, space_names
 
 # Parameters as the makers print them. [1e9]
@@ -97,6 +97,7 @@ WRONG_MODEL = [
     ({"normalization": "rmsnorm"}, "did you mean 'rms_norm'?"),
     ({"gated_mlp": "on"}, "gated_mlp: 'on': expected true or false"),
     ({"num_layer": 96}, "num_layer: unknown key; did you mean 'num_layers'?"),
+    ({"layers": [1]}, "layers: unknown key; did you mean 'num_layers'?"),
     ({"source": ""}, "source: '': expected a text"),
 ]
 
@@ -122,7 +123,7 @@ def test_a_space_loads_quickly_and_has_designs_that_fit(name):
     assert time.perf_counter() - start < 1  # some 20 ms where nothing else runs
     assert Space.from_text(space.text).fingerprint == space.fingerprint
     designs = space.legal.random(2000, np.random.default_rng(0))
-    found = evaluate(space, designs, price=pricing(PROFILE.get(name, NATIVE), space))
+    found = evaluate(space, designs, rules=rules_for(space, PROFILE.get(name, NATIVE)))
     assert 0.01 < found.feasible.mean() < 0.99
     assert np.isfinite(found.values).all()
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
 
-from costmodel import DseError, load_model, load_system
+from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system
 from costmodel.formats.strict_yaml import dump, parse
-from dse.pricing.evaluation import evaluate, priced_inputs
+from costmodel.profiles.rules import Rules
+from dse.pricing.evaluation import evaluate, transformer_run
+from dse.pricing.profiles import rules_for
 from dse.spaces.space import Space, space_names
 
 TOY = """
@@ -132,7 +135,8 @@ def test_given_values_reach_the_design_and_the_system():
     given = {"world_size": 64, "global_batch_size": 128, "budget": "60 GB"}
     given |= {"attention": "fused", "seq_len": 4096, "dram_capacity": "40 GB"}
     space = Space.from_text(changed(given=given))
-    system, design = priced_inputs(space, space.legal.random(3, np.random.default_rng(0)))
+    run = transformer_run(space, space.legal.random(3, np.random.default_rng(0)), DesignPoints)
+    system, design = run.system, run.design
     assert (design.attention == 1).all()
     assert system.dram.capacity == 40e9
     assert (system.chip.clock < 1.41e9).all()
@@ -301,12 +305,13 @@ def test_chunks_and_threads_change_nothing(toy, jobs):
 
 def test_a_design_without_a_number_is_infeasible(toy):
     """Pricing that gives no number must not look like a good design."""
-    from costmodel.steps.transformer import step
+    from costmodel.steps.transformer import transformer_step
 
-    def broken(model, system, design):
-        return step(model, system, design).map(lambda values: values * np.nan)
+    def broken(run):
+        return transformer_step(run).map(lambda values: values * np.nan)
 
-    found = evaluate(toy, toy.legal.random(4, np.random.default_rng(0)), price=broken)
+    rules = replace(rules_for(toy), rules=Rules(model=ModelShape, design=DesignPoints, price=broken))
+    found = evaluate(toy, toy.legal.random(4, np.random.default_rng(0)), rules=rules)
     assert not found.feasible.any()
     assert (found.violations > 0).all()
     assert np.isfinite(found.violations).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
@@ -40,7 +40,7 @@ def read_model(section: Section, name: str) -> AnyModel:
     """The model that a mapping describes; mistakes are noted in its source, and a stand-in returned."""
     shape = SCHEMAS[section.word("schema", SCHEMAS)]
     kinds = get_type_hints(shape)
-    others = [f.name for f in fields(shape) if f.name not in (*shape.dimensions, "name")]
+    others = [f.name for f in fields(shape) if kinds[f.name] is bool or get_origin(kinds[f.name]) is Literal]
     section.only((*_TEXTS, *shape.dimensions, *others))
     section.text("source")
     for key in ("name", "description"):

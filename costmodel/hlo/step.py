@@ -9,13 +9,13 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.hlo.program import Message, Program
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
+from costmodel.kernels.cost import link_energy, traffic_energy
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
-from costmodel.kernels.work import link_energy, traffic_energy
 from costmodel.machine.system import System
+from costmodel.steps.assembly import assemble_breakdown, host_time
 from costmodel.steps.breakdown import Breakdown
-from costmodel.steps.total import added_up, host_time
-from costmodel.training.design import Layout
+from costmodel.training.design import Design
 from costmodel.training.ranks import Group
 from costmodel.workload.kernels import total
 
@@ -107,7 +107,7 @@ def message_cost(message: Message, system: System) -> CollectiveCost:
     return collective(message.kind, moved, group, network)
 
 
-def program_step(program: Program, system: System, design: Layout | None = None) -> Breakdown:
+def program_step(program: Program, system: System, design: Design | None = None) -> Breakdown:
     """Price one step of a program on each of some machines.
 
     Parameters
@@ -116,7 +116,7 @@ def program_step(program: Program, system: System, design: Layout | None = None)
         What one device runs.
     system : System
         The machine; each quantity holds one value, or one per point.
-    design : Layout, optional
+    design : Design, optional
         Not read: a program's layout is fixed. There so that this prices spaces as `step` does.
 
     Returns
@@ -159,7 +159,7 @@ def _priced(program: Program, system: System, points: int) -> Breakdown:
         "memory_energy": devices * total(cost.memory_energy),
         "link_energy": devices * total(cost.link_energy),
     }
-    return added_up(
+    return assemble_breakdown(
         parts,
         system,
         world_size=devices,

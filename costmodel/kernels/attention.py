@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.machine.system import System
-from costmodel.training.design import DesignPoints
-from costmodel.training.model import ModelShape
-from costmodel.training.precision import Precision
+from costmodel.training.run import RankRun
 
 #: Rows of queries that a core works on at once, as in the published kernels. [elements]
 QUERY_TILE = 128.0
@@ -52,15 +49,13 @@ def causal_share(seq_len: float) -> float:
     return float((tiles + 1) / (2 * tiles))
 
 
-def fused_attention(
-    model: ModelShape, design: DesignPoints, system: System, precision: Precision, *, of_pass: str
-) -> FusedAttentionCost:
+def fused_attention(run: RankRun, of_pass: str) -> FusedAttentionCost:
     """Time, work and traffic of the fused attention core of one layer and micro-batch.
 
     Parameters
     ----------
-    model, design, system, precision
-        What is run, laid out how, on what.
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
     of_pass : str
         A key of `FUSED_PASSES`.
 
@@ -74,25 +69,25 @@ def fused_attention(
     Matrix units and vector lanes take turns on a tile, so their times add up. Each tile of queries
     streams its keys and values from the second level; the third sees each tensor once.
     """
-    work = FUSED_PASSES[of_pass]
-    chip = system.chip
-    fused = np.where(design.attention > 0, 1.0, 0.0)
-    heads = fused * design.micro_batch_size * model.num_attention_heads / design.tp
+    work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
+    chip, memory = run.system.chip, run.system.memory
+    fused = np.where(shape.attention > 0, 1.0, 0.0)
+    heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp
     scores = heads * model.seq_len**2 * causal_share(model.seq_len)
     flops = scores * work.products * 2 * model.head_size
     tiles = heads * np.ceil(model.seq_len / QUERY_TILE)
     idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
     arithmetic = flops / chip.matrix_flop_rate + scores * work.vector_flops / chip.vector_flop_rate
     queries, keys = work.reads
-    tokens = fused * design.micro_batch_size * model.seq_len
-    w = precision.element_bytes
-    once = w * tokens * (queries * model.attention_size + keys * model.key_value_size) / design.tp
+    tokens = fused * shape.micro_batch_size * model.seq_len
+    w = run.precision.element_bytes
+    once = w * tokens * (queries * model.attention_size + keys * model.key_value_size) / shape.tp
     streamed = once + w * scores / QUERY_TILE * keys * model.head_size
     feed = w * scores * work.products * model.head_size / QUERY_TILE
-    traffic = (feed, streamed, *[once for _ in system.memory[2:]])[: len(system.memory)]
+    traffic = (feed, streamed, *[once for _ in memory[2:]])[: len(memory)]
     transfer = [
         moved / (level.bandwidth * level.efficiency)
-        for moved, level in zip(traffic[1:], system.memory[1:], strict=True)
+        for moved, level in zip(traffic[1:], memory[1:], strict=True)
     ]
     busy = arithmetic * idle
     moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])

@@ -72,7 +72,7 @@ class Breakdown(Columns):
         """The table in pandas, column names with their units: ``step_time_s``, ``peak_memory_bytes``."""
         import pandas as pd
 
-        return pd.DataFrame({tabled(name): values for name, values in self.columns().items()})
+        return pd.DataFrame({with_unit_suffix(name): values for name, values in self.columns().items()})
 
 
 #: Total -> the parts that add up to it.
@@ -103,10 +103,10 @@ PARTS: dict[str, tuple[str, ...]] = {
 BOUNDS = ("memory_bound_time", "launch_bound_time")
 
 
-def tabled(name: str) -> str:
+def with_unit_suffix(name: str) -> str:
     """A breakdown column's name in tables and JSON, ending in its unit.
 
-    >>> tabled("step_time"), tabled("peak_memory"), tabled("mfu"), tabled("tokens_per_second")
-    ('step_time_s', 'peak_memory_bytes', 'mfu', 'tokens_per_second')
+    >>> [with_unit_suffix(name) for name in ("step_time", "peak_memory", "mfu", "tokens_per_second")]
+    ['step_time_s', 'peak_memory_bytes', 'mfu', 'tokens_per_second']
     """
     return name + UNIT_SUFFIX[column_units(Breakdown)[name]]

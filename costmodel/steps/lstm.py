@@ -8,18 +8,19 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.collectives import collective
+from costmodel.kernels.cost import KernelCost, link_energy
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
-from costmodel.kernels.work import Work, link_energy
 from costmodel.machine.system import System
+from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks
 from costmodel.steps.breakdown import BOUNDS, Breakdown
-from costmodel.steps.microbatch import PricedTable, dispatched
-from costmodel.steps.total import added_up, host_time, in_chunks
-from costmodel.steps.transformer import optimizer_step
+from costmodel.steps.cost_table import CostTable, with_launch_overhead
+from costmodel.steps.optimizer import optimizer_step
 from costmodel.training.design import LstmDesign
 from costmodel.training.model import LstmShape
 from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.ranks import Group
+from costmodel.training.run import LstmRun, Run
 from costmodel.training.split import Split
 from costmodel.workload.lstm import PARTS, lstm_gemms, lstm_pointwise, tokens
 
@@ -55,23 +56,29 @@ def lstm_step(
     what its columns give, adds partial sums up on the way back, and treats its rows as data shards. The
     embedding is split as the cells' weights are. `tp_communication_time` is that of the split products.
     """
-    return in_chunks(partial(priced_chunk, model, precision=precision), system, design)
+    return lstm_step_of(Run(model, system, design, precision))
 
 
-def priced_chunk(model: LstmShape, system: System, design: LstmDesign, *, precision: Precision) -> Breakdown:
-    """Price a chunk of designs."""
-    gemms, pointwise = lstm_gemms(model, design, precision), lstm_pointwise(model, design, precision)
-    costs = gemm_cost(gemms, system, element_bytes=precision.element_bytes)
-    table = PricedTable(gemms, costs, pointwise, *pointwise_time(pointwise, system), system)
+def lstm_step_of(run: LstmRun) -> Breakdown:
+    """`lstm_step` of a run."""
+    return in_chunks(lstm_chunk, run)
+
+
+def lstm_chunk(run: LstmRun) -> Breakdown:
+    """Price a chunk of designs, whose columns are all of one length."""
+    model, system, design = run.model, run.system, run.design
+    gemms, pointwise = lstm_gemms(run), lstm_pointwise(run)
+    costs = gemm_cost(gemms, system, element_bytes=run.precision.element_bytes)
+    table = CostTable(gemms, costs, pointwise, *pointwise_time(pointwise, system), system)
     times_run = {"cell": model.num_layers * model.seq_len, "layer": model.num_layers}
-    passes = {"forward": Work(), "backward": Work()}
+    passes = {"forward": KernelCost(), "backward": KernelCost()}
     for part in PARTS:
-        changes = layout_changes(part, model, system, design, precision)
+        changes = layout_changes(run, part)
         for direction, change in zip(passes, changes, strict=True):
-            work = dispatched(table.work(part, direction) + change, system)
-            passes[direction] += work.times(times_run.get(part, 1.0))
+            cost = with_launch_overhead(table.cost(part, direction) + change, system)
+            passes[direction] += cost.times(times_run.get(part, 1.0))
     both, steps = passes["forward"] + passes["backward"], design.gradient_accumulation_steps
-    reduced, update = update_work(model, system, design, precision)
+    reduced, update = update_cost(run)
     ranks = design.world_size
     parts = {
         "forward_time": steps * passes["forward"].time,
@@ -81,12 +88,12 @@ def priced_chunk(model: LstmShape, system: System, design: LstmDesign, *, precis
         "optimizer_time": update.time,
         "host_time": host_time(system, ranks, steps * both.time),
         **{name: steps * getattr(both, name) for name in BOUNDS},
-        **memories(model, system, design, precision),
+        **memories(run),
         "compute_energy": ranks * (steps * both.compute_energy + update.compute_energy),
         "memory_energy": ranks * (steps * both.memory_energy + update.memory_energy),
         "link_energy": ranks * (steps * both.link_energy + reduced.link_energy),
     }
-    return added_up(
+    return assemble_breakdown(
         parts,
         system,
         world_size=ranks,
@@ -95,11 +102,10 @@ def priced_chunk(model: LstmShape, system: System, design: LstmDesign, *, precis
     )
 
 
-def layout_changes(
-    part: str, model: LstmShape, system: System, design: LstmDesign, precision: Precision
-) -> tuple[Work, Work]:
+def layout_changes(run: LstmRun, part: str) -> tuple[KernelCost, KernelCost]:
     """Collectives of a part's split products, forward and backward."""
-    rows, whole, hidden = design.micro_batch_size, tokens(model, design), model.hidden_size
+    model, design = run.model, run.design
+    rows, whole, hidden = design.micro_batch_size, tokens(run), model.hidden_size
     products: dict[str, tuple[Split, FloatArray, float, float, float]] = {
         # split, m, columns of the result, columns of it that go on, columns of the input
         "cell": (design.hidden, rows, model.gate_size, hidden, 2 * hidden),
@@ -107,10 +113,10 @@ def layout_changes(
         "head": (design.softmax, whole, model.vocab_size, 0.0, model.projection_size),
     }
     if part not in products:
-        return Work(), Work()
+        return KernelCost(), KernelCost()
     split, m, n, gathered, k = products[part]
-    w, own_rows = precision.element_bytes, m / split.rows
-    change = partial(over_shards, system, split)
+    w, own_rows = run.precision.element_bytes, m / split.rows
+    change = partial(over_shards, run.system, split)
     forward = change("reduce_scatter", w * m * n, split.is_cr) + change(
         "all_gather", w * own_rows * gathered, split.is_rc & (gathered > 0)
     )
@@ -122,12 +128,14 @@ def layout_changes(
     return forward, backward
 
 
-def over_shards(system: System, split: Split, name: str, message: FloatArray, chosen: BoolArray) -> Work:
+def over_shards(
+    system: System, split: Split, name: str, message: FloatArray, chosen: BoolArray
+) -> KernelCost:
     """A collective between the devices that share a product's weights, where it is `chosen`."""
     members = split.weight_shards
     cost = collective(name, message, Group.of_neighbours(members), system.network)
     share = np.where(chosen & (members > 1), 1.0, 0.0)
-    return Work(
+    return KernelCost(
         tp_time=share * cost.time,
         link_energy=share * link_energy(cost.bytes_sent, system),
         launches=share,
@@ -141,33 +149,28 @@ def parameters(model: LstmShape, design: LstmDesign) -> tuple[FloatArray, FloatA
     return shared / design.hidden.weight_shards, model.head_parameters / design.softmax.weight_shards
 
 
-def update_work(
-    model: LstmShape, system: System, design: LstmDesign, precision: Precision
-) -> tuple[Work, Work]:
+def update_cost(run: LstmRun) -> tuple[KernelCost, KernelCost]:
     """Reduction of gradients over all that hold the same weights, and the optimizer."""
-    reduced = Work()
-    owned = parameters(model, design)
+    design, network = run.design, run.system.network
+    reduced = KernelCost()
+    owned = parameters(run.model, design)
     for split, weights in zip((design.hidden, design.softmax), owned, strict=True):
-        cost = collective(
-            "all_reduce",
-            weights * precision.gradient_bytes,
-            design.ranks(split).group("rows", "dp"),
-            system.network,
-        )
-        reduced += Work(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))
-    return reduced, optimizer_step(owned[0] + owned[1], system, design.world_size)
+        gradients = weights * run.precision.gradient_bytes
+        cost = collective("all_reduce", gradients, design.ranks(split).group("rows", "dp"), network)
+        reduced += KernelCost(time=cost.time, link_energy=link_energy(cost.bytes_sent, run.system))
+    everyone = Group.of_neighbours(design.world_size)
+    return reduced, optimizer_step(owned[0] + owned[1], run.system, everyone)
 
 
-def memories(
-    model: LstmShape, system: System, design: LstmDesign, precision: Precision
-) -> dict[str, FloatArray]:
+def memories(run: LstmRun) -> dict[str, FloatArray]:
     """Bytes of one rank, by part.
 
     Kept for the way back are, per cell, gates, both states and the hyperbolic tangent; the embedding; the
     projection, whole on every column of the softmax; and fp32 logits. Beside them live 16-bit
     logits with their gradient, and partial sums of them where the softmax is split by columns and rows.
     """
-    w, whole = precision.element_bytes, tokens(model, design)
+    model, design, precision = run.model, run.design, run.precision
+    w, whole = precision.element_bytes, tokens(run)
     owned = sum(parameters(model, design), np.zeros(1))
     hidden, softmax = design.hidden, design.softmax
     cells = model.num_layers * (model.gates + 3) * model.hidden_size
@@ -181,5 +184,5 @@ def memories(
         + w * whole * model.projection_size / (softmax.rows * softmax.inner)
         + 4.0 * logits / softmax.shards,
         "buffers_memory": 2 * w * logits / softmax.shards + np.where(softmax.inner > 1, w * logits, 0.0),
-        "reserved_memory": np.broadcast_to(system.chip.reserved_memory, owned.shape),
+        "reserved_memory": np.broadcast_to(run.system.chip.reserved_memory, owned.shape),
     }  # fmt: skip

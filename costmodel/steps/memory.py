@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, column
-from costmodel.machine.system import System
-from costmodel.steps.pipeline import last_layers_in_flight, layers_in_flight, stage_layers
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, chosen, column, largest
+from costmodel.steps.pipeline import Stage, full_stages, micro_batches_in_flight
+from costmodel.training.blocks import HEAD, Kernel, Layer
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_NONE, DesignPoints
-from costmodel.training.model import ModelShape
-from costmodel.training.precision import Precision
-from costmodel.workload.transformer import BIASED, PRODUCTS, activation_bytes, biases, widths
-
-#: Kernels and the products that gather what they give, where it is split.
-GATHERED = (
-    ("attention_norm", "qkv"),
-    ("core", "projection"),
-    ("mlp_norm", "mlp_up"),
-    ("activation", "mlp_down"),
+from costmodel.training.run import RankRun, TransformerRun
+from costmodel.training.zero import ZERO, State
+from costmodel.workload.transformer import (
+    activation_bytes,
+    biases,
+    tokens,
+    vocabulary_share,
+    weights_of,
 )
 
 
@@ -39,114 +39,137 @@ class StageMemory(Columns):
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-def layer_parameters(model: ModelShape, design: DesignPoints) -> FloatArray:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LayerMemory(Columns):
+    """What one layer of some kind needs on one rank, whatever the pipeline; (points,) each."""
+
+    parameters: FloatArray = column("-")
+    kept: FloatArray = column("B")  #: of a micro-batch, for its backward pass
+    working: FloatArray = column("B")  #: while the layer runs, beyond what is kept
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EndMemory(Columns):
+    """What the ends of a model keep of a micro-batch on one rank, whatever the pipeline; (points,) each."""
+
+    kept_embedding: FloatArray = column("B")
+    kept_head: FloatArray = column("B")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankMemory:
+    """What a rank needs of memory in each part of the model, whatever the pipeline."""
+
+    layers: tuple[LayerMemory, ...]  #: of each kind
+    ends: EndMemory
+
+    def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
+        """The same with `function` applied to every column."""
+        return type(self)(tuple(layer.map(function) for layer in self.layers), self.ends.map(function))
+
+    def take(self, rows: IntArray | slice) -> Self:
+        """Rows of every table."""
+        return self.map(lambda values: values[rows] if values.size > 1 else values)
+
+
+def rank_memory(run: RankRun) -> RankMemory:
+    """Memory that depends on what a rank sees of a design alone."""
+    embedding, head = outer_activation_bytes(run)
+    layers = tuple(layer_memory(run, layer) for layer in run.model.kinds)
+    return RankMemory(layers, EndMemory(kept_embedding=embedding, kept_head=head))
+
+
+def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
     """Parameters of one layer on one rank. [-]
 
     Matrices are split, and biases where they are added to a split output; norms are on every rank.
     """
-    own = model.matrix_parameters_per_layer / design.tp + 2 * model.norm_parameters
-    if not model.biases:
+    norms = sum(kernel.kind == "norm" for kernel in layer.kernels)
+    own = run.model.matrix_parameters(layer) / run.design.tp + norms * run.model.norm_parameters
+    if not run.model.biases:
         return own
-    return own + sum(biases(model, design, product)[0] for product in BIASED)
+    return own + sum(biases(run, layer, product)[0] for product in weights_of(layer))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RankMemory(Columns):
-    """What one layer, the embedding and the head need on one rank, whatever the pipeline; (points,) each."""
-
-    layer_parameters: FloatArray = column("-")
-    kept: FloatArray = column("B")  #: of a layer and micro-batch, for its backward pass
-    kept_embedding: FloatArray = column("B")
-    kept_head: FloatArray = column("B")
-    working: FloatArray = column("B")  #: while a layer runs, beyond what is kept
-
-
-def rank_memory(model: ModelShape, design: DesignPoints, precision: Precision) -> RankMemory:
-    """Memory that depends on the columns of a micro-batch and on recomputation alone."""
-    embedding, head = outer_activation_bytes(model, design, precision)
-    return RankMemory(
-        layer_parameters=layer_parameters(model, design),
-        kept=layer_activation_bytes(model, design, precision),
-        kept_embedding=embedding,
-        kept_head=head,
-        working=working_buffers(model, design, precision),
-    )
-
-
-def updated_parameters(
-    model: ModelShape, design: DesignPoints, layers: FloatArray, per_layer: FloatArray
-) -> FloatArray:
-    """Parameters of a rank with the embedding and so many layers, whose gradients a step reduces. [-]"""
-    return layers * per_layer + model.embedding_parameters / design.tp
-
-
-def layer_activation_bytes(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
-    """Bytes that the backward pass of one layer needs from the forward pass of one micro-batch.
+def layer_memory(run: RankRun, layer: Layer) -> LayerMemory:
+    """Parameters and activations of one layer and micro-batch on one rank.
 
     Parameters
     ----------
-    model : ModelShape
-        Dimensions.
-    design : DesignPoints
-        Layouts, (points,).
-    precision : Precision
-        Bytes per element.
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    layer : Layer
+        The kind of layer.
 
     Returns
     -------
-    activations : (points,) array
-        On one rank. [B]
+    memory : LayerMemory
+        (points,) columns. [-], [B]
 
     Notes
     -----
-    For GPT the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10 split by t in
-    sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the input
-    of the layer) when recomputation is full. Fused attention keeps one fp32 number per row of scores
-    instead. An input that a product gathers is kept as it was before.
+    For GPT the activations are the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10
+    split by t in sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the
+    input of the layer) when recomputation is full. Fused attention keeps one fp32 number per row of scores
+    instead. The layer that is recomputed holds what it would keep without recomputation; the widest output
+    and its gradient live beside it, and the widest input that a product gathers.
     """
-    kept = kept_activations(model, design, precision, design.recompute)
-    input_share = activation_bytes(model, design, precision) / design.shards("mlp_residual")
-    return np.where(design.recompute == RECOMPUTE_FULL, input_share, kept)
-
-
-def kept_activations(
-    model: ModelShape, design: DesignPoints, precision: Precision, recompute: FloatArray
-) -> FloatArray:
-    """Bytes kept of a layer's forward pass without full recomputation. [B]"""
-    w, mask = precision.element_bytes, 1.0 if model.dropout else 0.0
-    tokens = design.micro_batch_size * model.seq_len
-    # Inputs of both norms, of QKV and of the MLP, and the masks of both dropouts.
-    inputs = sum(1 / design.shards(norm) + 1 / input_shards(design, product, norm)
-                 for norm, product in (("attention_norm", "qkv"), ("mlp_norm", "mlp_up")))  # fmt: skip
-    masks = sum(1 / design.shards(kernel) for kernel in ("attention_residual", "mlp_residual"))
-    between = tokens * model.hidden_size * (inputs * w + masks * mask)
-    # Queries, keys, values and the context; inputs of the activation function and of the second matrix.
-    attention = w * tokens * (2 * model.attention_size + 2 * model.key_value_size)
-    mlp = (
-        w
-        * tokens
-        * model.ffn_hidden_size
-        * (
-            (2 if model.gated_mlp else 1) / design.shards("activation")
-            + 1 / input_shards(design, "mlp_down", "activation")
-        )
+    shape, recompute = run.design, run.design.recompute
+    whole, shared = kept_activations(run, layer)
+    cores = sum(kernel.kind == "attention" for kernel in layer.kernels)
+    everything, selected = (
+        whole + (shared + cores * core_activation_bytes(run, keeps_scores)) / shape.tp
+        for keeps_scores in (shape.attention == 0, (shape.attention == 0) & (recompute == RECOMPUTE_NONE))
     )
+    full = recompute == RECOMPUTE_FULL
+    again = np.where(recompute > RECOMPUTE_NONE, everything - np.where(full, 0.0, selected), 0.0)
+    wide = 2 * widest_output(run, layer) + widest_gathered(run, layer)
+    return LayerMemory(
+        parameters=layer_parameters(run, layer),
+        kept=np.where(full, activation_bytes(run) / shape.shards(layer.stream), selected),
+        working=again + run.precision.element_bytes * tokens(run) * wide,
+    )
+
+
+def kept_activations(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray]:
+    """Bytes kept of a layer's forward pass, but for what is inside its attention core.
+
+    A gradient needs the input of its kernel, and that of a dropout its mask. What a product gathers is kept
+    as the kernel before it gave it.
+
+    Returns
+    -------
+    whole, shared : (points,) array
+        On each rank of a group, and on all of them together. [B]
+    """
+    shape, dropout = run.design, 1.0 if run.model.dropout else 0.0
+    whole, shared = np.zeros(np.shape(shape.tp)), np.zeros(np.shape(shape.tp))
+    kept_inputs: dict[Kernel, list[BoolArray]] = {}
+    for kernel in layer.kernels:
+        is_shared = shape.shards(kernel) == shape.tp
+        mask = tokens(run) * run.model.features[kernel.makes] * dropout
+        kept = mask if kernel.kind == "residual" else activation_bytes(run, kernel.reads)
+        if kernel.kind == "product":
+            before = layer.input_of(kernel)
+            is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
+            for others in kept_inputs.get(before, ()):  # what one product keeps, others need not
+                kept = np.where(is_shared == others, 0.0, kept)
+            kept_inputs.setdefault(before, []).append(is_shared)
+        whole = whole + np.where(is_shared, 0.0, kept)
+        shared = shared + np.where(is_shared, kept, 0.0)
+    return whole, shared
+
+
+def core_activation_bytes(run: RankRun, keeps_scores: BoolArray) -> FloatArray:
+    """Bytes kept inside an attention core, of all heads: scores, or a number per row of them if fused. [B]"""
+    w, mask = run.precision.element_bytes, 1.0 if run.model.dropout else 0.0
+    rows = tokens(run) * run.model.num_attention_heads
     # Softmax, its dropout's mask and result.
-    scores = tokens * model.seq_len * model.num_attention_heads * (2 * w + mask if mask else w)
-    row_statistics = 4.0 * tokens * model.num_attention_heads
-    keeps_scores = (design.attention == 0) & (recompute == RECOMPUTE_NONE)
-    core = np.where(keeps_scores, scores, np.where(design.attention > 0, row_statistics, 0.0))
-    return between + mlp + (attention + core) / design.tp
+    scores = rows * run.model.seq_len * (2 * w + mask if mask else w)
+    return np.where(keeps_scores, scores, np.where(run.design.attention > 0, 4.0 * rows, 0.0))
 
 
-def input_shards(design: DesignPoints, product: str, before: str) -> FloatArray:
-    """Ranks that share out what is kept of a product's input, which another kernel gives. [-]"""
-    return np.where(design.is_split(product, "row"), design.tp, design.shards(before))
-
-
-def outer_activation_bytes(
-    model: ModelShape, design: DesignPoints, precision: Precision
-) -> tuple[FloatArray, FloatArray]:
+def outer_activation_bytes(run: RankRun) -> tuple[FloatArray, FloatArray]:
     """Bytes kept beside the layers: by the embedding's dropout, and by the last norm, head and loss.
 
     Returns
@@ -155,139 +178,120 @@ def outer_activation_bytes(
         Of one micro-batch on one rank: s b h / t and 4 s b h / t (1 + v / h) of [Korthikanti2022]_, the
         first two of the three without sequence parallelism on every rank. [B]
     """
-    tokens = design.micro_batch_size * model.seq_len
-    mask = 1.0 if model.dropout else 0.0
-    embedding = tokens * model.hidden_size / design.shards("mlp_residual") * mask
-    logits = 4.0 * tokens * np.ceil(model.vocab_size / design.tp)
-    head = 2 * precision.element_bytes * tokens * model.hidden_size / design.shards("final_norm") + logits
-    return embedding, head
+    shape, mask = run.design, 1.0 if run.model.dropout else 0.0
+    final_norm = HEAD.kernels[0]
+    embedding = tokens(run) * run.model.hidden_size / shape.shards(shape.stream) * mask
+    logits = 4.0 * tokens(run) * vocabulary_share(run)
+    return embedding, 2 * activation_bytes(run) / shape.shards(final_norm) + logits
 
 
-def stage_parameters(
-    model: ModelShape, design: DesignPoints, per_layer: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Parameters of a rank of the first and of the last stage; the same where there is one stage. [-]
+def widest_output(run: RankRun, layer: Layer) -> FloatArray:
+    """Features for each token of the widest output, among products that Megatron-LM splits by columns. [-]"""
+    shape, widest = run.design, np.zeros(np.shape(run.design.tp))
+    for product in weights_of(layer):
+        if product.megatron == "column":
+            shards = np.where(shape.is_split(product, "column"), shape.tp, 1.0)
+            widest = np.maximum(widest, run.model.features[product.makes] / shards)
+    return widest
+
+
+def widest_gathered(run: RankRun, layer: Layer) -> FloatArray:
+    """Features for each token of the widest input that a product gathers; 0 where none does. [-]"""
+    shape, widest = run.design, np.zeros(np.shape(run.design.tp))
+    for product in weights_of(layer):
+        gathers = shape.is_split(product, "column") & (shape.shards(layer.input_of(product)) > 1)
+        widest = np.maximum(widest, np.where(gathers, run.model.features[product.reads], 0.0))
+    return widest
+
+
+def stage_parameters(run: TransformerRun, stage: Stage, rank: RankMemory) -> FloatArray:
+    """Parameters of a rank of a stage. [-]
 
     The embedding is on the first stage, the last norm and the head on the last. A tied head is the word
     table once more, unless both are on one stage.
     """
-    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
-    single = design.pp == 1
-    embedding = model.embedding_parameters / design.tp
+    model, design = run.model, run.design
     output = model.vocab_size * model.hidden_size / design.tp
-    head = np.where(single & model.tied_embeddings, 0.0, output) + model.norm_parameters
-    first = np.maximum(outer, inner) * per_layer + embedding + np.where(single, head, 0.0)
-    return first, np.where(single, first, outer * per_layer + head)
+    tied_here = model.tied_embeddings & (stage.has_embedding > 0)
+    head = np.where(tied_here, 0.0, output) + model.norm_parameters
+    return updated_parameters(run, stage, rank) + stage.has_head * head
 
 
-def stage_activations(
-    model: ModelShape, design: DesignPoints, rank: RankMemory
-) -> tuple[FloatArray, FloatArray]:
-    """Activations that a rank of the first and of the last stage keeps at its fullest moment. [B]
-
-    The first stage has most micro-batches in flight; an inner second stage, when fuller in layers, has
-    one fewer, so layers are counted by the fuller of the two.
-    """
-    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
-    single, steps = design.pp == 1, design.gradient_accumulation_steps
-    schedule = {"pp": design.pp, "vpp": design.vpp, "gradient_accumulation_steps": steps}
-    first = layers_in_flight(np.maximum(outer, inner), **schedule) * rank.kept
-    first = first + np.minimum(design.pp, steps) * rank.kept_embedding + np.where(single, rank.kept_head, 0.0)
-    last = last_layers_in_flight(outer, **schedule) * rank.kept + rank.kept_head
-    return first, np.where(single, first, last)
+def updated_parameters(run: TransformerRun, stage: Stage, rank: RankMemory) -> FloatArray:
+    """Parameters of a rank of a stage whose gradients a step reduces: layers and embedding. [-]"""
+    embedding = run.model.embedding_parameters / run.design.tp
+    return layer_sum(stage, [layer.parameters for layer in rank.layers]) + stage.has_embedding * embedding
 
 
-def stage_memories(
-    model: ModelShape, design: DesignPoints, rank: RankMemory, precision: Precision
-) -> tuple[StageMemory, StageMemory]:
-    """Memory of the first and of the last stage, one of which is the fullest.
+def layer_sum(stage: Stage, values: Sequence[FloatArray]) -> FloatArray:
+    """Sum over the layers of a stage of something that each kind of layer has; (points,)."""
+    own = [count * value for count, value in zip(stage.layers, values, strict=True)]
+    return sum(own[1:], start=own[0])
+
+
+def stage_activations(run: TransformerRun, stage: Stage, rank: RankMemory) -> FloatArray:
+    """Activations that a rank of a stage keeps at its fullest moment. [B]"""
+    design = run.design
+    pp, steps = design.pp, design.gradient_accumulation_steps
+    in_flight = micro_batches_in_flight(stage.rank, pp=pp, vpp=design.vpp, gradient_accumulation_steps=steps)
+    own = [count * in_flight * layer.kept for count, layer in zip(stage.layers, rank.layers, strict=True)]
+    kept = sum(own[1:], start=own[0])
+    kept = kept + stage.has_embedding * (np.minimum(pp, steps) * rank.ends.kept_embedding)
+    return kept + stage.has_head * rank.ends.kept_head
+
+
+def fullest_stage(run: TransformerRun, ranks: RankRun, rank: RankMemory) -> StageMemory:
+    """Memory of the stage that needs most, without what the system reserves.
 
     Parameters
     ----------
-    model, design, precision
-        What is run, laid out how, in which number format.
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    ranks : RankRun
+        What a rank sees of them, (points,).
     rank : RankMemory
-        The same designs' `rank_memory`. [-], [B]
+        Their `rank_memory`, (points,). [-], [B]
 
     Returns
     -------
-    first, last : StageMemory
-        (points,) columns; the same where there is one stage. [B]
+    memory : StageMemory
+        (points,) columns. [B]
     """
-    owners = np.where(design.distributed_optimizer > 0, design.dp, 1.0)
-    logits = design.micro_batch_size * model.seq_len * np.ceil(model.vocab_size / design.tp)
+    messages = message_buffers(run, ranks)
+    stages = full_stages(run.model, run.design.pp, run.design.vpp)
+    tables = [stage_memory(run, stage, rank, messages) for stage in stages]
+    fullest = largest([memory.total for memory in tables])
+    columns = [memory.columns() for memory in tables]
+    return StageMemory(**{name: chosen([table[name] for table in columns], fullest) for name in columns[0]})
+
+
+def stage_memory(run: TransformerRun, stage: Stage, rank: RankMemory, messages: FloatArray) -> StageMemory:
+    """Memory of one stage, with so many bytes of messages; else as `fullest_stage`."""
+    design, precision = run.design, run.precision
+    parameters = stage_parameters(run, stage, rank)
+    logits = design.micro_batch_size * run.model.seq_len * np.ceil(run.model.vocab_size / design.tp)
     loss = 2 * precision.element_bytes * logits  # 16-bit logits, and their gradient
-    buffers = rank.working + message_buffers(model, design, precision)
-
-    def stage(parameters: FloatArray, activations: FloatArray, has_head: BoolArray | bool) -> StageMemory:
-        return StageMemory(
-            weights=parameters * precision.element_bytes,
-            gradients=parameters * precision.gradient_bytes,
-            optimizer=parameters * precision.state_bytes / owners,
-            activations=activations,
-            buffers=buffers + np.where(has_head, loss, 0.0),
-        )
-
-    first_parameters, last_parameters = stage_parameters(model, design, rank.layer_parameters)
-    first_activations, last_activations = stage_activations(model, design, rank)
-    return (
-        stage(first_parameters, first_activations, design.pp == 1),
-        stage(last_parameters, last_activations, True),
+    working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in rank.layers)))
+    return StageMemory(
+        weights=parameters * precision.element_bytes / state_shards(design, "weights"),
+        gradients=parameters * precision.gradient_bytes / state_shards(design, "gradients"),
+        optimizer=parameters * precision.state_bytes / state_shards(design, "optimizer"),
+        activations=stage_activations(run, stage, rank),
+        buffers=working + messages + np.where(stage.has_head > 0, loss, 0.0),
     )
 
 
-def working_buffers(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
-    """Bytes that one layer needs while it runs, beyond what is kept.
-
-    The layer being recomputed holds what it would keep without recomputation; the widest output and its
-    gradient live beside it, and the widest input that a product gathers.
-    """
-    w, tokens = precision.element_bytes, design.micro_batch_size * model.seq_len
-    no_recompute = np.zeros_like(design.recompute)
-    recomputed = np.where(
-        design.recompute > RECOMPUTE_NONE,
-        kept_activations(model, design, precision, no_recompute)
-        - np.where(
-            design.recompute == RECOMPUTE_FULL,
-            0.0,
-            kept_activations(model, design, precision, design.recompute),
-        ),
-        0.0,
-    )
-    wide, gathered = widest_output(model, design), widest_gathered(model, design)
-    return recomputed + w * tokens * (2 * wide + gathered)
+def state_shards(design: DesignPoints, state: State) -> FloatArray:
+    """Replicas that share out a state of the parameters of a rank. [-]"""
+    stages = [number for number, stage in enumerate(ZERO) if state in stage.sharded]
+    return np.where(np.isin(design.zero, stages), design.dp, 1.0) if stages else np.ones(())
 
 
-def message_buffers(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
+def message_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
     """Bytes of what a pipeline sends and receives: the rank's share of an activation each way.
 
     What is received is gathered, unless layers start with shares.
     """
-    whole = activation_bytes(model, design, precision)
-    received = np.where(design.is_split("mlp_residual", "replicated") & (design.tp > 1), whole, 0.0)
+    whole, design, shape = activation_bytes(ranks), run.design, ranks.design
+    received = np.where(shape.is_split(shape.stream, "replicated") & (design.tp > 1), whole, 0.0)
     return np.where(design.pp > 1, 2 * (2 * whole / design.tp + received), 0.0)
-
-
-def widest_output(model: ModelShape, design: DesignPoints) -> FloatArray:
-    """Features for each token of the output of the MLP's first matrix, or of a row-split QKV. [-]"""
-    size = widths(model)
-    up = size["up"] / np.where(design.is_split("mlp_up", "column"), design.tp, 1.0)
-    return np.maximum(up, np.where(design.is_split("qkv", "row"), size["qkv"], 0.0))
-
-
-def widest_gathered(model: ModelShape, design: DesignPoints) -> FloatArray:
-    """Features for each token of the widest input that a product gathers; 0 where none does. [-]"""
-    widest = np.zeros(np.shape(design.tp))
-    for before, product in GATHERED:
-        gathers = design.is_split(product, "column") & (design.shards(before) > 1)
-        width = widths(model)[PRODUCTS[product][0]]
-        widest = np.maximum(widest, np.where(gathers, width, 0.0))
-    return widest
-
-
-def fullest_stage(first: StageMemory, last: StageMemory, system: System) -> tuple[StageMemory, FloatArray]:
-    """The fuller of two stages for each design, and what the system reserves beside it. [B]"""
-    fuller = first.total >= last.total
-    mine, others = first.columns(), last.columns()
-    stage = StageMemory(**{name: np.where(fuller, mine[name], others[name]) for name in mine})
-    return stage, np.broadcast_to(system.chip.reserved_memory, fuller.shape)

@@ -2,9 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, IntArray, chosen, distinct_rows
+from costmodel.training.model import ModelShape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One stage of the pipeline of each design; (points,) columns. [-]"""
+
+    layers: tuple[FloatArray, ...]  #: of each kind that the model has
+    has_embedding: FloatArray  #: 1 on the first stage
+    has_head: FloatArray  #: 1 on the last
+    rank: FloatArray  #: place in the pipeline, from 0
+
+    @property
+    def num_layers(self) -> FloatArray:
+        """Layers of all kinds. [-]"""
+        return sum(self.layers[1:], start=self.layers[0])
+
+
+def chosen_stage(stages: Sequence[Stage], places: IntArray) -> Stage:
+    """For each design one of some stages; (points,) places among them."""
+    kinds = zip(*(stage.layers for stage in stages), strict=True)
+    return Stage(
+        layers=tuple(chosen(columns, places) for columns in kinds),
+        has_embedding=chosen([stage.has_embedding for stage in stages], places),
+        has_head=chosen([stage.has_head for stage in stages], places),
+        rank=chosen([stage.rank for stage in stages], places),
+    )
+
+
+def slow_stages(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> list[Stage]:
+    """Stages of which one takes longest: of layers of one kind the ends and the fullest between."""
+    if len(model.kinds) > 1:
+        return every_stage(model, pp, vpp)
+    outer, inner = stage_layers(model.num_layers, pp, vpp)
+    one, single = np.ones_like(pp), np.where(pp == 1, 1.0, 0.0)
+    return [
+        Stage((outer,), single, one, pp - 1),
+        Stage((outer,), one, single, 0 * pp),
+        Stage((inner,), 0 * one, 0 * one, one),
+    ]
+
+
+def full_stages(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> list[Stage]:
+    """Stages of which one is the fullest: of layers of one kind the first and the last.
+
+    The first stage has most micro-batches in flight; an inner second stage, when fuller in layers, has
+    one fewer, so layers are counted by the fuller of the two.
+    """
+    if len(model.kinds) > 1:
+        return every_stage(model, pp, vpp)
+    last, first, inner = slow_stages(model, pp, vpp)
+    fuller = np.maximum(first.layers[0], inner.layers[0])
+    return [Stage((fuller,), first.has_embedding, first.has_head, first.rank), last]
+
+
+def every_stage(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> list[Stage]:
+    """All stages of the longest pipeline; a design whose pipeline is shorter has nothing on the last ones."""
+    rows, back = distinct_rows(pp, vpp)
+    counts = layers_by_kind(model, pp[rows], vpp[rows])[back]
+    return [
+        Stage(
+            layers=tuple(np.moveaxis(counts[:, rank], -1, 0)),
+            has_embedding=np.where(rank == 0, 1.0, 0.0 * pp),
+            has_head=np.where(rank == pp - 1, 1.0, 0.0),
+            rank=rank + 0.0 * pp,
+        )
+        for rank in range(counts.shape[1])
+    ]
+
+
+def layers_by_kind(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> FloatArray:
+    """Layers of each kind on each stage; (points, stages, kinds). [-]
+
+    Chunks follow one another over the stages, vpp rounds of them. Layers that do not divide evenly go to
+    inner stages first, as in `stage_layers`, and on a stage to its first chunks.
+    """
+    stages, rounds = int(pp.max()), int(vpp.max())
+    chunk = np.arange(stages * rounds)
+    p, v = pp[:, np.newaxis], vpp[:, np.newaxis]
+    rank, turn = chunk % p, chunk // p
+    even = np.floor(model.num_layers / (p * v))
+    extra = np.take_along_axis(_further_layers(model.num_layers, pp, vpp), rank.astype(np.intp), axis=1)
+    sizes = np.where(turn < v, even + (turn < extra), 0.0)
+    ends = sizes.cumsum(axis=1)
+    counts = np.zeros((pp.size, stages, len(model.kinds)))
+    first, rows = 0.0, np.broadcast_to(np.arange(pp.size)[:, np.newaxis], rank.shape)
+    for layer, count in model.sequence:
+        inside = np.minimum(ends, first + count) - np.maximum(ends - sizes, first)
+        own = counts[:, :, model.kinds.index(layer)]
+        np.add.at(own, (rows, rank.astype(np.intp)), np.maximum(inside, 0.0))
+        first += count
+    return counts
+
+
+def _further_layers(num_layers: float, pp: FloatArray, vpp: FloatArray) -> FloatArray:
+    """Layers of each stage beyond an even share; (points, stages). [-]"""
+    rank = np.arange(int(pp.max()))
+    p, v = pp[:, np.newaxis], vpp[:, np.newaxis]
+    left_over = num_layers - np.floor(num_layers / (p * v)) * v * p
+    between = np.maximum(p - 2, 0.0)
+    share = np.floor(left_over / np.maximum(between, 1)) + (rank - 1 < left_over % np.maximum(between, 1))
+    inner = np.where((rank > 0) & (rank < p - 1), np.minimum(share, v), 0.0)
+    rest = left_over - inner.sum(axis=1, keepdims=True)
+    first, last = np.where(p == 1, rest, np.floor(rest / 2)), np.where(p == 1, rest, np.ceil(rest / 2))
+    return np.where(rank == 0, first, np.where(rank == p - 1, last, inner))
 
 
 def stage_layers(num_layers: float, pp: FloatArray, vpp: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -70,37 +178,26 @@ def bubble_time(
     return (all_stages_time - slowest_stage_time) / vpp + ragged
 
 
-def layers_in_flight(
-    layers: FloatArray, *, pp: FloatArray, vpp: FloatArray, gradient_accumulation_steps: FloatArray
+def micro_batches_in_flight(
+    rank: FloatArray, *, pp: FloatArray, vpp: FloatArray, gradient_accumulation_steps: FloatArray
 ) -> FloatArray:
-    """Layers whose activations the first stage holds at once, counted per micro-batch. [-]
+    """Micro-batches whose activations a stage holds at once, in all of its chunks on average. [-]
 
-    1F1B keeps min(pp, m) micro-batches in flight on the first stage; interleaving adds (p-1)/(p v) of
-    them, and never more than all m [Korthikanti2022]_.
+    1F1B keeps p - i of them on stage i. Interleaved, stage i runs 2 (p - 1 - i) + (v - 1) p chunks forward
+    before its first backward pass, and then one more; a chunk is a v-th of the stage. On the first stage
+    that is p (1 + (p - 1) / (p v)) [Korthikanti2022]_. There are never more than all m.
 
     Parameters
     ----------
-    layers : (points,) array
-        Layers of the first stage. [-]
+    rank : (points,) array
+        Place of the stage in the pipeline, from 0. [-]
     pp, vpp, gradient_accumulation_steps : (points,) array
         Stages, chunks per stage, micro-batches. [-]
 
     Returns
     -------
     in_flight : (points,) array
-        Layers times micro-batches. [-]
+        Micro-batches. [-]
     """
-    interleaving = np.where(vpp > 1, 1 + (pp - 1) / (pp * vpp), 1.0)
-    return layers * np.minimum(pp * interleaving, gradient_accumulation_steps)
-
-
-def last_layers_in_flight(
-    layers: FloatArray, *, pp: FloatArray, vpp: FloatArray, gradient_accumulation_steps: FloatArray
-) -> FloatArray:
-    """Layers whose activations the last stage holds at once, counted per micro-batch. [-]
-
-    It runs (v - 1) p chunks forward before its last chunk turns the first micro-batch round, and then one
-    chunk more: a single micro-batch in plain 1F1B. Parameters as for `layers_in_flight`.
-    """
-    chunks = np.minimum((vpp - 1) * pp + 1, gradient_accumulation_steps * vpp)
-    return layers / vpp * chunks
+    interleaved = pp * (1 + (pp - 1 - 2 * rank) / (pp * vpp))
+    return np.minimum(np.where(vpp > 1, interleaved, pp - rank), gradient_accumulation_steps)

@@ -1,8 +1,8 @@
-"""What changes of layout cost within a tensor-parallel group: the collectives between kernels of a layer."""
+"""What changes of layout cost within a tensor-parallel group: the collectives between kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -11,14 +11,13 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective
-from costmodel.kernels.work import Work, link_energy
+from costmodel.kernels.cost import KernelCost, link_energy
 from costmodel.machine.system import System
-from costmodel.training.design import DesignPoints
-from costmodel.training.model import ModelShape
-from costmodel.training.precision import Precision
+from costmodel.training.blocks import Edge
 from costmodel.training.ranks import Group
-from costmodel.training.sharding import EDGES, LAYOUTS, TRANSITIONS, Edge, ways_of
-from costmodel.workload.transformer import PRODUCTS, widths
+from costmodel.training.run import RankRun
+from costmodel.training.sharding import LAYOUTS, OPTIONS, TRANSITIONS
+from costmodel.workload.transformer import activation_bytes
 
 #: Collectives by the codes of `_CHANGES`; 0 is none.
 COLLECTIVES: Final = (None, "all_gather", "all_reduce", "reduce_scatter", "all_to_all")
@@ -28,117 +27,117 @@ _CHANGES: Final = np.array(
     [[COLLECTIVES.index(TRANSITIONS.get((held, needed))) for needed in LAYOUTS] for held in LAYOUTS]
 )
 
-#: Product and pass -> time of its kernel, (points,). [s]
-ProductTime = Callable[[str, str], FloatArray]
+#: Kernel and pass -> its time, (points,). [s]
+KernelTime = Callable[[str, str], FloatArray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class LayoutChange:
     """A collective of an edge, of the designs that need it."""
 
     name: str
     message_bytes: FloatArray  #: the whole tensor [B]
     happens: BoolArray
-    hidden_by: tuple[str, str] | None = None  #: product and pass that run meanwhile
+    hidden_by: tuple[str, str] | None = None  #: kernel and pass that run meanwhile
 
 
-def changes(
-    edge: Edge, model: ModelShape, design: DesignPoints, precision: Precision
-) -> tuple[list[Change], list[Change]]:
+def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[LayoutChange]]:
     """Collectives of an edge in the forward and in the backward pass.
 
     Notes
     -----
-    Going back through a product, the collective of its input's gradient runs while the weight gradient
-    is computed. An input that was gathered is kept in shards, and gathered once more while the
-    activation gradient is computed [Korthikanti2022]_.
+    Edges that share a collective with one before them have it there. Going back through a product, the
+    collective of its input's gradient runs while the weight gradient is computed. An input that was
+    gathered is kept in shards, and gathered once more while the activation gradient is computed
+    [Korthikanti2022]_.
     """
-    message = design.micro_batch_size * model.seq_len * widths(model)[edge.width] * precision.element_bytes
-    starts, ends = design.split(edge.start), design.split(edge.end)
-    forward = _CHANGES[_layouts(edge.start, "gives")[starts], _layouts(edge.end, "needs")[ends]]
-    gradient = _CHANGES[
-        _layouts(edge.end, "gradient_gives")[ends], _layouts(edge.start, "gradient_needs")[starts]
-    ]
-    into_product = edge.end in PRODUCTS or edge.end == "head"
-    back = list(_present(gradient, message, (edge.end, "weight_gradient") if into_product else None))
+    end, message = edge.end, activation_bytes(run, edge.end.reads)
+    forward, gradient = _collectives(run, edge)
+    for twin in edge.twins:
+        shared = _collectives(run, twin)
+        forward = np.where(forward == shared[0], 0, forward)
+        gradient = np.where(gradient == shared[1], 0, gradient)
+    into_product = end.kind == "product"
+    back = list(_present(gradient, message, (end.name, "weight_gradient") if into_product else None))
     if into_product:
         gathered = np.where(forward == COLLECTIVES.index("all_gather"), forward, 0)
-        back += _present(gathered, message, (edge.end, "activation_gradient"))
+        back += _present(gathered, message, (end.name, "activation_gradient"))
     return list(_present(forward, message, None)), back
 
 
+def _collectives(run: RankRun, edge: Edge) -> tuple[IntArray, IntArray]:
+    """Codes of the collectives of an edge, of its activation and of the gradient; (points,) each."""
+    start, end = edge.start, edge.end
+    starts, ends = run.design.place(start), run.design.place(end)
+    forward = _CHANGES[_layouts(start.kind, "gives")[starts], _layouts(end.kind, "needs")[ends]]
+    gradient = _CHANGES[
+        _layouts(end.kind, "gradient_gives")[ends], _layouts(start.kind, "gradient_needs")[starts]
+    ]
+    return forward, gradient
+
+
 @cache
-def _layouts(kernel: str, side: str) -> IntArray:
-    """Places in `LAYOUTS` of one side of a kernel, by its ways. [-]"""
-    return np.array([LAYOUTS.index(getattr(way, side)) for way in ways_of(kernel).values()])
+def _layouts(kind: str, side: str) -> IntArray:
+    """Places in `LAYOUTS` of one side of a kind of kernel, by its options. [-]"""
+    return np.array([LAYOUTS.index(getattr(option, side)) for option in OPTIONS[kind].values()])
 
 
-def _present(codes: IntArray, message: FloatArray, hidden_by: tuple[str, str] | None) -> Iterator[Change]:
+def _present(
+    codes: IntArray, message: FloatArray, hidden_by: tuple[str, str] | None
+) -> Iterator[LayoutChange]:
     """The collectives among some codes."""
     if codes.any():
         for code, name in enumerate(COLLECTIVES):
             if name is not None and (codes == code).any():
-                yield Change(name, message, codes == code, hidden_by)
+                yield LayoutChange(name, message, codes == code, hidden_by)
 
 
 def tensor_parallel(
-    part: str,
-    model: ModelShape,
-    design: DesignPoints,
-    system: System,
-    precision: Precision,
-    product_time: ProductTime,
-) -> tuple[Work, Work]:
-    """Exposed collectives of a part of the model, in the forward and in the backward pass.
+    run: RankRun, edges: Iterable[Edge], kernel_time: KernelTime
+) -> tuple[KernelCost, KernelCost]:
+    """Exposed collectives of some edges, in the forward and in the backward pass.
 
     Parameters
     ----------
-    part : str
-        "layer", "embedding" or "head".
-    model, design, system, precision
-        What is run, laid out how, on what, in which number format.
-    product_time : callable
-        Product, pass -> time of its kernel, (points,), which collectives may hide behind. [s]
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    edges : iterable of Edge
+        Of one part of the model.
+    kernel_time : callable
+        Kernel, pass -> its time, (points,), which collectives may hide behind. [s]
 
     Returns
     -------
-    forward, backward : Work
+    forward, backward : KernelCost
         (points,) columns. [s], [J]
     """
-    forward, backward = Work(), Work()
-    for edge in EDGES:
-        if edge.part == part:
-            both = edge_work(edge, model, design, system, precision, product_time)
-            forward, backward = forward + both[0], backward + both[1]
+    forward, backward = KernelCost(), KernelCost()
+    for edge in edges:
+        both = edge_cost(run, edge, kernel_time)
+        forward, backward = forward + both[0], backward + both[1]
     return forward, backward
 
 
-def edge_work(
-    edge: Edge,
-    model: ModelShape,
-    design: DesignPoints,
-    system: System,
-    precision: Precision,
-    product_time: ProductTime,
-) -> tuple[Work, Work]:
+def edge_cost(run: RankRun, edge: Edge, kernel_time: KernelTime) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
     passes = []
-    for found in changes(edge, model, design, precision):
-        work = Work()
-        for change in found:
-            hidden = product_time(*change.hidden_by) if change.hidden_by else 0.0
-            work += exposed(change, hidden, design, system)
-        passes.append(work)
+    for changes in layout_changes(run, edge):
+        cost = KernelCost()
+        for change in changes:
+            hidden = kernel_time(*change.hidden_by) if change.hidden_by else 0.0
+            cost += exposed_communication(run, change, hidden)
+        passes.append(cost)
     return passes[0], passes[1]
 
 
-def exposed(change: Change, hidden_time: FloatArray | float, design: DesignPoints, system: System) -> Work:
+def exposed_communication(run: RankRun, change: LayoutChange, hidden_time: FloatArray | float) -> KernelCost:
     """What of a collective is not hidden behind kernels, and what it takes from their cores."""
-    cost = exchange(change.name, change.message_bytes, design.tp, system)
-    share = np.where(change.happens & (design.tp > 1), 1.0, 0.0)
+    tp, system = run.design.tp, run.system
+    cost = exchange(change.name, change.message_bytes, tp, system)
+    share = np.where(change.happens & (tp > 1), 1.0, 0.0)
     overlapped = np.minimum(cost.time, hidden_time)
     taken = overlapped * system.chip.collective_cores / system.chip.cores
-    return Work(
+    return KernelCost(
         tp_time=share * (cost.time - overlapped + taken),
         link_energy=share * link_energy(cost.bytes_sent, system),
         launches=share,
@@ -153,17 +152,15 @@ def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: Syste
     return collective(name, message_bytes, group, system.network)
 
 
-def sent_bytes(
-    edge: Edge, model: ModelShape, design: DesignPoints, precision: Precision
-) -> tuple[FloatArray, FloatArray]:
+def sent_bytes(run: RankRun, edge: Edge) -> tuple[FloatArray, FloatArray]:
     """Bytes that a rank sends because of an edge, in the forward and in the backward pass. [B]"""
-    passes = []
-    for found in changes(edge, model, design, precision):
-        sent = np.zeros(np.shape(design.tp))
-        for change in found:
-            share = (design.tp - 1) / design.tp**2  # of an exchange in which each keeps what is its own
+    passes, tp = [], run.design.tp
+    for changes in layout_changes(run, edge):
+        sent = np.zeros(np.shape(tp))
+        for change in changes:
+            share = (tp - 1) / tp**2  # of an exchange in which each keeps what is its own
             if change.name != "all_to_all":
-                share = RING[change.name](design.tp)[1]
+                share = RING[change.name](tp)[1]
             sent = sent + np.where(change.happens, share * change.message_bytes, 0.0)
         passes.append(sent)
     return passes[0], passes[1]

@@ -1,27 +1,35 @@
-"""One optimizer step of every design: the one module that knows all the others."""
+"""One optimizer step of designs of a transformer: micro-batches through the pipeline, then the update."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, column, distinct_rows
+from costmodel.columns import Columns, FloatArray, chosen, column, distinct_rows, largest
 from costmodel.kernels.collectives import collective, send_recv
-from costmodel.kernels.work import Work, link_energy
+from costmodel.kernels.cost import KernelCost, link_energy
 from costmodel.machine.system import System
+from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks
 from costmodel.steps.breakdown import Breakdown
-from costmodel.steps.memory import RankMemory, fullest_stage, rank_memory, stage_memories, updated_parameters
-from costmodel.steps.microbatch import MicroBatch, depends_on, micro_batches
-from costmodel.steps.pipeline import bubble_time, stage_layers
-from costmodel.steps.solve_sharding import settled
-from costmodel.steps.total import added_up, host_time, in_chunks
+from costmodel.steps.memory import (
+    RankMemory,
+    fullest_stage,
+    layer_sum,
+    rank_memory,
+    state_shards,
+    updated_parameters,
+)
+from costmodel.steps.microbatch import MicroBatch, PartCost, micro_batches
+from costmodel.steps.optimizer import optimizer_step
+from costmodel.steps.pipeline import Stage, bubble_time, chosen_stage, full_stages, slow_stages
+from costmodel.steps.resolve_sharding import resolved
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION, Precision
-from costmodel.training.ranks import Group
-from costmodel.workload.optimizer import optimizer_work
+from costmodel.training.run import RankRun, Run, TransformerRun, rank_run
+from costmodel.training.zero import ZERO, Exchange
 from costmodel.workload.transformer import activation_bytes
 
 
@@ -51,55 +59,55 @@ def step(
     -----
     Designs are priced in chunks, so that memory does not grow with their number except for the result.
     """
-    return in_chunks(partial(priced_chunk, model, precision=precision), system, design)
+    return transformer_step(Run(model, system, design, precision))
 
 
-def priced_chunk(
-    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision
-) -> Breakdown:
-    """Price a chunk of designs."""
-    design = settled_sharding(model, system, design, precision=precision)
-    rows, back = distinct_rows(*depends_on(design), design.recompute, *system.quantities().values())
-    few = design.take(rows)
-    work = micro_batches(model, few, system.take(rows), precision).take(back)
-    rank = rank_memory(model, few, precision).take(back)
-    schedule = schedule_step(model, system, design, work, precision)
-    update = update_step(model, system, design, work, rank, precision)
-    stage, reserved = fullest_stage(*stage_memories(model, design, rank, precision), system)
+def transformer_step(run: TransformerRun) -> Breakdown:
+    """`step` of a run; its designs may have columns for other rules beside."""
+    return in_chunks(transformer_chunk, run)
 
+
+def resolve_sharding(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
+) -> DesignPoints:
+    """Replace ``sharding: solve`` and ``solve_bytes`` by explicit shardings, kernel by kernel.
+
+    Parameters are those of `step`, rules those of `costmodel.steps.resolve_sharding.resolved`.
+    """
+    return resolved(Run(model, system, design, precision), transformer_chunk)
+
+
+def transformer_chunk(run: TransformerRun) -> Breakdown:
+    """Price a chunk of designs, whose columns are all of one length."""
+    run = run.of(resolved(run, transformer_chunk))
+    ranks = rank_run(run)
+    rows, back = distinct_rows(*ranks.columns())
+    unique = ranks.take(rows)
+    costs, memory = micro_batches(unique).take(back), rank_memory(unique).take(back)
+    schedule = schedule_step(run, ranks, costs)
+    update = update_step(run, costs, memory)
+    fullest = fullest_stage(run, ranks, memory)
+
+    design = run.design
     computing = schedule.forward_time + schedule.backward_time + schedule.recompute_time
     parts = {
         **schedule.columns(),
         "dp_communication_time": update.dp_communication_time,
         "optimizer_time": update.optimizer_time,
-        "host_time": host_time(system, design.world_size, computing),
-        "weights_memory": stage.weights,
-        "gradients_memory": stage.gradients,
-        "optimizer_memory": stage.optimizer,
-        "activations_memory": stage.activations,
-        "buffers_memory": stage.buffers,
-        "reserved_memory": reserved,
+        "host_time": host_time(run.system, design.world_size, computing),
+        **{f"{name}_memory": values for name, values in fullest.columns().items()},
+        "reserved_memory": np.broadcast_to(run.system.chip.reserved_memory, computing.shape),
         "compute_energy": schedule.compute_energy + update.compute_energy,
         "memory_energy": schedule.memory_energy + update.memory_energy,
         "link_energy": schedule.link_energy + update.link_energy,
     }
-    return added_up(
+    return assemble_breakdown(
         parts,
-        system,
+        run.system,
         world_size=design.world_size,
-        tokens=design.global_batch_size * model.seq_len,
-        model_flops=3 * model.forward_flops_per_sequence * design.global_batch_size,
+        tokens=design.global_batch_size * run.model.seq_len,
+        model_flops=3 * run.model.forward_flops_per_sequence * design.global_batch_size,
     )
-
-
-def settled_sharding(
-    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
-) -> DesignPoints:
-    """The same designs with every sharding that is to be solved for told kernel by kernel.
-
-    Parameters and rules as for `solve_sharding.settled`; a candidate's price is that of its step.
-    """
-    return settled(model, system, design, precision, partial(priced_chunk, model, precision=precision))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -119,26 +127,23 @@ class Schedule(Columns):
     link_energy: FloatArray = column("J")
 
 
-def schedule_step(
-    model: ModelShape, system: System, design: DesignPoints, work: MicroBatch, precision: Precision
-) -> Schedule:
+def schedule_step(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Schedule:
     """Forward and backward passes of all micro-batches through the pipeline."""
-    repeated = repeated_work(design, work)
-    layer = work.layer_forward + work.layer_backward + repeated
-    embedding = work.embedding_forward + work.embedding_backward
-    head = work.head_forward + work.head_backward
-    hop = pipeline_hop(model, system, design, precision)
+    design = run.design
+    repeated = [recomputed(design, layer) for layer in costs.layers]
+    layers = [
+        layer.forward + layer.backward + again for layer, again in zip(costs.layers, repeated, strict=True)
+    ]
+    ends = (costs.embedding.forward + costs.embedding.backward, costs.head.forward + costs.head.backward)
+    hop = pipeline_hop(run, ranks)
     messages = np.where(design.pp > 1, 2 * design.vpp, 0.0)  # an activation and a gradient per chunk
-
     hops, steps = messages * hop.time, design.gradient_accumulation_steps
 
-    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
-    slowest = slowest_stage(outer, inner, layer, embedding, head, design.pp)
-    forward = repeats(slowest, work.layer_forward, work.embedding_forward, work.head_forward).times(steps)
-    backward = repeats(slowest, work.layer_backward, work.embedding_backward, work.head_backward).times(steps)
-    again = repeated.times(slowest[0] * steps)
+    slowest = slowest_stage(run, layers, ends)
+    forward, backward = (pass_cost(slowest, costs, name).times(steps) for name in ("forward", "backward"))
+    again = kinds_cost(repeated, [count * steps for count in slowest.layers])
     stage = forward + backward + again
-    everywhere = layer.times(model.num_layers) + embedding + head
+    everywhere = whole_cost(run.model, layers, ends)
     runs = steps * design.dp * design.tp
     return Schedule(
         forward_time=forward.time,
@@ -149,7 +154,7 @@ def schedule_step(
         tp_communication_time=stage.tp_time,
         pp_communication_time=steps * hops,
         bubble_time=bubble_time(
-            repeats(slowest, layer, embedding, head).total_time + hops,
+            stage_time(slowest, layers, ends) + hops,
             everywhere.total_time + design.pp * hops,
             pp=design.pp,
             vpp=design.vpp,
@@ -161,45 +166,69 @@ def schedule_step(
     )
 
 
-def repeats(counts: tuple[FloatArray, FloatArray, FloatArray], *works: Work) -> Work:
-    """Work of a layer, the embedding and the head, so many times each."""
-    layer, embedding, head = (work.times(count) for work, count in zip(works, counts, strict=True))
-    return layer + embedding + head
+def kinds_cost(costs: Sequence[KernelCost], counts: Sequence[FloatArray | float]) -> KernelCost:
+    """So many layers of each kind."""
+    first, *others = (cost.times(count) for cost, count in zip(costs, counts, strict=True))
+    return sum(others, start=first)
 
 
-def repeated_work(design: DesignPoints, work: MicroBatch) -> Work:
+def pass_cost(stage: Stage, costs: MicroBatch, direction: str) -> KernelCost:
+    """A forward or a backward pass of a stage, with the embedding and the head where it has them."""
+    layers = kinds_cost([getattr(layer, direction) for layer in costs.layers], stage.layers)
+    embedding = getattr(costs.embedding, direction).times(stage.has_embedding)
+    head = getattr(costs.head, direction).times(stage.has_head)
+    total: KernelCost = layers + embedding + head
+    return total
+
+
+def whole_cost(
+    model: ModelShape, layers: Sequence[KernelCost], ends: tuple[KernelCost, KernelCost]
+) -> KernelCost:
+    """All layers of a model, its embedding and its head."""
+    counts = [sum(count for kind, count in model.sequence if kind == layer) for layer in model.kinds]
+    return kinds_cost(layers, counts) + ends[0] + ends[1]
+
+
+def stage_time(stage: Stage, layers: Sequence[KernelCost], ends: tuple[KernelCost, KernelCost]) -> FloatArray:
+    """Kernels and exposed collectives of a stage for one micro-batch. [s]"""
+    kernels, collectives = (
+        layer_sum(stage, [getattr(layer, name) for layer in layers])
+        + stage.has_embedding * getattr(ends[0], name)
+        + stage.has_head * getattr(ends[1], name)
+        for name in ("time", "tp_time")
+    )
+    total: FloatArray = kernels + collectives
+    return total
+
+
+def recomputed(design: DesignPoints, layer: PartCost) -> KernelCost:
     """What recomputation runs again in the backward pass of one layer."""
-    core, forward = work.layer_core.columns(), work.layer_forward.columns()
+    core, forward = layer.core.columns(), layer.forward.columns()
     selective, full = design.recompute == RECOMPUTE_SELECTIVE, design.recompute == RECOMPUTE_FULL
-    return Work(
+    return KernelCost(
         **{name: np.where(full, forward[name], np.where(selective, core[name], 0.0)) for name in core}
     )
 
 
 def slowest_stage(
-    outer: FloatArray, inner: FloatArray, layer: Work, embedding: Work, head: Work, pp: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Layers of the stage that takes longest, and whether it has the embedding and the head. [-]"""
-    single = pp == 1
-    first_is_slower = embedding.total_time > head.total_time
-    outer_time = outer * layer.total_time + np.maximum(embedding.total_time, head.total_time)
-    inner_is_slower = ~single & (inner * layer.total_time > outer_time)
-    has_embedding = single | (~inner_is_slower & first_is_slower)
-    has_head = single | (~inner_is_slower & ~first_is_slower)
-    return np.where(inner_is_slower, inner, outer), has_embedding.astype(float), has_head.astype(float)
+    run: TransformerRun, layers: Sequence[KernelCost], ends: tuple[KernelCost, KernelCost]
+) -> Stage:
+    """The stage whose layers, embedding and head take longest for a micro-batch, forward and backward."""
+    stages = slow_stages(run.model, run.design.pp, run.design.vpp)
+    times = [stage_time(stage, layers, ends) for stage in stages]
+    return chosen_stage(stages, largest(times))
 
 
-def pipeline_hop(model: ModelShape, system: System, design: DesignPoints, precision: Precision) -> Work:
+def pipeline_hop(run: TransformerRun, ranks: RankRun) -> KernelCost:
     """One message to the next stage: each rank sends its share, which the receivers gather again.
 
     Receivers whose layers start with a split activation keep their shares and gather nothing.
     """
-    whole = activation_bytes(model, design, precision)
-    ranks = design.ranks
-    sent = send_recv(whole / design.tp, ranks.group("pp"), system.network)
-    gathered = collective("all_gather", whole, ranks.group("tp"), system.network)
-    gathers = np.where(design.is_split("mlp_residual", "replicated") & (design.pp > 1), 1.0, 0.0)
-    return Work(
+    whole, design, shape, system = activation_bytes(ranks), run.design, ranks.design, run.system
+    sent = send_recv(whole / design.tp, design.ranks.group("pp"), system.network)
+    gathered = collective("all_gather", whole, design.ranks.group("tp"), system.network)
+    gathers = np.where(shape.is_split(shape.stream, "replicated") & (design.pp > 1), 1.0, 0.0)
+    return KernelCost(
         time=sent.time + gathers * gathered.time,
         link_energy=link_energy(sent.bytes_sent, system) + gathers * link_energy(gathered.bytes_sent, system),
     )
@@ -216,39 +245,33 @@ class Update(Columns):
     link_energy: FloatArray = column("J")
 
 
-def update_step(
-    model: ModelShape,
-    system: System,
-    design: DesignPoints,
-    work: MicroBatch,
-    rank: RankMemory,
-    precision: Precision,
-) -> Update:
+def update_step(run: TransformerRun, costs: MicroBatch, rank: RankMemory) -> Update:
     """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
 
     Notes
     -----
-    Without a distributed optimizer gradients are all-reduced. With one they are reduce-scattered, each
-    replica updates its share, and weights are gathered. Overlapped, the collectives hide behind the
-    last micro-batch's backward pass and the next step's first forward pass, all but the last bucket.
+    What replicas exchange is a row of `ZERO`. Overlapped, it hides behind the last micro-batch's backward
+    pass and the next step's first forward pass, all but the last bucket.
     """
-    outer, inner = stage_layers(model.num_layers, design.pp, design.vpp)
-    layers = np.maximum(outer, inner)
-    parameters = updated_parameters(model, design, layers, rank.layer_parameters)
-    sharded = design.distributed_optimizer > 0
-    gradients, weights = parameters * precision.gradient_bytes, parameters * precision.element_bytes
-
-    backward = work.layer_backward.total_time + repeated_work(design, work).total_time
-    forward = work.layer_forward.total_time
-    over_replicas = partial(replica_collective, system=system, design=design, layers=layers)
-    reduced = (
-        over_replicas("all_reduce", gradients, ~sharded, behind=backward)
-        + over_replicas("reduce_scatter", gradients, sharded, behind=backward)
-        + over_replicas("all_gather", weights, sharded, behind=forward)
-    )
-    tied = tied_embedding_reduction(model, system, design, precision)
-    owned = parameters / np.where(sharded, design.dp, 1.0)
-    update = optimizer_step(owned, system, design.world_size)
+    design = run.design
+    stages = full_stages(run.model, design.pp, design.vpp)
+    owned = [updated_parameters(run, stage, rank) for stage in stages]
+    most = largest(owned)
+    stage, parameters = chosen_stage(stages, most), chosen(owned, most)
+    backward = [layer.backward.total_time + recomputed(design, layer).total_time for layer in costs.layers]
+    windows = {
+        "backward": layer_sum(stage, backward),
+        "forward": layer_sum(stage, [layer.forward.total_time for layer in costs.layers]),
+    }
+    reduced, chosen_zero = KernelCost(), design.zero
+    for number, zero in enumerate(ZERO):
+        happens = np.where(chosen_zero == number, 1.0, 0.0)
+        for exchange in zero.exchanges:
+            window = windows[exchange.behind]
+            own = replica_exchange(run, exchange, parameters, window, stage.num_layers)
+            reduced += KernelCost(time=happens * own.time, link_energy=happens * own.link_energy)
+    tied = tied_embedding_reduction(run)
+    update = optimizer_step(parameters / state_shards(design, "optimizer"), run.system, design.ranks.all)
     ranks = design.world_size
     return Update(
         dp_communication_time=reduced.time + tied.time,
@@ -259,48 +282,27 @@ def update_step(
     )
 
 
-def replica_collective(
-    name: str,
-    message: FloatArray,
-    happens: BoolArray,
-    *,
-    system: System,
-    design: DesignPoints,
-    layers: FloatArray,
-    behind: FloatArray,
-) -> Work:
-    """A collective over replicas; overlapped, it hides behind a pass of each layer but for a bucket."""
-    cost = collective(name, message, design.ranks.group("dp"), system.network)
+def replica_exchange(
+    run: TransformerRun, exchange: Exchange, parameters: FloatArray, window: FloatArray, layers: FloatArray
+) -> KernelCost:
+    """A collective over replicas; overlapped, it hides behind a pass over the layers but for a bucket."""
+    design, system, precision = run.design, run.system, run.precision
+    sizes = {"gradients": precision.gradient_bytes, "weights": precision.element_bytes}
+    group = design.ranks.group(*exchange.axes)
+    cost = collective(exchange.collective, parameters * sizes[exchange.of], group, system.network)
     bucket = cost.time / np.maximum(layers, 1.0)
-    hidden = np.maximum(cost.time - layers * behind, bucket)
+    hidden = np.maximum(cost.time - window, bucket)
     exposed = np.where(design.overlap_grad_reduce > 0, hidden, cost.time)
-    share = np.where(happens, 1.0, 0.0)
-    return Work(time=share * exposed, link_energy=share * link_energy(cost.bytes_sent, system))
+    energy = link_energy(cost.bytes_sent, system)
+    times = design.gradient_accumulation_steps if exchange.every == "micro_batch" else 1.0
+    return KernelCost(time=times * exposed, link_energy=times * energy)
 
 
-def tied_embedding_reduction(
-    model: ModelShape, system: System, design: DesignPoints, precision: Precision
-) -> Work:
+def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
     """The word table lives on the first and last stage when tied: its gradients are added up."""
+    model, design, system = run.model, run.design, run.system
     if not model.tied_embeddings:
-        return Work()
-    message = model.vocab_size * model.hidden_size / design.tp * precision.gradient_bytes
+        return KernelCost()
+    message = model.vocab_size * model.hidden_size / design.tp * run.precision.gradient_bytes
     cost = collective("all_reduce", message, design.ranks.ends("pp"), system.network)
-    return Work(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))
-
-
-def optimizer_step(owned: FloatArray, system: System, world_size: FloatArray) -> Work:
-    """Gradient clipping, with the all-reduce of its norm over all ranks, and the update of owned weights."""
-    dram, chip = system.dram, system.chip
-    update = Work()
-    for kernel in ("gradclip", "apply_grad"):
-        flops, moved = optimizer_work(kernel, owned, element_bytes=4.0)
-        busy = np.maximum(flops / chip.vector_flop_rate, moved / (dram.bandwidth * dram.efficiency))
-        update += Work(
-            time=busy + chip.kernel_launch,
-            compute_energy=flops * chip.energy_per_flop,
-            memory_energy=moved * dram.energy,
-        )
-    everyone = Group.of_neighbours(world_size)
-    norm = collective("all_reduce", 4.0 * np.ones_like(owned), everyone, system.network)
-    return update + Work(time=norm.time)
+    return KernelCost(time=cost.time, link_energy=link_energy(cost.bytes_sent, system))

@@ -1,62 +1,83 @@
-"""Candidate training layouts, as rows of a table."""
+"""Candidate designs, as rows of a table: how a model is laid out over chips, and how its step is run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
 
 import numpy as np
 
-from costmodel.columns import (
-    BoolArray,
-    Columns,
-    FloatArray,
-    IntArray,
-    broadcast_columns,
-    column,
-    column_units,
-)
+from costmodel.columns import Columns, FloatArray, broadcast_columns, column, column_family
 from costmodel.errors import DseError, suggestion
+from costmodel.training.blocks import BLOCKS, HEAD, Block
 from costmodel.training.ranks import ORDER, Ranks
-from costmodel.training.sharding import ASSIGNMENTS, FIXED, KERNELS, SHARDINGS, ways_of
+from costmodel.training.sharding import OPTIONS, SHARDINGS
 from costmodel.training.split import KINDS, WHOLE, Split
 
-#: Columns that users write as words: word -> code, the place in the tuple.
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "recompute": ("none", "selective", "full"),
-    "attention": ("unfused", "fused"),
-    "sharding": SHARDINGS,
-    **{f"{kernel}_sharding": tuple(ways) for kernel, ways in KERNELS.items()},
-    "tiling": ("solve", "sample"),
-    "hidden_kind": KINDS,
-    "softmax_kind": KINDS,
-    # Dimensions of DFModel's networks, from the inside out: switches, rings, or all chips linked with all.
-    "topology": ("sw_sw_sw", "r_sw_sw", "r_r_r", "sw_sw", "r_sw", "r_r", "r_fc", "fc_fc", "sw", "r", "fc"),
-    "overlap": ("none", "compute_memory", "perfect"),
-    "execution": ("kernel_by_kernel", "dataflow"),
-}
-
-#: Codes of `recompute`.
+#: Words of `recompute`, and their codes: activations of no kernel, of the attention core, or of whole layers
+#: are computed again in the backward pass (activation checkpointing).
+RECOMPUTE = ("none", "selective", "full")
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 
-#: Codes of `sharding`, and of `tiling` where tiles are told.
+#: Codes of `sharding`, and of `tiling` where tiles are explicit.
 MEGATRON, MEGATRON_SP, SOLVE, SOLVE_BYTES, SAMPLE = range(5)
-TILES_TOLD = 1
+EXPLICIT_TILES = 1
 
-#: Products whose output tiles may be told, by two columns each: how often the largest tile's edge is halved.
-TILED_PRODUCTS = ("qkv", "scores", "context", "projection", "mlp_up", "mlp_down", "head")
-MOST_HALVINGS = 2
-HALVINGS = tuple(f"{product}_tile_{axis}" for product in TILED_PRODUCTS for axis in "mn")
+#: Most that the logarithm of a tile's edge may be below that of the largest tile, and what it is unless told.
+MOST_TILE_EXPONENT: Final = 2
+USUAL_TILE_EXPONENT: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Values that a design column may take: codes of words, or whole numbers of a range."""
+
+    words: tuple[str, ...] = ()  #: word -> code, its place
+    switch: bool = False  #: off (0) or on (1)
+    low: float = 1.0  #: [-]
+    high: float = np.inf  #: [-]
+
+    @classmethod
+    def of_words(cls, words: Iterable[str]) -> Domain:
+        """Codes of words."""
+        known = tuple(words)
+        return cls(known, low=0.0, high=len(known) - 1.0)
+
+
+SWITCH: Final = Domain(switch=True, low=0.0, high=1.0)
+TILE_EXPONENT: Final = Domain(low=0.0, high=float(MOST_TILE_EXPONENT))
+
+
+def words(options: Iterable[str], default: float = 0.0) -> Any:
+    """A column that holds codes of words."""
+    return column("-", default, domain=Domain.of_words(options))
+
+
+def switch() -> Any:
+    """A column that is off unless told."""
+    return column("-", 0, domain=SWITCH)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Layout(Columns):
-    """How a model is laid out over chips, whatever the model; every column has shape (points,). [-]"""
+class Design(Columns):
+    """How something is laid out over chips, whatever it is; every column has shape (points,). [-]"""
 
     @classmethod
-    def of(cls, **values: Any) -> Self:
-        """Build from scalars, lists and arrays, broadcast to one length; words are taken for `CHOICES`.
+    def domains(cls, blocks: Iterable[Block] = BLOCKS) -> dict[str, Domain]:
+        """Column -> values that it may take, those of single kernels of some blocks included."""
+        return {f.name: f.metadata.get("domain", Domain()) for f in fields(cls) if "unit" in f.metadata}
+
+    @classmethod
+    def of(cls, *, blocks: Iterable[Block] = BLOCKS, **values: Any) -> Self:
+        """Build from scalars, lists and arrays, broadcast to one length; words are taken where there are any.
+
+        Parameters
+        ----------
+        blocks : iterable of Block, optional
+            Of which the model's layers are made: their kernels may have columns of their own.
+        **values
+            Columns by name; those not named take their defaults.
 
         Raises
         ------
@@ -64,37 +85,92 @@ class Layout(Columns):
             For an unknown column or word, lengths that differ or are 0, a code or switch that is none, or
             a count that is not whole and positive.
         """
-        units = column_units(cls)
+        domains = cls.domains(blocks)
         for name in values:
-            if name not in units:
-                raise DseError(f"design: {name}: unknown column{suggestion(name, units)}")
+            if name not in domains:
+                raise DseError(f"design: {name}: unknown column{suggestion(name, domains)}")
         defaults = {name: array for name, array in cls().columns().items() if name not in values}
         try:
-            columns = broadcast_columns(**defaults, **{k: encoded(k, v) for k, v in values.items()})
+            given = {name: encoded(name, value, domains[name]) for name, value in values.items()}
+            columns = broadcast_columns(**defaults, **given)
         except ValueError as error:
             raise DseError(f"design: {error}") from error
         for name in values:
-            array, (lowest, highest) = columns[name], allowed_range(name)
-            wrong = array[(array < lowest) | (array > highest) | (array != np.floor(array))]
-            if wrong.size:
-                upper = "" if highest == np.inf else f" to {highest:g}"
-                raise DseError(
-                    f"design: {name}: expected a whole number from {lowest:g}{upper}, got {wrong[0]:g}"
-                )
-        made = cls(**{name: columns[name] for name in units})
+            _check_column(name, columns[name], domains[name])
+        made = cls._of_columns(columns)
         made.check()
         return made
+
+    @classmethod
+    def _of_columns(cls, columns: Mapping[str, FloatArray]) -> Self:
+        return cls(**columns)
 
     def check(self) -> None:
         """Refuse columns that contradict each other; `DseError` says which."""
 
 
+def _check_column(name: str, values: FloatArray, domain: Domain) -> None:
+    """Refuse a column with a value outside of its domain."""
+    wrong = values[(values < domain.low) | (values > domain.high) | (values != np.floor(values))]
+    if wrong.size:
+        upper = "" if domain.high == np.inf else f" to {domain.high:g}"
+        raise DseError(
+            f"design: {name}: expected a whole number from {domain.low:g}{upper}, got {wrong[0]:g}"
+        )
+
+
+def encoded(name: str, value: Any, domain: Domain) -> FloatArray:
+    """Codes of a column's words, where it has words; numbers and switches pass through. [-]
+
+    Raises
+    ------
+    DseError
+        For a word that is not one of the column's, or a value that is no number.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "USO":
+        return array.astype(np.float64)
+    codes = {word: float(code) for code, word in enumerate(domain.words)}
+    try:
+        return np.array([codes[v] if isinstance(v, str) else float(v) for v in array.ravel()]).reshape(
+            array.shape
+        )
+    except (KeyError, ValueError, TypeError):
+        wrong = next(str(v) for v in array.ravel() if not (v in codes or isinstance(v, int | float)))
+        raise DseError(f"design: {name}: {wrong!r} is not a value{suggestion(wrong, domain.words)}") from None
+
+
+def sharding_column(kernel: str) -> str:
+    """The column that says how a kernel is split."""
+    return f"{kernel}_sharding"
+
+
+def tile_columns(product: str) -> tuple[str, str]:
+    """The columns with the logarithms of a product's tile, along m and n."""
+    return f"{product}_tile_m", f"{product}_tile_n"
+
+
+def tiled_product(column: str) -> str:
+    """The product that one of `tile_columns` belongs to."""
+    return column[: -len("_tile_m")]
+
+
+def splits_kernels(column: str) -> bool:
+    """Whether a column says how kernels are split or tiled."""
+    return column in ("sharding", "tiling") or column.endswith(("_sharding", "_tile_m", "_tile_n"))
+
+
+def tiled_products(blocks: Iterable[Block] = BLOCKS) -> list[str]:
+    """Products whose output tiles may be explicit, those of the head included."""
+    return [product for block in (*blocks, HEAD) for kernel in block.kernels for product in kernel.products]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class DesignPoints(Layout):
+class DesignPoints(Design):
     """Candidate layouts of a transformer, one row each; every column has shape (points,). [-]
 
-    Switches are 0 or 1; columns with words hold the codes of `CHOICES`. Columns of single kernels count
-    where `sharding` and `tiling` are "sample"; `sequence_parallel` is "megatron_sp" by another name.
+    Switches are 0 or 1; columns with words hold their codes. Columns of single kernels count where
+    `sharding` and `tiling` are "sample"; `sequence_parallel` is "megatron_sp" by another name.
     """
 
     tp: FloatArray = column("-", 1)
@@ -103,83 +179,57 @@ class DesignPoints(Layout):
     dp: FloatArray = column("-", 1)
     micro_batch_size: FloatArray = column("-", 1)
     gradient_accumulation_steps: FloatArray = column("-", 1)
-    sequence_parallel: FloatArray = column("-", 0)
-    recompute: FloatArray = column("-", RECOMPUTE_NONE)
-    distributed_optimizer: FloatArray = column("-", 0)
-    attention: FloatArray = column("-", 1)
-    overlap_grad_reduce: FloatArray = column("-", 0)
-    topology: FloatArray = column("-", 0)
-    tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
-    overlap: FloatArray = column("-", 0)  #: of arithmetic, memory and network, as DFModel has it
-    execution: FloatArray = column("-", 0)  #: of kernels each alone, or in groups that stream on chip
-    sharding: FloatArray = column("-", MEGATRON)
-    attention_norm_sharding: FloatArray = column("-", 0)
-    qkv_sharding: FloatArray = column("-", 0)
-    projection_sharding: FloatArray = column("-", 1)
-    attention_residual_sharding: FloatArray = column("-", 0)
-    mlp_norm_sharding: FloatArray = column("-", 0)
-    mlp_up_sharding: FloatArray = column("-", 0)
-    activation_sharding: FloatArray = column("-", 2)
-    mlp_down_sharding: FloatArray = column("-", 1)
-    mlp_residual_sharding: FloatArray = column("-", 0)
-    tiling: FloatArray = column("-", 0)
-    qkv_tile_m: FloatArray = column("-", 1)
-    qkv_tile_n: FloatArray = column("-", 1)
-    scores_tile_m: FloatArray = column("-", 1)
-    scores_tile_n: FloatArray = column("-", 1)
-    context_tile_m: FloatArray = column("-", 1)
-    context_tile_n: FloatArray = column("-", 1)
-    projection_tile_m: FloatArray = column("-", 1)
-    projection_tile_n: FloatArray = column("-", 1)
-    mlp_up_tile_m: FloatArray = column("-", 1)
-    mlp_up_tile_n: FloatArray = column("-", 1)
-    mlp_down_tile_m: FloatArray = column("-", 1)
-    mlp_down_tile_n: FloatArray = column("-", 1)
-    head_tile_m: FloatArray = column("-", 1)
-    head_tile_n: FloatArray = column("-", 1)
+    sequence_parallel: FloatArray = switch()
+    recompute: FloatArray = words(RECOMPUTE)
+    distributed_optimizer: FloatArray = switch()
+    attention: FloatArray = words(("unfused", "fused"), 1)
+    overlap_grad_reduce: FloatArray = switch()
+    sharding: FloatArray = words(SHARDINGS)
+    tiling: FloatArray = words(("solve", "sample"))
+    #: How kernels are split, by their options; and log2 of the largest tile's edge over that of a product's.
+    kernel_shardings: Mapping[str, FloatArray] = column_family()
+    tile_exponents: Mapping[str, FloatArray] = column_family()
+
+    @classmethod
+    def domains(cls, blocks: Iterable[Block] = BLOCKS) -> dict[str, Domain]:
+        """Column -> values that it may take, those of single kernels of some blocks included."""
+        blocks = tuple(blocks)
+        kernels = (kernel for block in blocks for kernel in block.kernels if len(OPTIONS[kernel.kind]) > 1)
+        return {
+            **super(DesignPoints, cls).domains(),
+            **{sharding_column(k.name): Domain.of_words(OPTIONS[k.kind]) for k in kernels},
+            **{name: TILE_EXPONENT for product in tiled_products(blocks) for name in tile_columns(product)},
+        }
+
+    @classmethod
+    def _of_columns(cls, columns: Mapping[str, FloatArray]) -> Self:
+        own = {f.name for f in fields(cls)}
+        others = {name: values for name, values in columns.items() if name not in own}
+        return cls(
+            **{name: values for name, values in columns.items() if name in own},
+            kernel_shardings={n: v for n, v in others.items() if n.endswith("_sharding")},
+            tile_exponents={n: v for n, v in others.items() if not n.endswith("_sharding")},
+        )
 
     def check(self) -> None:
-        """Refuse told tiles that no product may have."""
-        told = self.tiling == TILES_TOLD
-        for product in TILED_PRODUCTS if told.any() else ():
-            m, n = (getattr(self, f"{product}_tile_{axis}") for axis in "mn")
-            wrong = np.flatnonzero(told & ((m + n < 1) | (abs(m - n) > 1)))
+        """Refuse explicit tiles that no product may have."""
+        explicit = self.tiling == EXPLICIT_TILES
+        for name in self.tile_exponents if explicit.any() else ():
+            product = tiled_product(name)
+            m, n = self.tile_exponent(product)
+            wrong = np.flatnonzero(explicit & ((m + n < 1) | (abs(m - n) > 1)))
             if wrong.size:
+                first = [float(np.broadcast_to(values, explicit.shape)[wrong[0]]) for values in (m, n)]
                 raise DseError(
-                    f"design: {product}_tile_m, {product}_tile_n: {m[wrong[0]]:g} and {n[wrong[0]]:g}; "
+                    f"design: {product}_tile_m, {product}_tile_n: {first[0]:g} and {first[1]:g}; "
                     "expected two that differ by at most 1, and not 0 twice"
                 )
 
-    def split(self, kernel: str) -> IntArray:
-        """How a kernel is split: (points,) places among its ways in `costmodel.training.sharding`. [-]
-
-        What is still to be solved for counts as Megatron's.
-        """
-        if kernel == "final_norm":  # as the activation that it gets, as far as a norm can be
-            return np.where(self.is_split("mlp_residual", "sequence"), 1, 0)
-        if kernel in FIXED:
-            return np.zeros(np.shape(self.tp), dtype=np.intp)
-        ways = list(KERNELS[kernel])
-        plain, shared = (ways.index(ASSIGNMENTS[name][kernel]) for name in ("megatron", "megatron_sp"))
-        told: FloatArray = getattr(self, f"{kernel}_sharding")
-        by_name = np.where((self.sequence_parallel > 0) | (self.sharding == MEGATRON_SP), shared, plain)
-        return np.where(self.sharding == SAMPLE, told, by_name).astype(np.intp)
-
-    def ways(self, point: int) -> dict[str, str]:
-        """Kernel of a layer -> how one design splits it."""
-        one = self.take(np.array([point]))
-        return {kernel: list(ways)[one.split(kernel)[0]] for kernel, ways in KERNELS.items()}
-
-    def is_split(self, kernel: str, way: str) -> BoolArray:
-        """Where a kernel is split in one way; (points,)."""
-        there: BoolArray = self.split(kernel) == list(ways_of(kernel)).index(way)
-        return there
-
-    def shards(self, kernel: str) -> FloatArray:
-        """Ranks that share out the work of a kernel that is no product: tp unless it is replicated. [-]"""
-        if "replicated" not in ways_of(kernel):
-            return self.tp
-        return np.where(self.is_split(kernel, "replicated"), 1.0, self.tp)
+    def tile_exponent(self, product: str) -> tuple[FloatArray, FloatArray]:
+        """Logarithms of a product's tile, along m and n; [-]"""
+        usual = np.asarray(USUAL_TILE_EXPONENT)
+        m, n = (self.tile_exponents.get(name, usual) for name in tile_columns(product))
+        return m, n
 
     @property
     def ranks(self) -> Ranks:
@@ -192,26 +242,31 @@ class DesignPoints(Layout):
         return self.ranks.all.size
 
     @property
+    def zero(self) -> FloatArray:
+        """Stage of sharded data parallelism, a row of `ZERO`: a distributed optimizer is stage 1. [-]"""
+        return np.where(self.distributed_optimizer > 0, 1.0, 0.0)
+
+    @property
     def global_batch_size(self) -> FloatArray:
         """Sequences of one optimizer step. [-]"""
         return self.dp * self.micro_batch_size * self.gradient_accumulation_steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LstmDesign(Layout):
+class LstmDesign(Design):
     """Candidate layouts of an LSTM language model, one row each; every column has shape (points,). [-]
 
-    The kinds hold the codes of `CHOICES`: how the products of cells and projection, and those into the
+    The kinds hold the codes of `split.KINDS`: how the products of cells and projection, and those into the
     vocabulary, are split over a group of `dim1 * dim2` chips.
     """
 
     dp: FloatArray = column("-", 1)
     micro_batch_size: FloatArray = column("-", 1)
     gradient_accumulation_steps: FloatArray = column("-", 1)
-    hidden_kind: FloatArray = column("-", WHOLE)
+    hidden_kind: FloatArray = words(KINDS, WHOLE)
     hidden_dim1: FloatArray = column("-", 1)
     hidden_dim2: FloatArray = column("-", 1)
-    softmax_kind: FloatArray = column("-", WHOLE)
+    softmax_kind: FloatArray = words(KINDS, WHOLE)
     softmax_dim1: FloatArray = column("-", 1)
     softmax_dim2: FloatArray = column("-", 1)
 
@@ -238,38 +293,3 @@ class LstmDesign(Layout):
     def global_batch_size(self) -> FloatArray:
         """Sequences of one optimizer step. [-]"""
         return self.dp * self.micro_batch_size * self.gradient_accumulation_steps
-
-
-#: Columns that are off (0) or on (1).
-SWITCHES = ("sequence_parallel", "distributed_optimizer", "overlap_grad_reduce")
-
-
-def allowed_range(name: str) -> tuple[float, float]:
-    """Least and greatest value of a column: a code, a switch, or a count. [-]"""
-    if name in CHOICES:
-        return 0.0, len(CHOICES[name]) - 1.0
-    if name in HALVINGS:
-        return 0.0, MOST_HALVINGS
-    return (0.0, 1.0) if name in SWITCHES else (1.0, np.inf)
-
-
-def encoded(name: str, value: Any) -> FloatArray:
-    """Codes of a column's words, where it has words; numbers and switches pass through. [-]
-
-    Raises
-    ------
-    DseError
-        For a word that is not one of the column's, or a value that is no number.
-    """
-    array = np.asarray(value)
-    if array.dtype.kind not in "USO":
-        return array.astype(np.float64)
-    words = CHOICES.get(name, ())
-    codes = {word: float(code) for code, word in enumerate(words)}
-    try:
-        return np.array([codes[v] if isinstance(v, str) else float(v) for v in array.ravel()]).reshape(
-            array.shape
-        )
-    except (KeyError, ValueError, TypeError):
-        wrong = next(str(v) for v in array.ravel() if not (v in codes or isinstance(v, int | float)))
-        raise DseError(f"design: {name}: {wrong!r} is not a value{suggestion(wrong, words)}") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from costmodel.errors import DseError
+from costmodel.training.blocks import DECODER, Block, Layer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +50,8 @@ class ModelShape:
     biases: bool = True
     dropout: bool = True
     tied_embeddings: bool = True
+    #: Kinds of layers and how many of each, in order; () means `DECODER` alone. They sum to `num_layers`.
+    layers: tuple[tuple[Layer, float], ...] = ()
 
     def __post_init__(self) -> None:
         defaults = {
@@ -64,6 +68,37 @@ class ModelShape:
                 f"model {self.name}: num_query_groups: {self.num_query_groups:g} does not divide "
                 f"num_attention_heads, {self.num_attention_heads:g}"
             )
+        if sum(count for _, count in self.sequence) != self.num_layers:
+            raise DseError(
+                f"model {self.name}: layers: expected {self.num_layers:g} in all, as num_layers says"
+            )
+
+    @property
+    def sequence(self) -> tuple[tuple[Layer, float], ...]:
+        """Kinds of layers and how many of each, in order."""
+        return self.layers or ((DECODER, self.num_layers),)
+
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """The kinds of its layers, each once."""
+        return tuple(dict.fromkeys(layer for layer, _ in self.sequence))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of its layers, each once."""
+        return tuple(dict.fromkeys(block for layer in self.kinds for block in layer.blocks))
+
+    @property
+    def features(self) -> Mapping[str, float]:
+        """Features of a token in the activations that kernels read and make, by word. [elements]"""
+        return {
+            "hidden": self.hidden_size,
+            "qkv": self.attention_size + 2 * self.key_value_size,
+            "attention": self.attention_size,
+            "up": (2 if self.gated_mlp else 1) * self.ffn_hidden_size,
+            "ffn": self.ffn_hidden_size,
+            "vocabulary": self.vocab_size,
+        }
 
     @property
     def attention_size(self) -> float:
@@ -80,24 +115,17 @@ class ModelShape:
         """Parameters of one normalization: a gain, and in layer norm a bias. [-]"""
         return (2 if self.normalization == "layer_norm" else 1) * self.hidden_size
 
-    @property
-    def matrix_parameters_per_layer(self) -> float:
-        """Weights of one layer that multiply activations. [-]"""
-        attention = self.hidden_size * (2 * self.attention_size + 2 * self.key_value_size)
-        return attention + (3 if self.gated_mlp else 2) * self.hidden_size * self.ffn_hidden_size
+    def matrix_parameters(self, layer: Layer) -> float:
+        """Weights of a layer that multiply activations. [-]"""
+        sizes = self.features
+        return sum(sizes[k.reads] * sizes[k.makes] for k in layer.kernels if k.kind == "product")
 
-    @property
-    def bias_parameters_per_layer(self) -> float:
-        """Biases of QKV, projection and both MLP matrices of one layer. [-]"""
-        if not self.biases:
-            return 0.0
-        qkv = self.attention_size + 2 * self.key_value_size
-        return qkv + 2 * self.hidden_size + (2 if self.gated_mlp else 1) * self.ffn_hidden_size
-
-    @property
-    def parameters_per_layer(self) -> float:
-        """All parameters of one layer; 12 h^2 + 13 h for GPT [Narayanan2021]_. [-]"""
-        return self.matrix_parameters_per_layer + self.bias_parameters_per_layer + 2 * self.norm_parameters
+    def layer_parameters(self, layer: Layer) -> float:
+        """All parameters of a layer: weights, biases, norms; 12 h^2 + 13 h for GPT [Narayanan2021]_. [-]"""
+        products = [kernel for kernel in layer.kernels if kernel.kind == "product"]
+        biases = sum(self.features[kernel.makes] for kernel in products) if self.biases else 0.0
+        norms = sum(kernel.kind == "norm" for kernel in layer.kernels)
+        return self.matrix_parameters(layer) + biases + norms * self.norm_parameters
 
     @property
     def embedding_parameters(self) -> float:
@@ -113,7 +141,7 @@ class ModelShape:
     @property
     def num_parameters(self) -> float:
         """Every parameter once, the final normalization included. [-]"""
-        layers = self.num_layers * self.parameters_per_layer
+        layers = sum(count * self.layer_parameters(layer) for layer, count in self.sequence)
         return layers + self.embedding_parameters + self.head_parameters + self.norm_parameters
 
     @property
@@ -123,11 +151,12 @@ class ModelShape:
         Matrices, full (not causally halved) attention, and the logits: for GPT this is
         24 s l h^2 (1 + s/(6h) + V/(12 l h)), a third of the model FLOPs per sequence of [Narayanan2021]_.
         """
-        matrices = 2 * self.seq_len * self.matrix_parameters_per_layer
-        attention = 4 * self.seq_len**2 * self.attention_size
-        return (
-            self.num_layers * (matrices + attention) + 2 * self.seq_len * self.hidden_size * self.vocab_size
-        )
+        layers = 0.0
+        for layer, count in self.sequence:
+            cores = sum(kernel.kind == "attention" for kernel in layer.kernels)
+            attention = cores * 4 * self.seq_len**2 * self.attention_size
+            layers += count * (2 * self.seq_len * self.matrix_parameters(layer) + attention)
+        return layers + 2 * self.seq_len * self.hidden_size * self.vocab_size
 
 
 def check_dimensions(model: ModelShape | LstmShape) -> None:

@@ -1,4 +1,4 @@
-"""How kernels of a layer are split over a tensor-parallel group: layouts of activations, and their changes.
+"""How kernels are split over a tensor-parallel group: layouts of activations, their changes, assignments.
 
 A weight is always split, by columns or by rows, so that an assignment decides on time and activations
 but not on the memory of parameters. The attention core is split by heads.
@@ -6,18 +6,25 @@ but not on the memory of parameters. The attention core is split by heads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Final, Literal
 
-Layout = Literal["replicated", "sequence", "column", "partial"]
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.training.blocks import Kernel, Layer
+
+TensorLayout = Literal["replicated", "sequence", "column", "partial"]
 
 #: Layouts of an activation of (tokens, features): whole on every rank, split by tokens, split by features,
 #: or as summands of the whole.
-LAYOUTS: Final[tuple[Layout, ...]] = ("replicated", "sequence", "column", "partial")
+LAYOUTS: Final[tuple[TensorLayout, ...]] = ("replicated", "sequence", "column", "partial")
 
 #: (layout held, layout needed) -> collective; what is not here is there already, or a slice of what is.
-TRANSITIONS: Final[Mapping[tuple[Layout, Layout], str]] = {
+TRANSITIONS: Final[Mapping[tuple[TensorLayout, TensorLayout], str]] = {
     ("sequence", "replicated"): "all_gather",
     ("column", "replicated"): "all_gather",
     ("sequence", "column"): "all_to_all",
@@ -29,101 +36,110 @@ TRANSITIONS: Final[Mapping[tuple[Layout, Layout], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sharded:
+class OperatorSharding:
     """Layouts around a kernel that is split in one way: of the forward pass, and of the gradients."""
 
-    needs: Layout  #: of its input
-    gives: Layout  #: of its output
-    gradient_needs: Layout  #: of its output's gradient
-    gradient_gives: Layout  #: of its input's gradient
+    needs: TensorLayout  #: of its input
+    gives: TensorLayout  #: of its output
+    gradient_needs: TensorLayout  #: of its output's gradient
+    gradient_gives: TensorLayout  #: of its input's gradient
 
 
 #: Ways to split a kernel that treats each element, or each token, for itself.
-_POINTWISE: Final[Mapping[str, Sharded]] = {
-    layout: Sharded(layout, layout, layout, layout) for layout in ("replicated", "sequence", "column")
+_POINTWISE: Final[Mapping[str, OperatorSharding]] = {
+    layout: OperatorSharding(layout, layout, layout, layout)
+    for layout in ("replicated", "sequence", "column")
 }
-#: A norm needs all features of a token.
-_NORM: Final = {name: _POINTWISE[name] for name in ("replicated", "sequence")}
 #: Ways to split a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
-_PRODUCT: Final[Mapping[str, Sharded]] = {
-    "column": Sharded("replicated", "column", "column", "partial"),
-    "row": Sharded("column", "partial", "replicated", "column"),
+_PRODUCT: Final[Mapping[str, OperatorSharding]] = {
+    "column": OperatorSharding("replicated", "column", "column", "partial"),
+    "row": OperatorSharding("column", "partial", "replicated", "column"),
 }
-
-#: Kernel of a layer -> ways to split it. The order is that of the forward pass, and of the choice among
-#: equally good assignments.
-KERNELS: Final[Mapping[str, Mapping[str, Sharded]]] = {
-    "attention_norm": _NORM,
-    "qkv": _PRODUCT,
-    "projection": _PRODUCT,
-    "attention_residual": _POINTWISE,
-    "mlp_norm": _NORM,
-    "mlp_up": _PRODUCT,
+#: Kind of kernel -> ways to split it; their places are the codes of a design's columns. The order is that of
+#: the choice among equally good assignments. A norm needs all features of a token.
+OPTIONS: Final[Mapping[str, Mapping[str, OperatorSharding]]] = {
+    "norm": {name: _POINTWISE[name] for name in ("replicated", "sequence")},
+    "product": _PRODUCT,
+    "attention": {"column": _POINTWISE["column"]},
     "activation": _POINTWISE,
-    "mlp_down": _PRODUCT,
-    "mlp_residual": _POINTWISE,
-}
-#: Kernels without a choice: the core is split by heads, the word table and the head by the vocabulary, and
-#: the last norm as the activation that it gets, where a norm can be.
-FIXED: Final[Mapping[str, Mapping[str, Sharded]]] = {
-    "core": {"column": _POINTWISE["column"]},
-    "embedding": {"row": Sharded("replicated", "partial", "replicated", "replicated")},
-    "final_norm": _NORM,
-    "head": {"column": _PRODUCT["column"]},
+    "residual": _POINTWISE,
+    "lookup": {"row": OperatorSharding("replicated", "partial", "replicated", "replicated")},
+    "loss": {"column": _POINTWISE["column"]},
 }
 
-
-def ways_of(kernel: str) -> Mapping[str, Sharded]:
-    """Ways to split a kernel; their places are the codes of a design's columns."""
-    return KERNELS[kernel] if kernel in KERNELS else FIXED[kernel]
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """An activation on its way from a kernel to one that needs it."""
-
-    start: str
-    end: str
-    width: str  #: features of the activation, as `widths` of the workload names them
-    part: str = "layer"  #: of the model
-
-
-#: Where an activation may change its layout. A layer follows another, so that its first edges start at the
-#: end of the one before.
-EDGES: Final = (
-    Edge("mlp_residual", "attention_norm", "hidden"),
-    Edge("mlp_residual", "attention_residual", "hidden"),
-    Edge("attention_norm", "qkv", "hidden"),
-    Edge("qkv", "core", "qkv"),
-    Edge("core", "projection", "attention"),
-    Edge("projection", "attention_residual", "hidden"),
-    Edge("attention_residual", "mlp_norm", "hidden"),
-    Edge("attention_residual", "mlp_residual", "hidden"),
-    Edge("mlp_norm", "mlp_up", "hidden"),
-    Edge("mlp_up", "activation", "up"),
-    Edge("activation", "mlp_down", "ffn"),
-    Edge("mlp_down", "mlp_residual", "hidden"),
-    Edge("embedding", "mlp_residual", "hidden", "embedding"),
-    Edge("mlp_residual", "final_norm", "hidden", "head"),
-    Edge("final_norm", "head", "hidden", "head"),
-)
-
-_MEGATRON: Final = {
-    "attention_norm": "replicated",
-    "qkv": "column",
-    "projection": "row",
-    "attention_residual": "replicated",
-    "mlp_norm": "replicated",
-    "mlp_up": "column",
-    "activation": "column",
-    "mlp_down": "row",
-    "mlp_residual": "replicated",
-}
-#: Named assignments: kernel -> its split [Shoeybi2019]_, [Korthikanti2022]_.
+#: Named assignments [Shoeybi2019]_, [Korthikanti2022]_: the layout of what is no product, by its kind.
+#: Products are split as the rows of their blocks say.
 ASSIGNMENTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "megatron": _MEGATRON,
-    "megatron_sp": {k: "sequence" if way == "replicated" else way for k, way in _MEGATRON.items()},
+    "megatron": {"norm": "replicated", "activation": "column", "residual": "replicated"},
+    "megatron_sp": {"norm": "sequence", "activation": "column", "residual": "sequence"},
 }
 
-#: Ways to come by an assignment: one that has a name, the best in time or in bytes sent, or one that is told.
+#: How shardings are chosen: a named assignment, the best in time or in bytes sent, or explicitly per kernel.
 SHARDINGS: Final = (*ASSIGNMENTS, "solve", "solve_bytes", "sample")
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """All ways to split the kernels of a model together, numbered in mixed radix, the last kernel fastest.
+
+    Kernels of one name are split alike. The embedding and the head are split by the vocabulary, and a norm
+    outside of the layers as the residual stream is, as far as a norm can be.
+    """
+
+    layers: tuple[Layer, ...]  #: the kinds of a model
+
+    @cached_property
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """Kernel with a choice -> ways to split it."""
+        kernels = {kernel.name: kernel.kind for layer in self.layers for kernel in layer.kernels}
+        return {name: tuple(OPTIONS[kind]) for name, kind in kernels.items() if len(OPTIONS[kind]) > 1}
+
+    @cached_property
+    def _weights(self) -> dict[str, int]:
+        """Kernel -> how far one of its options is from the next in the numbers of assignments. [-]"""
+        sizes = [len(options) for options in self.options.values()]
+        return {name: math.prod(sizes[place + 1 :]) for place, name in enumerate(self.options)}
+
+    @property
+    def count(self) -> int:
+        """Number of assignments. [-]"""
+        return math.prod(len(options) for options in self.options.values())
+
+    @property
+    def stream(self) -> Kernel:
+        """The kernel that makes the residual stream as layers leave it."""
+        return self.layers[-1].stream
+
+    @cached_property
+    def named(self) -> dict[str, float]:
+        """Name of an assignment -> its number. [-]"""
+        kernels = {kernel.name: kernel for layer in self.layers for kernel in layer.kernels}
+        return {
+            name: self.number({k: kernels[k].megatron or kinds[kernels[k].kind] for k in self.options})
+            for name, kinds in ASSIGNMENTS.items()
+        }
+
+    def number(self, words: Mapping[str, str]) -> float:
+        """Number of the assignment that splits each kernel as told. [-]"""
+        return sum(self._weights[name] * self.options[name].index(word) for name, word in words.items())
+
+    def numbers(self, places: Mapping[str, FloatArray | IntArray]) -> FloatArray:
+        """Numbers of assignments from the place of each kernel's option, (points,). [-]"""
+        return np.asarray(
+            sum(self._weights[name] * place for name, place in places.items()), dtype=np.float64
+        )
+
+    def place(self, numbers: FloatArray, kernel: str) -> IntArray:
+        """A kernel's option in numbered assignments: (points,) places among its `options`. [-]"""
+        return numbers.astype(np.intp) // self._weights[kernel] % len(self.options[kernel])
+
+    def words(self, number: float) -> dict[str, str]:
+        """Kernel -> how a numbered assignment splits it."""
+        at = np.array([number])
+        return {kernel: options[self.place(at, kernel)[0]] for kernel, options in self.options.items()}
+
+
+@cache
+def assignments_of(layers: tuple[Layer, ...]) -> Assignments:
+    """The assignments of a model's kinds of layers."""
+    return Assignments(layers)

@@ -21,6 +21,7 @@ class Label:
     name: str
     of_pass: str
     part: str
+    kernel: str = ""  #: row of a block that it is a piece of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -90,18 +91,17 @@ class Pointwise(KernelTable):
 
     @classmethod
     def of_rows(cls, rows: Sequence[PointwiseRow], *, element_bytes: float) -> Self:
-        """From kernels that are told by what they do to each element."""
+        """From what kernels do to each of their elements."""
         return cls.stack(
             [
-                (Label(name, of_pass, part), (n * (element_bytes * tensors + more), n * flops, count))
-                for name, of_pass, part, n, tensors, more, flops, count in rows
+                (label, (n * (element_bytes * tensors + more), n * flops, count))
+                for label, n, tensors, more, flops, count in rows
             ]
         )
 
 
-#: name, pass, part, elements, tensors of operand elements moved, further bytes per element, FLOP per
-#: element, count.
-PointwiseRow = tuple[str, str, str, FloatArray, float, float, float, FloatArray | float]
+#: Label, elements, tensors of operand elements moved, further bytes per element, FLOP per element, count.
+PointwiseRow = tuple[Label, FloatArray, float, float, float, FloatArray | float]
 
 
 def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:

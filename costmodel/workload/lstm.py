@@ -8,9 +8,7 @@ weights runs step by step; the gradient of the weights is one product over all s
 from __future__ import annotations
 
 from costmodel.columns import FloatArray
-from costmodel.training.design import LstmDesign
-from costmodel.training.model import LstmShape
-from costmodel.training.precision import Precision
+from costmodel.training.run import LstmRun
 from costmodel.training.split import Split
 from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow
 from costmodel.workload.transformer import loss_rows
@@ -19,29 +17,26 @@ from costmodel.workload.transformer import loss_rows
 PARTS = ("cell", "layer", "embedding", "projection", "head")
 
 
-def tokens(model: LstmShape, design: LstmDesign) -> FloatArray:
+def tokens(run: LstmRun) -> FloatArray:
     """Tokens of one micro-batch. [-]"""
-    return design.micro_batch_size * model.seq_len
+    return run.design.micro_batch_size * run.model.seq_len
 
 
-def lstm_gemms(model: LstmShape, design: LstmDesign, precision: Precision) -> Gemms:
+def lstm_gemms(run: LstmRun) -> Gemms:
     """Matrix products of the forward pass and of both gradients.
 
     Parameters
     ----------
-    model : LstmShape
-        Dimensions.
-    design : LstmDesign
-        Layouts, (points,).
-    precision : Precision
-        Bytes per element.
+    run : LstmRun
+        Model, machines and layouts, (points,).
 
     Returns
     -------
     gemms : Gemms
         (points, kernels). Gradients of weights are added to fp32 accumulators, which are read and written.
     """
-    rows_per_step, whole = design.micro_batch_size, tokens(model, design)
+    model, design, precision = run.model, run.design, run.precision
+    rows_per_step, whole = design.micro_batch_size, tokens(run)
     hidden = model.hidden_size
     operand, accumulated = precision.element_bytes, 2 * precision.gradient_bytes
     table: list[tuple[str, str, Split, FloatArray, FloatArray, float, float]] = [
@@ -63,17 +58,13 @@ def lstm_gemms(model: LstmShape, design: LstmDesign, precision: Precision) -> Ge
     return Gemms.stack(rows)
 
 
-def lstm_pointwise(model: LstmShape, design: LstmDesign, precision: Precision) -> Pointwise:
+def lstm_pointwise(run: LstmRun) -> Pointwise:
     """Kernels without reuse of a cell, of the embedding and of the loss.
 
     Parameters
     ----------
-    model : LstmShape
-        Dimensions.
-    design : LstmDesign
-        Layouts, (points,).
-    precision : Precision
-        Bytes per element.
+    run : LstmRun
+        Model, machines and layouts, (points,).
 
     Returns
     -------
@@ -82,16 +73,18 @@ def lstm_pointwise(model: LstmShape, design: LstmDesign, precision: Precision) -
         states and the hyperbolic tangent that the way back needs; back it reads these and both gradients,
         and writes the gradients of gates and state.
     """
+    model, design, precision = run.model, run.design, run.precision
     gates = model.gates
     state = design.micro_batch_size * model.hidden_size / design.hidden.shards
-    embedded = tokens(model, design) * model.hidden_size / design.hidden.shards
-    logits = tokens(model, design) * model.vocab_size / design.softmax.shards
+    embedded = tokens(run) * model.hidden_size / design.hidden.shards
+    logits = tokens(run) * model.vocab_size / design.softmax.shards
+    sums = 2 * precision.gradient_bytes
     rows: list[PointwiseRow] = [
-        ("cell", "forward", "cell", state, 2 * gates + 4, 0, 8 * (gates + 1) + 4, 1.0),
-        ("cell", "activation_gradient", "cell", state, 2 * gates + 5, 0, 6 * gates + 10, 1.0),
-        ("bias_gradient", "weight_gradient", "layer", gates * embedded, 1, 0, 1, 1.0),
-        ("embedding", "forward", "embedding", embedded, 2, 0, 0, 1.0),
-        ("embedding", "weight_gradient", "embedding", embedded, 1, 2 * precision.gradient_bytes, 1, 1.0),
-        *loss_rows(logits),
+        (Label("cell", "forward", "cell"), state, 2 * gates + 4, 0, 8 * (gates + 1) + 4, 1.0),
+        (Label("cell", "activation_gradient", "cell"), state, 2 * gates + 5, 0, 6 * gates + 10, 1.0),
+        (Label("bias_gradient", "weight_gradient", "layer"), gates * embedded, 1, 0, 1, 1.0),
+        (Label("embedding", "forward", "embedding"), embedded, 2, 0, 0, 1.0),
+        (Label("embedding", "weight_gradient", "embedding"), embedded, 1, sums, 1, 1.0),
+        *loss_rows(logits, "head"),
     ]
     return Pointwise.of_rows(rows, element_bytes=precision.element_bytes)

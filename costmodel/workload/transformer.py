@@ -1,119 +1,76 @@
-"""The kernel tables of a transformer: design columns in, one column per kernel out.
+"""The kernel tables of a transformer: rows of blocks in, one column per kernel and pass out.
 
-Everything is of one rank and one micro-batch. Kernels of the part "layer" and "core" (the attention
-core, which selective recomputation repeats) happen once per layer, the others once per model.
+Everything is of one rank and one micro-batch. Kernels of a layer's part, and of its attention core (which
+selective recomputation repeats), happen once per layer of that kind, the others once per model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.training.design import TILES_TOLD, DesignPoints
+from costmodel.training.blocks import ATTENTION_PRODUCTS, EMBEDDING, HEAD, Edge, Kernel, Layer
+from costmodel.training.design import tile_columns
 from costmodel.training.model import ModelShape
-from costmodel.training.precision import Precision
+from costmodel.training.run import RankRun
 from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow, total
 
-Row = tuple[Label, tuple[FloatArray | float, ...]]
-
-#: Kernels of one element for each token and feature of the hidden size.
-BETWEEN: Final = ("attention_norm", "attention_residual", "mlp_norm", "mlp_residual", "final_norm")
-
-#: Of the kernel that reduces the gradients of biases, for each output: tensors moved, further bytes, FLOP.
-BIAS_GRADIENT: Final = (1.0, 0.0, 1.0)
-
-#: Product with a bias -> the kernel in whose layout the bias is added where the product gives summands.
-BIASED: Final = {
-    "qkv": "core",
-    "projection": "attention_residual",
-    "mlp_up": "activation",
-    "mlp_down": "mlp_residual",
-}
+#: (m, n, k) of a product C[m, n] += A[m, k] B[k, n]. [elements]
+Dimensions = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RankSizes:
-    """Sizes that kernels are made of, on one rank; every column has shape (points,). [elements]"""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Kernels that are run equally often, and the edges that lead to them."""
 
-    tokens: FloatArray  #: of one micro-batch
-    hidden: Mapping[str, FloatArray]  #: kernel between products -> its share of tokens times hidden size
-    scores: FloatArray  #: attention scores of the rank's heads, 0 when attention is fused
-    attention: FloatArray  #: tokens times the rank's query heads
-    key_value: FloatArray  #: tokens times the rank's key heads
-    ffn: FloatArray  #: the activation function's share of tokens times the width of the MLP
-    biased: FloatArray  #: outputs of all products of a layer, as biases are added to them
-    vocabulary: FloatArray  #: the rank's share of the vocabulary, padded to whole entries
+    name: str
+    kernels: tuple[Kernel, ...]
+    edges: tuple[Edge, ...]
+    layer: Layer | None = None  #: None for the embedding and the head
 
-    @classmethod
-    def of(cls, model: ModelShape, design: DesignPoints) -> Self:
-        """Sizes for every design point at once."""
-        tokens = design.micro_batch_size * model.seq_len
-        unfused = np.where(design.attention == 0, 1.0, 0.0)
-        whole = tokens * model.hidden_size
-        return cls(
-            tokens=tokens,
-            hidden={name: whole / design.shards(name) for name in BETWEEN},
-            scores=unfused * tokens * model.seq_len * model.num_attention_heads / design.tp,
-            attention=tokens * model.attention_size / design.tp,
-            key_value=tokens * model.key_value_size / design.tp,
-            ffn=tokens * model.ffn_hidden_size / design.shards("activation"),
-            biased=tokens * total(np.stack([biases(model, design, name)[1] for name in BIASED], axis=-1)),
-            vocabulary=np.ceil(model.vocab_size / design.tp),
-        )
+    @property
+    def core(self) -> str:
+        """Name of the part's attention core, which is a part of its own in kernel tables."""
+        return f"{self.name} core"
 
 
-def widths(model: ModelShape) -> dict[str, float]:
-    """Features of the activations between kernels, as edges name them. [elements]"""
-    return {
-        "hidden": model.hidden_size,
-        "qkv": model.attention_size + 2 * model.key_value_size,
-        "attention": model.attention_size,
-        "up": (2 if model.gated_mlp else 1) * model.ffn_hidden_size,
-        "ffn": model.ffn_hidden_size,
-    }
+def parts_of(model: ModelShape) -> list[Part]:
+    """The kinds of layers of a model, its embedding and its head."""
+    stream = model.kinds[-1].stream
+    layers = [
+        Part(f"layer {place}", layer.kernels, layer.edges, layer) for place, layer in enumerate(model.kinds)
+    ]
+    lookup = EMBEDDING.kernels[0]
+    embedding = Part(EMBEDDING.name, EMBEDDING.kernels, (Edge(lookup, stream),))
+    return [*layers, embedding, Part(HEAD.name, HEAD.kernels, tuple(HEAD.edges(stream)))]
 
 
-#: Product -> features that go into it and come out of it.
-PRODUCTS: Final = {
-    "qkv": ("hidden", "qkv"),
-    "projection": ("attention", "hidden"),
-    "mlp_up": ("hidden", "up"),
-    "mlp_down": ("ffn", "hidden"),
-}
+def tokens(run: RankRun) -> FloatArray:
+    """Tokens of one micro-batch on a rank. [-]"""
+    return run.design.micro_batch_size * run.model.seq_len
 
 
-def biases(model: ModelShape, design: DesignPoints, product: str) -> tuple[FloatArray, FloatArray]:
-    """A product's biases on one rank, and for each token the outputs that they are added to. [elements]
-
-    The biases of a column-split product are split with it; those of a row-split one are added once its
-    summands are, by the kernel that comes next, and are split if that one is by columns.
-    """
-    width, following = widths(model)[PRODUCTS[product][1]], BIASED[product]
-    split = design.is_split(product, "column") | design.is_split(following, "column")
-    shared = np.where(design.is_split(product, "column"), design.tp, design.shards(following))
-    return width / np.where(split, design.tp, 1.0), width / shared
+def activation_bytes(run: RankRun, features: str = "hidden") -> FloatArray:
+    """Size of a whole activation that goes from kernel to kernel, or from stage to stage. [B]"""
+    return tokens(run) * run.model.features[features] * run.precision.element_bytes
 
 
-def activation_bytes(model: ModelShape, design: DesignPoints, precision: Precision) -> FloatArray:
-    """Size of the whole activation that goes from kernel to kernel, and from stage to stage. [B]"""
-    return design.micro_batch_size * model.seq_len * model.hidden_size * precision.element_bytes
+def vocabulary_share(run: RankRun) -> FloatArray:
+    """A rank's share of the vocabulary, padded to whole entries. [-]"""
+    return np.ceil(run.model.vocab_size / run.design.tp)
 
 
-def transformer_gemms(model: ModelShape, design: DesignPoints, precision: Precision) -> Gemms:
+def transformer_gemms(run: RankRun) -> Gemms:
     """Matrix products of the forward pass and of both gradients.
 
     Parameters
     ----------
-    model : ModelShape
-        Dimensions.
-    design : DesignPoints
-        Layouts, (points,).
-    precision : Precision
-        Bytes per element.
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
 
     Returns
     -------
@@ -121,147 +78,189 @@ def transformer_gemms(model: ModelShape, design: DesignPoints, precision: Precis
         (points, kernels). C = A B has the gradients dA = dC B^T and dB = A^T dC; gradients of weights
         are added to fp32 accumulators, which are read and written.
     """
-    tp, tokens = design.tp, design.micro_batch_size * model.seq_len
-    heads = design.micro_batch_size * model.num_attention_heads / tp
-    unfused = np.where(design.attention == 0, 1.0, 0.0)
-    sequence, head_size = model.seq_len, model.head_size
-    accumulated = 2 * precision.gradient_bytes
-    forward: list[tuple[str, str, tuple[FloatArray | float, ...], FloatArray | float, FloatArray | float]] = [
-        # name, part, (m, n, k), batch, count
-        ("qkv", "layer", split_product(model, design, "qkv"), 1.0, 1.0),
-        ("scores", "core", (sequence, sequence, head_size), heads, unfused),
-        ("context", "core", (sequence, head_size, sequence), heads, unfused),
-        *(
-            (name, "layer", split_product(model, design, name), 1.0, 1.0)
-            for name in ("projection", "mlp_up", "mlp_down")
-        ),
-        ("head", "head", (tokens, np.ceil(model.vocab_size / tp), model.hidden_size), 1.0, 1.0),
-    ]
-    rows: list[Row] = []
-    for name, part, (m, n, k), batch, count in forward:
-        operand = precision.element_bytes
-        weight = operand if part == "core" else accumulated
-        rows += [
-            (Label(name, "forward", part), (m, n, k, batch, operand, count)),
-            (Label(name, "activation_gradient", part), (m, k, n, batch, operand, count)),
-            (Label(name, "weight_gradient", part), (k, n, m, batch, weight, count)),
-        ]
+    operand, accumulated = run.precision.element_bytes, 2 * run.precision.gradient_bytes
+    rows = []
+    for part in parts_of(run.model):
+        for kernel in part.kernels:
+            weight, of_part = (operand, part.core) if kernel.kind == "attention" else (accumulated, part.name)
+            for name, (m, n, k), batch, count in products(run, kernel):
+                rows += [
+                    (Label(name, "forward", of_part, kernel.name), (m, n, k, batch, operand, count)),
+                    (
+                        Label(name, "activation_gradient", of_part, kernel.name),
+                        (m, k, n, batch, operand, count),
+                    ),
+                    (Label(name, "weight_gradient", of_part, kernel.name), (k, n, m, batch, weight, count)),
+                ]
     return Gemms.stack(rows)
 
 
-def split_product(
-    model: ModelShape, design: DesignPoints, product: str
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """A product's (m, n, k) on one rank, its weight split by columns or by rows. [elements]"""
-    k, n = (widths(model)[name] for name in PRODUCTS[product])
-    by_columns = design.is_split(product, "column")
-    tokens = design.micro_batch_size * model.seq_len
-    return tokens, n / np.where(by_columns, design.tp, 1.0), k / np.where(by_columns, 1.0, design.tp)
+def products(
+    run: RankRun, kernel: Kernel
+) -> Iterator[tuple[str, Dimensions, FloatArray | float, FloatArray | float]]:
+    """Name, (m, n, k), batch and count of a kernel's matrix products on one rank. [elements], [-]"""
+    model, shape = run.model, run.design
+    if kernel.kind == "product":
+        yield kernel.name, weight_product(run, kernel), 1.0, 1.0
+    elif kernel.kind == "attention":
+        sequence, head_size = model.seq_len, model.head_size
+        heads = shape.micro_batch_size * model.num_attention_heads / shape.tp
+        unfused = np.where(shape.attention == 0, 1.0, 0.0)
+        sizes = (sequence, sequence, head_size), (sequence, head_size, sequence)
+        yield from ((name, own, heads, unfused) for name, own in zip(ATTENTION_PRODUCTS, sizes, strict=True))
 
 
-def told_tiles(design: DesignPoints, labels: Sequence[Label]) -> tuple[FloatArray, FloatArray] | None:
-    """Edges of the output tiles that designs tell, as shares of the largest; None where none tells any.
+def weight_product(run: RankRun, kernel: Kernel) -> Dimensions:
+    """(m, n, k) of a product on one rank, its weight split by columns or by rows. [elements]"""
+    sizes, tp = run.model.features, run.design.tp
+    by_columns = run.design.is_split(kernel, "column")
+    n = sizes[kernel.makes] / np.where(by_columns, tp, 1.0)
+    if kernel.makes == "vocabulary":
+        n = vocabulary_share(run)
+    return tokens(run), n, sizes[kernel.reads] / np.where(by_columns, 1.0, tp)
+
+
+def biases(run: RankRun, layer: Layer, product: Kernel) -> tuple[FloatArray, FloatArray]:
+    """A product's biases on one rank, and for each token the outputs that they are added to. [elements]
+
+    The biases of a column-split product are split with it; those of a row-split one are added once its
+    summands are, by the kernel that comes next, and are split if that one is by columns.
+    """
+    shape, width, following = run.design, run.model.features[product.makes], layer.reader_of(product)
+    by_columns = shape.is_split(product, "column")
+    split = by_columns | shape.is_split(following, "column")
+    shared = np.where(by_columns, shape.tp, shape.shards(following))
+    return width / np.where(split, shape.tp, 1.0), width / shared
+
+
+def weights_of(layer: Layer) -> list[Kernel]:
+    """The kernels of a layer that multiply by weights."""
+    return [kernel for kernel in layer.kernels if kernel.kind == "product"]
+
+
+def tile_shares(run: RankRun, labels: Sequence[Label]) -> tuple[FloatArray, FloatArray] | None:
+    """Edges of explicit output tiles as shares of the largest; None where all tiles are free.
 
     Returns
     -------
     share_m, share_n : (points, kernels) array
         Of rows and columns of each product of each pass; 0 where the tile is to be solved for. [-]
     """
-    told = design.tiling == TILES_TOLD
-    if not told.any():
+    tiles = run.design.tiles
+    if not tiles:
         return None
-    shares = [
-        [np.where(told, 0.5 ** getattr(design, f"{label.name}_tile_{axis}"), 0.0) for label in labels]
-        for axis in "mn"
-    ]
-    return np.stack(shares[0], axis=-1), np.stack(shares[1], axis=-1)
+    columns = [tile_columns(label.name) for label in labels]
+    share_m, share_n = (np.stack([tiles[pair[axis]] for pair in columns], axis=-1) for axis in (0, 1))
+    return share_m, share_n
 
 
-def transformer_pointwise(model: ModelShape, design: DesignPoints, precision: Precision) -> Pointwise:
-    """Kernels without reuse of a layer, of the embedding and of the loss.
+@dataclass(frozen=True, slots=True)
+class ElementCost:
+    """What a pass over a kernel without reuse does to each of its elements."""
+
+    tensors: float  #: read and written, in elements of operands
+    flops: float  #: [FLOP]
+    masks: float = 0.0  #: of dropout, read or written [B]
+    gates: float = 0.0  #: more tensors in a gated MLP
+
+
+#: Kernel without reuse -> costs of its forward pass, and of the gradient of its input. A bias, a dropout and
+#: the residual addition that follow a product are one kernel, as in Megatron-LM.
+ELEMENT_COSTS: Final[Mapping[str, tuple[ElementCost, ElementCost]]] = {
+    "norm": (ElementCost(2, 8), ElementCost(5, 12)),
+    "rotary": (ElementCost(2, 6), ElementCost(2, 6)),
+    "softmax": (ElementCost(2, 8), ElementCost(3, 6)),
+    "attention_dropout": (ElementCost(2, 2, masks=1), ElementCost(2, 2, masks=1)),
+    "activation": (ElementCost(2, 12, gates=1), ElementCost(3, 16, gates=2)),
+    "residual": (ElementCost(3, 4, masks=1), ElementCost(5, 2, masks=1)),
+}
+#: The kernel that reduces the gradients of all biases of a layer, and its cost for each output.
+BIAS_GRADIENTS: Final = "bias_gradient"
+BIAS_GRADIENT: Final = ElementCost(1, 1)
+
+
+def transformer_pointwise(run: RankRun) -> Pointwise:
+    """Kernels without reuse of each kind of layer, of the embedding and of the loss.
 
     Parameters
     ----------
-    model : ModelShape
-        Dimensions.
-    design : DesignPoints
-        Layouts, (points,).
-    precision : Precision
-        Bytes per element.
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
 
     Returns
     -------
     kernels : Pointwise
-        (points, kernels). Bytes are tensors read plus tensors written; a bias, a dropout and the
-        residual addition that follow a product are one kernel, as in Megatron-LM.
+        (points, kernels). Bytes are tensors read plus tensors written.
+
+    Notes
+    -----
+    The norms of a layer come first: times are added up in the order of the table, which their last bits show.
     """
-    size = RankSizes.of(model, design)
-    rows = [*layer_rows(model, size), *outer_rows(model, size, precision)]
-    return Pointwise.of_rows(rows, element_bytes=precision.element_bytes)
+    rows: list[PointwiseRow] = []
+    for part in parts_of(run.model):
+        for kernel in sorted(part.kernels, key=lambda kernel: kernel.kind != "norm"):
+            rows += _pointwise_rows(run, part, kernel)
+        if part.layer is not None:
+            rows.append(bias_gradient_row(run, part.layer, weights_of(part.layer), part.name))
+    return Pointwise.of_rows(rows, element_bytes=run.precision.element_bytes)
 
 
-def layer_rows(model: ModelShape, size: RankSizes) -> list[PointwiseRow]:
-    """Pointwise kernels of one layer, forward and backward."""
-    mask = 1.0 if model.dropout else 0.0
-    dropped = 1.0 if model.dropout else 0.0
-    unfused = np.where(size.scores > 0, 1.0, 0.0)
-    rotary = 1.0 if model.position_embedding == "rotary" else 0.0
-    biased = 1.0 if model.biases else 0.0
-    gate = 1.0 if model.gated_mlp else 0.0
-    turned = size.attention + size.key_value
-    hidden, fwd, bwd = size.hidden, "forward", "activation_gradient"
-    return [
-        ("attention_norm", fwd, "layer", hidden["attention_norm"], 2, 0, 8, 1.0),
-        ("mlp_norm", fwd, "layer", hidden["mlp_norm"], 2, 0, 8, 1.0),
-        ("rotary", fwd, "layer", turned, 2, 0, 6, rotary),
-        ("softmax", fwd, "core", size.scores, 2, 0, 8, unfused),
-        ("attention_dropout", fwd, "core", size.scores, 2, mask, 2, unfused * dropped),
-        ("projection_dropout_residual", fwd, "layer", hidden["attention_residual"], 3, mask, 4, 1.0),
-        ("activation", fwd, "layer", size.ffn, 2 + gate, 0, 12, 1.0),
-        ("mlp_dropout_residual", fwd, "layer", hidden["mlp_residual"], 3, mask, 4, 1.0),
-        ("attention_norm", bwd, "layer", hidden["attention_norm"], 5, 0, 12, 1.0),
-        ("mlp_norm", bwd, "layer", hidden["mlp_norm"], 5, 0, 12, 1.0),
-        ("rotary", bwd, "layer", turned, 2, 0, 6, rotary),
-        ("softmax", bwd, "core", size.scores, 3, 0, 6, unfused),
-        ("attention_dropout", bwd, "core", size.scores, 2, mask, 2, unfused * dropped),
-        ("projection_dropout_residual", bwd, "layer", hidden["attention_residual"], 5, mask, 2, 1.0),
-        ("activation", bwd, "layer", size.ffn, 3 + 2 * gate, 0, 16, 1.0),
-        ("mlp_dropout_residual", bwd, "layer", hidden["mlp_residual"], 5, mask, 2, 1.0),
-        ("bias_gradient", "weight_gradient", "layer", size.biased, *BIAS_GRADIENT, biased),
-    ]
+def _pointwise_rows(run: RankRun, part: Part, kernel: Kernel) -> Iterator[PointwiseRow]:
+    """Kernels without reuse that a row of a block consists of, forward and backward."""
+    model, shape = run.model, run.design
+    whole = tokens(run) * model.features[kernel.makes]
+    if kernel.kind in ("norm", "activation", "residual"):
+        yield from _both_passes(run, Label(kernel.name, "", part.name, kernel.name), kernel.kind,
+                                whole / shape.shards(kernel), 1.0)  # fmt: skip
+    elif kernel.kind == "attention":
+        unfused = np.where(shape.attention == 0, 1.0, 0.0)
+        rotated = (
+            tokens(run) * model.attention_size / shape.tp + tokens(run) * model.key_value_size / shape.tp
+        )
+        scores = unfused * tokens(run) * model.seq_len * model.num_attention_heads / shape.tp
+        rotary = 1.0 if model.position_embedding == "rotary" else 0.0
+        dropout = unfused if model.dropout else 0.0
+        for name, of_part, elements, count in (
+            ("rotary", part.name, rotated, rotary),
+            ("softmax", part.core, scores, unfused),
+            ("attention_dropout", part.core, scores, dropout),
+        ):
+            yield from _both_passes(run, Label(name, "", of_part, kernel.name), name, elements, count)
+    elif kernel.kind == "lookup":
+        mask, gathered = 1.0 if model.dropout else 0.0, whole / shape.shards(shape.stream)
+        sums = 2 * run.precision.gradient_bytes
+        yield Label(kernel.name, "forward", part.name, kernel.name), gathered, 2, mask, 2, 1.0
+        yield Label(kernel.name, "weight_gradient", part.name, kernel.name), gathered, 1, mask + sums, 2, 1.0
+    elif kernel.kind == "loss":
+        yield from loss_rows(tokens(run) * vocabulary_share(run), part.name)
 
 
-def outer_rows(model: ModelShape, size: RankSizes, precision: Precision) -> list[PointwiseRow]:
-    """Pointwise kernels of the embedding, of the last norm, and of the loss, forward and backward."""
-    mask = 1.0 if model.dropout else 0.0
-    logits = size.tokens * size.vocabulary
-    residual, norm = size.hidden["mlp_residual"], size.hidden["final_norm"]
-    fwd, bwd = "forward", "activation_gradient"
-    return [
-        ("embedding", fwd, "embedding", residual, 2, mask, 2, 1.0),
-        (
-            "embedding",
-            "weight_gradient",
-            "embedding",
-            residual,
-            1,
-            mask + 2 * precision.gradient_bytes,
-            2,
-            1.0,
-        ),
-        ("final_norm", fwd, "head", norm, 2, 0, 8, 1.0),
-        ("final_norm", bwd, "head", norm, 5, 0, 12, 1.0),
-        *loss_rows(logits),
-    ]
+def _both_passes(
+    run: RankRun, label: Label, kind: str, elements: FloatArray, count: FloatArray | float
+) -> Iterator[PointwiseRow]:
+    """A kernel's forward pass and the gradient of its input."""
+    dropout, gate = (1.0 if there else 0.0 for there in (run.model.dropout, run.model.gated_mlp))
+    for of_pass, cost in zip(("forward", "activation_gradient"), ELEMENT_COSTS[kind], strict=True):
+        tensors, masks = cost.tensors + gate * cost.gates, dropout * cost.masks
+        own = Label(label.name, of_pass, label.part, label.kernel)
+        yield own, elements, tensors, masks, cost.flops, count
 
 
-def loss_rows(logits: FloatArray) -> list[PointwiseRow]:
+def bias_gradient_row(run: RankRun, layer: Layer, of_products: Sequence[Kernel], part: str) -> PointwiseRow:
+    """The kernel that reduces the gradients of some products' biases."""
+    outputs = tokens(run) * total(np.stack([biases(run, layer, p)[1] for p in of_products], axis=-1))
+    label = Label(BIAS_GRADIENTS, "weight_gradient", part, BIAS_GRADIENTS)
+    present = 1.0 if run.model.biases else 0.0
+    return label, outputs, BIAS_GRADIENT.tensors, 0.0, BIAS_GRADIENT.flops, present
+
+
+def loss_rows(logits: FloatArray, part: str) -> list[PointwiseRow]:
     """Pointwise kernels of the loss, forward and backward.
 
     It works on fp32 logits: cast, maximum, exponential, sum and division each read them, and all but the
     reductions write them.
     """
     return [
-        ("loss", "forward", "head", logits, 1, 32, 6, 1.0),
-        ("loss", "activation_gradient", "head", logits, 1, 12, 3, 1.0),
+        (Label("loss", "forward", part, "loss"), logits, 1, 32, 6, 1.0),
+        (Label("loss", "activation_gradient", part, "loss"), logits, 1, 12, 3, 1.0),
     ]

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final, Protocol
 
-from dse.cli import cost_dfmodel, cost_hlo, cost_simai
+from costmodel.profiles.registry import PROFILES, profile_named
+from dse.cli import cost_deepflow, cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
-from dse.pricing.profiles import DFMODEL, NATIVE
 
-#: Rules that a file can be priced by, the first being the default where the file does not tell.
-PROFILES = ("deepflow", *cost_simai.PROFILES, *DFMODEL, NATIVE)
 
-#: Kind of file -> options that are for it alone, by their names in the namespace.
-HLO, AICB, SETUP, DEEPFLOW = (
-    "an HLO module",
-    "an AICB workload",
-    "a DFModel set-up",
-    "a DeepFlow configuration",
-)
-OPTIONS = {HLO: cost_hlo.OPTIONS, AICB: cost_simai.OPTIONS, SETUP: cost_dfmodel.OPTIONS, DEEPFLOW: ()}
+class Reader(Protocol):
+    """What reads, prices and writes files of one kind: a module of that name beside this one."""
+
+    @property
+    def FORMATS(self) -> tuple[str, ...]:
+        """What `--format` may be."""
+
+    @property
+    def DEFAULTS(self) -> Mapping[str, Any]:
+        """Options that it alone takes -> what they are unless given."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare them, absent unless given."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Read, price, write."""
+
+
+#: Kind of file -> its reader.
+READERS: Final[Mapping[str, Reader]] = {
+    "hlo": cost_hlo,
+    "aicb": cost_simai,
+    "dfmodel": cost_dfmodel,
+    "deepflow": cost_deepflow,
+}
 
 #: What the help shows.
 EXAMPLES = [
     "dse cost step.hlo --system a100_80g_dgx",
     "dse cost step.hlo.gz --format json | jq .figures",
     "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
-    "dse cost lstm.yaml --profile deepflow",
-    "dse cost lstm.yaml --profile deepflow --format json | jq .figures.Time",
-    "dse cost workload.txt --profile simai --gpus 1024 --gpu-type H100 --nic-type cx7",
+    "dse cost lstm.yaml",
+    "dse cost lstm.yaml --format json | jq .figures.Time",
+    "dse cost workload.txt --gpus 1024 --gpu-type H100 --nic-type cx7",
     "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
     "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
     "dse cost setup.txt --resolve --prefer gpt_1t",
@@ -46,8 +62,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "cost",
         run,
         summary="price a workload file",
-        about="Price a workload file: where the time and the memory go. An HLO module is known by its\n"
-        "content and priced by the native model, other files by the rules of a reference model.",
+        about="Price a workload file: where time and memory go. Its content tells what it is: an HLO\n"
+        "module is priced by the native model, other files by the rules of a reference model.",
         examples=EXAMPLES,
     )
     parser.add_argument(
@@ -59,9 +75,9 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--profile",
-        choices=PROFILES,
-        help=f"whose rules price the file (default: {NATIVE} for HLO, DFModel's by their generation, "
-        f"else {PROFILES[0]})",
+        choices=[profile.name for profile in PROFILES if profile.file],
+        help="whose rules price the file (default: native for HLO, simai for AICB, DFModel's by their "
+        "generation)",
     )
     parser.add_argument(
         "--format",
@@ -71,42 +87,43 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "Chrome's trace viewer or its graph for DFModel, or a picture of the graph of either; svg needs "
         "Graphviz (default: table)",
     )
-    cost_hlo.add_options(parser)
-    cost_simai.add_options(parser)
-    cost_dfmodel.add_options(parser)
-    names = [name for own in OPTIONS.values() for name in own]
-    parser.set_defaults(unasked={name: parser.get_default(name) for name in names})
+    for reader in READERS.values():
+        reader.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, price, write."""
+    """Read, price, write.
+
+    Raises
+    ------
+    DseError
+        If the file is of no kind that is priced, or not of the kind that its profile or its options want.
+    """
     from costmodel.errors import DseError
-    from costmodel.hlo import is_hlo
+    from costmodel.profiles.files import FILES, kind_named, kind_of
 
-    if is_hlo(args.file):
-        only_own_options(args, HLO)
-        return cost_hlo.run(args)
-    for asked, taken in (
-        (f"--profile {NATIVE}", args.profile == NATIVE),
-        (f"--format {args.format}", args.format in ("trace", "dfmodel")),
-    ):
-        if taken:
-            raise DseError(f"{args.file}: {asked} is for HLO modules, and this is none; leave it out")
-    dfmodel = args.profile if args.profile else cost_dfmodel.told_profile(args.file)
-    if dfmodel in DFMODEL:
-        only_own_options(args, SETUP)
-        return cost_dfmodel.run(args, dfmodel)
-    if args.format in ("dot", "svg"):
-        raise DseError(f"{args.file}: has no graph to draw; DFModel set-ups and HLO modules have")
-    if args.profile in cost_simai.PROFILES:
-        only_own_options(args, AICB)
-        return cost_simai.run(args)
-    only_own_options(args, DEEPFLOW)
-    return deepflow(args)
+    kind = kind_of(args.file)
+    asked = profile_named(args.profile).file if args.profile else None
+    if kind is None and asked is None:
+        what = "empty" if not args.file.stat().st_size else "of no kind that is priced"
+        titles = ", ".join(kind.title for kind in FILES)
+        raise DseError(f"{args.file}: {what}; give {titles}, or say by --profile what it should be")
+    if kind is not None and asked not in (None, kind.name):
+        raise DseError(
+            f"{args.file}: is {kind.title}, and --profile {args.profile} does not price one; leave it out"
+        )
+    kind = kind or kind_named(str(asked))
+    reader = READERS[kind.name]
+    refuse_foreign(args, kind.name, kind.title)
+    if args.format not in reader.FORMATS:
+        raise DseError(f"{args.file}: {kind.title} has no {args.format}; ask for {', '.join(reader.FORMATS)}")
+    profile = args.profile or kind.profile(args.file)
+    own = {**reader.DEFAULTS, **vars(args), "profile": profile, "profile_is_asked_for": bool(args.profile)}
+    return int(reader.run(argparse.Namespace(**own)))
 
 
-def only_own_options(args: argparse.Namespace, kind: str) -> None:
-    """Refuse options that are for files of another kind.
+def refuse_foreign(args: argparse.Namespace, kind: str, title: str) -> None:
+    """Refuse options that are for files of another kind: only options that were given are in `args`.
 
     Raises
     ------
@@ -114,33 +131,12 @@ def only_own_options(args: argparse.Namespace, kind: str) -> None:
         Naming them, and what they are for.
     """
     from costmodel.errors import DseError
+    from costmodel.profiles.files import kind_named
 
-    for other, names in OPTIONS.items():
-        asked = [name for name in names if getattr(args, name) != args.unasked[name]]
-        if asked and other != kind:
-            words = ", ".join("--" + name.replace("_", "-") for name in asked)
-            raise DseError(f"{args.file}: {words}: for {other}, and this is priced as {kind}; leave it out")
-
-
-def deepflow(args: argparse.Namespace) -> int:
-    """Read, price and write a DeepFlow configuration."""
-    from costmodel.errors import DseError
-
-    profile = PROFILES[0]
-    if args.format == "csv":
-        raise DseError(f"{profile}: has no csv; ask for json or table")
-    from costmodel.profiles.deepflow import price
-    from costmodel.profiles.deepflow.file import load_configuration
-
-    report = price(load_configuration(args.file))
-    if args.format == "json":
-        from dse.export.tables import json_text
-        from dse.report.deepflow_report import figures
-
-        print(json_text({"file": str(args.file), "profile": profile, "figures": figures(report)}))
-        return 0
-    from dse.report.deepflow_report import deepflow_report
-    from dse.report.text import show
-
-    show(sys.stdout, lambda width: deepflow_report(report))
-    return 0
+    for other, reader in READERS.items():
+        given = [name for name in reader.DEFAULTS if other != kind and name in args]
+        if given:
+            words = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise DseError(
+                f"{args.file}: {words}: for {kind_named(other).title}, and this is {title}; leave it out"
+            )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from typing import Any, Final
 
 from dse.cli.options import positive
 
 #: Choices of published runs that `--prefer` names.
 PREFERRED = ("gpt_1t", "megatron", "inference")
 
-#: Options of these profiles alone.
-OPTIONS = ("resolve", "prefer", "groups", "tile_size")
+FORMATS: Final = ("table", "json", "dot", "svg")
+
+#: Options of these files alone, and what they are unless given.
+DEFAULTS: Final[dict[str, Any]] = {"resolve": False, "prefer": None, "groups": None, "tile_size": None}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,17 +25,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--resolve",
         action="store_true",
+        default=argparse.SUPPRESS,
         help="the sharding that moves least; where the file fuses kernels, the fastest groups and tiles too",
     )
     group.add_argument(
         "--prefer",
         choices=PREFERRED,
+        default=argparse.SUPPRESS,
         help="among equally good shardings that of a published run; implies a new sharding",
     )
     group.add_argument(
         "--groups",
         metavar="N|alone",
         type=_most_groups,
+        default=argparse.SUPPRESS,
         help="the fastest groups of kernels, at most N of them, and the fastest tiles where the file has "
         "none; or each kernel alone",
     )
@@ -41,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tile-size",
         metavar="TOKENS|best",
         type=_tile_size,
+        default=argparse.SUPPRESS,
         help="tokens of a tile, or the fastest number of them",
     )
 
@@ -55,27 +61,14 @@ def _tile_size(text: str) -> int:
     return 0 if text == "best" else positive(text)
 
 
-def told_profile(file: Path) -> str | None:
-    """The generation that a file's content asks for, the later of two; None where it is no set-up."""
-    from costmodel.profiles.dfmodel.files import is_setup, load_setup
-    from costmodel.profiles.dfmodel.files.setup_files import ROOTS
-
-    if file.suffix in (".yaml", ".yml") or not is_setup(file.read_bytes()):
-        return None
-    roots = {root: generation for generation, root in ROOTS.items()}
-    return f"dfmodel-{roots[type(load_setup(file)).__name__]}"
-
-
-def run(args: argparse.Namespace, profile: str) -> int:
+def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
-    from costmodel.errors import DseError
+    from costmodel.profiles.registry import profile_named
     from dse.export.tables import json_text
     from dse.report.dfmodel_report import Wanted, dfmodel_report, figures, priced_file, shortages
     from dse.report.text import show
 
-    if args.format == "csv":
-        raise DseError(f"{profile}: has no csv; ask for json or table")
-    generation = profile.removeprefix("dfmodel-")
+    generation = profile_named(args.profile).version
     wanted = Wanted(args.resolve, args.prefer, args.groups, args.tile_size)
     report = priced_file(args.file, generation=generation, wanted=wanted)
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
@@ -88,7 +81,7 @@ def run(args: argparse.Namespace, profile: str) -> int:
         print(svg(text).decode() if args.format == "svg" else text, end="")
         return 0
     if args.format == "json":
-        print(json_text({"file": str(args.file), "profile": profile, **figures(report)}))
+        print(json_text({"file": str(args.file), "profile": args.profile, **figures(report)}))
         return 0
     show(sys.stdout, lambda width: dfmodel_report(report))
     return 0

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
-
-from dse.pricing.profiles import NATIVE
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from dse.report.hlo_cost import ModuleCost
 
-FORMATS = ("table", "json", "trace", "dfmodel", "dot", "svg")
+FORMATS: Final = ("table", "json", "trace", "dfmodel", "dot", "svg")
 
 #: Forms of the graph alone, which no machine has a part in.
-GRAPHS = ("dfmodel", "dot", "svg")
+GRAPHS: Final = ("dfmodel", "dot", "svg")
 
+#: Options of these files alone, and what they are unless given.
+DEFAULTS: Final[dict[str, Any]] = {"system": None, "barriers": "barrier"}
 
-#: Options of HLO modules alone.
-OPTIONS = ("system", "barriers")
+#: The machine of a module for which none is named.
+USUAL_SYSTEM: Final = "a100_80g_dgx"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +27,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--system",
         metavar="NAME",
-        help="machine that the module runs on: name of a shipped one (`dse systems`), or a YAML file; "
-        "without one the module is counted, and not priced",
+        default=argparse.SUPPRESS,
+        help="machine that the module runs on: name of a shipped one (`dse systems`), or a YAML file "
+        f"(default: {USUAL_SYSTEM})",
     )
     options.add_argument(
         "--barriers",
         choices=["barrier", "element"],
-        default="barrier",
+        default=argparse.SUPPRESS,
         help="whether arrays that pass a barrier wait for all of them, or for themselves (default: barrier)",
     )
 
@@ -44,13 +45,12 @@ def run(args: argparse.Namespace) -> int:
     from dse.export.tables import json_text
     from dse.report.hlo_cost import ModuleCost
 
-    if args.profile not in (None, NATIVE):
-        raise DseError(f"{args.file}: --profile {args.profile} does not price an HLO module; {NATIVE} does")
-    if args.format not in FORMATS:
-        raise DseError(f"{args.file}: an HLO module has no {args.format}; ask for {', '.join(FORMATS)}")
     if args.format in GRAPHS and args.system:
         raise DseError(f"{args.file}: {args.format} is of the graph alone; leave out --system")
     cost = ModuleCost.of(args.file, args.barriers, args.system)
+    if not args.system and cost.program.kernels and args.format not in GRAPHS:
+        print(f"dse: {args.file}: no --system named, so priced on {USUAL_SYSTEM}", file=sys.stderr)
+        cost = cost.on(USUAL_SYSTEM)
     if args.format in GRAPHS:
         return write_graph(args, cost)
     if args.format == "trace":

@@ -4,65 +4,103 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dse.cli.options import positive
 
 if TYPE_CHECKING:
     from costmodel.profiles.simai import Busbw, Links, Report
     from costmodel.profiles.simai.files.aicb import WorkloadFile
-
-#: Revisions by name, and "simai": the newest one that takes the bandwidths given.
-PROFILES = ("simai", "simai-2024-10", "simai-2024-12", "simai-2025-07")
+    from costmodel.profiles.simai.rows import StepRows
 
 #: The newest revisions that take a file of bus bandwidths, and the links of a machine.
 WITH_FILE, WITH_LINKS = "simai-2024-12", "simai-2025-07"
 
-GPU_TYPES = ("A100", "A800", "H100", "H20", "H800")
-NIC_TYPES = ("cx6", "cx7", "bf3")
 
+FORMATS: Final = ("table", "json", "csv")
 
-#: Options of these profiles alone.
-OPTIONS = (
-    *("gpus", "gpus_per_server", "busbw", "gpu_type", "nvlink_bandwidth", "nics_per_server", "nic_type"),
-    *("nic_bandwidth", "dp_overlap", "tp_overlap", "ep_overlap", "pp_overlap", "strict_compat"),
-)
+#: Options of these files alone, and what they are unless given.
+DEFAULTS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("gpus", "busbw", "gpu_type", "nvlink_bandwidth", "nics_per_server", "nic_bandwidth")),
+    "gpus_per_server": 8,
+    "nic_type": "cx7",
+    "strict_compat": False,
+    "dp_overlap": 0.0,
+    "tp_overlap": 0.0,
+    "ep_overlap": 0.0,
+    "pp_overlap": 1.0,
+}
+
+#: The GPU of a workload for which none is named.
+USUAL_GPU: Final = "H100"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What these profiles take beside the file."""
     group = parser.add_argument_group("simai", "the machine of an AICB workload, and how it is priced")
-    group.add_argument("--gpus", metavar="N", type=positive, help="GPUs of the run (default: the file's)")
-    group.add_argument("--gpus-per-server", metavar="N", type=positive, default=8, help="default: 8")
-    group.add_argument("--busbw", metavar="FILE", type=Path, help="bus bandwidths; else they follow from:")
-    group.add_argument("--gpu-type", choices=GPU_TYPES, help="settles the NVLink bandwidth")
-    group.add_argument(
-        "--nvlink-bandwidth", metavar="X", type=bandwidth, help="of a GPU: 360 (GiB/s), 386GB/s"
+    option = partial(group.add_argument, default=argparse.SUPPRESS)
+    option("--gpus", metavar="N", type=positive, help="GPUs of the run (default: the file's)")
+    option("--gpus-per-server", metavar="N", type=positive, help="default: 8")
+    option("--busbw", metavar="FILE", type=Path, help="bus bandwidths; else they follow from:")
+    option(
+        "--gpu-type",
+        metavar="NAME",
+        type=gpu_type,
+        help=f"A100, A800, H100, H800 or H20: settles the NVLink bandwidth (default: {USUAL_GPU})",
     )
-    group.add_argument("--nics-per-server", metavar="N", type=positive, help="default: one per GPU")
-    group.add_argument(
-        "--nic-type", choices=NIC_TYPES, default="cx7", help="settles its bandwidth; default: cx7"
+    option("--nvlink-bandwidth", metavar="X", type=bandwidth, help="of a GPU: 360 (GiB/s), 386GB/s")
+    option("--nics-per-server", metavar="N", type=positive, help="default: one per GPU")
+    option(
+        "--nic-type",
+        metavar="NAME",
+        type=nic_type,
+        help="cx6, cx7 or bf3: settles its bandwidth (default: cx7)",
     )
-    group.add_argument("--nic-bandwidth", metavar="X", type=bandwidth, help="of a NIC: 48.5 (GiB/s), 50GB/s")
-    for name, what, default in (
-        ("dp", "data-parallel communication", 0.0),
-        ("tp", "tensor-parallel communication", 0.0),
-        ("ep", "communication among experts", 0.0),
-        ("pp", "messages between stages", 1.0),
+    option("--nic-bandwidth", metavar="X", type=bandwidth, help="of a NIC: 48.5 (GiB/s), 50GB/s")
+    for name, what in (
+        ("dp", "data-parallel communication"),
+        ("tp", "tensor-parallel communication"),
+        ("ep", "communication among experts"),
+        ("pp", "messages between stages"),
     ):
-        group.add_argument(
+        option(
             f"--{name}-overlap",
             metavar="X",
             type=share,
-            default=default,
-            help=f"hidden share of {what} (default: {default:g})",
+            help=f"hidden share of {what} (default: {DEFAULTS[f'{name}_overlap']:g})",
         )
-    group.add_argument(
+    option(
         "--strict-compat",
         action="store_true",
         help="where SimAI overflows or divides by zero, show its value",
     )
+
+
+def gpu_type(text: str) -> str:
+    """A GPU that SimAI knows."""
+    from costmodel.profiles.simai.bandwidth import GPU_TYPES
+
+    return known(text, GPU_TYPES)
+
+
+def nic_type(text: str) -> str:
+    """A NIC that SimAI knows."""
+    from costmodel.profiles.simai.bandwidth import NIC_TYPES
+
+    return known(text, NIC_TYPES)
+
+
+def known(text: str, names: Iterable[str]) -> str:
+    """One of some names."""
+    from costmodel.errors import suggestion
+
+    if text not in names:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one{suggestion(text, names)}")
+    return text
 
 
 def bandwidth(text: str) -> float:
@@ -102,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
     overlap = Overlap(dp=args.dp_overlap, tp=args.tp_overlap, ep=args.ep_overlap, pp=args.pp_overlap)
     check_header(file, revision, args)
     report = price(
-        file.executed,
+        usual_chunks(file, args),
         network,
         revision=revision,
         world_size=args.gpus,
@@ -115,6 +153,22 @@ def run(args: argparse.Namespace) -> int:
         print(f"dse: {args.file}: {text}", file=sys.stderr)
     write(args, report, revision, told)
     return 0
+
+
+def usual_chunks(file: WorkloadFile, args: argparse.Namespace) -> StepRows:
+    """The rows to price; without vpp in the header one chunk a stage, unless a revision is asked for.
+
+    SimAI leaves the number of chunks undefined there, and so its bubble.
+    """
+    import numpy as np
+
+    from costmodel.profiles.simai.files.aicb import VPP
+
+    rows = file.executed
+    if args.profile_is_asked_for or VPP in file.tokens:
+        return rows
+    print(f"dse: {args.file}: header: {VPP}: missing, so taken to be 1", file=sys.stderr)
+    return replace(rows, layout=replace(rows.layout, vpp=np.ones_like(rows.layout.pp)))
 
 
 def network_of(args: argparse.Namespace) -> tuple[Busbw | Links, str]:
@@ -133,12 +187,13 @@ def network_of(args: argparse.Namespace) -> tuple[Busbw | Links, str]:
         return load_busbw(args.busbw), revision
     if args.busbw:
         raise DseError(f"{revision}: takes no --busbw any more; leave it out, or take --profile {WITH_FILE}")
+    gpu = args.gpu_type or USUAL_GPU
     if args.nvlink_bandwidth is None and args.gpu_type is None:
-        raise DseError(f"{revision}: name the GPU with --gpu-type, or say its --nvlink-bandwidth")
+        print(f"dse: {args.file}: no --gpu-type named, so priced on {gpu}s", file=sys.stderr)
     links = Links.of(
         gpus_per_server=args.gpus_per_server,
         nics_per_server=args.nics_per_server or args.gpus_per_server,
-        nvlink_bandwidth=args.nvlink_bandwidth or GPU_TYPES[args.gpu_type] * 2.0**30,
+        nvlink_bandwidth=args.nvlink_bandwidth or GPU_TYPES[gpu] * 2.0**30,
         nic_bandwidth=args.nic_bandwidth or NIC_TYPES[args.nic_type] * 2.0**30,
     )
     return links, revision

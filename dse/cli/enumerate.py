@@ -51,12 +51,12 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
-    from dse.pricing.profiles import NATIVE, pricing
+    from dse.pricing.profiles import NATIVE, rules_for
     from dse.search.exact import certificate, exact_front
 
     study, space = subject(args)
-    price = pricing(study.profile if study else args.profile or NATIVE, space)
-    exact = exact_front(space, price=price, jobs=args.jobs, progress=counter(space))
+    rules = rules_for(space, study.profile if study else args.profile or NATIVE)
+    exact = exact_front(space, rules=rules, jobs=args.jobs, progress=counter(space))
     certified = certificate(study, exact) if study else None
     if args.format == "json":
         print_json(exact, certified)

@@ -39,14 +39,14 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Price the design."""
-    from dse.pricing.profiles import NATIVE, pricing
+    from dse.pricing.profiles import NATIVE, rules_for
     from dse.search.exact import priced_design, simplest_design
 
     space = changed_space(args)
-    price = pricing(args.profile or NATIVE, space)
+    rules = rules_for(space, args.profile or NATIVE)
     params = simplest_design(space)
     say_what_was_open(space, params)
-    record = priced_design(space, params, price=price)
+    record = priced_design(space, params, rules=rules)
     say_why_no_number(args.profile or NATIVE, space, record)
     if args.format == "json":
         from dse.export.tables import EVALUATION_KEYS, json_text
@@ -62,11 +62,10 @@ def run(args: argparse.Namespace) -> int:
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
     """Name what the profile has no number for, and what would do."""
-    from dse.pricing.unpriced import reasons
+    from dse.pricing.evaluation import reasons
 
-    found = (
-        reasons(profile, space, record["params"]) if math.isnan(record["breakdown"]["step_time_s"]) else []
-    )
+    has_none = math.isnan(record["breakdown"]["step_time_s"])
+    found = reasons(space, profile, record["params"]) if has_none else []
     if found:
         print(f"dse: profile {profile}: no number: {'; '.join(found)}", file=sys.stderr)
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dse.pricing.profiles import PROFILES
+from costmodel.profiles.registry import DESIGN_PROFILES
 
 if TYPE_CHECKING:
     from dse.spaces.space import Space
@@ -116,7 +116,7 @@ def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
     """``--profile NAME``."""
     parser.add_argument(
         "--profile",
-        choices=list(PROFILES),
+        choices=DESIGN_PROFILES,
         help=f"rules of the cost model{note}: native (default); simai: arithmetic of native, the rest by "
         "SimAI's closed forms; or a generation of DFModel's",
     )

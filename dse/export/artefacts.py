@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dse.export.tables import writable_directory, write_file
-from dse.pricing.profiles import DFMODEL, NATIVE
+from dse.pricing.profiles import NATIVE
 
 if TYPE_CHECKING:
     from costmodel.columns import IntArray
-    from costmodel.machine.system import System
-    from costmodel.profiles.dfmodel import Graph
+    from costmodel.profiles.dfmodel import DataflowDesign, Graph
+    from costmodel.profiles.dfmodel.design import DataflowRun
     from costmodel.profiles.dfmodel.files.setup_files import Message
-    from costmodel.training.design import DesignPoints
-    from costmodel.training.model import ModelShape
+    from costmodel.training.run import TransformerRun
     from dse.search.study import Study
     from dse.search.trial_table import Selection
     from dse.spaces.space import Space
@@ -62,32 +60,33 @@ def artefacts(
         If such models have no such form.
     """
     from costmodel.errors import DseError
-    from costmodel.training.design import DesignPoints
+    from costmodel.profiles.dfmodel import DataflowDesign
     from costmodel.training.model import ModelShape
-    from dse.pricing.evaluation import priced_inputs
+    from dse.pricing.evaluation import transformer_run
 
     if not isinstance(space.model, ModelShape):
         raise DseError(f"space {space.name}: {form} knows transformers only")
-    made = workloads if form == "aicb" else partial(graphs, profile=profile)
     for start in range(0, len(designs), CHUNK):
-        some = designs[start : start + CHUNK]
-        system, design = priced_inputs(space, space.encode(some))
-        assert isinstance(design, DesignPoints)
-        yield from made(space.model, system, design, form)
+        run = transformer_run(space, space.encode(designs[start : start + CHUNK]), DataflowDesign)
+        if form == "aicb":
+            yield from workloads(run)
+        else:
+            yield from graphs(run, form, profile)
 
 
-def workloads(model: ModelShape, system: System, design: DesignPoints, form: str) -> Iterator[Artefact]:
+def workloads(run: TransformerRun) -> Iterator[Artefact]:
     """Designs as AICB's workloads."""
     from costmodel.profiles.simai import ENDLESS, endless_rows
     from costmodel.profiles.simai.design_rows import UNKNOWN_SPLITS, design_workload, rows_know
     from costmodel.profiles.simai.files.aicb import workload_file
-    from costmodel.steps.transformer import settled_sharding
+    from costmodel.steps.transformer import resolve_sharding
+    from costmodel.training.run import rank_run
 
-    settled = settled_sharding(model, system, design)
-    known = rows_know(settled)
+    run = run.of(resolve_sharding(run.model, run.system, run.design))
+    known = np.broadcast_to(rows_know(rank_run(run)), (run.num_points,))
     named = np.flatnonzero(known)
-    rows = design_workload(model, system.take(named), settled.take(named)) if named.size else None
-    for point in range(design.num_points):
+    rows = design_workload(run.take(named)) if named.size else None
+    for point in range(run.num_points):
         if rows is None or not known[point]:
             yield Artefact(None, (UNKNOWN_SPLITS,))
             continue
@@ -96,39 +95,48 @@ def workloads(model: ModelShape, system: System, design: DesignPoints, form: str
         yield Artefact(file.text.encode(), tuple(notes))
 
 
-def graphs(
-    model: ModelShape, system: System, design: DesignPoints, form: str, *, profile: str
-) -> Iterator[Artefact]:
+def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
     """Designs as DFModel's set-ups, or as pictures of their graphs."""
-    from costmodel.errors import DseError
-    from costmodel.profiles.dfmodel.assigned import design_sharding, unsaid_columns, unsaid_splits
-    from costmodel.profiles.dfmodel.files import setup_bytes, setup_text
     from costmodel.profiles.dfmodel.files.design_picture import design_picture
     from costmodel.profiles.dfmodel.layer import model_graph
-    from costmodel.steps.transformer import settled_sharding
-    from costmodel.training.precision import MIXED_PRECISION
+    from costmodel.steps.transformer import resolve_sharding
     from dse.report.picture import svg
 
-    graph = model_graph(model)
-    settled = settled_sharding(model, system, design)
-    for point in range(design.num_points):
+    graph = model_graph(run.model)
+    resolved = run.of(resolve_sharding(run.model, run.system, run.design))
+    for point in range(run.num_points):
         row = np.array([point])
         if form in ("dot", "svg"):
-            text = design_picture(graph, model, settled.take(row), MIXED_PRECISION)
+            text = design_picture(graph, resolved.take(row))
             yield Artefact(svg(text) if form == "svg" else text.encode(), ())
-            continue
-        splits = settled.ways(point)
-        sharding = design_sharding(graph, splits)
-        rules = Rules.of(profile, design.take(row))
-        try:
-            message, short = design_message(
-                model, system.take(row), design.take(row), graph, sharding, rules=rules
-            )
-        except DseError as error:
-            yield Artefact(None, (str(error),))
-            continue
-        notes = (*unsaid_splits(graph, splits), *unsaid_columns(design, point), *rules.untold(form), *short)
-        yield Artefact(setup_text(message).encode() if form == "dfmodel" else setup_bytes(message), notes)
+        else:
+            yield setup_artefact(graph, run.take(row), resolved.take(row), form, profile)
+
+
+def setup_artefact(
+    graph: Graph, run: DataflowRun, resolved: TransformerRun, form: str, profile: str
+) -> Artefact:
+    """One design as DFModel's set-up, text or binary."""
+    from costmodel.errors import DseError
+    from costmodel.profiles.dfmodel.assigned import (
+        design_sharding,
+        unsupported_columns,
+        unsupported_shardings,
+    )
+    from costmodel.profiles.dfmodel.files import setup_bytes, setup_text
+    from costmodel.training.run import rank_run
+
+    [layer], shape = run.model.kinds, rank_run(resolved).design
+    words = shape.assignments.words(float(shape.assignment.flat[0]))
+    sharding = design_sharding(graph, layer, words)
+    rules = Rules.of(profile, run.design)
+    try:
+        message, short = design_message(run, graph, sharding, rules)
+    except DseError as error:
+        return Artefact(None, (str(error),))
+    lost = (*unsupported_shardings(graph, layer, words), *unsupported_columns(run.design, 0))
+    content = setup_text(message).encode() if form == "dfmodel" else setup_bytes(message)
+    return Artefact(content, (*lost, *rules.note(form), *short))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +147,17 @@ class Rules:
     blocks: str  #: whose names and words the file has
 
     @classmethod
-    def of(cls, profile: str, design: DesignPoints) -> Rules:
+    def of(cls, profile: str, design: DataflowDesign) -> Rules:
         """Those of the profile that priced a design; otherwise the first that can say its overlap."""
-        from costmodel.training.design import CHOICES
+        from costmodel.profiles.dfmodel.setup import OVERLAPS
+        from costmodel.profiles.registry import profile_named
 
-        newest = CHOICES["overlap"][int(design.overlap[0])] == "compute_memory"
-        rules = profile.removeprefix("dfmodel-") if profile in DFMODEL else "gen3" if newest else "gen1"
-        return cls(rules, "gen3" if newest else rules)
+        newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
+        priced_by = profile_named(profile)
+        own = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
+        return cls(own, "gen3" if newest else own)
 
-    def untold(self, form: str) -> Iterator[str]:
+    def note(self, form: str) -> Iterator[str]:
         """That a file looks like one of another generation, where it does."""
         looks = "gen3" if self.blocks in ("gen2b", "gen3") else self.blocks if form == "dfmodel" else "gen1"
         if looks != self.generation:
@@ -155,7 +165,7 @@ class Rules:
 
 
 def design_message(
-    model: ModelShape, system: System, design: DesignPoints, graph: Graph, sharding: IntArray, *, rules: Rules
+    run: DataflowRun, graph: Graph, sharding: IntArray, rules: Rules
 ) -> tuple[Message, list[str]]:
     """The set-up of one design, its kernels alone or in their fastest groups, and what these lack.
 
@@ -174,12 +184,11 @@ def design_message(
     from costmodel.profiles.dfmodel.files import setup_message
     from costmodel.profiles.dfmodel.fused import layer_ways
     from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
-    from costmodel.training.precision import MIXED_PRECISION
     from dse.report.dfmodel_report import shortages
 
-    setup, generation, groups = design_setup(model, system, design), rules.generation, None
+    setup, generation, groups = design_setup(run), rules.generation, None
     if not setup.kernel_by_kernel:
-        ways = layer_ways(model, MIXED_PRECISION.element_bytes)
+        ways = layer_ways(run.model, run.precision.element_bytes)
         endless = replace(setup, dram_bytes=np.zeros(1))
         found = fastest_mapping(graph, endless, sharding, ways, generation=generation)
         if found is None:

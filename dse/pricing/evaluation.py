@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray, column_units
+from costmodel.errors import DseError
 from costmodel.machine.system import System
-from costmodel.profiles.workloads import workload_of
-from costmodel.steps.breakdown import Breakdown, tabled
-from costmodel.training.design import Layout
-from dse.pricing.profiles import NATIVE, pricing
+from costmodel.steps.breakdown import Breakdown, with_unit_suffix
+from costmodel.training.design import DesignPoints
+from costmodel.training.model import ModelShape
+from costmodel.training.run import Run
+from dse.pricing.profiles import SpaceRules, rules_for
 from dse.spaces.objectives import Constraint
 from dse.spaces.space import Space
 
-if TYPE_CHECKING:
-    from dse.pricing.profiles import Pricing
+AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
 #: Designs priced at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
 CHUNK: Final = 16384
-#: Relative violation of a limit that cannot be told because pricing gave no number.
-UNTOLD: Final = 1e9
+#: Relative violation of a limit where the profile has no number.
+NAN_VIOLATION: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Evaluation:
         return int(self.feasible.size)
 
 
-def evaluate(space: Space, columns: Mapping[str, FloatArray], *, price: Pricing | None = None,
+def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRules | None = None,
              chunk: int = CHUNK, jobs: int = 1) -> Evaluation:  # fmt: skip
     """Price a batch of designs.
 
@@ -54,43 +55,76 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, price: Pricing 
         What the parameters belong to.
     columns : mapping of (points,) arrays
         The parameters, as `Space.encode` gives them. [SI units]
-    price : function, optional
+    rules : SpaceRules, optional
         What prices them; by default the native cost model.
     chunk : int
         Designs priced at a time, which bounds the memory. [-]
     jobs : int
         Threads that price chunks. [-]
     """
-    price = price or pricing(NATIVE, space)
+    rules = rules or rules_for(space)
     points = next(iter(columns.values())).size
     starts = range(0, max(points, 1), chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
     if jobs > 1 and len(parts) > 1:
         from joblib import Parallel, delayed
 
-        tasks = (delayed(_evaluate_chunk)(space, part, price) for part in parts)
+        tasks = (delayed(_evaluate_chunk)(space, part, rules) for part in parts)
         return _joined(Parallel(n_jobs=jobs, prefer="threads")(tasks))
-    return _joined([_evaluate_chunk(space, part, price) for part in parts])
+    return _joined([_evaluate_chunk(space, part, rules) for part in parts])
 
 
-def priced_inputs(space: Space, columns: Mapping[str, FloatArray]) -> tuple[System, Layout]:
-    """The system and the layouts that a batch of designs stands for."""
-    return _inputs(space, space.known_values(columns))
-
-
-def _inputs(space: Space, known: Mapping[str, Any]) -> tuple[System, Layout]:
+def machine(space: Space, known: Mapping[str, Any]) -> System:
+    """The system of a batch of designs of which everything is known that needs no pricing."""
     chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
-    opened = {name: known[name] for name in space.system.units() if name in chosen}
-    workload = workload_of(space.model)
-    layout = {name: known[name] for name in workload.columns if name in known}
-    return space.system.with_quantities(opened), workload.layout.of(**layout)
+    return space.system.with_quantities({n: known[n] for n in space.system.units() if n in chosen})
 
 
-def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], price: Pricing) -> Evaluation:
+def transformer_run(
+    space: Space, columns: Mapping[str, FloatArray], table: type[AnyDesign]
+) -> Run[ModelShape, AnyDesign]:
+    """Model, machines and designs of a batch, as a table of some profile.
+
+    Raises
+    ------
+    DseError
+        If the space's model is no transformer.
+    """
+    if not isinstance(space.model, ModelShape):
+        raise DseError(f"space {space.name}: its model is no transformer")
+    known, blocks = space.known_values(columns), space.model.blocks
+    own = {name: known[name] for name in table.domains(blocks) if name in known}
+    return Run(space.model, machine(space, known), table.of(blocks=blocks, **own))
+
+
+def reasons(space: Space, profile: str, params: Mapping[str, Any]) -> list[str]:
+    """Why a profile has no number for one design, and what would do; nothing where it has one."""
+    known = space.known_values(space.encode([params]))
+    return rules_for(space, profile).reasons(machine(space, known), known)
+
+
+def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> str:
+    """What designs without a number want for, with how many do, and what would do; "" where not known.
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    profile : str
+        The rules that have no number for them.
+    columns : mapping of (points,) arrays
+        Their parameters, as `Space.encode` gives them. [SI units]
+    """
+    if not any(values.size for values in columns.values()):
+        return ""
+    known = space.known_values(columns)
+    return rules_for(space, profile).remedies(machine(space, known), known)
+
+
+def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:
     points = next(iter(columns.values())).size
     known = space.known_values(columns)
-    system, design = _inputs(space, known)
-    breakdown = price(space.model, system, design).map(lambda values: _filled(values, points))
+    breakdown = rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
     values = {**_by_both_names(breakdown), **known}
     for derived in space.derived:
         if derived.priced:
@@ -113,15 +147,15 @@ def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
     pairs = [limit.formula.margins(values) for limit in limits]
     margins = _stacked([margin for margin, _ in pairs], points)
     scales = _stacked([scale for _, scale in pairs], points)
-    untold = np.isnan(margins)
-    violations = np.where(untold, UNTOLD, -margins / scales)
-    return np.where(untold, -np.inf, margins), np.clip(violations, -UNTOLD, UNTOLD)
+    undefined = np.isnan(margins)
+    violations = np.where(undefined, NAN_VIOLATION, -margins / scales)
+    return np.where(undefined, -np.inf, margins), np.clip(violations, -NAN_VIOLATION, NAN_VIOLATION)
 
 
 def _by_both_names(breakdown: Breakdown) -> dict[str, Any]:
     """Columns of a breakdown by name, and by name with unit."""
     columns = breakdown.columns()
-    return {**{tabled(name): values for name, values in columns.items()}, **columns}
+    return {**{with_unit_suffix(name): values for name, values in columns.items()}, **columns}
 
 
 def _stacked(columns: list[Any], points: int) -> FloatArray:

@@ -1,61 +1,59 @@
-"""Rules that price designs, by name: the native cost model, and reference models over the same kernels."""
+"""The rules of a profile for the designs of one space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costmodel.profiles.registry import NATIVE, design_rules, profiles_reading
 
 if TYPE_CHECKING:
     from costmodel.machine.system import System
+    from costmodel.profiles.rules import AnyWorkload, DesignRules
     from costmodel.steps.breakdown import Breakdown
     from dse.spaces.space import Space
 
-#: Model, system and layouts -> the price of one optimizer step.
-Pricing: TypeAlias = "Callable[[Any, System, Any], Breakdown]"
-
-#: What prices when nothing is said.
-NATIVE: Final = "native"
-
-#: Generations of DFModel's rules.
-DFMODEL: Final = ("dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3")
-
-#: Every profile, the default first.
-PROFILES: Final = (NATIVE, "simai", *DFMODEL)
-
-#: Column of a design that not all profiles know -> those that do.
-KNOWN_TO: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("topology", "tile_size", "overlap", "execution"), DFMODEL),
-    **dict.fromkeys(("sharding", "tiling"), (NATIVE, "simai")),
-}
+__all__ = ["NATIVE", "SpaceRules", "rules_for"]
 
 
-def pricing(profile: str, space: Space) -> Pricing:
-    """The function that prices designs of a space by a profile.
+@dataclass(frozen=True, slots=True)
+class SpaceRules:
+    """What a profile says of designs of a space, given as columns of everything that is known of them."""
+
+    profile: str
+    model: AnyWorkload
+    rules: DesignRules
+
+    def step(self, system: System, known: Mapping[str, Any]) -> Breakdown:
+        """Price one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
+        return self.rules.step(self.model, system, known)
+
+    def reasons(self, system: System, known: Mapping[str, Any]) -> list[str]:
+        """Why the first of some designs has no number, and what would do; nothing where it has one."""
+        return self.rules.reasons(self.model, system, known)
+
+    def remedies(self, system: System, known: Mapping[str, Any]) -> str:
+        """What designs without a number want for, with how many do, and what would do; "" where not known."""
+        return self.rules.remedies(self.model, system, known)
+
+
+def rules_for(space: Space, profile: str = NATIVE) -> SpaceRules:
+    """How a profile prices the designs of a space.
 
     Raises
     ------
     DseError
         If there is no such profile, or it does not know such models or columns.
     """
-    from costmodel.errors import DseError, suggestion
-    from costmodel.profiles.workloads import workload_of
-    from costmodel.training.model import ModelShape
-
-    if profile not in PROFILES:
-        raise DseError(f"profile {profile!r}: unknown{suggestion(profile, PROFILES)}")
-    if profile != NATIVE and not isinstance(space.model, ModelShape):
-        raise DseError(f"profile {profile}: knows transformers only; take {NATIVE}")
+    rules = design_rules(profile, space.model)
+    columns = rules.columns(space.model)
     for name in space.chosen:
-        if profile not in KNOWN_TO.get(name, PROFILES):
-            others = ", ".join(KNOWN_TO[name])
-            raise DseError(f"space {space.name}: {name}: profile {profile} does not know it; {others} do")
-    if profile == NATIVE:
-        return workload_of(space.model).step
-    if profile in DFMODEL:
-        from costmodel.profiles import dfmodel
+        others = profiles_reading(name, space.model)
+        if others and name not in columns:
+            from costmodel.errors import DseError
 
-        return partial(dfmodel.price_designs, generation=profile.removeprefix("dfmodel-"))
-    from costmodel.profiles import simai
-
-    return simai.price_designs
+            raise DseError(
+                f"space {space.name}: {name}: profile {profile} does not know it; {', '.join(others)} do"
+            )
+    return SpaceRules(profile, space.model, rules)

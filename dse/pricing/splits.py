@@ -15,24 +15,26 @@ Record = dict[str, Any]
 
 def with_splits(space: Space, records: Sequence[Record]) -> list[Record]:
     """The same records of designs; `splits` says how each kernel is split, where that was solved for."""
-    from costmodel.steps.transformer import settled_sharding
-    from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
-    from costmodel.training.model import ModelShape
-    from dse.pricing.evaluation import priced_inputs
-
-    if "sharding" not in space.chosen or not isinstance(space.model, ModelShape) or not records:
+    if "sharding" not in space.chosen or not records:
         return [*records]
-    system, design = priced_inputs(space, space.encode([record["params"] for record in records]))
-    assert isinstance(design, DesignPoints)
-    solved = np.isin(design.sharding, (SOLVE, SOLVE_BYTES))
-    settled = settled_sharding(space.model, system, design) if solved.any() else design
+    from costmodel.steps.transformer import resolve_sharding
+    from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
+    from costmodel.training.run import rank_run
+    from dse.pricing.evaluation import transformer_run
+
+    columns = space.encode([record["params"] for record in records])
+    run = transformer_run(space, columns, DesignPoints)
+    solved = np.isin(run.design.sharding, (SOLVE, SOLVE_BYTES))
+    if not solved.any():
+        return [*records]
+    shape = rank_run(run.of(resolve_sharding(run.model, run.system, run.design))).design
     return [
-        {**record, "splits": settled.ways(point)} if solved[point] else record
-        for point, record in enumerate(records)
+        {**record, "splits": shape.assignments.words(float(number))} if is_solved else record
+        for record, is_solved, number in zip(records, solved, shape.assignment, strict=True)
     ]
 
 
 def splits_text(record: Mapping[str, Any]) -> str:
     """The splits of a record in words."""
-    ways = " ".join(f"{kernel}={way}" for kernel, way in record["splits"].items())
-    return f"solved to be split: {ways}"
+    shardings = " ".join(f"{kernel}={option}" for kernel, option in record["splits"].items())
+    return f"solved to be split: {shardings}"

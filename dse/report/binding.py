@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.steps.breakdown import PARTS, tabled
+from costmodel.steps.breakdown import PARTS, with_unit_suffix
 from dse.report.text import Record, bar, percent
 from dse.spaces.space import Space
 
@@ -53,8 +53,11 @@ class Part:
 def parts_of(record: Record, total: str) -> list[Part]:
     """The parts of a breakdown's total that are there, the largest first."""
     columns = record["breakdown"]
-    whole = columns[tabled(total)]
-    parts = [Part(name, columns[tabled(name)], columns[tabled(name)] / whole) for name in PARTS[total]]
+    whole = columns[with_unit_suffix(total)]
+    parts = [
+        Part(name, columns[with_unit_suffix(name)], columns[with_unit_suffix(name)] / whole)
+        for name in PARTS[total]
+    ]
     return sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
 
 
@@ -68,11 +71,11 @@ def memory_capacity(space: Space, record: Record) -> float:
 def binding_tables(space: Space, record: Record, width: int) -> list[Table | Text]:
     """Two tables of parts, side by side where they fit, and a sentence."""
     capacity = memory_capacity(space, record)
-    used = record["breakdown"][tabled("peak_memory")]
+    used = record["breakdown"][with_unit_suffix("peak_memory")]
     memory = parts_of(record, "peak_memory")
     headroom = [Part("headroom_memory", capacity - used, (capacity - used) / used)] if capacity > used else []
     time = bars(
-        f"{readable(record['breakdown'][tabled('step_time')], 's')} per step",
+        f"{readable(record['breakdown'][with_unit_suffix('step_time')], 's')} per step",
         parts_of(record, "step_time"),
         "s",
     )
@@ -120,9 +123,9 @@ def binding_shares(record: Record) -> dict[str, float]:
     for part in parts_of(record, "step_time"):
         phrase = PHRASES[part.name]
         shares[phrase] = shares.get(phrase, 0.0) + part.share
-    whole = record["breakdown"][tabled("step_time")]
+    whole = record["breakdown"][with_unit_suffix("step_time")]
     for name, phrase in BOUND_PHRASES.items():
-        share = record["breakdown"][tabled(name)] / whole
+        share = record["breakdown"][with_unit_suffix(name)] / whole
         shares[phrase] = share
         shares["arithmetic"] = shares.get("arithmetic", 0.0) - share
     return {phrase: share for phrase, share in shares.items() if share > 0}

@@ -13,7 +13,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate
-from dse.pricing.profiles import pricing
+from dse.pricing.profiles import rules_for
 from dse.report.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
 from dse.report.study_report import spread
 
@@ -93,7 +93,7 @@ def comparison(study: Study, profile: str) -> Comparison:
     columns = study.space.encode(designs)
     values = np.stack(
         [
-            evaluate(study.space, columns, price=pricing(name, study.space)).values[:, 0]
+            evaluate(study.space, columns, rules=rules_for(study.space, name)).values[:, 0]
             for name in (study.profile, profile)
         ],
         axis=1,

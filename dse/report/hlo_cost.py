@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,7 +21,7 @@ from costmodel.hlo.program import Program, ProgramKernel
 from costmodel.hlo.step import program_cost, program_step
 from costmodel.machine.system import System
 from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
-from costmodel.steps.breakdown import tabled
+from costmodel.steps.breakdown import with_unit_suffix
 from dse.report.text import counted
 
 #: Kernels that a record lists by themselves.
@@ -56,6 +56,10 @@ class ModuleCost:
             raise DseError(f"{path}: runs no kernels, so that there is nothing to price; leave out --system")
         return cls(str(path), analysis, program, barriers, load_system(system) if system else None)
 
+    def on(self, system: str) -> Self:
+        """The same module on a system."""
+        return replace(self, system=load_system(system))
+
     @cached_property
     def times(self) -> FloatArray:
         """All runs of each kernel, (kernels,). [s]"""
@@ -86,7 +90,8 @@ class ModuleCost:
         if self.system:
             breakdown = program_step(self.program, self.system)
             record["breakdown"] = {
-                tabled(name): float(np.ravel(column)[0]) for name, column in breakdown.columns().items()
+                with_unit_suffix(name): float(np.ravel(column)[0])
+                for name, column in breakdown.columns().items()
             }
             graph = self.analysis.of(self.barriers)
             record["longest_path_time_s"] = graph.longest_path(self.times.tolist())
@@ -192,7 +197,7 @@ class ModuleCost:
             Without a system there are no times.
         """
         if self.system is None:
-            raise DseError(f"{self.file}: a trace needs times; name a machine, such as --system a100_80g_dgx")
+            raise DseError(f"{self.file}: a trace is of kernels with times; of this, ask for table or json")
         details = {"file": self.file, "system": self.system.name, "barriers": self.barriers}
         graph = self.analysis.of(self.barriers)
         arrows = [

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.steps.breakdown import UNIT_SUFFIX, tabled
+from costmodel.steps.breakdown import UNIT_SUFFIX, with_unit_suffix
+from dse.pricing.evaluation import remedies
 from dse.pricing.splits import splits_text, with_splits
-from dse.pricing.unpriced import remedies_for
 from dse.report import catalogue
 from dse.report.binding import binding_tables
 from dse.report.design_table import Column, design_table, drawn, fitted, ruled_table, varying_parameters
@@ -116,14 +116,14 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
 
 def picks(space: Space, front: Sequence[Record]) -> dict[int, str]:
     """Row -> what it is best at: fastest, smallest memory, cheapest, and any other objective."""
-    prices = {record["breakdown"][tabled("system_price")] for record in front}
+    prices = {record["breakdown"][with_unit_suffix("system_price")] for record in front}
     wanted = {
-        "fastest": tabled("step_time"),
-        "smallest memory": tabled("peak_memory"),
+        "fastest": with_unit_suffix("step_time"),
+        "smallest memory": with_unit_suffix("peak_memory"),
         **(
-            {"cheapest": tabled("system_price")}
+            {"cheapest": with_unit_suffix("system_price")}
             if len(prices) > 1
-            else {"least energy": tabled("energy_per_step")}
+            else {"least energy": with_unit_suffix("energy_per_step")}
         ),
     }
     best: dict[int, list[str]] = {}
@@ -131,7 +131,7 @@ def picks(space: Space, front: Sequence[Record]) -> dict[int, str]:
         row = min(range(len(front)), key=lambda i: front[i]["breakdown"][column])
         best.setdefault(row, []).append(title)
     for objective in space.objectives:
-        if objective.key not in (*wanted.values(), tabled("tokens_per_second")):
+        if objective.key not in (*wanted.values(), with_unit_suffix("tokens_per_second")):
             sign = 1 if objective.direction == "minimize" else -1
             row = min(range(len(front)), key=lambda i: sign * front[i]["values"][objective.key])
             best.setdefault(row, []).append(f"best {objective.name}")
@@ -256,14 +256,16 @@ def nothing_feasible(space: Space, records: Sequence[Record], profile: str) -> s
     """Why a study has no front, in one line: designs without a number, then limits, and what would help."""
     if not records:
         return "no feasible design: no finished trials yet"
-    unpriced = [record["params"] for record in records if tabled("step_time") not in record["breakdown"]]
+    unpriced = [
+        record["params"] for record in records if with_unit_suffix("step_time") not in record["breakdown"]
+    ]
     text = "no feasible design: "
     if not unpriced:
         return text + broken_limits(space, records)
     text += f"{len(unpriced)} of {len(records)} have no number under profile {profile}"
-    wanting = remedies_for(profile, space, space.encode(unpriced))
+    wanting = remedies(space, profile, space.encode(unpriced))
     text += f", {wanting}" if wanting else ""
-    rest = [record for record in records if tabled("step_time") in record["breakdown"]]
+    rest = [record for record in records if with_unit_suffix("step_time") in record["breakdown"]]
     return f"{text}; of the others, {broken_limits(space, rest)}" if rest else text
 
 

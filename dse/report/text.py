@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from costmodel.columns import column_units
 from costmodel.formats.quantity import exact, readable
-from costmodel.steps.breakdown import Breakdown, tabled
+from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Record = Mapping[str, Any]
 PLAIN_WIDTH = 100
 
 #: SI unit of every breakdown column, by its name in tables.
-UNITS = {tabled(name): unit for name, unit in column_units(Breakdown).items()}
+UNITS = {with_unit_suffix(name): unit for name, unit in column_units(Breakdown).items()}
 
 
 def console(stream: TextIO) -> Console:

@@ -10,10 +10,10 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from costmodel.steps.breakdown import tabled
+from costmodel.steps.breakdown import with_unit_suffix
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.evaluation import Evaluation, evaluate
-from dse.pricing.profiles import Pricing
+from dse.pricing.profiles import SpaceRules
 from dse.pricing.splits import with_splits
 from dse.search.study import Study
 from dse.spaces.parameters import Parameter, Value
@@ -49,7 +49,7 @@ class ExactFront:
 def exact_front(
     space: Space,
     *,
-    price: Pricing | None = None,
+    rules: SpaceRules | None = None,
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExactFront:
@@ -59,7 +59,7 @@ def exact_front(
     ----------
     space : Space
         What to enumerate.
-    price : function, optional
+    rules : SpaceRules, optional
         What prices designs; by default the native cost model.
     jobs : int
         Threads that price designs. [-]
@@ -84,7 +84,7 @@ def exact_front(
     costs = np.empty((0, len(space.objectives)))
     legal = feasible = 0
     for columns in space.legal.enumerate(CHUNK):
-        evaluation = evaluate(space, columns, price=price, jobs=jobs)
+        evaluation = evaluate(space, columns, rules=rules, jobs=jobs)
         legal += len(evaluation.values)
         feasible += int(evaluation.feasible.sum())
         costs = np.concatenate([costs, costs_of(space, evaluation)])
@@ -96,7 +96,7 @@ def exact_front(
         costs, front = costs[rows], {name: values[rows] for name, values in pool.items()}
         if progress:
             progress(legal, feasible)
-    return ExactFront(space, front, evaluate(space, front, price=price), legal, legal - feasible)
+    return ExactFront(space, front, evaluate(space, front, rules=rules), legal, legal - feasible)
 
 
 def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
@@ -124,7 +124,7 @@ def design_records(
             rows(evaluation.derived),
             rows({o.key: evaluation.values[:, i] for i, o in enumerate(space.objectives)}),
             rows({limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)}),
-            rows({tabled(name): values for name, values in evaluation.breakdown.columns().items()}),
+            rows({with_unit_suffix(name): values for name, values in evaluation.breakdown.columns().items()}),
             strict=True,
         )
     ]
@@ -144,10 +144,12 @@ def simplest_design(space: Space) -> Params:
     return space.legal.nearest(wanted, np.random.default_rng(0))
 
 
-def priced_design(space: Space, params: Mapping[str, Any], *, price: Pricing | None = None) -> dict[str, Any]:
+def priced_design(
+    space: Space, params: Mapping[str, Any], *, rules: SpaceRules | None = None
+) -> dict[str, Any]:
     """The record of one design; `splits` says what its sharding was solved to be, where it was."""
     columns = space.encode([params])
-    return with_splits(space, design_records(space, columns, evaluate(space, columns, price=price)))[0]
+    return with_splits(space, design_records(space, columns, evaluate(space, columns, rules=rules)))[0]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from costmodel.columns import FloatArray
-from costmodel.steps.breakdown import tabled
+from costmodel.steps.breakdown import with_unit_suffix
 from dse.pricing.evaluation import Evaluation
 from dse.search.samplers import Key, SpaceExhausted, legal_sampler
 from dse.spaces.space import Space
@@ -162,7 +162,9 @@ def lesson(trial: FrozenTrial) -> FrozenTrial:
 def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, float]]]:
     """Breakdown, derived columns and margins of each design, under names that end in their units."""
     tables: dict[str, Mapping[str, FloatArray]] = {
-        BREAKDOWN: {tabled(name): values for name, values in evaluation.breakdown.columns().items()},
+        BREAKDOWN: {
+            with_unit_suffix(name): values for name, values in evaluation.breakdown.columns().items()
+        },
         DERIVED: evaluation.derived,
         MARGINS: {limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)},
     }

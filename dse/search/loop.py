@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from dse.pricing.evaluation import evaluate
-from dse.pricing.profiles import Pricing
+from dse.pricing.profiles import SpaceRules
 from dse.search.history import History, Plan
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
@@ -58,7 +58,7 @@ def search(
     plan: Plan,
     budget: int,
     *,
-    price: Pricing | None = None,
+    rules: SpaceRules | None = None,
     jobs: int = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
@@ -75,7 +75,7 @@ def search(
         The study as the database holds it, what it searches, and how.
     budget : int
         Finished trials in all. [-]
-    price : function, optional
+    rules : SpaceRules, optional
         What prices designs; by default the native cost model.
     jobs : int
         Threads that price designs. [-]
@@ -104,7 +104,7 @@ def search(
             return outcome
         with outcome.timed("evaluation"):
             columns = space.encode([trial.params for trial in proposals])
-            evaluation = evaluate(space, columns, price=price, jobs=jobs)
+            evaluation = evaluate(space, columns, rules=rules, jobs=jobs)
         with outcome.timed("sampling"):
             finished = history.told(proposals, evaluation)
         with outcome.timed("storage"):

@@ -18,9 +18,8 @@ from optuna.trial import TrialState
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluation import evaluate
-from dse.pricing.profiles import NATIVE, pricing
-from dse.pricing.unpriced import remedies_for
+from dse.pricing.evaluation import evaluate, remedies
+from dse.pricing.profiles import NATIVE, rules_for
 from dse.search.history import Plan, is_feasible, is_priced
 from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
@@ -142,7 +141,7 @@ class Study:
         """
         storage, name = storage_url(storage), name or space.name
         sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is told before a database comes into being
-        pricing(profile or NATIVE, space)
+        rules_for(space, profile or NATIVE)
         with Store(storage, "create") as store:
             stored = store.find(name)
             if stored is None:
@@ -225,7 +224,7 @@ class Study:
                 self.space,
                 self.plan,
                 budget,
-                price=pricing(self.profile, self.space),
+                rules=rules_for(self.space, self.profile),
                 jobs=jobs,
                 progress=progress,
             )
@@ -363,14 +362,14 @@ def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
     It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
     designs = space.legal.random(BOX_SAMPLE, np.random.default_rng(0))
-    evaluation = evaluate(space, designs, price=pricing(profile, space))
+    evaluation = evaluate(space, designs, rules=rules_for(space, profile))
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():
         usable &= evaluation.feasible
     if not usable.any():
         unpriced = np.isnan(evaluation.breakdown.step_time)
-        wanting = remedies_for(profile, space, {name: column[unpriced] for name, column in designs.items()})
+        wanting = remedies(space, profile, {name: column[unpriced] for name, column in designs.items()})
         raise DseError(
             f"space {space.name}: no legal design has finite objectives under profile {profile}"
             + (f", {wanting}" if wanting else "; check its expressions, and what the profile knows")

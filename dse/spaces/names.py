@@ -6,33 +6,32 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.columns import column_units
 from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import POSITIVE
 from costmodel.machine.system import System
-from costmodel.profiles.workloads import WORKLOADS, AnyWorkload, workload_of
-from costmodel.steps.breakdown import Breakdown, tabled
-from costmodel.training.design import CHOICES, HALVINGS, MOST_HALVINGS, SWITCHES
+from costmodel.profiles.registry import NATIVE, all_columns, design_columns, design_rules
+from costmodel.profiles.rules import AnyWorkload
+from costmodel.steps.breakdown import Breakdown, with_unit_suffix
+from costmodel.training.design import Domain
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.margins import Compiled
 
 #: Dimensions of the model that a space may set without making another model of it.
 MODEL_SETTINGS: Final = ("seq_len", "vocab_size")
 #: Columns that count things: a design where one is not whole, or below 1, is not legal.
-COUNTS: Final = {name for workload in WORKLOADS.values() for name in workload.columns} - {
-    *SWITCHES,
-    *CHOICES,
-    *HALVINGS,
-} | {
+COUNTS: Final = {name for name, domain in all_columns().items() if domain == Domain()} | {
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),
 }
 #: Largest count: up to here a float tells every whole number from its neighbours.
 MOST: Final = 2.0**53
 #: Column of a breakdown with its unit, as tables show it -> the column.
-WITH_UNIT: Final = {tabled(name): name for name in column_units(Breakdown)}
+WITH_UNIT: Final = {with_unit_suffix(name): name for name in column_units(Breakdown)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,10 @@ def impossible(name: str, value: float, quantities: Collection[str]) -> str:
     """
     if name in COUNTS and not (1 <= value <= MOST and float(value).is_integer()):
         return f"{value:g}: expected a whole number of at least 1"
-    if name in HALVINGS and value not in range(MOST_HALVINGS + 1):
-        return f"{value:g}: expected a whole number from 0 to {MOST_HALVINGS}"
+    domain = all_columns().get(name, Domain())
+    ranged = not domain.words and not domain.switch and domain.high < np.inf
+    if ranged and not (domain.low <= value <= domain.high and float(value).is_integer()):
+        return f"{value:g}: expected a whole number from {domain.low:g} to {domain.high:g}"
     if name in quantities and not value >= 0:
         return f"{value:g}: expected no negative number"
     if name in quantities and name.endswith(POSITIVE) and value == 0:
@@ -70,7 +71,8 @@ class Names:
 
     def __init__(self, model: AnyWorkload, system: System) -> None:
         units, quantities = system.units(), system.quantities()
-        self.workload: Final = workload_of(model)
+        self.columns: Final = design_columns(model)  #: of its designs, whatever prices them
+        self.totals: Final = design_rules(NATIVE, model).totals
         self.model: Final = (*model.dimensions, "num_parameters")
         self.settings: Final = {*MODEL_SETTINGS} & {*self.model}
         self.quantities: Final = units  #: name -> unit of every quantity of the system
@@ -82,7 +84,7 @@ class Names:
         self.priced: dict[str, Name] = {}
         for name, unit in column_units(Breakdown).items():
             if name not in self.known:
-                self.priced[name] = self.priced[tabled(name)] = Name(dimension(unit))
+                self.priced[name] = self.priced[with_unit_suffix(name)] = Name(dimension(unit))
         self.derived: dict[str, Derived] = {}
         self.used: set[str] = set()  #: names that some formula reads
         self._decided_by: dict[str, frozenset[str]] = {}
@@ -128,7 +130,7 @@ class Names:
         if (name in self.quantities or name in COUNTS) and dimension(unit) != compiled.dimension:
             section.mistake(name, f"{formula.text!r} is in {unit_name(compiled.dimension)}; expected {unit}")
         priced = self.needs_pricing(formula)
-        if priced and (name in COUNTS or name in self.workload.columns or name in self.quantities):
+        if priced and (name in COUNTS or name in self.columns or name in self.quantities):
             section.mistake(name, "must be known before pricing, and this formula needs its result")
         behind, needs = self.parameters_behind(formula), (*self.derived_behind(formula), name)
         self.define(name, Name(compiled.dimension, boolean=compiled.kind == "boolean"), decided_by=behind)

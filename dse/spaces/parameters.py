@@ -14,7 +14,8 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.quantity import dimension, readable, si_value, unit_name
 from costmodel.formats.quantity import quantity as read_quantity
-from costmodel.training.design import CHOICES, SWITCHES
+from costmodel.profiles.registry import all_columns
+from costmodel.training.design import Domain
 from dse.spaces.expressions import Expression, Name
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ class Parameter:
     @cached_property
     def words(self) -> tuple[str, ...]:
         """Words whose places are the codes of the column, where it is written in words."""
-        if self.name in CHOICES:
-            return CHOICES[self.name]
-        return tuple(str(c) for c in self.choices or () if isinstance(c, str))
+        words = all_columns().get(self.name, Domain()).words
+        return words or tuple(str(c) for c in self.choices or () if isinstance(c, str))
 
     @cached_property
     def boolean(self) -> bool:
         """Whether the column is true or false."""
-        return self.name in SWITCHES or bool(self.choices and isinstance(self.choices[0], bool))
+        is_switch = all_columns().get(self.name, Domain()).switch
+        return is_switch or bool(self.choices and isinstance(self.choices[0], bool))
 
     @cached_property
     def options(self) -> FloatArray | None:
@@ -180,8 +181,9 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
     ValueError
         If the options are none of these.
     """
-    if not isinstance(written, list) and (name in CHOICES or name in SWITCHES):
-        listed = ", ".join(CHOICES.get(name, ("true", "false")))
+    domain = all_columns().get(name, Domain())
+    if not isinstance(written, list) and (domain.words or domain.switch):
+        listed = ", ".join(domain.words or ("true", "false"))
         raise ValueError(f"{written!r}: expected a list of some of {listed}")
     if isinstance(written, dict):
         return _range(name, written, unit)
@@ -190,8 +192,8 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
     if not isinstance(written, list) or not written:
         raise ValueError(f"{written!r}: expected options, such as [1, 2, 4], or {{from: 1, to: 8}}")
     unit = unit or _unit_of(written[0])
-    boolean = name in SWITCHES or isinstance(written[0], bool)
-    words = CHOICES.get(name) or tuple(str(w) for w in written if _is_word(w) and not boolean)
+    boolean = domain.switch or isinstance(written[0], bool)
+    words = domain.words or tuple(str(w) for w in written if _is_word(w) and not boolean)
     return _listed(Parameter(name, unit, tuple(written_value(w, unit, words, boolean) for w in written)))
 
 

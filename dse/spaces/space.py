@@ -17,7 +17,7 @@ from costmodel.errors import DseError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
-from costmodel.profiles.workloads import workload_of
+from costmodel.profiles.registry import design_columns
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -77,7 +77,7 @@ class Space(Definition):
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
         decisive = [
-            {key: value for key, value in asdict(self.model).items() if key != "name"},
+            {key: value for key, value in asdict(self.model).items() if key != "name" and value != ()},
             system,
             list(self.system.parts()),
             dict(self.given),
@@ -165,7 +165,7 @@ class Space(Definition):
         """Refuse a name that cannot be held fixed."""
         if any(name == derived.name for derived in self.derived):
             raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
-        columns = workload_of(self.model).columns
+        columns = design_columns(self.model)
         known = {*self.by_name, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
         if name not in known:
             raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, known)}")

@@ -20,8 +20,9 @@ from costmodel.formats.system_file import read_system
 from costmodel.hlo.program_file import SCHEMA as PROGRAM_SCHEMA
 from costmodel.hlo.program_file import program_data, read_program
 from costmodel.machine.system import System
-from costmodel.profiles.workloads import AnyWorkload, workload_of
-from costmodel.training.design import CHOICES, SWITCHES
+from costmodel.profiles.registry import all_columns, design_columns
+from costmodel.profiles.rules import AnyWorkload
+from costmodel.training.design import Domain
 from dse.spaces import power_budget, sampled
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
@@ -74,7 +75,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.source.finish()
     if derived:
         section = power_budget.written_out(section, system, system_part.data)
-    section = sampled.written_out(section, workload_of(model).columns)
+    section = sampled.written_out(section, design_columns(model))
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
@@ -162,8 +163,8 @@ class _Reader:
 
     def _given(self, name: str, written: Any) -> tuple[float, Name]:
         """Value of a column, and what the column is."""
-        words = CHOICES.get(name, ())
-        boolean = name in SWITCHES or isinstance(written, bool)
+        domain = all_columns().get(name, Domain())
+        words, boolean = domain.words, domain.switch or isinstance(written, bool)
         unit = "-" if words or boolean else self._unit(name) or _unit_of(written)
         value = written_value(written, unit, words, boolean)
         number = float(words.index(value)) if isinstance(value, str) else float(value)
@@ -173,7 +174,7 @@ class _Reader:
 
     def _unit(self, name: str) -> str | None:
         """Unit that a column must have; None for a name of the file's own."""
-        pure = name in COUNTS or name in self.names.workload.columns
+        pure = name in COUNTS or name in self.names.columns
         return "-" if pure else self.names.quantities.get(name)
 
     def parameters(self) -> tuple[Parameter, ...]:
@@ -248,7 +249,7 @@ class _Reader:
     def totals(self) -> tuple[Constraint, ...]:
         """Rules of every space: the parallel sizes use all of the world size, and all of the batch."""
         rules = []
-        for total, factors in self.names.workload.totals.items():
+        for total, factors in self.names.totals.items():
             present = [name for name in factors if name in self.names.known]
             if total in self.names.known and present:
                 formula = Expression.parse(f"{' * '.join(present)} == {total}")
@@ -287,8 +288,7 @@ class _Reader:
 
     def check_use(self) -> None:
         """Note names that nothing reads: most likely misspelt."""
-        workload = self.names.workload
-        columns = {*workload.columns, *self.names.quantities, *workload.totals}
+        columns = {*self.names.columns, *self.names.quantities, *self.names.totals}
         read = self.names.used | columns | self.names.settings
         for key, what, alike in (
             ("given", "name", 0.6),

@@ -3,22 +3,24 @@
 A profile over the shared solver. Where a rule of the reference is odd, the profile keeps it and says so.
 """
 
-from costmodel.profiles.dfmodel.design import design_setup
+from costmodel.profiles.dfmodel.design import DataflowDesign, design_setup
 from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
-from costmodel.profiles.dfmodel.step import price_designs, reasons
+from costmodel.profiles.dfmodel.step import dataflow_step, reasons
 
 __all__ = [
     "PUBLISHED",
+    "DataflowDesign",
     "Evaluation",
     "Graph",
     "Mapping",
     "Setup",
     "Sharding",
+    "dataflow_step",
     "design_setup",
     "evaluate",
     "fastest_mapping",
@@ -26,6 +28,5 @@ __all__ = [
     "layer_graph",
     "least_moving",
     "model_graph",
-    "price_designs",
     "reasons",
 ]

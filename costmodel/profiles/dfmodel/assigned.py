@@ -8,25 +8,15 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
+from costmodel.profiles.dfmodel.blocks import BEFORE, LOSS, fragment
 from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, Graph, K, M, N
 from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
-from costmodel.training.design import RECOMPUTE_NONE, TILES_TOLD, DesignPoints
+from costmodel.training.blocks import Kernel, Layer
+from costmodel.training.design import EXPLICIT_TILES, RECOMPUTE_NONE, DesignPoints
 
-#: Kernel of the native model -> kernels of the graph that do its work.
-VECTORS: Final[Mapping[str, tuple[str, ...]]] = {
-    "attention_norm": ("LayerNorm_1",),
-    "attention_residual": ("DropOut_2", "Add_1", "DropOut_2_bwd"),
-    "mlp_norm": ("LayerNorm_2", "LayerNorm_2_bwd"),
-    "mlp_residual": ("Add_Prev_Layer", "DropOut_3", "Add_2", "Loss_bwd", "DropOut_3_bwd"),
-    "activation": ("GeLU", "GeLU_bwd", "SwiGLU", "SwiGLU_bwd"),
-}
-#: The same for products with a weight; their gradients have the same names with an ending.
-PRODUCTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "qkv": ("Q", "K", "V"),
-    "projection": ("PROJ_GEMM",),
-    "mlp_up": ("FFN0",),
-    "mlp_down": ("FFN1",),
-}
+#: Where the name of a gradient's kernel begins to differ from that of its kernel.
+GRADIENT: Final = "_bwd"
+
 #: Word of a vector kernel -> dimension of its tensors, which are features (m) by tokens (n).
 _VECTOR_CODES: Final = {"replicated": NONE, "sequence": N, "column": M}
 #: Ending of a product's name -> word -> dimension: a weight's columns make features, its rows are summed
@@ -38,26 +28,38 @@ _PRODUCT_CODES: Final[Mapping[str, Mapping[str, int]]] = {
 }
 
 #: What a design column says that a file cannot, and the rows of which that is true.
-_UNSAID: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]] = (
+_UNSUPPORTED: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]] = (
     (lambda d: d.recompute != RECOMPUTE_NONE, "recompute (the graph has each kernel once)"),
     (lambda d: d.vpp > 1, "vpp (the format has a rule of its own for chunks of a stage)"),
-    (lambda d: d.distributed_optimizer > 0, "distributed_optimizer (gradients are summed whole)"),
+    (lambda d: d.zero > 0, "distributed_optimizer (gradients are summed whole)"),
     (lambda d: d.overlap_grad_reduce > 0, "overlap_grad_reduce (gradients are summed with each micro-batch)"),
-    (lambda d: d.tiling == TILES_TOLD, "tiling (tiles are of tokens, alike for all kernels)"),
+    (lambda d: d.tiling == EXPLICIT_TILES, "tiling (tiles are of tokens, alike for all kernels)"),
     (lambda d: d.attention > 0, "attention=fused (scores are kernels of their own)"),
 )
 
 
-def design_sharding(graph: Graph, splits: Mapping[str, str]) -> IntArray:
+def rows_of(graph: Graph, layer: Layer) -> list[Kernel]:
+    """For each kernel of a graph the row of the layer whose work it does."""
+    rows = {line.split()[0]: layer.stream for line in (BEFORE, LOSS.replace(GRADIENT, ""))}
+    for kernel in layer.kernels:
+        rows[kernel.name] = kernel
+        lines = fragment(kernel).forward.kernels.strip().splitlines()
+        rows |= {line.split()[0]: kernel for line in lines}
+    own = (name.split(GRADIENT)[0].replace("SwiGLU", "GeLU") for name in graph.names)
+    return [rows[name] for name in own]
+
+
+def design_sharding(graph: Graph, layer: Layer, shardings: Mapping[str, str]) -> IntArray:
     """The sharding that says how the native model's kernels are split, or the nearest that is legal.
 
     Parameters
     ----------
     graph : Graph
-        A layer.
-    splits : mapping
-        Native kernel -> "replicated", "sequence" or "column" for those of `VECTORS`, "column" or "row" for
-        those of `PRODUCTS`, as `DesignPoints.ways` tells.
+        Of the layer.
+    layer : Layer
+        What it consists of.
+    shardings : mapping
+        Row of the layer -> "replicated", "sequence" or "column", and "column" or "row" for products.
 
     Returns
     -------
@@ -70,47 +72,40 @@ def design_sharding(graph: Graph, splits: Mapping[str, str]) -> IntArray:
     written whole, and its collective as one all-reduce, which moves as much as the two halves that a
     sharing of tokens has.
     """
-    asked = _asked(graph, splits)
+    asked = _asked(graph, layer, shardings)
     return np.array([_legal(graph, place, asked.get(place)) for place in range(len(graph))])
 
 
-def unsaid_splits(graph: Graph, splits: Mapping[str, str]) -> Iterator[str]:
-    """Kernels whose split the graph cannot have, and what it has."""
-    asked, written = _asked(graph, splits), design_sharding(graph, splits)
+def unsupported_shardings(graph: Graph, layer: Layer, shardings: Mapping[str, str]) -> Iterator[str]:
+    """Rows whose split the graph cannot have, and what it has."""
+    asked, written = _asked(graph, layer, shardings), design_sharding(graph, layer, shardings)
+    rows = [row.name for row in rows_of(graph, layer)]
     wrong: dict[tuple[str, str], list[str]] = {}
-    for native, word in splits.items():
-        place = next(iter(_places(graph, native).values()))
+    for name, word in shardings.items():
+        place = rows.index(name)
         found = int(written[place])
         if found != asked[place] and not (asked[place] == M and found == OUTER):  # heads are columns
-            wrong.setdefault((word, SHARDINGS[found]), []).append(native)
+            wrong.setdefault((word, SHARDINGS[found]), []).append(name)
     for (word, split), names in wrong.items():
         yield f"{', '.join(names)}: {word} cannot be said; split by {split}"
 
 
-def unsaid_columns(design: DesignPoints, point: int) -> Iterator[str]:
+def unsupported_columns(design: DesignPoints, point: int) -> Iterator[str]:
     """Columns of one design that a file leaves out, of whatever generation."""
-    left_out = [words for told, words in _UNSAID if np.ravel(told(design))[point]]
+    left_out = [words for there, words in _UNSUPPORTED if np.ravel(there(design))[point]]
     if left_out:
         yield f"left out: {', '.join(left_out)}"
 
 
-def _asked(graph: Graph, splits: Mapping[str, str]) -> dict[int, int]:
+def _asked(graph: Graph, layer: Layer, shardings: Mapping[str, str]) -> dict[int, int]:
     """Place of a kernel -> the code that a split asks for."""
     asked = {}
-    for native, word in splits.items():
-        for name, place in _places(graph, native).items():
-            ending = name[name.find("_bwd") :] if "_bwd" in name else ""
-            codes = _VECTOR_CODES if native in VECTORS else _PRODUCT_CODES[ending]
-            asked[place] = codes[word]
+    for place, (name, row) in enumerate(zip(graph.names, rows_of(graph, layer), strict=True)):
+        if row.name in shardings:
+            _, gradient, ending = name.partition(GRADIENT)
+            codes = _PRODUCT_CODES[gradient + ending] if row.kind == "product" else _VECTOR_CODES
+            asked[place] = codes[shardings[row.name]]
     return asked
-
-
-def _places(graph: Graph, native: str) -> dict[str, int]:
-    """Kernels of a graph that do the work of a native kernel, and their places."""
-    names = VECTORS.get(native) or [
-        name + ending for name in PRODUCTS[native] for ending in ("", "_bwd", "_bwd_weight_update")
-    ]
-    return {name: graph.names.index(name) for name in names if name in graph.names}
 
 
 def _legal(graph: Graph, place: int, asked: int | None) -> int:

@@ -1,8 +1,10 @@
-"""Kernels and edges of the blocks of a transformer layer: attention, an MLP, a mixture of experts.
+"""How DFModel writes the kernels of a layer: each row of a block as kernels of its graph, and their edges.
 
 A kernel is a line: name, outer, m, k (- for vector kernels) and n, by the words of `layer.layer_graph`; then
 * where its second operand is a weight, + where it is a weight that every chip holds whole. An edge line is
-a kernel and those that read what it makes. Gradients need what the forward pass made.
+a kernel and those that read what it makes. `{0}`, `{1}`, ... are the kernels that make the row's inputs,
+`{gradient}` for those that make the gradient of its output. Rows that the reference does not know are written
+by their kind.
 """
 
 from __future__ import annotations
@@ -10,59 +12,117 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from costmodel.training.blocks import ATTENTION, Block, Kernel, Layer
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Kernels of a block in one pass, and the edges that come with them, both in the file's order."""
+    """Kernels in one pass, and the edges that come with them, both in the file's order."""
 
-    kernels: str
-    edges: str
+    kernels: str = ""
+    edges: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A block in the forward pass, in the backward pass, and in the gradients of its weights."""
+class Fragment:
+    """A row of a block in the forward pass, in the backward pass, and in the gradients of its weights."""
 
     forward: Part
-    backward: Part
-    gradients: Part
+    output: str  #: the kernel that makes its output
+    backward: Part = Part()
+    gradient: str = ""  #: the kernels that make the gradient of its input; none in graphs that leave it out
+    gradients: Part = Part()
 
 
-ATTENTION: Final = Block(
-    forward=Part(
+#: Makes the residual stream before the first layer, and its gradient after the last.
+BEFORE: Final = "Add_Prev_Layer 1 H - S"
+LOSS: Final = "Loss_bwd 1 H - S"
+
+
+def norm(name: str, *, backward: bool = True) -> Fragment:
+    """A normalization."""
+    back = Part(f"{name}_bwd 1 H - S", f"{{gradient}} > {name}_bwd") if backward else Part()
+    gradient = f"{name}_bwd" if backward else ""
+    return Fragment(Part(f"{name} 1 H - S", f"{{0}} > {name}"), name, back, gradient)
+
+
+def product(name: str, reads: str, makes: str) -> Fragment:
+    """A product with a weight, from some features to others."""
+    return Fragment(
+        Part(f"{name} 1 {makes} {reads} S *", f"{{0}} > {name}"),
+        name,
+        Part(f"{name}_bwd 1 {reads} {makes} S *", f"{{gradient}} > {name}_bwd"),
+        f"{name}_bwd",
+        Part(
+            f"{name}_bwd_weight_update 1 {reads} S {makes}",
+            f"{{gradient}} > {name}_bwd_weight_update\n{{0}} > {name}_bwd_weight_update",
+        ),
+    )
+
+
+def activation(name: str) -> Fragment:
+    """An activation function, in a gated MLP of both halves."""
+    back = Part(f"{name}_bwd 1 U - S", f"{{gradient}} > {name}_bwd")
+    return Fragment(Part(f"{name} 1 F - S", f"{{0}} > {name}"), name, back, f"{name}_bwd")
+
+
+def residual(drop: str, add: str, summands: int = 1) -> Fragment:
+    """A dropout of what products make, and the addition to the residual stream, the last input."""
+    before, sums, edges = "{0}", [], []
+    for place in range(1, summands):
+        sums.append(f"{add}_{place} 1 H - S")
+        edges.append(f"{before} > {add}_{place}\n{{{place}}} > {add}_{place}")
+        before = f"{add}_{place}"
+    edges.append(f"{before} > {drop}\n{drop} > {add}\n{{{summands}}} > {add}")
+    kernels = [*sums, f"{drop} 1 H - S", f"{add} 1 H - S"]
+    back = Part(f"{drop}_bwd 1 H - S", f"{{gradient}} > {drop}_bwd")
+    return Fragment(Part("\n".join(kernels), "\n".join(edges)), add, back, f"{drop}_bwd")
+
+
+#: Queries, keys and values as products of their own. The gradient of V is not split by heads, and stands
+#: among those of the core, in whose fragment it is.
+QKV: Final = Fragment(
+    Part("Q n d H S *\n K g d H S *\n V g d H S *", "{0} > Q K V"),
+    "Q K V",
+    Part("Q_bwd n d H S *\n K_bwd g d H S *", "MHA_GEMM_1_bwd1 > Q_bwd\n MHA_GEMM_1_bwd2 > K_bwd"),
+    "Q_bwd K_bwd V_bwd",
+    Part(
         """
-        Add_Prev_Layer 1 H - S
-        LayerNorm_1    1 H - S
-        Q              n d H S *
-        K              g d H S *
-        V              g d H S *
-        MHA_GEMM_1     n S d S
-        SOFTMAX        n S - S
-        DropOut_1      n S - S
-        MHA_GEMM_2     n d S S
-        PROJ_GEMM      1 H nd S *
-        DropOut_2      1 H - S
-        Add_1          1 H - S
+        V_bwd_weight_update 1 H S gd
+        K_bwd_weight_update 1 H S gd
+        Q_bwd_weight_update 1 H S nd
         """,
         """
-        Add_Prev_Layer > LayerNorm_1
-        LayerNorm_1 > Q K V
+        MHA_GEMM_2_bwd2 > V_bwd_weight_update
+        {0} > V_bwd_weight_update
+        MHA_GEMM_1_bwd2 > K_bwd_weight_update
+        {0} > K_bwd_weight_update
+        MHA_GEMM_1_bwd1 > Q_bwd_weight_update
+        {0} > Q_bwd_weight_update
+        """,
+    ),
+)
+
+CORE: Final = Fragment(
+    Part(
+        """
+        MHA_GEMM_1 n S d S
+        SOFTMAX    n S - S
+        DropOut_1  n S - S
+        MHA_GEMM_2 n d S S
+        """,
+        """
         Q > MHA_GEMM_1
         K > MHA_GEMM_1
         MHA_GEMM_1 > SOFTMAX
         SOFTMAX > DropOut_1
         V > MHA_GEMM_2
         DropOut_1 > MHA_GEMM_2
-        MHA_GEMM_2 > PROJ_GEMM
-        PROJ_GEMM > DropOut_2
-        DropOut_2 > Add_1
-        Add_Prev_Layer > Add_1
         """,
     ),
-    backward=Part(
+    "MHA_GEMM_2",
+    Part(
         """
-        DropOut_2_bwd   1 H - S
-        PROJ_GEMM_bwd   1 nd H S *
         MHA_GEMM_2_bwd1 n S d S
         MHA_GEMM_2_bwd2 g d rS S
         V_bwd           1 H gd S *
@@ -70,15 +130,11 @@ ATTENTION: Final = Block(
         SOFTMAX_bwd     n S - S
         MHA_GEMM_1_bwd1 n d S S
         MHA_GEMM_1_bwd2 g d rS S
-        Q_bwd           n d H S *
-        K_bwd           g d H S *
         """,
         """
-        LayerNorm_2_bwd > DropOut_2_bwd
-        DropOut_2_bwd > PROJ_GEMM_bwd
-        PROJ_GEMM_bwd > MHA_GEMM_2_bwd1
+        {gradient} > MHA_GEMM_2_bwd1
         V > MHA_GEMM_2_bwd1
-        PROJ_GEMM_bwd > MHA_GEMM_2_bwd2
+        {gradient} > MHA_GEMM_2_bwd2
         DropOut_1 > MHA_GEMM_2_bwd2
         MHA_GEMM_2_bwd1 > DropOut_1_bwd
         MHA_GEMM_2_bwd2 > V_bwd
@@ -86,87 +142,15 @@ ATTENTION: Final = Block(
         SOFTMAX_bwd > MHA_GEMM_1_bwd1 MHA_GEMM_1_bwd2
         K > MHA_GEMM_1_bwd1
         Q > MHA_GEMM_1_bwd2
-        MHA_GEMM_1_bwd1 > Q_bwd
-        MHA_GEMM_1_bwd2 > K_bwd
-        """,
-    ),
-    gradients=Part(
-        """
-        PROJ_GEMM_bwd_weight_update 1 nd S H
-        V_bwd_weight_update         1 H S gd
-        K_bwd_weight_update         1 H S gd
-        Q_bwd_weight_update         1 H S nd
-        """,
-        """
-        DropOut_2_bwd > PROJ_GEMM_bwd_weight_update
-        MHA_GEMM_2 > PROJ_GEMM_bwd_weight_update
-        MHA_GEMM_2_bwd2 > V_bwd_weight_update
-        LayerNorm_1 > V_bwd_weight_update
-        MHA_GEMM_1_bwd2 > K_bwd_weight_update
-        LayerNorm_1 > K_bwd_weight_update
-        MHA_GEMM_1_bwd1 > Q_bwd_weight_update
-        LayerNorm_1 > Q_bwd_weight_update
-        """,
-    ),
-)
-
-MLP: Final = Block(
-    forward=Part(
-        """
-        LayerNorm_2 1 H - S
-        FFN0        1 U H S *
-        GeLU        1 F - S
-        FFN1        1 H F S *
-        DropOut_3   1 H - S
-        Add_2       1 H - S
-        """,
-        """
-        Add_1 > LayerNorm_2
-        LayerNorm_2 > FFN0
-        FFN0 > GeLU
-        GeLU > FFN1
-        FFN1 > DropOut_3
-        DropOut_3 > Add_2
-        Add_1 > Add_2
-        """,
-    ),
-    backward=Part(
-        """
-        Loss_bwd        1 H - S
-        DropOut_3_bwd   1 H - S
-        FFN1_bwd        1 F H S *
-        GeLU_bwd        1 U - S
-        FFN0_bwd        1 H U S *
-        LayerNorm_2_bwd 1 H - S
-        """,
-        """
-        Loss_bwd > DropOut_3_bwd
-        DropOut_3_bwd > FFN1_bwd
-        FFN1_bwd > GeLU_bwd
-        GeLU_bwd > FFN0_bwd
-        FFN0_bwd > LayerNorm_2_bwd
-        """,
-    ),
-    gradients=Part(
-        """
-        FFN1_bwd_weight_update 1 F S H
-        FFN0_bwd_weight_update 1 H S U
-        """,
-        """
-        DropOut_3_bwd > FFN1_bwd_weight_update
-        GeLU > FFN1_bwd_weight_update
-        GeLU_bwd > FFN0_bwd_weight_update
-        LayerNorm_2 > FFN0_bwd_weight_update
         """,
     ),
 )
 
 #: What a token's experts make is summed by a product over them (k): split as they are, it ends in an
 #: all-reduce. As a vector kernel it would pass for rows of features, and move nothing.
-EXPERTS: Final = Block(
-    forward=Part(
+EXPERTS: Final = Fragment(
+    Part(
         """
-        LayerNorm_2 1 H - S
         Router      1 E H S +
         Gate        1 E - S
         Dispatch    E H - C
@@ -174,29 +158,22 @@ EXPERTS: Final = Block(
         GeLU        E F - C
         FFN1        E H F C *
         Combine     1 H k S
-        DropOut_3   1 H - S
-        Add_2       1 H - S
         """,
         """
-        Add_1 > LayerNorm_2
-        LayerNorm_2 > Router
+        {0} > Router
         Router > Gate
-        LayerNorm_2 > Dispatch
+        {0} > Dispatch
         Gate > Dispatch
         Dispatch > FFN0
         FFN0 > GeLU
         GeLU > FFN1
         FFN1 > Combine
         Gate > Combine
-        Combine > DropOut_3
-        DropOut_3 > Add_2
-        Add_1 > Add_2
         """,
     ),
-    backward=Part(
+    "Combine",
+    Part(
         """
-        Loss_bwd         1 H - S
-        DropOut_3_bwd    1 H - S
         Combine_bwd      E H - C
         FFN1_bwd         E F H C *
         GeLU_bwd         E U - C
@@ -205,27 +182,24 @@ EXPERTS: Final = Block(
         Combine_bwd_gate 1 k H S
         Gate_bwd         1 E - S
         Router_bwd       1 H E S +
-        LayerNorm_2_bwd  1 H - S
         """,
         """
-        Loss_bwd > DropOut_3_bwd
-        DropOut_3_bwd > Combine_bwd
+        {gradient} > Combine_bwd
         Gate > Combine_bwd
         Combine_bwd > FFN1_bwd
         FFN1_bwd > GeLU_bwd
         GeLU_bwd > FFN0_bwd
         FFN0_bwd > Dispatch_bwd
         Gate > Dispatch_bwd
-        DropOut_3_bwd > Combine_bwd_gate
+        {gradient} > Combine_bwd_gate
         FFN1 > Combine_bwd_gate
         Combine_bwd_gate > Gate_bwd
         Gate > Gate_bwd
         Gate_bwd > Router_bwd
-        Dispatch_bwd > LayerNorm_2_bwd
-        Router_bwd > LayerNorm_2_bwd
         """,
     ),
-    gradients=Part(
+    "Dispatch_bwd Router_bwd",
+    Part(
         """
         FFN1_bwd_weight_update   E F C H
         FFN0_bwd_weight_update   E H C U
@@ -237,7 +211,52 @@ EXPERTS: Final = Block(
         GeLU_bwd > FFN0_bwd_weight_update
         Dispatch > FFN0_bwd_weight_update
         Gate_bwd > Router_bwd_weight_update
-        LayerNorm_2 > Router_bwd_weight_update
+        {0} > Router_bwd_weight_update
         """,
     ),
+)
+
+#: Row -> how the reference writes it. No kernel stands for the gradient of the first norm.
+FRAGMENTS: Final = {
+    "attention_norm": norm("LayerNorm_1", backward=False),
+    "qkv": QKV,
+    "core": CORE,
+    "projection": product("PROJ_GEMM", "nd", "H"),
+    "attention_residual": residual("DropOut_2", "Add_1"),
+    "mlp_norm": norm("LayerNorm_2"),
+    "mlp_up": product("FFN0", "H", "U"),
+    "activation": activation("GeLU"),
+    "mlp_down": product("FFN1", "F", "H"),
+    "experts": EXPERTS,
+    "mlp_residual": residual("DropOut_3", "Add_2"),
+}
+
+#: Features of the native model by the words of the graph.
+WORDS: Final = {"hidden": "H", "attention": "nd", "up": "U", "ffn": "F"}
+
+
+def fragment(kernel: Kernel) -> Fragment:
+    """How a row of a block is written."""
+    if kernel.name in FRAGMENTS:
+        return FRAGMENTS[kernel.name]
+    if kernel.kind == "product":
+        return product(kernel.name, WORDS[kernel.reads], WORDS[kernel.makes])
+    if kernel.kind == "residual":
+        return residual(f"{kernel.name}_dropout", kernel.name, len(kernel.inputs) - 1)
+    return {"norm": norm, "activation": activation}[kernel.kind](kernel.name)
+
+
+#: A layer whose MLP is a mixture of experts, of which each token passes some.
+EXPERT_LAYER: Final = Layer(
+    (
+        ATTENTION,
+        Block(
+            "experts",
+            """
+            mlp_norm      norm      hidden  < stream
+            experts       experts   hidden  < mlp_norm
+            mlp_residual  residual  hidden  < experts stream
+            """,
+        ),
+    )
 )

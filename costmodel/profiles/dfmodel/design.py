@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
+from costmodel.columns import FloatArray, IntArray, column, distinct_rows
 from costmodel.errors import DseError
 from costmodel.kernels.collectives import subgroups_per_tier
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import LinkTier, System
 from costmodel.profiles.dfmodel.network import port_bandwidths
-from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
-from costmodel.training.design import CHOICES, RECOMPUTE_NONE, DesignPoints
+from costmodel.profiles.dfmodel.setup import AXES, OVERLAPS, ROLES, TOPOLOGIES, Setup
+from costmodel.profiles.rules import Unsupported
+from costmodel.training.design import RECOMPUTE, RECOMPUTE_NONE, DesignPoints, words
 from costmodel.training.model import ModelShape
-from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.ranks import Group
+from costmodel.training.run import Run
+
+#: Ways to run the kernels of a layer: each alone, or in groups that stream tiles on chip.
+EXECUTIONS: Final = ("kernel_by_kernel", "dataflow")
 
 #: Share of a link in what it costs and draws together with its port of a switch: the published set-up
 #: has $2 and $24, 52 mW and 52 mW for a GB/s [Ko2024]_.
@@ -26,10 +30,23 @@ LINK_PRICE_SHARE: Final = 2 / 26
 LINK_POWER_SHARE: Final = 1 / 2
 
 #: Topologies by the codes of a design's column.
-_TOPOLOGIES: Final = CHOICES["topology"]
+_TOPOLOGIES: Final = (*TOPOLOGIES,)
 
 
-def network_roles(design: DesignPoints) -> IntArray:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DataflowDesign(DesignPoints):
+    """Candidate layouts of a transformer with what DFModel chooses beside; (points,) columns. [-]"""
+
+    topology: FloatArray = words(TOPOLOGIES)
+    tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
+    overlap: FloatArray = words(OVERLAPS)
+    execution: FloatArray = words(EXECUTIONS)
+
+
+DataflowRun = Run[ModelShape, DataflowDesign]
+
+
+def network_roles(design: DataflowDesign) -> IntArray:
     """Place among the `ROLES` of each design's topology; -1 where groups of several chips have no dimension.
 
     The first roles count that leave only groups of one chip without a dimension.
@@ -44,67 +61,60 @@ def network_roles(design: DesignPoints) -> IntArray:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Designs that DFModel has no number for."""
-
-    column: str  #: what is at fault
-    missing: Callable[[ModelShape, DesignPoints], BoolArray]  #: whether there is no number; (points,)
-    words: str  #: why, and what would do, with columns of the design in braces
-    pin: str  #: value of the column that always does
-
-    def reason(self, model: ModelShape, design: DesignPoints, row: int) -> str:
-        """Why one design has no number, and what would do."""
-        columns = {name: values[row] for name, values in design.columns().items()}
-        words = {name: CHOICES[name][int(columns[name])] for name in ("recompute", "topology")}
-        return self.words.format(**{**columns, **words}, seq_len=model.seq_len)
-
-
 #: What no set-up can hold.
 REFUSED: Final = (
-    Gap(
+    Unsupported[DataflowRun](
         "topology",
-        lambda model, design: np.less(network_roles(design), 0),
-        "topology {topology}: too few dimensions for tp={tp:g} pp={pp:g} dp={dp:g}; "
-        "take one of three, such as sw_sw_sw",
+        lambda run: np.less(network_roles(run.design), 0),
+        lambda run, row: (
+            f"topology {_TOPOLOGIES[int(run.design.topology[row])]}: too few dimensions for "
+            f"tp={run.design.tp[row]:g} pp={run.design.pp[row]:g} dp={run.design.dp[row]:g}; "
+            "take one of three, such as sw_sw_sw"
+        ),
         "sw_sw_sw",
     ),
-    Gap(
+    Unsupported[DataflowRun](
         "tile_size",
-        lambda model, design: np.greater(model.seq_len % design.tile_size, 0),
-        "tile_size: {tile_size:g} does not divide seq_len, {seq_len:g}; take a divisor",
+        lambda run: np.greater(run.model.seq_len % run.design.tile_size, 0),
+        lambda run, row: (
+            f"tile_size: {run.design.tile_size[row]:g} does not divide seq_len, {run.model.seq_len:g}; "
+            "take a divisor"
+        ),
         "1",
     ),
 )
 #: What has no number, whatever the machine.
-GAPS: Final = (
-    Gap(
+UNSUPPORTED: Final = (
+    Unsupported[DataflowRun](
         "recompute",
-        lambda model, design: np.not_equal(design.recompute, RECOMPUTE_NONE),
-        "recompute={recompute}: each kernel runs once; take recompute=none",
+        lambda run: np.not_equal(run.design.recompute, RECOMPUTE_NONE),
+        lambda run, row: (
+            f"recompute={RECOMPUTE[int(run.design.recompute[row])]}: each kernel runs once; "
+            "take recompute=none"
+        ),
         "none",
     ),
-    Gap(
+    Unsupported[DataflowRun](
         "vpp",
-        lambda model, design: np.greater(design.vpp, 1),
-        "vpp={vpp:g}: a stage is one chunk; take vpp=1",
+        lambda run: np.greater(run.design.vpp, 1),
+        lambda run, row: f"vpp={run.design.vpp[row]:g}: a stage is one chunk; take vpp=1",
         "1",
     ),
     *REFUSED,
 )
 
 
-def _degrees(design: DesignPoints) -> dict[str, FloatArray]:
+def _degrees(design: DataflowDesign) -> dict[str, FloatArray]:
     """Parallel group -> chips of one."""
     return {"TP": design.tp, "PP": design.pp, "DP": design.dp}
 
 
-def _shared_columns(design: DesignPoints) -> dict[str, FloatArray]:
+def _shared_columns(design: DataflowDesign) -> dict[str, FloatArray]:
     """Columns in which the designs of a `Setup` must not differ."""
     return {name: getattr(design, name) for name in ("topology", "overlap", "execution")}
 
 
-def alike(design: DesignPoints) -> Iterator[IntArray]:
+def alike(design: DataflowDesign) -> Iterator[IntArray]:
     """Rows of designs that a `Setup` can hold together; those whose topology does not fit are left out."""
     roles = network_roles(design)
     _, group = distinct_rows(roles.astype(np.float64), *_shared_columns(design).values())
@@ -113,22 +123,15 @@ def alike(design: DesignPoints) -> Iterator[IntArray]:
         yield np.flatnonzero((group == own) & (roles >= 0))
 
 
-def design_setup(
-    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
-) -> Setup:
+def design_setup(run: DataflowRun) -> Setup:
     """Designs on a machine as DFModel is told them; (points,) columns.
 
     Parameters
     ----------
-    model : ModelShape
-        The transformer.
-    system : System
-        The machine; each quantity holds one value, or one per design.
-    design : DesignPoints
-        Layouts, (points,), that share `topology`, `overlap`, `execution`, and the parallel groups that need
-        a dimension of the network: what `alike` yields. `design.take([row])` is one design.
-    precision : Precision
-        Bytes of operands.
+    run : DataflowRun
+        Model, machines and designs, (points,), that share `topology`, `overlap`, `execution`, and the
+        parallel groups that need a dimension of the network: what `alike` yields. `run.take([row])` is one
+        design.
 
     Returns
     -------
@@ -151,27 +154,30 @@ def design_setup(
     in the reference's published set-up, so that topologies differ in price. Units per port are means
     over the dimensions, weighted by their ports. All else of a chip is the accelerator's, DRAM too.
     """
+    design, system = run.design, run.system
     for gap in REFUSED:
-        refused = np.flatnonzero(gap.missing(model, design))
+        refused = np.flatnonzero(gap.missing(run))
         if refused.size:
-            raise DseError(gap.reason(model, design, int(refused[0])))
+            raise DseError(gap.reason(run, int(refused[0])))
     topology, roles = _shared_network(design)
     links = group_links(design, system)
     setup = Setup(
         topology=topology,
         roles=roles,
-        overlap=CHOICES["overlap"][int(design.overlap[0])],
+        overlap=OVERLAPS[int(design.overlap[0])],
         kernel_by_kernel=bool(design.execution[0] == 0),
         doubled=True,
         link_latency=links["TP"].latency,
         **_dimensions(design, roles, links),
         **_chip(system),
-        **_training(model, design, precision),
+        **_training(run),
     )
     return _with_prices(setup, system, [links[role] for role in roles])
 
 
-def _dimensions(design: DesignPoints, roles: Sequence[str], links: Mapping[str, LinkTier]) -> dict[str, Any]:
+def _dimensions(
+    design: DataflowDesign, roles: Sequence[str], links: Mapping[str, LinkTier]
+) -> dict[str, Any]:
     """Sizes of the network's dimensions, and bandwidths of their links."""
     degrees, axes = _degrees(design), dict(zip(AXES, roles, strict=False))
     return {
@@ -196,8 +202,9 @@ def _chip(system: System) -> dict[str, Any]:
     }
 
 
-def _training(model: ModelShape, design: DesignPoints, precision: Precision) -> dict[str, Any]:
+def _training(run: DataflowRun) -> dict[str, Any]:
     """The model, the batch, and how a layer streams."""
+    model, design = run.model, run.design
     one = np.ones(design.num_points)
     shape = ("hidden_size", "head_size", "num_attention_heads", "seq_len", "num_layers")
     return {
@@ -205,11 +212,11 @@ def _training(model: ModelShape, design: DesignPoints, precision: Precision) -> 
         "global_batch_size": design.global_batch_size,
         "micro_batch_size": design.micro_batch_size,
         "tile_size": design.tile_size,
-        "element_bytes": precision.element_bytes * one,
+        "element_bytes": run.precision.element_bytes * one,
     }
 
 
-def _shared_network(design: DesignPoints) -> tuple[str, tuple[str, ...]]:
+def _shared_network(design: DataflowDesign) -> tuple[str, tuple[str, ...]]:
     """Topology and roles of designs that share them."""
     places = network_roles(design)
     topology = _TOPOLOGIES[int(design.topology[0])]
@@ -219,7 +226,7 @@ def _shared_network(design: DesignPoints) -> tuple[str, tuple[str, ...]]:
     return topology, ROLES[len(TOPOLOGIES[topology])][int(places[0])]
 
 
-def group_links(design: DesignPoints, system: System) -> dict[str, LinkTier]:
+def group_links(design: DataflowDesign, system: System) -> dict[str, LinkTier]:
     """Parallel group -> the links that join it; groups lie as for collectives: tp, then dp, then pp."""
     ranks = design.ranks
     return {axis.upper(): slowest_tier(ranks.group(axis), system.network) for axis in ranks.sizes}

@@ -13,20 +13,13 @@ from costmodel.columns import IntArray, distinct_rows
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.layer import model_graph
 from costmodel.profiles.dfmodel.mapping import fastest_mapping, fused_ways
-from costmodel.profiles.dfmodel.setup import Setup
+from costmodel.profiles.dfmodel.setup import BATCH, IDLE, NETWORK, Setup
 from costmodel.profiles.dfmodel.sharding import least_moving
 from costmodel.solve.fusion import Groupings
 from costmodel.training.model import ModelShape
 
-#: Columns of a set-up that may decide on the fastest groups.
+#: Columns that decide where arithmetic counts.
 _RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilization", "dram_bandwidth")
-_TILES: Final = ("sram_bytes", "seq_len", "tile_size", "element_bytes")
-_NETWORK: Final = (
-    *("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency"),
-    *("global_batch_size", "micro_batch_size"),
-)
-#: Columns that decide on none: sizes that the graph has, and what multiplies a layer's time.
-_ANY: Final = ("num_chips", "hidden_size", "head_size", "num_attention_heads", "num_layers")
 
 
 @lru_cache(maxsize=16)
@@ -82,37 +75,42 @@ def fastest_groups(
     where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
     The utilization is given, as designs have it.
     """
-    bare, names = _decisive(setup), (*_RATES, *_TILES, *_NETWORK)
-    columns = [np.broadcast_to(getattr(bare, name), (setup.num_points,)) for name in names]
-    rows, back = distinct_rows(*columns)
+    bare = _decisive(setup)
+    columns = {name: np.broadcast_to(v, (setup.num_points,)) for name, v in bare.columns().items()}
+    rows, back = distinct_rows(*columns.values())
     back = np.broadcast_to(back, (setup.num_points,))
-    shared = [(name, getattr(bare, name)) for name in ("topology", "roles", "overlap", "doubled")]
+    shared = tuple((name, getattr(bare, name)) for name in ("topology", "roles", "overlap", "doubled"))
     for place, row in enumerate(rows):
-        told = zip(names, (float(values[row]) for values in columns), strict=True)
-        groups = _groups(model, element_bytes, generation, (*shared, *told))
+        own = tuple((name, float(values[row])) for name, values in columns.items())
+        groups = _groups(model, element_bytes, generation, (*shared, *own))
         if groups is not None:
             yield np.flatnonzero(back == place), groups
 
 
 def _decisive(setup: Setup) -> Setup:
-    """The set-up without what takes the same time however kernels are grouped."""
+    """The set-up with one value in each column that does not decide on the fastest groups.
+
+    DRAM has no limit here: on its capacity the caller decides.
+    """
+    one, endless, nothing = np.ones(1), np.full(1, np.inf), np.zeros(1)
+    alike: dict[str, Any] = dict.fromkeys(IDLE, one)
+    alike |= dict.fromkeys(("dram_bytes", "second_dram_bandwidth", "second_dram_bytes"), nothing)
     if setup.overlap == "perfect":
-        return setup
-    one, endless = np.ones(1), np.full(1, np.inf)
-    left_out: dict[str, Any] = dict.fromkeys(_NETWORK, one)
-    left_out |= {"x": setup.degree("TP"), "x_bandwidth": endless, "link_latency": np.zeros(1)}
+        return replace(setup, **alike)
+    alike |= dict.fromkeys((*NETWORK, *BATCH), one) | {"domain_size": nothing, "link_latency": nothing}
+    alike |= {"x": setup.degree("TP"), "x_bandwidth": endless}
     if setup.overlap == "none":
-        left_out |= dict.fromkeys(_RATES, one) | {"frequency": endless}
-    return replace(setup, topology="sw", roles=("TP",), **left_out)
+        alike |= dict.fromkeys(_RATES, one) | {"frequency": endless}
+    return replace(setup, topology="sw", roles=("TP",), **alike)
 
 
 @lru_cache(maxsize=4096)
 def _groups(
-    model: ModelShape, element_bytes: float, generation: str, told: tuple[tuple[str, Any], ...]
+    model: ModelShape, element_bytes: float, generation: str, row: tuple[tuple[str, Any], ...]
 ) -> IntArray | None:
     """The fastest groups of one row of decisive columns; None where none fit."""
     graph, sharding = sharded_graph(model, element_bytes)
-    setup = Setup.of(**dict(told), **dict.fromkeys(_ANY, 1.0), kernel_by_kernel=False)
+    setup = Setup.of(**dict(row), kernel_by_kernel=False)
     ways = layer_ways(model, element_bytes)
     found = fastest_mapping(graph, setup, sharding, ways, generation=generation)
     return None if found is None else found.groups

@@ -10,8 +10,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel.blocks import ATTENTION, EXPERTS, MLP, Part
+from costmodel.profiles.dfmodel.blocks import BEFORE, EXPERT_LAYER, LOSS, Part, fragment
 from costmodel.profiles.dfmodel.graph import Graph, K, N
+from costmodel.training.blocks import DECODER, STREAM, Layer
 from costmodel.training.model import ModelShape
 
 Words = Mapping[str, FloatArray]
@@ -21,9 +22,12 @@ _WEIGHT: Final = "*"
 _WHOLE_WEIGHT: Final = "+"
 _DROPOUT: Final = "DropOut"
 
+#: Most kernels whose outputs another reads: gradients of more are summed before.
+MOST_INPUTS: Final = 2
+
 
 def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> Graph:
-    """The graph of one layer of a dense model, one sequence at a time.
+    """The graph of one layer of a model whose layers are all alike, one sequence at a time.
 
     Parameters
     ----------
@@ -33,7 +37,14 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
         With the kernels of the backward pass, as in training.
     element_bytes : float
         Size of one element. [B]
+
+    Raises
+    ------
+    DseError
+        If the model has layers of several kinds.
     """
+    if len(model.kinds) > 1:
+        raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")
     return layer_graph(
         model.hidden_size,
         model.num_attention_heads,
@@ -45,6 +56,7 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
         dropout=model.dropout,
         backward=backward,
         element_bytes=element_bytes,
+        layer=model.kinds[0],
     )
 
 
@@ -62,6 +74,7 @@ def layer_graph(
     dropout: bool = True,
     backward: bool = True,
     element_bytes: FloatArray | float = 2.0,
+    layer: Layer | None = None,
 ) -> Graph:
     """The graph of one layer, for one design or for many at once; by default that of GPT.
 
@@ -85,6 +98,8 @@ def layer_graph(
         With the kernels of the backward pass, as in training.
     element_bytes : float or (points,) array
         Size of one element. [B]
+    layer : Layer, optional
+        What the layer consists of; by default attention and an MLP, or experts.
 
     Raises
     ------
@@ -108,12 +123,7 @@ def layer_graph(
         "k": top_k,
     }
     words = _words({name: np.asarray(value, dtype=np.float64) for name, value in given.items()}, gated_mlp)
-    mlp = MLP if num_experts is None else EXPERTS
-    parts = [ATTENTION.forward, mlp.forward]
-    if backward:
-        parts += [mlp.backward, ATTENTION.backward, mlp.gradients, ATTENTION.gradients]
-    rows = [line.split() for part in parts for line in part.kernels.strip().splitlines()]
-    edges = [edge for part in parts for edge in _edges(part)]
+    rows, edges = _written(layer or (DECODER if num_experts is None else EXPERT_LAYER), backward)
     if not dropout:
         rows, edges = _without_dropout(rows, edges)
     graph = _graph(rows, edges, words, np.asarray(element_bytes, dtype=np.float64))
@@ -122,10 +132,71 @@ def layer_graph(
     return graph
 
 
+def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """Kernel lines and edges of a layer, in the order of the reference's files.
+
+    The backward pass goes through the rows in reverse, along the way of the products: the additions to the
+    residual stream have no gradient of their own. Weights get their gradients last.
+    """
+    made = _inputs_of(layer)
+    forward, back, gradients = [Part(BEFORE)], [Part(LOSS)], []
+    for block in layer.blocks:
+        forward += [_filled(fragment(k).forward, made[block.name, k.name], []) for k in block.kernels]
+    from_stream = LOSS.split()[0]
+    for block in reversed(layer.blocks):
+        makers = {block.kernels[-1].name: from_stream}  # of the gradient of each row's output
+        for kernel in reversed(block.kernels):
+            own, inputs = fragment(kernel), made[block.name, kernel.name]
+            given = makers[kernel.name].split()
+            if own.backward.kernels:
+                sums, given = _summed(given, f"{kernel.name}_bwd_sum")
+                back += [*sums, _filled(own.backward, inputs, given)]
+            gradients.append(_filled(own.gradients, inputs, given))
+            for name in kernel.inputs:
+                if kernel.kind != "residual" or name != STREAM:
+                    makers[name] = f"{own.gradient} {makers.get(name, '')}".strip()
+        from_stream = makers[STREAM]
+    parts = [*forward, *back, *gradients] if backward else forward
+    rows = [line.split() for part in parts for line in part.kernels.splitlines() if line.strip()]
+    return rows, [edge for part in parts for edge in _edges(part)]
+
+
+def _inputs_of(layer: Layer) -> dict[tuple[str, str], list[str]]:
+    """Block and row -> the kernels of the graph that make its inputs, in the order of the row."""
+    found, stream = {}, BEFORE.split()[0]
+    for block in layer.blocks:
+        outputs = {STREAM: stream}
+        for kernel in block.kernels:
+            found[block.name, kernel.name] = [outputs[name] for name in kernel.inputs]
+            outputs[kernel.name] = fragment(kernel).output
+        stream = outputs[block.kernels[-1].name]
+    return found
+
+
+def _summed(makers: list[str], name: str) -> tuple[list[Part], list[str]]:
+    """Kernels that sum what others make until a kernel can read it, and who makes it then."""
+    sums = []
+    while len(makers) > MOST_INPUTS:
+        own = f"{name}_{len(makers)}"
+        sums.append(Part(f"{own} 1 H - S", "\n".join(f"{maker} > {own}" for maker in makers[:2])))
+        makers = [own, *makers[2:]]
+    return sums, makers
+
+
+def _filled(part: Part, inputs: Sequence[str], gradient: Sequence[str]) -> Part:
+    """A part with the kernels around it in their places: a line for each that makes the gradient."""
+    lines = [
+        line.replace("{gradient}", name).format(*inputs)
+        for line in part.edges.splitlines()
+        for name in (gradient if "{gradient}" in line else [""])
+    ]
+    return Part(part.kernels, "\n".join(lines))
+
+
 def _edges(part: Part) -> Iterator[tuple[str, str]]:
     """Producer and consumer of each edge."""
-    for line in part.edges.strip().splitlines():
-        producer, consumers = line.split(">")
+    for line in part.edges.splitlines():
+        producer, _, consumers = line.partition(">")
         yield from ((producer.strip(), consumer) for consumer in consumers.split())
 
 

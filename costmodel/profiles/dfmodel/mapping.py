@@ -30,15 +30,11 @@ from costmodel.profiles.dfmodel.evaluate import (
     loads,
 )
 from costmodel.profiles.dfmodel.graph import Graph
-from costmodel.profiles.dfmodel.setup import GENERATIONS, Setup
+from costmodel.profiles.dfmodel.setup import GENERATIONS, IDLE, NETWORK, Setup
 from costmodel.solve.fusion import TIE, Groupings, carried, cheapest, groupings, windows
 
-#: Columns of a set-up that decide on the fastest groups where the network's time adds to theirs.
-_DECISIVE: Final = (
-    *("cores", "array_width", "array_height", "frequency", "utilization", "sram_bytes"),
-    *("dram_bandwidth", "dram_bytes", "second_dram_bandwidth", "second_dram_bytes"),
-    *("seq_len", "tile_size", "micro_batch_size", "element_bytes"),
-)
+#: Columns of a set-up that do not decide on the fastest groups where the network's time adds to theirs.
+_ALIKE: Final = {*IDLE, *NETWORK, "global_batch_size"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +152,7 @@ def _alike(setup: Setup) -> IntArray:
     if setup.overlap == "perfect":
         return points
     layers = np.where(dram_capacity(setup) > 0, setup.stage_layers, 0)
-    columns = [getattr(setup, name) for name in _DECISIVE]
+    columns = [values for name, values in setup.columns().items() if name not in _ALIKE]
     return np.broadcast_to(distinct_rows(*columns, setup.degree("TP"), layers)[1], points.shape)
 
 

@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, column
-from costmodel.training.design import CHOICES
+from costmodel.columns import Columns, FloatArray, column, column_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,13 @@ GENERATIONS: Final[Mapping[str, Generation]] = {
     "gen3": Generation(halves=None, fully_connected=1, gradients=True, latency=True),
 }
 
-#: Topology -> the kind of each dimension.
-TOPOLOGIES: Final = {name: tuple(name.split("_")) for name in CHOICES["topology"]}
+#: Topology -> the kind of each dimension, from the inside out: switches, rings, or all chips linked with all.
+TOPOLOGIES: Final = {
+    name: tuple(name.split("_"))
+    for name in ("sw_sw_sw", "r_sw_sw", "r_r_r", "sw_sw", "r_sw", "r_r", "r_fc", "fc_fc", "sw", "r", "fc")
+}
+#: What of arithmetic, memory and network happens at once.
+OVERLAPS: Final = ("none", "compute_memory", "perfect")
 ROLES: Final = {
     1: (("TP",), ("PP",), ("DP",)),
     2: (("TP", "PP"), ("TP", "DP"), ("PP", "DP")),
@@ -159,3 +163,16 @@ class Setup(Columns):
         elif np.any(self.seq_len % self.tile_size) and not rules.ragged_tiles:
             lines.append(f"tile_size: {tile} does not divide seq_len, {seq_len}; choose a divisor")
         return lines
+
+
+#: Columns on which no grouping of kernels depends: sizes that the graph has, what multiplies a layer's time,
+#: and what things cost. All others may decide on the fastest groups.
+IDLE: Final = (
+    *("num_chips", "hidden_size", "head_size", "num_attention_heads", "num_layers"),
+    *(name for name in column_units(Setup) if name.endswith(("_price", "_power"))),
+)
+#: Columns on which groups depend through the time of the network alone, and the batch beside them.
+NETWORK: Final = (
+    *("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency", "domain_size"),
+)
+BATCH: Final = ("global_batch_size", "micro_batch_size")

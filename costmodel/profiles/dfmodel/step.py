@@ -10,21 +10,17 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
-from costmodel.machine.system import System
 from costmodel.profiles.dfmodel.capacity import within_capacity
-from costmodel.profiles.dfmodel.design import GAPS, alike, design_setup
+from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowRun, alike, design_setup
 from costmodel.profiles.dfmodel.evaluate import evaluate, loads
 from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
 from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
 from costmodel.profiles.dfmodel.mapping import sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import kernel_collectives
+from costmodel.steps.assembly import assemble_breakdown, in_chunks
 from costmodel.steps.breakdown import PARTS, Breakdown
-from costmodel.steps.total import added_up, in_chunks
-from costmodel.steps.transformer import step
-from costmodel.training.design import DesignPoints
-from costmodel.training.model import ModelShape
-from costmodel.training.precision import MIXED_PRECISION, Precision
+from costmodel.steps.transformer import transformer_step
 from costmodel.workload.kernels import total
 
 #: Designs priced at once: their (points, kernels) tables fit into a core's cache.
@@ -49,20 +45,13 @@ class Iteration(Columns):
     system_power: FloatArray = column("W")
 
 
-def price_designs(
-    model: ModelShape,
-    system: System,
-    design: DesignPoints,
-    *,
-    generation: str,
-    precision: Precision = MIXED_PRECISION,
-) -> Breakdown:
+def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
     """Price one optimizer step of each design, as `costmodel.step` does.
 
     Parameters
     ----------
-    model, system, design, precision
-        As for `costmodel.step`.
+    run : DataflowRun
+        Model, machines and designs, (points,).
     generation : str
         Rules of the reference: a key of `GENERATIONS`.
 
@@ -78,80 +67,88 @@ def price_designs(
     each group of several chips, tiles that divide the sequence, and the SRAM for what a kernel streams.
     It has no optimizer and no host, so they take no time.
     """
-    return in_chunks(
-        partial(_priced_chunk, model, generation=generation, precision=precision), system, design
-    )
+    return in_chunks(partial(_dataflow_chunk, generation=generation), run)
 
 
-def _priced_chunk(
-    model: ModelShape, system: System, design: DesignPoints, *, generation: str, precision: Precision
-) -> Breakdown:
-    """Price a chunk of designs."""
-    native = step(model, system, design, precision=precision)
-    graph, sharding = sharded_graph(model, precision.element_bytes)
-    found = {name: np.full(design.num_points, np.nan) for name in column_units(Iteration)}
-    for rows in _pieces(model, design):
-        setup = design_setup(model, system.take(rows), design.take(rows), precision=precision)
-        for own, groups in _grouped(model, setup, precision.element_bytes, generation):
+def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
+    """Price a chunk of designs, whose columns are all of one length."""
+    native = transformer_step(run)
+    graph, sharding = sharded_graph(run.model, run.precision.element_bytes)
+    found = {name: np.full(run.num_points, np.nan) for name in column_units(Iteration)}
+    for rows in _pieces(run):
+        setup = design_setup(run.take(rows))
+        for own, groups in _grouped(run, setup, generation):
             part = iteration(graph, setup.take(own), sharding, generation=generation, groups=groups)
             for name, values in part.columns().items():
                 found[name][rows[own]] = values
     prices = {name: found.pop(name) for name in ("system_price", "system_power")}
-    breakdown = added_up(
+    breakdown = assemble_breakdown(
         found | {name: values for name, values in native.columns().items() if name in _NATIVE},
-        system,
+        run.system,
         world_size=native.world_size,
-        tokens=design.global_batch_size * model.seq_len,
+        tokens=run.design.global_batch_size * run.model.seq_len,
         model_flops=native.model_flops,
     )
     return replace(breakdown, **prices)
 
 
-def _pieces(model: ModelShape, design: DesignPoints) -> Iterator[IntArray]:
+def _pieces(run: DataflowRun) -> Iterator[IntArray]:
     """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
-    known = ~np.any([gap.missing(model, design) for gap in GAPS], axis=0)
-    for own in alike(design):
+    known = ~np.any([gap.missing(run) for gap in UNSUPPORTED], axis=0)
+    for own in alike(run.design):
         rows = own[known[own]]
         for first in range(0, rows.size, KERNEL_CHUNK):
             yield rows[first : first + KERNEL_CHUNK]
 
 
-def _grouped(
-    model: ModelShape, setup: Setup, element_bytes: float, generation: str
-) -> Iterable[tuple[IntArray, IntArray | None]]:
+def _grouped(run: DataflowRun, setup: Setup, generation: str) -> Iterable[tuple[IntArray, IntArray | None]]:
     """Rows of a set-up whose kernels are in the same groups, and these; None where each is its own."""
     if setup.kernel_by_kernel:
         return [(np.arange(setup.num_points), None)]
-    return fastest_groups(model, setup, element_bytes=element_bytes, generation=generation)
+    element_bytes = run.precision.element_bytes
+    return fastest_groups(run.model, setup, element_bytes=element_bytes, generation=generation)
 
 
-def reasons(
-    model: ModelShape,
-    system: System,
-    design: DesignPoints,
-    *,
-    generation: str,
-    precision: Precision = MIXED_PRECISION,
-) -> list[str]:
+def reasons(run: DataflowRun, *, generation: str) -> list[str]:
     """Why the first of some designs has no number, and what would do; nothing where it has one.
 
     Parameters
     ----------
-    model, system, design, generation, precision
-        As for `price_designs`.
+    run, generation
+        As for `dataflow_step`.
 
     Notes
     -----
     Kernels that fit the SRAM alone have a number, in groups too: each may be its own.
     """
-    found = [gap.reason(model, design, 0) for gap in GAPS if gap.missing(model, design)[0]]
+    found = [gap.reason(run, 0) for gap in UNSUPPORTED if gap.missing(run)[0]]
     if found:
         return found
-    first = np.zeros(1, dtype=np.intp)
-    setup = design_setup(model, system.take(first), design.take(first), precision=precision)
-    graph, sharding = sharded_graph(model, precision.element_bytes)
+    setup = design_setup(run.take(np.zeros(1, dtype=np.intp)))
+    graph, sharding = sharded_graph(run.model, run.precision.element_bytes)
     short = sram_shortage(loads(graph, setup, sharding, generation))
     return [short] if short else []
+
+
+def remedies(run: DataflowRun) -> str:
+    """What designs without a number want for, with how many do, and what would do.
+
+    Parameters
+    ----------
+    run : DataflowRun
+        Model, machines and designs, (points,), none of which has a number.
+    """
+    missing = {gap: gap.missing(run) for gap in UNSUPPORTED}
+    counts = {gap.column: rows.sum() for gap, rows in missing.items()}
+    pins = {gap.column: gap.pin for gap in UNSUPPORTED if counts[gap.column]}
+    too_large = ~np.any([*missing.values()], axis=0)  # what has no number though it could: the SRAM
+    counts["SRAM"] = too_large.sum()
+    larger = too_large & (run.design.tile_size > 1)
+    pins |= {"tile_size": "1"} if larger.any() else {}
+    wants = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
+    found = [" ".join(f"--set {name}={pin}" for name, pin in pins.items())] if pins else []
+    found += ["more SRAM, or a larger tp"] if np.any(too_large & ~larger) else []
+    return f"for {wants}; take {', and '.join(found)}"
 
 
 def iteration(

@@ -5,7 +5,7 @@ line; where the reference has no number, there is none here either, and `Report.
 """
 
 from costmodel.profiles.simai.bandwidth import Busbw, Links
-from costmodel.profiles.simai.design import price_designs
+from costmodel.profiles.simai.design import simai_step
 from costmodel.profiles.simai.missing import ENDLESS, endless_rows, missing
 from costmodel.profiles.simai.revision import REVISIONS, Revision
 from costmodel.profiles.simai.time import Overlap, Report, Totals, price
@@ -22,5 +22,5 @@ __all__ = [
     "endless_rows",
     "missing",
     "price",
-    "price_designs",
+    "simai_step",
 ]

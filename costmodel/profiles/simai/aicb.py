@@ -20,12 +20,12 @@ from costmodel.profiles.simai.aicb_rows import (
     halved,
     layer_rows,
     prologue,
-    unshared_rows,
+    rows_without_sequence_parallelism,
 )
-from costmodel.profiles.simai.aicb_run import Release, Run, check_release, parameters
+from costmodel.profiles.simai.aicb_run import GeneratorRun, Release, check_release, parameters
 from costmodel.profiles.simai.rows import Pass, Row, StepRows
 
-__all__ = ["LinearTimes", "Run", "Sections", "measured", "parameters", "placeholder", "prerelease"]
+__all__ = ["GeneratorRun", "LinearTimes", "Sections", "measured", "parameters", "placeholder", "prerelease"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -39,12 +39,12 @@ class Sections(Columns):
     gradient_backward: FloatArray = column("s")
 
 
-def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> StepRows:
+def measured(run: GeneratorRun, times: Sections, *, release: Release = "2025-09") -> StepRows:
     """The rows of a run whose sections have been timed on one device.
 
     Parameters
     ----------
-    run : Run
+    run : GeneratorRun
         Model and parallelism, (points,).
     times : Sections
         Times of the sections, (points,) or scalar. [s]
@@ -90,7 +90,7 @@ def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> Step
         embedding("next", last),
         *layer_rows(run, "attention", passes["attention"], passes["attention"], shared),
         *layer_rows(run, "mlp", passes["mlp"], passes["mlp"], shared & (run.num_experts == 0)),
-        *unshared_rows(run, passes["whole_attention"], passes["whole_mlp"]),
+        *rows_without_sequence_parallelism(run, passes["whole_attention"], passes["whole_mlp"]),
         *expert_rows(run, mlp, release),
         column_row("final_column", "closing", run, passes["final"], shared),
         *epilogue(run),
@@ -98,12 +98,12 @@ def measured(run: Run, times: Sections, *, release: Release = "2025-09") -> Step
     return StepRows.of(rows, layers=run.stage_layers, micro_batches=run.micro_batches, layout=run.layout())
 
 
-def placeholder(run: Run, *, release: Release = "2025-09") -> StepRows:
+def placeholder(run: GeneratorRun, *, release: Release = "2025-09") -> StepRows:
     """The rows of a run that nobody has timed: sizes alone, every time 1 ns.
 
     Parameters
     ----------
-    run : Run
+    run : GeneratorRun
         Model and parallelism, (points,).
     release : str
         Which generator.
@@ -161,12 +161,12 @@ class LinearTimes(Columns):
     gradient_backward: FloatArray = column("s")
 
 
-def prerelease(run: Run, times: LinearTimes) -> StepRows:
+def prerelease(run: GeneratorRun, times: LinearTimes) -> StepRows:
     """The rows of the generator before its first release: every layer of the model on one rank.
 
     Parameters
     ----------
-    run : Run
+    run : GeneratorRun
         Model and parallelism, (points,); dense, in sequence parallelism.
     times : LinearTimes
         Times of the linear layers, (points,) or scalar. [s]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.profiles.simai.aicb_run import Release, Run
+from costmodel.profiles.simai.aicb_run import GeneratorRun, Release
 from costmodel.profiles.simai.rows import Pass, Row
 
 #: What the reference states where it measures nothing. [s]
@@ -31,14 +31,14 @@ def prologue(
     ]
 
 
-def embedding_gradients(run: Run) -> Row:
+def embedding_gradients(run: GeneratorRun) -> Row:
     """Gradients of the embedding over the tensor-parallel group."""
     idle = Pass(NOTHING)
     reduced = Pass(NOTHING, "all_reduce", run.activation_bytes, happens=run.tp > 1)
     return Row("embedding_grads", "prologue", idle, reduced, idle)
 
 
-def expert_gradients(run: Run, experts: FloatArray) -> list[Row]:
+def expert_gradients(run: GeneratorRun, experts: FloatArray) -> list[Row]:
     """Gradients of experts over the replicas of each, there even when nothing is sent."""
     idle, present = Pass(NOTHING), run.ep != run.dp
     gathered = Pass(NOTHING, "all_gather", 2 * experts, "dp_ep")
@@ -53,7 +53,7 @@ def expert_gradients(run: Run, experts: FloatArray) -> list[Row]:
 Times = Sequence[FloatArray]
 
 
-def layer_rows(run: Run, part: str, column: Times, row: Times, present: BoolArray) -> list[Row]:
+def layer_rows(run: GeneratorRun, part: str, column: Times, row: Times, present: BoolArray) -> list[Row]:
     """Half a layer in sequence parallelism: a column-split and a row-split product."""
     return [
         column_row(f"{part}_column", "layer", run, column, present),
@@ -61,7 +61,7 @@ def layer_rows(run: Run, part: str, column: Times, row: Times, present: BoolArra
     ]
 
 
-def column_row(name: str, section: str, run: Run, times: Times, present: BoolArray) -> Row:
+def column_row(name: str, section: str, run: GeneratorRun, times: Times, present: BoolArray) -> Row:
     """A column-split product: inputs gathered; their gradients are scattered beside the arithmetic."""
     split = run.tp > 1
     return Row(
@@ -74,7 +74,7 @@ def column_row(name: str, section: str, run: Run, times: Times, present: BoolArr
     )
 
 
-def row_row(name: str, run: Run, times: Times, present: BoolArray) -> Row:
+def row_row(name: str, run: GeneratorRun, times: Times, present: BoolArray) -> Row:
     """A row-split product: outputs scattered, their gradients gathered."""
     split, size = run.tp > 1, run.activation_bytes
     return Row(
@@ -87,7 +87,7 @@ def row_row(name: str, run: Run, times: Times, present: BoolArray) -> Row:
     )
 
 
-def unshared_rows(run: Run, attention: Times, mlp: Times) -> list[Row]:
+def rows_without_sequence_parallelism(run: GeneratorRun, attention: Times, mlp: Times) -> list[Row]:
     """A layer without sequence parallelism: one row for attention and one for the MLP."""
     rows = []
     for name, times in (("attention_layer", attention), ("mlp_layer", mlp)):
@@ -97,7 +97,7 @@ def unshared_rows(run: Run, attention: Times, mlp: Times) -> list[Row]:
     return rows
 
 
-def expert_rows(run: Run, time: FloatArray | float, release: Release) -> list[Row]:
+def expert_rows(run: GeneratorRun, time: FloatArray | float, release: Release) -> list[Row]:
     """The experts of a layer: tokens are sent to them, gathered over the tensor-parallel group, and back."""
     size, tp, chosen = run.activation_bytes, run.tp, run.experts_per_token
     present = (run.num_experts > 0) & (run.sequence_parallel > 0)
@@ -117,7 +117,7 @@ def expert_rows(run: Run, time: FloatArray | float, release: Release) -> list[Ro
     return [Row("mlp_moelayer", "layer", forward, back, idle, present) for forward, back in pairs]
 
 
-def epilogue(run: Run) -> list[Row]:
+def epilogue(run: GeneratorRun) -> list[Row]:
     """The loss over the split vocabulary, and four numbers of the optimizer."""
     loss = Pass(0.0, "all_reduce", 4 * run.micro_batch_size * run.seq_len)
     number = Pass(0.0, "all_reduce", 4.0)

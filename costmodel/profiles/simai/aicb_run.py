@@ -24,7 +24,7 @@ Release = Literal["2024-10", "2024-11", "2025-01", "2025-09"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Run(Columns):
+class GeneratorRun(Columns):
     """A training run as the generator is told it; (points,) columns. [-]"""
 
     num_layers: FloatArray = column("-")
@@ -132,7 +132,7 @@ _REQUIRED = (
 )
 
 
-def parameters(run: Run, release: Release) -> tuple[FloatArray, FloatArray]:
+def parameters(run: GeneratorRun, release: Release) -> tuple[FloatArray, FloatArray]:
     """Parameters of a rank as the generator counts them: without experts, and of its experts. [-]"""
     hidden, tp = run.hidden_size, run.tp
     multiple = VOCABULARY_MULTIPLE * tp
@@ -146,7 +146,7 @@ def parameters(run: Run, release: Release) -> tuple[FloatArray, FloatArray]:
     return run.stage_layers * layer + tables + run.seq_len * hidden, experts
 
 
-def check_release(run: Run, release: str) -> None:
+def check_release(run: GeneratorRun, release: str) -> None:
     """Refuse a release that is not known, or rows of it that are not."""
     if release not in WORD_TABLES:
         raise DseError(f"AICB release {release}: unknown{suggestion(release, WORD_TABLES)}")

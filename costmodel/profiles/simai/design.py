@@ -10,12 +10,10 @@ from costmodel.machine.system import System
 from costmodel.profiles.simai.bandwidth import Links
 from costmodel.profiles.simai.design_rows import design_workload
 from costmodel.profiles.simai.time import price
+from costmodel.steps.assembly import assemble_breakdown
 from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown
-from costmodel.steps.total import added_up
-from costmodel.steps.transformer import step
-from costmodel.training.design import DesignPoints
-from costmodel.training.model import ModelShape
-from costmodel.training.precision import MIXED_PRECISION, Precision
+from costmodel.steps.transformer import transformer_step
+from costmodel.training.run import TransformerRun
 
 #: The revision that derives bandwidths from a machine.
 REVISION: Final = "simai-2025-07"
@@ -32,15 +30,13 @@ def machine_links(system: System) -> Links:
     )
 
 
-def price_designs(
-    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
-) -> Breakdown:
+def simai_step(run: TransformerRun) -> Breakdown:
     """Price one optimizer step of each design, as `costmodel.step` does.
 
     Parameters
     ----------
-    model, system, design, precision
-        As for `costmodel.step`.
+    run : TransformerRun
+        Model, machines and designs, (points,).
 
     Returns
     -------
@@ -49,9 +45,8 @@ def price_designs(
         arithmetic and knows no host; arithmetic, memory, prices and the energy of the work are the native
         model's. NaN where SimAI has no number. [s], [B], [J], [$], [W]
     """
-    native = step(model, system, design, precision=precision)
-    workload = design_workload(model, system, design, precision=precision)
-    totals = price(workload, machine_links(system), revision=REVISION).totals
+    native = transformer_step(run)
+    totals = price(design_workload(run), machine_links(run.system), revision=REVISION).totals
     others = native.backward_time + native.recompute_time + native.optimizer_time
     parts = {
         **{name: values for name, values in native.columns().items() if name in _PARTS},
@@ -62,11 +57,11 @@ def price_designs(
         "dp_communication_time": totals.exposed_dp_time + totals.exposed_dp_ep_time,
         "host_time": np.zeros_like(others),
     }
-    return added_up(
+    return assemble_breakdown(
         parts,
-        system,
+        run.system,
         world_size=native.world_size,
-        tokens=design.global_batch_size * model.seq_len,
+        tokens=run.design.global_batch_size * run.model.seq_len,
         model_flops=native.model_flops,
     )
 

@@ -21,6 +21,7 @@ ROOTS: Final = {"gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3",
 
 #: Marks of a text file.
 _BLOCK = re.compile(r"^\s*(dataflow_graph|system|cost|miscellany|execution|gurobi)\s*:?\s*\{", re.MULTILINE)
+_SCHEMA = re.compile(r"^\s*schema\s*:", re.MULTILINE)  # of a YAML file, whose lists may open with a brace
 _GEN3 = re.compile(r"^\s*(overlap|separate_rs_ag_for_ar)\s*:", re.MULTILINE)
 
 _AT = re.compile(r"^(\d+):(\d+) : (.*)$", re.DOTALL)
@@ -30,7 +31,9 @@ _UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field na
 def is_setup(data: bytes) -> bool:
     """Whether a file's content looks like one of DFModel's, text or binary."""
     text = _as_text(data)
-    return bool(data) and (text is None or _BLOCK.search(text) is not None)
+    if text is None:
+        return bool(data)
+    return _BLOCK.search(text) is not None and _SCHEMA.search(text) is None
 
 
 def load_setup(path: Path) -> Message:

@@ -10,7 +10,7 @@ from costmodel.machine.system import System
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Work(Columns):
+class KernelCost(Columns):
     """Time and energy of some kernels and their tensor-parallel collectives; (points,) each."""
 
     time: FloatArray = column("s", 0)
@@ -22,13 +22,13 @@ class Work(Columns):
     memory_bound_time: FloatArray = column("s", 0)  #: of it in kernels that wait for a memory level
     launch_bound_time: FloatArray = column("s", 0)  #: of it waiting for the host to launch kernels
 
-    def __add__(self, other: Work) -> Work:
+    def __add__(self, other: KernelCost) -> KernelCost:
         mine, others = self.columns(), other.columns()
-        return Work(**{name: mine[name] + others[name] for name in mine})
+        return KernelCost(**{name: mine[name] + others[name] for name in mine})
 
-    def times(self, count: FloatArray | float) -> Work:
-        """The same work, `count` times."""
-        return Work(**{name: values * count for name, values in self.columns().items()})
+    def times(self, count: FloatArray | float) -> KernelCost:
+        """The same kernels, `count` times."""
+        return KernelCost(**{name: values * count for name, values in self.columns().items()})
 
     @property
     def total_time(self) -> FloatArray:

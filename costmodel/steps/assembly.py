@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, concatenated
+from costmodel.columns import FloatArray, concatenated
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import System
 from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown
+from costmodel.training.run import AnyShape, AnyTable, Run
 
 #: Designs that are priced at once: enough to drown Python's overhead, few enough to bound memory.
 CHUNK = 16384
 
-AnyDesign = TypeVar("AnyDesign", bound=Columns)
-
 
 def in_chunks(
-    price: Callable[[System, AnyDesign], Breakdown], system: System, design: AnyDesign
+    chunk: Callable[[Run[AnyShape, AnyTable]], Breakdown], run: Run[AnyShape, AnyTable]
 ) -> Breakdown:
     """Price designs a chunk at a time, so that memory does not grow with their number."""
-    points = max(design.num_points, *(values.size for values in system.quantities().values()))
-    design = design.map(lambda values: np.broadcast_to(values, (points,)))
-    return concatenated(
-        [
-            price(system.take(rows), design.take(rows))
-            for rows in (slice(start, start + CHUNK) for start in range(0, points, CHUNK))
-        ]
-    )
+    points = run.num_points
+    run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
+    starts = range(0, points, CHUNK)
+    return concatenated([chunk(run.take(slice(start, start + CHUNK))) for start in starts])
 
 
 def host_time(system: System, world_size: FloatArray, computing: FloatArray) -> FloatArray:
@@ -38,7 +32,7 @@ def host_time(system: System, world_size: FloatArray, computing: FloatArray) -> 
     return system.host.step_overhead + system.host.straggler * np.log2(nodes) * computing
 
 
-def added_up(
+def assemble_breakdown(
     parts: Mapping[str, FloatArray],
     system: System,
     *,

@@ -1,0 +1,31 @@
+"""The native cost model as a profile: transformers, LSTM language models, compiled programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from costmodel.hlo.program import Program
+from costmodel.hlo.step import program_step
+from costmodel.profiles.rules import Rules
+from costmodel.steps.lstm import lstm_step_of
+from costmodel.steps.transformer import transformer_step
+from costmodel.training.design import Design, DesignPoints, LstmDesign
+from costmodel.training.model import LstmShape, ModelShape
+from costmodel.training.ranks import ORDER
+
+_BATCH: Final = ("dp", "micro_batch_size", "gradient_accumulation_steps")
+
+#: Totals of transformer designs.
+TRANSFORMER_TOTALS: Final[Mapping[str, tuple[str, ...]]] = {"world_size": ORDER, "global_batch_size": _BATCH}
+
+RULES: Final = (
+    Rules(model=ModelShape, design=DesignPoints, price=transformer_step, products=TRANSFORMER_TOTALS),
+    Rules(
+        model=LstmShape,
+        design=LstmDesign,
+        price=lstm_step_of,
+        products={"world_size": ("hidden_dim1", "hidden_dim2", "dp"), "global_batch_size": _BATCH},
+    ),
+    Rules(model=Program, design=Design, price=lambda run: program_step(run.model, run.system)),
+)

@@ -1,0 +1,132 @@
+"""Every profile: rules by which designs or files are priced, by name.
+
+Importing this loads no rules: they come when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from costmodel.profiles.rules import AnyWorkload, DesignRules
+    from costmodel.training.design import Domain
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Rules that price something, under a name that users type."""
+
+    name: str
+    about: str  #: what they are, in a line
+    file: str = ""  #: kind of file that they price: a name in `files.FILES`
+    designs: Callable[[], Sequence[DesignRules]] | None = None  #: their rules for designs, by kind of model
+    version: str = ""  #: of a reference's rules, as its folder names it
+
+
+def _native() -> Sequence[DesignRules]:
+    from costmodel.profiles.native import RULES
+
+    return RULES
+
+
+def _simai() -> Sequence[DesignRules]:
+    from costmodel.profiles.simai.rules import RULES
+
+    return RULES
+
+
+def _dfmodel(generation: str) -> Callable[[], Sequence[DesignRules]]:
+    def rules() -> Sequence[DesignRules]:
+        from costmodel.profiles.dfmodel.rules import rules_of
+
+        return rules_of(generation)
+
+    return rules
+
+
+#: What prices when nothing is said.
+NATIVE: Final = "native"
+
+#: All profiles, the default first.
+PROFILES: Final = (
+    Profile(NATIVE, "the native cost model", "hlo", _native),
+    Profile("simai", "arithmetic of native, the rest by SimAI's closed forms", "aicb", _simai),
+    Profile("simai-2024-10", "SimAI of October 2024: bus bandwidths from a file", "aicb"),
+    Profile("simai-2024-12", "SimAI of December 2024: bus bandwidths from a file", "aicb"),
+    Profile("simai-2025-07", "SimAI of July 2025: bandwidths from the machine", "aicb"),
+    *(
+        Profile(f"dfmodel-{name}", f"DFModel, {about}", "dfmodel", _dfmodel(name), name)
+        for name, about in (
+            ("gen1", "first generation"),
+            ("gen2a", "second generation, before March 2024"),
+            ("gen2b", "second generation"),
+            ("gen3", "third generation"),
+        )
+    ),
+    Profile("deepflow", "DeepFlow, first generation", "deepflow"),
+)
+
+_BY_NAME: Final = {profile.name: profile for profile in PROFILES}
+
+#: Names of the profiles that price designs.
+DESIGN_PROFILES: Final = tuple(profile.name for profile in PROFILES if profile.designs)
+
+
+def profile_named(name: str) -> Profile:
+    """A profile by its name.
+
+    Raises
+    ------
+    DseError
+        If there is none of that name.
+    """
+    if name not in _BY_NAME:
+        from costmodel.errors import DseError, suggestion
+
+        raise DseError(f"profile {name!r}: unknown{suggestion(name, _BY_NAME)}")
+    return _BY_NAME[name]
+
+
+def design_rules(name: str, model: AnyWorkload) -> DesignRules:
+    """How a profile prices designs of a model.
+
+    Raises
+    ------
+    DseError
+        If there is no such profile, or it knows no such models.
+    """
+    from costmodel.errors import DseError
+
+    profile = profile_named(name)
+    if profile.designs is None:
+        raise DseError(f"profile {name}: prices files alone; of designs: {', '.join(DESIGN_PROFILES)}")
+    for rules in profile.designs():
+        if rules.knows(model):
+            return rules
+    raise DseError(f"profile {name}: knows transformers only; take {NATIVE}")
+
+
+def design_columns(model: AnyWorkload) -> dict[str, Domain]:
+    """Columns that designs of a model may have under some profile -> values that they may take."""
+    return {name: domain for _, rules in _knowing(model) for name, domain in rules.columns(model).items()}
+
+
+@cache
+def all_columns() -> Mapping[str, Domain]:
+    """Columns that designs of any model may have under some profile -> values that they may take."""
+    every = [rules for profile in PROFILES if profile.designs for rules in profile.designs()]
+    return {name: domain for rules in every for name, domain in rules.domains.items()}
+
+
+def _knowing(model: AnyWorkload) -> list[tuple[str, DesignRules]]:
+    """Profiles that price designs of a model, and their rules."""
+    rules = [(profile.name, own) for profile in PROFILES if profile.designs for own in profile.designs()]
+    return [(name, own) for name, own in rules if own.knows(model)]
+
+
+def profiles_reading(column: str, model: AnyWorkload) -> list[str]:
+    """Names of the profiles whose designs of a model have a column."""
+    return [name for name, rules in _knowing(model) if column in rules.columns(model)]

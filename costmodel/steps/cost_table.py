@@ -1,0 +1,81 @@
+"""Kernel tables with their costs, summed by part of the model, direction and kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray
+from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.gemm import GemmCost
+from costmodel.machine.system import System
+from costmodel.workload.kernels import Gemms, Pointwise, total
+from costmodel.workload.transformer import Part
+
+#: Direction -> passes over the kernel tables.
+DIRECTIONS: Final = {"forward": ("forward",), "backward": ("activation_gradient", "weight_gradient")}
+
+
+def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
+    """The same kernels, no faster than the host can launch them. [s]
+
+    Kernels are launched ahead, so that only their sum counts, not the shortest one.
+    """
+    waiting = np.maximum(cost.launches * system.host.dispatch - cost.total_time, 0.0)
+    slowed = replace(cost, time=cost.time + waiting, launch_bound_time=cost.launch_bound_time + waiting)
+    return slowed.map(lambda values: np.broadcast_to(values, waiting.shape))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostTable:
+    """Both kernel tables with their costs, to be summed by part and pass."""
+
+    gemms: Gemms
+    gemm_costs: GemmCost
+    pointwise: Pointwise
+    pointwise_times: FloatArray
+    pointwise_memory_bound: BoolArray
+    system: System
+
+    def cost(self, part: str, direction: str) -> KernelCost:
+        """Sum over the kernels of a part in one direction."""
+        dense = np.concatenate([self.gemms.select(of_pass, part) for of_pass in DIRECTIONS[direction]])
+        thin = np.concatenate([self.pointwise.select(of_pass, part) for of_pass in DIRECTIONS[direction]])
+        chip, kernels = self.system.chip, self.pointwise
+        count = self.gemms.count[:, dense]
+        flops = total(count * self.gemm_costs.flops[:, dense]) + total(
+            (kernels.count * kernels.flops)[:, thin]
+        )
+        moved = [total(count * traffic[:, dense]) for traffic in self.gemm_costs.traffic]
+        moved[-1] = moved[-1] + total((kernels.count * kernels.bytes_moved)[:, thin])
+        products, others = count * self.gemm_costs.time[:, dense], self.pointwise_times[:, thin]
+        waiting = total(np.where(self.gemm_costs.memory_bound[:, dense], products, 0.0))
+        return KernelCost(
+            time=total(products) + total(others),
+            memory_bound_time=waiting + total(np.where(self.pointwise_memory_bound[:, thin], others, 0.0)),
+            compute_energy=flops * chip.energy_per_flop,
+            memory_energy=traffic_energy(moved, self.system),
+            launches=total(count) + total(kernels.count[:, thin]),
+        )
+
+    def kernel_time(self, part: Part, kernel: str, of_pass: str) -> FloatArray:
+        """Time of one row of a part's blocks in one pass. [s]"""
+        return self.kernels_time(part, (kernel,), of_pass)
+
+    def kernels_time(self, part: Part, kernels: Collection[str], of_pass: str) -> FloatArray:
+        """Time of some rows of a part's blocks in one pass. [s]"""
+        dense, thin = (
+            [
+                place
+                for place, label in enumerate(table.labels)
+                if label.of_pass == of_pass
+                and label.kernel in kernels
+                and label.part in (part.name, part.core)
+            ]
+            for table in (self.gemms, self.pointwise)
+        )
+        products = total(self.gemms.count[:, dense] * self.gemm_costs.time[:, dense])
+        return products + total(self.pointwise_times[:, thin])

@@ -1,0 +1,169 @@
+"""What a layer computes, written down once: kernels as rows of blocks, and models as sequences of layers.
+
+A row is a kernel: its name, its kind, the features of a token that it reads (`>` those that it makes), how
+Megatron-LM splits its weight where it has one, and (after `<`) the kernels whose outputs it reads. Features
+are words of `ModelShape.features`. `stream` is the residual stream, the output of the last kernel before the
+block. Kernel tables, parameters, activations, ways to split, collectives, and the graphs and rows that other
+simulators read all follow from these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+STREAM: Final = "stream"
+
+#: Matrix products of an attention core: of queries with keys, and of their softmax with values.
+ATTENTION_PRODUCTS: Final = ("scores", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A row of a block."""
+
+    name: str
+    kind: str  #: a key of `KINDS`
+    reads: str  #: features of its input
+    makes: str  #: features of its output
+    megatron: str  #: how Megatron-LM splits its weight, "column" or "row"; "" where it has none
+    inputs: tuple[str, ...]  #: kernels whose outputs it reads
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of the matrix products that it consists of."""
+        return {"product": (self.name,), "attention": ATTENTION_PRODUCTS}.get(self.kind, ())
+
+
+#: Kind of kernel -> what it is.
+KINDS: Final = {
+    "norm": "layer norm or RMS norm, over all features of a token",
+    "product": "matrix product with a weight, and a bias in models with biases",
+    "attention": "the attention core: rotation, scores, softmax, context; each head for itself",
+    "activation": "activation function, element by element; of gated MLPs the gate too",
+    "residual": "dropout, and the addition to the residual stream",
+    "lookup": "look-up of the word table, split by the vocabulary, and dropout",
+    "loss": "cross entropy over the vocabulary",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An activation on its way from a kernel to one that reads it."""
+
+    start: Kernel
+    end: Kernel
+    #: Edges before it that share its collectives: products that read one activation gather it once, and those
+    #: whose results one kernel adds up are added up before.
+    twins: tuple[Edge, ...] = field(default=(), compare=False)
+
+    def is_twin(self, other: Edge) -> bool:
+        """Whether another edge may share its collectives."""
+        products = (
+            self.end.kind == other.end.kind == "product",
+            self.start.kind == other.start.kind == "product",
+        )
+        return (self.start == other.start and products[0]) or (self.end == other.end and products[1])
+
+
+@dataclass(frozen=True)
+class Block:
+    """Kernels that belong together, in the order of the forward pass."""
+
+    name: str
+    rows: str  #: a line a kernel, as this module's text says
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The rows, read."""
+        return tuple(_kernel(line) for line in self.rows.strip().splitlines())
+
+    def edges(self, stream: Kernel) -> Iterator[Edge]:
+        """What its kernels read, the residual stream first, which is what a kernel before it makes."""
+        known = {STREAM: stream, **{kernel.name: kernel for kernel in self.kernels}}
+        pairs = [(start, kernel) for kernel in self.kernels for start in kernel.inputs]
+        for start, kernel in sorted(pairs, key=lambda pair: pair[0] != STREAM):
+            yield Edge(known[start], kernel)
+
+
+def _kernel(line: str) -> Kernel:
+    """A row from its line."""
+    left, _, inputs = line.partition("<")
+    name, kind, *words = left.replace(">", " ").split()
+    megatron = words.pop() if words[-1] in ("column", "row") else ""
+    return Kernel(name, kind, words[0], words[-1], megatron, tuple(inputs.split()))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A kind of layer: blocks one after the other."""
+
+    blocks: tuple[Block, ...]
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Kernels of all blocks."""
+        return tuple(kernel for block in self.blocks for kernel in block.kernels)
+
+    @property
+    def stream(self) -> Kernel:
+        """The kernel that makes the residual stream as the layer leaves it."""
+        return self.kernels[-1]
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """Edges of all blocks. A layer follows one like it, so that its first edges start at its own end."""
+        ends = [block.kernels[-1] for block in self.blocks]
+        found: list[Edge] = []
+        for block, stream in zip(self.blocks, [ends[-1], *ends[:-1]], strict=True):
+            for edge in block.edges(stream):
+                found.append(replace(edge, twins=tuple(other for other in found if edge.is_twin(other))))
+        return tuple(found)
+
+    def input_of(self, kernel: Kernel) -> Kernel:
+        """The kernel whose output another reads, the first of several."""
+        return next(edge.start for edge in self.edges if edge.end == kernel)
+
+    def reader_of(self, kernel: Kernel) -> Kernel:
+        """The kernel that reads the output of another, the first of several."""
+        return next(edge.end for edge in self.edges if edge.start == kernel)
+
+
+ATTENTION: Final = Block(
+    "attention",
+    """
+    attention_norm      norm       hidden                     < stream
+    qkv                 product    hidden > qkv        column < attention_norm
+    core                attention  qkv > attention            < qkv
+    projection          product    attention > hidden  row    < core
+    attention_residual  residual   hidden                     < projection stream
+    """,
+)
+
+MLP: Final = Block(
+    "mlp",
+    """
+    mlp_norm      norm        hidden               < stream
+    mlp_up        product     hidden > up  column  < mlp_norm
+    activation    activation  up > ffn             < mlp_up
+    mlp_down      product     ffn > hidden  row    < activation
+    mlp_residual  residual    hidden               < mlp_down stream
+    """,
+)
+
+#: Before the first layer, and after the last.
+EMBEDDING: Final = Block("embedding", "embedding  lookup  hidden")
+HEAD: Final = Block(
+    "head",
+    """
+    final_norm  norm     hidden                       < stream
+    head        product  hidden > vocabulary  column  < final_norm
+    loss        loss     vocabulary                   < head
+    """,
+)
+
+#: Blocks that ship, of which layers are made; and the layer of GPT and Llama.
+BLOCKS: Final = (ATTENTION, MLP)
+DECODER: Final = Layer(BLOCKS)

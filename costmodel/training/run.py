@@ -1,0 +1,192 @@
+"""What is run, on what, laid out how, in which number format; and the part of it that a rank sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, column_family
+from costmodel.errors import DseError, suggestion
+from costmodel.machine.system import System
+from costmodel.training.blocks import Kernel
+from costmodel.training.design import (
+    EXPLICIT_TILES,
+    MEGATRON_SP,
+    SAMPLE,
+    DesignPoints,
+    LstmDesign,
+    sharding_column,
+    tile_columns,
+    tiled_products,
+)
+from costmodel.training.model import LstmShape, ModelShape
+from costmodel.training.precision import MIXED_PRECISION, Precision
+from costmodel.training.sharding import OPTIONS, Assignments, assignments_of
+
+AnyShape = TypeVar("AnyShape", covariant=True)
+AnyTable = TypeVar("AnyTable", bound=Columns, covariant=True)
+OtherTable = TypeVar("OtherTable", bound=Columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run(Generic[AnyShape, AnyTable]):
+    """Training steps of a model on machines, one for each design; (points,) columns."""
+
+    model: AnyShape
+    system: System
+    design: AnyTable
+    precision: Precision = MIXED_PRECISION
+
+    def take(self, rows: Any) -> Self:
+        """Some of the points."""
+        return replace(self, system=self.system.take(rows), design=self.design.take(rows))
+
+    def of(self, design: OtherTable) -> Run[AnyShape, OtherTable]:
+        """The same run with another table of designs, or with the part of it that some stage reads."""
+        return Run(self.model, self.system, design, self.precision)
+
+    def columns(self) -> list[FloatArray]:
+        """All that tells its points apart: rows that agree in these columns cost the same."""
+        return [*self.design.columns().values(), *self.system.quantities().values()]
+
+    @property
+    def num_points(self) -> int:
+        """Length of the longest column. [-]"""
+        return max(self.design.num_points, *(values.size for values in self.system.quantities().values()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RankShape(Columns):
+    """What a rank computes of one micro-batch in one layer, the embedding and the head.
+
+    Stages that price this read nothing else of a design, so that its columns are the key by which equal rows
+    are priced once; (points,) each. [-]
+    """
+
+    assignments: Assignments  #: of the model's kernels
+    tp: FloatArray = column("-")
+    micro_batch_size: FloatArray = column("-")
+    attention: FloatArray = column("-")
+    recompute: FloatArray = column("-")
+    assignment: FloatArray = column("-")  #: number of the way in which all kernels are split
+    tiles: Mapping[str, FloatArray] = (
+        column_family()
+    )  #: edges of tiles over the largest; 0 where they are free
+
+    @property
+    def stream(self) -> Kernel:
+        """The kernel that makes the residual stream as layers leave it."""
+        return self.assignments.stream
+
+    def place(self, kernel: Kernel) -> IntArray:
+        """How a kernel is split: (points,) places among the options of its kind. [-]"""
+        if kernel.name in self.assignments.options:
+            return self.assignments.place(self.assignment, kernel.name)
+        if kernel.kind == "norm":
+            return np.where(self.is_split(self.stream, "sequence"), 1, 0)
+        return np.zeros(np.shape(self.tp), dtype=np.intp)
+
+    def is_split(self, kernel: Kernel, option: str) -> BoolArray:
+        """Where a kernel is split in one way; (points,)."""
+        there: BoolArray = self.place(kernel) == [*OPTIONS[kernel.kind]].index(option)
+        return there
+
+    def shards(self, kernel: Kernel) -> FloatArray:
+        """Ranks that share out the work of a kernel: tp unless it is replicated. [-]"""
+        if "replicated" not in OPTIONS[kernel.kind]:
+            return self.tp
+        return np.where(self.is_split(kernel, "replicated"), 1.0, self.tp)
+
+
+#: A whole run of a transformer, and what its stages of one micro-batch may read of it.
+TransformerRun = Run[ModelShape, DesignPoints]
+RankRun = Run[ModelShape, RankShape]
+LstmRun = Run[LstmShape, LstmDesign]
+
+
+def rank_run(run: TransformerRun) -> RankRun:
+    """The part of a run that a rank sees of a micro-batch. Shardings to be solved for count as Megatron's."""
+    model, design = run.model, run.design
+    assignments = assignments_of(model.kinds)
+    shape = RankShape(
+        assignments=assignments,
+        tp=design.tp,
+        micro_batch_size=design.micro_batch_size,
+        attention=design.attention,
+        recompute=design.recompute,
+        assignment=assignment_numbers(assignments, design),
+        tiles=explicit_tiles(assignments, design),
+    )
+    return run.of(shape)
+
+
+def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatArray:
+    """Numbers of the assignments that designs name, or give kernel by kernel; (points,). [-]
+
+    Raises
+    ------
+    DseError
+        If a design splits a kernel that the model has not.
+    """
+    columns = {kernel: sharding_column(kernel) for kernel in assignments.options}
+    for name in design.kernel_shardings:
+        if name not in columns.values():
+            raise DseError(
+                f"design: {name}: the model has no such kernel{suggestion(name, columns.values())}"
+            )
+    named = assignments.named
+    sequence_parallel = (design.sequence_parallel > 0) | (design.sharding == MEGATRON_SP)
+    numbers = np.where(sequence_parallel, named["megatron_sp"], named["megatron"])
+    explicit = design.sharding == SAMPLE
+    if not explicit.any():
+        return numbers
+    usual = np.array(named["megatron"])
+    places = {
+        kernel: design.kernel_shardings.get(name, assignments.place(usual, kernel))
+        for kernel, name in columns.items()
+    }
+    return np.where(explicit, assignments.numbers(places), numbers)
+
+
+def explicit_tiles(assignments: Assignments, design: DesignPoints) -> dict[str, FloatArray]:
+    """Edges of explicit output tiles as shares of the largest, 0 where free; none where all are. [-]"""
+    explicit = design.tiling == EXPLICIT_TILES
+    if not explicit.any():
+        return {}
+    blocks = dict.fromkeys(block for layer in assignments.layers for block in layer.blocks)
+    return {
+        name: np.where(explicit, 0.5**exponent, 0.0)
+        for product in tiled_products(blocks)
+        for name, exponent in zip(tile_columns(product), design.tile_exponent(product), strict=True)
+    }
+
+
+def with_assignments(
+    design: DesignPoints, assignments: Assignments, numbers: FloatArray, rows: BoolArray
+) -> DesignPoints:
+    """The same designs with the sharding of some explicit, kernel by kernel.
+
+    Parameters
+    ----------
+    design : DesignPoints
+        (points,) columns.
+    assignments : Assignments
+        Of the model's kernels.
+    numbers : (points,) array
+        The assignment of each design. [-]
+    rows : (points,) array of bool
+        Which designs; the others stay as they are.
+    """
+    places = {
+        sharding_column(kernel): assignments.place(numbers, kernel).astype(np.float64)
+        for kernel in assignments.options
+    }
+    return replace(
+        design,
+        sharding=np.where(rows, SAMPLE, design.sharding),
+        sequence_parallel=np.where(rows, 0.0, design.sequence_parallel),
+        kernel_shardings=places,
+    )

@@ -1,0 +1,41 @@
+"""Sharded data parallelism [Rajbhandari2020]_: states that replicas share out, and what they exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+State = Literal["weights", "gradients", "optimizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective of a rank's weights or gradients over all replicas of them."""
+
+    collective: str
+    of: State
+    every: Literal["step", "micro_batch"]  #: how often it runs
+    behind: Literal["forward", "backward"]  #: the pass over the layers that may hide it
+    axes: tuple[str, ...] = ("dp",)  #: of the grid of ranks, along which the replicas lie
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroStage:
+    """One way to keep the states of the optimizer."""
+
+    sharded: tuple[State, ...]  #: over the replicas; each of them has all of the others
+    exchanges: tuple[Exchange, ...]
+
+
+#: Stage -> what it is. Gradients that are all-reduced, or reduce-scattered before and weights gathered after
+#: each replica's update of its share: Megatron-LM's distributed optimizer.
+ZERO: Final = (
+    ZeroStage((), (Exchange("all_reduce", "gradients", "step", "backward"),)),
+    ZeroStage(
+        ("optimizer",),
+        (
+            Exchange("reduce_scatter", "gradients", "step", "backward"),
+            Exchange("all_gather", "weights", "step", "forward"),
+        ),
+    ),
+)

@@ -1,0 +1,35 @@
+"""`dse cost` of a DeepFlow configuration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final
+
+FORMATS: Final = ("table", "json")
+
+#: Options of these files alone, and what they are unless given: none.
+DEFAULTS: Final[dict[str, Any]] = {}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What only these files take: nothing."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, price, write."""
+    from costmodel.profiles.deepflow import price
+    from costmodel.profiles.deepflow.file import load_configuration
+
+    report = price(load_configuration(args.file))
+    if args.format == "json":
+        from dse.export.tables import json_text
+        from dse.report.deepflow_report import figures
+
+        print(json_text({"file": str(args.file), "profile": args.profile, "figures": figures(report)}))
+        return 0
+    from dse.report.deepflow_report import deepflow_report
+    from dse.report.text import show
+
+    show(sys.stdout, lambda width: deepflow_report(report))
+    return 0
