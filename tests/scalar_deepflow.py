@@ -86,7 +86,8 @@ class Scalar:
     def products(self, part: str) -> tuple[float, float]:
         """Products of a part with their collectives, forward and backward."""
         kind, a, b = (getattr(self.c, f"{part}_{x}") for x in ("kind", "dim1", "dim2"))
-        m, n = (self.B, self.GD) if part == "hidden" else (self.T, self.V)
+        m = self.B if part == "hidden" else self.T
+        n = {"hidden": self.GD, "softmax": self.V, "projection": self.P}[part]
         kf = kb = 2 * self.D if part == "hidden" else self.D
         if part == "softmax" and kind == CR:
             kf = kb = self.P

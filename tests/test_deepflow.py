@@ -99,6 +99,9 @@ KINDS = {
     "row-column": {"hidden_kind": RC, "hidden_dim1": 2, "hidden_dim2": 4, "softmax_kind": RC,
                    "softmax_dim1": 2, "softmax_dim2": 3, "projection_kind": RC, "projection_dim1": 2,
                    "projection_dim2": 4, "embedding_kind": RC, "embedding_dim1": 2, "embedding_dim2": 2},
+    "column-row projection": {"projection_kind": CR, "projection_dim1": 13},
+    "row-column projection of data shards": {"dp": 3, "projection_kind": RC, "projection_dim1": 5,
+                                             "projection_dim2": 2},
     "data shards": {"dp": 3},
     "stages": {"lp": 4, "hlp": 2},
     "slow links": {"lp": 4, "hlp": 2, "link_fraction": 1e-7},
@@ -118,7 +121,51 @@ def test_parallel_configurations_agree_with_the_rules_one_by_one(split):
     scalar = Scalar(SimpleNamespace(**{n: int(v) if v.is_integer() else v for n, v in values.items()}))
     report = price(config)
     assert report.step_time[0] == pytest.approx(scalar.time(), rel=1e-13)
+    projection = report.passes.projection_forward[0], report.passes.projection_backward[0]
+    assert projection == pytest.approx(scalar.products("projection"), rel=1e-13)
     assert report.shard.total[0] == pytest.approx(scalar.shard_bytes(), rel=1e-14)
+
+
+# DeepFlow, commit e6a5da0 (2019), run for the configuration of PROBE with links in a mesh. Not the backward
+# pass of row-column splits, where the program prints its forward pass again.
+SPLIT_PROJECTION = [
+    # kind, dim1, dim2, projection_f [s], projection_b [s]
+    (CR, 2, 1, 0.09197567396632571, 0.18391436958814822),
+    (CR, 3, 1, 0.061530445820670215, 0.12271307846320992),
+    (CR, 4, 1, 0.046315694690229295, 0.09211403290074077),
+    (CR, 8, 1, 0.023601655052181075, 0.04622346455703705),
+    (RC, 2, 4, 0.023008431369218114, None),
+    (RC, 2, 1, 0.09173575331687245, None),
+    (RC, 1, 4, 0.045975062738436226, None),
+    (RC, 5, 8, 0.004652711084510289, None),
+]
+
+
+@pytest.mark.parametrize(("kind", "dim1", "dim2", "forward", "backward"), SPLIT_PROJECTION)
+def test_a_split_projection_takes_what_the_reference_printed(kind, dim1, dim2, forward, backward):
+    """To the last place but one: gathers are added in one go. The projection is never charged."""
+    found = figures(price(probe(projection_kind=kind, projection_dim1=dim1, projection_dim2=dim2)))
+    assert found["sum.projection_f"] == pytest.approx(forward, rel=1e-15, abs=0)
+    if backward:
+        assert found["sum.projection_b"] == pytest.approx(backward, rel=3e-16, abs=0)
+    assert found["Time"] == figures(price(probe()))["Time"]
+
+
+def test_a_row_column_projection_gathers_what_its_gradients_need_by_hand():
+    """(m, k, n) = (10 tokens, 6 inputs, 4 outputs) in 2 x 2 pieces, links of a byte a second.
+
+    Products of (3, 10, 2) and (5, 4, 3); three gathers over the rows and three over the columns, of which
+    each sends half of a matrix once. With elements of 16 bytes none is a message under 128 bytes.
+    """
+    config = probe(batch_size=10, seq_len=1, hidden_size=6, projection_size=4, element_bytes=16,
+                   launch_overhead=0.0, link_latency=0.0, flop_energy=1.0, core_derate=1.0, core_fraction=1.0,
+                   tdp=1.0, dram_fraction=1e9, l2_fraction=1e9, shared_memory_fraction=1e9, link_fraction=1.0,
+                   link_energy=1.0, projection_kind=RC, projection_dim1=2, projection_dim2=2)  # fmt: skip
+    report = price(config)
+    assert report.machine.link_bandwidth == 1.0
+    products = (2 * 3 * 10 * 2 + 3 * 2 * 20) + (2 * 5 * 4 * 3 + 5 * 3 * 20)
+    matrices = (6 * 10) + 2 * (10 * 2) + (5 * 4) + (6 * 4) + (5 * 6)
+    assert report.passes.projection_backward[0] == pytest.approx(products + 16 * matrices / 2)
 
 
 def test_the_regimes_of_the_schedule_are_all_visited():
@@ -175,6 +222,9 @@ def mixed_batch(points: int, seed: int = 1) -> Configuration:
         softmax_kind=rng.choice([NONE, CR, RC], points),
         softmax_dim1=rng.choice([2, 3], points),
         softmax_dim2=rng.choice([1, 5], points),
+        projection_kind=rng.choice([NONE, CR, RC], points),
+        projection_dim1=rng.choice([2, 7], points),
+        projection_dim2=rng.choice([1, 3], points),
     )
 
 
@@ -242,6 +292,21 @@ MISTAKES = [
     ("hidden: {kind: none", "hidden: {kind: rc, dim2: 6", "dim2: 6 is neither 1, 2 nor a multiple of gates"),
     ("softmax: {kind: none", "softmax: {kind: cr, dim1: 5", "softmax.dim1: 5 does not divide hidden_size"),
     ("softmax: {kind: none", "softmax: {dim1: 5", "softmax.kind: none: dim1 and dim2 are 1"),
+    (
+        "projection: {kind: none",
+        "projection: {kind: cr, dim1: 5",
+        "projection.dim1: 5 does not divide hidden",
+    ),
+    (
+        "projection: {kind: none",
+        "projection: {kind: rc, dim1: 7",
+        "projection.dim1: 7 does not divide the tokens of a data shard",
+    ),
+    (
+        "projection: {kind: none",
+        "projection: {kind: rc, dim2: 3",
+        "projection.dim2: 3 does not divide projection_size",
+    ),
     ("hlp: 1", "hlp: 3", "parallelism.hlp: 3 does not divide num_layers"),
     ("topology: mesh", "topology: mash", "network.topology: 'mash' is not a value; did you mean 'mesh'?"),
     ("gates: 4", "gtes: 4", "workload.gtes: unknown key; did you mean 'gates'?"),
@@ -287,9 +352,12 @@ def test_missing_sections_are_told_together(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_split_needs_links(tmp_path):
+@pytest.mark.parametrize(
+    ("whole", "split"), [("dp: 1", "dp: 2"), ("projection: {kind: none", "projection: {kind: cr, dim1: 2")]
+)
+def test_a_split_needs_links(whole, split, tmp_path):
     path = tmp_path / "ring.yaml"
-    path.write_text(PROBE.read_text().replace("dp: 1", "dp: 2").replace("mesh, ", "ring, "))
+    path.write_text(PROBE.read_text().replace(whole, split).replace("mesh, ", "ring, "))
     with pytest.raises(DseError, match="a split model needs links"):
         load_configuration(path)
 

@@ -111,7 +111,7 @@ def broken_guards(config: Configuration) -> dict[str, BoolArray]:
 
     Keys are the column, with a dot between part and dimension, and what is wrong with its value.
     """
-    hidden, softmax = config.split("hidden"), config.split("softmax")
+    hidden, softmax, projection = (config.split(part) for part in ("hidden", "softmax", "projection"))
     inputs, outputs, size = 2 * config.hidden_size, config.gate_size, config.hidden_size
     a, b, cr, rc = hidden.dim1, hidden.dim2, hidden.is_cr, hidden.is_rc
     return {
@@ -122,5 +122,10 @@ def broken_guards(config: Configuration) -> dict[str, BoolArray]:
         "hidden.dim2: does not divide gates * hidden_size": rc & (outputs % b != 0),
         "softmax.dim1: does not divide hidden_size": softmax.is_cr & (size % softmax.dim1 != 0),
         "softmax.dim2: does not divide hidden_size": softmax.is_rc & (size % softmax.dim2 != 0),
+        "projection.dim1: does not divide hidden_size": projection.is_cr & (size % projection.dim1 != 0),
+        "projection.dim1: does not divide the tokens of a data shard": projection.is_rc
+        & (config.tokens % projection.dim1 != 0),
+        "projection.dim2: does not divide projection_size": projection.is_rc
+        & (config.projection_size % projection.dim2 != 0),
         "hlp: does not divide num_layers": config.num_layers % config.hlp != 0,
     }

@@ -213,10 +213,8 @@ def _check_split(section: Section, config: Configuration, machine: Hardware) -> 
             owner = section.section(part) if dimension else section
             value = float(getattr(config, where.replace(".", "_"))[0])
             owner.mistake(dimension or part, f"{value:g} {what}")
-    talking = (
-        config.split("hidden").sharded | config.split("softmax").sharded | (config.dp > 1) | (config.lp > 1)
-    )
-    if talking[0] and machine.link_bandwidth[0] == 0:
+    split = any(config.split(part).sharded[0] for part in ("hidden", "softmax", "projection"))
+    if (split or config.dp[0] > 1 or config.lp[0] > 1) and machine.link_bandwidth[0] == 0:
         section.mistake(
             None, "a split model needs links: power.fractions.link above 0, and network.topology: mesh"
         )

@@ -19,7 +19,7 @@ from costmodel.workload.optimizer import optimizer_work
 #: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.
 LSTM_LAUNCHES, SOFTMAX_LAUNCHES, SPLIT_LAUNCHES = 15, 4, 1
 
-#: Matrix product -> part of the model whose split it has, and its role. The projection is never split.
+#: Matrix product -> part of the model whose split it has, and its role.
 GEMMS: Mapping[str, tuple[str, str]] = {
     "Cf": ("hidden", "forward"),
     "Cb_act": ("hidden", "activation_gradient"),
@@ -104,13 +104,12 @@ def shares(split: Split, role: str, m: FloatArray, n: FloatArray, k: FloatArray)
 
 def gemm_table(config: Configuration) -> Gemms:
     """Every product of `GEMMS` on one device, (points, kernels). [elements]"""
-    whole = Split(np.zeros(1), np.ones(1), np.ones(1))
     rows = []
     for name, (part, role) in GEMMS.items():
-        split = whole if part == "projection" else config.split(part)
+        split = config.split(part)
         m, n, k = shares(split, role, *part_sizes(config, part, role))
-        if name == "projection_b_wt":  # transposed in the reference, unlike the other weight gradients
-            m, n = n, m
+        if name == "projection_b_wt":  # transposed in the reference while whole, unlike other gradients
+            m, n = np.where(split.sharded, m, n), np.where(split.sharded, n, m)
         rows.append((Label(name, role, part), (m, n, k, 1.0, config.element_bytes, 1.0)))
     return Gemms.stack(rows)
 

@@ -131,12 +131,18 @@ def passes(
     """Times of every part: rules TT1 to TT3 and EM2, with the collectives of section 8.
 
     Kernel times are formed first and then added from left to right, on which their last digits depend.
+
+    Notes
+    -----
+    The backward pass of a row-column projection follows the rule of all split products. It differs from
+    the reference's program, which prints the time of the forward pass there once more.
     """
     links = Links(config, machine)
     gemm = {name: gemms.time[:, place] for place, name in enumerate(GEMMS)}
     to_cell, from_cell = links.between_products("hidden")
     cell_forward, cell_backward = links.between_cells()
     to_softmax, from_softmax = links.between_products("softmax")
+    to_projection, from_projection = links.between_products("projection")
 
     size = config.hidden_size
     embedded = config.element_bytes * config.tokens * size
@@ -156,8 +162,8 @@ def passes(
         softmax_optimizer=updates["Softmax"],
         embedding_forward=embedding,
         embedding_backward=embedding + scattered,
-        projection_forward=gemm["projection"],
-        projection_backward=gemm["projection_b_wt"] + gemm["projection_b_act"],
+        projection_forward=gemm["projection"] + to_projection,
+        projection_backward=gemm["projection_b_wt"] + gemm["projection_b_act"] + from_projection,
     )  # fmt: skip
 
 
