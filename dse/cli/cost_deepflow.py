@@ -19,9 +19,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
     from costmodel.profiles.deepflow import price
-    from costmodel.profiles.deepflow.file import load_configuration
+    from costmodel.profiles.deepflow.file import load_configuration, power_notes
 
-    report = price(load_configuration(args.file))
+    config = load_configuration(args.file)
+    for note in power_notes(config):
+        print(f"dse: {args.file}: {note}", file=sys.stderr)
+    report = price(config)
     if args.format == "json":
         from dse.export.tables import json_text
         from dse.report.deepflow_report import figures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +74,6 @@ def read_configuration(section: Section) -> Configuration:
     section.source.finish()
     config = Configuration.of(**columns)
     machine = hardware(config)
-    _check_power(section.section("power"), config)
     _check_levels(section.section("power").section("fractions"), config, machine)
     _check_split(section.section("parallelism", required=False), config, machine)
     section.source.finish()
@@ -179,15 +178,22 @@ def _at_least_zero(section: Section, key: str, unit: str, *, default: float | No
     return _checked(section, key, unit, default, lambda v: v >= 0, "no negative number")
 
 
-def _check_power(section: Section, config: Configuration) -> None:
-    """Note fractions that give out more power than there is.
+def power_notes(config: Configuration) -> Iterator[str]:
+    """That the shares of the first configuration give out more power than there is, where they do.
 
-    Links draw theirs only where they exist, so that a split of the power can be tried on one device first.
+    Notes
+    -----
+    Like the reference, the profile gives each part its share whatever they sum to. Links draw theirs only
+    where they exist, so that a split of the power can be tried on one device first.
     """
     drawing = [block for block in BLOCKS if block != "link" or number_of_links(config)[0] > 0]
     given = sum(float(getattr(config, f"{block}_fraction")[0]) for block in drawing)
     if given > 1 + _SUM_TOLERANCE:
-        section.mistake("fractions", f"{', '.join(drawing)} sum to {given:.6g}; expected at most 1")
+        tdp = float(config.tdp[0])
+        yield (
+            f"power.fractions: {', '.join(drawing)} sum to {given:.6g}, {given * tdp:.6g} W of {tdp:.6g} W; "
+            "each keeps its share, as in the reference; lower them to stay within tdp"
+        )
 
 
 def _check_levels(section: Section, config: Configuration, machine: Hardware) -> None:
