@@ -39,15 +39,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N|alone",
         type=_most_groups,
         default=argparse.SUPPRESS,
-        help="the fastest groups of kernels, at most N of them, and the fastest tiles where the file has "
-        "none; or each kernel alone",
+        help="the fastest groups of kernels, at most N of them; or each kernel alone",
     )
     group.add_argument(
         "--tile-size",
         metavar="TOKENS|best",
         type=_tile_size,
         default=argparse.SUPPRESS,
-        help="tokens of a tile, or the fastest number of them",
+        help="tokens of a tile, or the fastest number of them (default: the file's, or the fastest)",
     )
 
 

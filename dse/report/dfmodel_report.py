@@ -55,10 +55,17 @@ class Report:
     sharding: IntArray
     groups: IntArray
     evaluation: Evaluation
+    tile_chosen: bool  #: the size of a tile was found, not given
 
 
 def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> Report:
-    """Price a file by its own sharding, groups and tiles; where it leaves some open, by the best."""
+    """Price a file by its own sharding, groups and tiles; where it leaves some open, by the best.
+
+    Notes
+    -----
+    Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles
+    as fast, the smallest is taken: what it lacks, they all lack.
+    """
     file = priced(load_setup(path), str(path))
     try:
         return _decided(file, generation, wanted)
@@ -82,7 +89,9 @@ def _decided(file: Priced, generation: str, wanted: Wanted) -> Report:
             raise DseError(f"no mapping into at most {most} groups fits: {short}")
     else:
         groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
-        found = _of_fixed_groups(graph, designs, sharding, groups, generation)
+        found = _of_fixed_groups(
+            graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None
+        )
     evaluation = evaluate(graph, found.setup, sharding, generation=generation, groups=found.groups)
     if not np.isfinite(evaluation.iteration_time[0]):
         crowded = int(np.argmax(~np.isfinite(evaluation.group_time[0])))
@@ -90,16 +99,23 @@ def _decided(file: Priced, generation: str, wanted: Wanted) -> Report:
             f"group {crowded} has {np.sum(found.groups == crowded)} kernels on "
             f"{found.setup.cores.flat[0]:.0f} cores; each kernel takes at least one: fuse fewer"
         )
-    return Report(file, found.setup, sharding, found.groups, evaluation)
+    return Report(file, found.setup, sharding, found.groups, evaluation, _tile_is_open(file, wanted))
 
 
 def _of_fixed_groups(
-    graph: Graph, designs: Setup, sharding: IntArray, groups: IntArray, generation: str
+    graph: Graph, designs: Setup, sharding: IntArray, groups: IntArray, generation: str, *, lenient: bool
 ) -> Mapping:
-    """The fastest design that fits; the only one whether it fits or not."""
+    """The fastest design that fits; the only one whether it fits or not.
+
+    If none fits, the smallest tile where `lenient`, and where designs differ in their tiles alone at a given
+    utilization, which makes all as fast.
+    """
     if designs.num_points == 1:
         return Mapping(designs, groups)
     found = fastest_design(graph, designs, sharding, groups, generation=generation)
+    alike = np.all(designs.utilization > 0) and np.unique(designs.tile_size).size == designs.num_points
+    if found is None and lenient and alike:
+        return Mapping(designs.take(np.zeros(1, dtype=np.intp)), groups)
     if found is None:
         ways = groupings(graph.start, graph.end, groups, groups, int(groups.max()) + 1)
         short = shortage(graph, designs, sharding, ways, generation=generation)
@@ -107,19 +123,27 @@ def _of_fixed_groups(
     return found
 
 
+def _fused(file: Priced, wanted: Wanted) -> bool:
+    """Whether kernels run in groups."""
+    return not file.setup.kernel_by_kernel if wanted.most_groups is None else wanted.most_groups > 0
+
+
+def _tile_is_open(file: Priced, wanted: Wanted) -> bool:
+    """Whether the fastest tile is asked for, or neither the file nor the user names one."""
+    if wanted.tile_size is not None:
+        return wanted.tile_size == 0
+    return file.tiles_open or (wanted.resolve and _fused(file, wanted))
+
+
 def _designs(file: Priced, generation: str, wanted: Wanted) -> Setup:
     """The set-up for all sizes of dimensions and of tiles that are to be tried."""
-    fused = not file.setup.kernel_by_kernel if wanted.most_groups is None else wanted.most_groups > 0
-    setup = replace(file.setup, kernel_by_kernel=not fused)
+    setup = replace(file.setup, kernel_by_kernel=not _fused(file, wanted))
     if wanted.tile_size:
         setup = replace(setup, tile_size=np.array([float(wanted.tile_size)]))
     refused = setup.refusals(generation)
     if refused:
         raise DseError("\n".join(refused))
-    open_tiles = fused and (file.tiles_open or wanted.resolve)
-    if wanted.tile_size == 0 or (wanted.tile_size is None and open_tiles):
-        return with_tiles(sized(setup), generation)
-    return sized(setup)
+    return with_tiles(sized(setup), generation) if _tile_is_open(file, wanted) else sized(setup)
 
 
 def figures(report: Report) -> dict[str, Any]:
@@ -136,6 +160,7 @@ def figures(report: Report) -> dict[str, Any]:
         "system_power_w": float(found.power[0]),
         "network": report.setup.shape(),
         "tile_size": int(report.setup.tile_size.flat[0]),
+        "tile_size_chosen": report.tile_chosen,
         "sram_bytes": found.sram_bytes[0].tolist(),
         "dram_bytes": float(found.dram_bytes[0]),
         "fits": bool(found.fits[0]),
@@ -156,7 +181,7 @@ def dfmodel_report(report: Report) -> list[RenderableType]:
         ("between pipeline stages", readable(float(found.transfer_time[0]), "s", digits=6)),
         ("moved by the sharding", readable(moved_bytes(report.file.graph, report.sharding), "B")),
         ("network", f"{setup.topology}: {setup.shape()}"),
-        ("tile", f"{setup.tile_size.flat[0]:.0f} of {setup.seq_len.flat[0]:.0f} tokens"),
+        ("tile", _tile(report)),
         ("DRAM needed", _of(found.dram_bytes[0], dram_capacity(setup))),
         ("price", f"$ {found.price[0]:,.0f}"),
         ("power", readable(float(found.power[0]), "W", digits=5)),
@@ -165,6 +190,15 @@ def dfmodel_report(report: Report) -> list[RenderableType]:
         Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
         Text("Iteration", style="bold"), Text(), facts(rows),
     ]  # fmt: skip
+
+
+def _tile(report: Report) -> str:
+    """Tokens of a tile, and why so many where that was chosen."""
+    setup = report.setup
+    tokens = f"{setup.tile_size.flat[0]:.0f} of {setup.seq_len.flat[0]:.0f} tokens"
+    if not report.tile_chosen:
+        return tokens
+    return f"{tokens}, chosen: {'the fastest that fits' if report.evaluation.fits[0] else 'the smallest'}"
 
 
 def shortages(graph: Graph, setup: Setup, groups: IntArray, found: Evaluation) -> list[str]:

@@ -67,7 +67,7 @@ class Priced:
     sharding: IntArray | None  #: (kernels,); None where the file leaves some kernel open
     pins: IntArray  #: group that the file gives each kernel, -1 where it is open; (kernels,)
     most_groups: int  #: that kernels may be put into; 0 where each kernel runs alone
-    tiles_open: bool  #: the file states no size of a tile
+    tiles_open: bool  #: the file states no size of a tile; `setup` has one token then
 
     @property
     def groups(self) -> IntArray | None:

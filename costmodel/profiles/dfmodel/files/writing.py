@@ -12,7 +12,7 @@ from costmodel.profiles.dfmodel.evaluate import Shards, shards
 from costmodel.profiles.dfmodel.files.checks import DATAFLOW
 from costmodel.profiles.dfmodel.files.records import FIELDS, OVERLAPS, block, run_block
 from costmodel.profiles.dfmodel.files.setup_files import ROOTS, Message, empty_setup
-from costmodel.profiles.dfmodel.graph import NONE, NOTHING, Graph
+from costmodel.profiles.dfmodel.graph import NONE, NOTHING, Graph, K, N
 from costmodel.profiles.dfmodel.setup import AXES, Setup
 from costmodel.profiles.dfmodel.traffic import Traffic
 
@@ -44,6 +44,7 @@ def setup_message(
     groups: IntArray | None = None,
     marks: ZeroMarks = ZeroMarks(),
     solver: tuple[int, float, int] | None = None,
+    tiles_open: bool = False,
 ) -> Message:
     """A set-up of one design, as the reference writes it.
 
@@ -63,11 +64,19 @@ def setup_message(
         Where to write negative zeros.
     solver : (int, float, int), optional
         Limits for the reference's solver: threads, gap [-], seconds.
+    tiles_open : bool
+        Leave the size of a tile to whoever prices the file.
+
+    Notes
+    -----
+    Tiles of one token are left out, as published files leave them out, where no other size is faster.
     """
     message = empty_setup(ROOTS[generation])
     traffic, part = Traffic.of(graph, sharding), shards(graph, setup, sharding)
     _fill_graph(message.dataflow_graph, graph, sharding, traffic, part, groups, marks)
     _fill_setup(message, setup, generation)
+    if not (tiles_open or _one_token_is_fastest(graph, setup, sharding)):
+        run_block(message).llm.tile_size = round(float(setup.tile_size.flat[0]))
     if groups is not None:
         run_block(message).num_config = int(groups.max()) + 1
     if solver is not None:
@@ -169,9 +178,7 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
     for name, (path, factor) in FIELDS.items():
         found, field = block(message, path)
         value = float(getattr(setup, name).flat[0]) / factor
-        if name == "tile_size" and value == 1 and setup.kernel_by_kernel:
-            continue  # as files leave it out; where kernels are fused, that would leave it open
-        if value:
+        if value and name != "tile_size":
             setattr(found, field, value if _is_real(found, field) else round(value))
     network = getattr(message.system, setup.topology)
     for axis, role, dimension in zip(AXES, setup.roles, setup.dimensions, strict=False):
@@ -185,6 +192,18 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
     else:
         run.overlap = 2 if setup.overlap == "none" else OVERLAPS.index(setup.overlap)
         run.separate_rs_ag_for_ar = setup.doubled
+
+
+def _one_token_is_fastest(graph: Graph, setup: Setup, sharding: IntArray) -> bool:
+    """Whether tiles are of one token, and no other size is faster.
+
+    So it is where each kernel runs alone at the given utilization, and has as many tokens in each tile,
+    whatever its size.
+    """
+    single = setup.kernel_by_kernel and setup.tile_size.flat[0] == 1 and setup.utilization.flat[0] > 0
+    tokens = np.select([graph.tiling == K, graph.tiling == N], [graph.k, graph.n], 0.0)
+    ragged = (tokens % setup.seq_len.flat[0] > 0) | ((tokens > 0) & (sharding == graph.tiling))
+    return bool(single and not ragged.any())
 
 
 def _is_real(block: Message, field: str) -> bool:
