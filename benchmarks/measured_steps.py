@@ -1,8 +1,9 @@
-"""Predicted against measured steps: `python benchmarks/measured_steps.py MEASURED.csv [DATASET ...]`.
+"""Predicted against measured steps: `python benchmarks/measured_steps.py [MEASURED.csv [DATASET ...]]`.
 
-Reads a table of published training steps (one row per run, with its complete layout), prices each row on
-the system whose fabric the row names, and prints the error of every row, the mean of each data set, and
-how well the order of the layouts of each model is kept (Kendall's tau). No constant depends on a row.
+Reads a table of published training steps (one row per run, with its complete layout; without an argument
+the one in `tests/data/`), prices each row on the system whose fabric the row names, and prints the error of
+every row, the mean of each data set, and how well the order of the layouts of each model is kept (Kendall's
+tau). No constant depends on a row.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pandas as pd
 
 from costmodel import DesignPoints, ModelShape, System, load_system, step
 
+#: Published steps, each with its source.
+MEASURED = Path(__file__).parents[1] / "tests" / "data" / "measured_steps.csv"
 SHOWN = ["model", "tp", "pp", "vpp", "dp", "mbs", "ga", "recompute", "iter_time_s", "predicted_s", "error"]
 DATASETS = ("korthikanti_table5", "vtrain_multi_a100", "vtrain_single_a100")
 
@@ -106,27 +109,16 @@ def error_summary(error: pd.Series) -> str:
 def main() -> None:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("measured", type=Path, help="table of measured runs, CSV")
+    parser.add_argument(
+        "measured", type=Path, nargs="?", default=MEASURED, help="table of measured runs, CSV"
+    )
     parser.add_argument("datasets", nargs="*", default=DATASETS, help="data sets to compare")
     args = parser.parse_args()
     measured = read_measured(args.measured)
     for dataset in args.datasets:
         table = predicted(measured[measured.dataset == dataset])
-        columns = [
-            "model",
-            "tp",
-            "pp",
-            "vpp",
-            "dp",
-            "mbs",
-            "ga",
-            "recompute",
-            "iter_time_s",
-            "predicted_s",
-            "error",
-        ]
         print(f"\n{dataset}")
-        print(table[columns].to_string(index=False, float_format="{:.3f}".format))
+        print(table[SHOWN].to_string(index=False, float_format="{:.3f}".format))
         print(error_summary(table.error))
         for model, group in table.groupby("model"):
             if len(group) > 2:

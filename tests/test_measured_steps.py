@@ -2,73 +2,92 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.measured_steps import kendall_tau, predicted, read_measured
-from costmodel import DesignPoints, ModelShape, load_system, step
+from benchmarks.measured_steps import DATASETS, MEASURED, error_summary, kendall_tau, predicted, read_measured
 
-MEASURED = Path(__file__).parents[2] / "shared" / "measured" / "measured.csv"
-
-# Korthikanti et al. 2022, table 5: GPT of num_layers, hidden_size and heads at tp 8, laid out as pp, vpp,
-# micro-batch, micro-batches; seconds per iteration with full recomputation, and with selective
-# recomputation and sequence parallelism. Printed to 0.01 s.
-TABLE_5 = [
-    ((48, 6144, 64), (1, 1, 4, 1), (1.42, 1.10)),
-    ((96, 12288, 96), (8, 3, 1, 64), (18.13, 13.75)),
-    ((105, 20480, 128), (35, 3, 1, 280), (49.05, 37.83)),
-    ((128, 25600, 160), (64, 1, 1, 512), (94.42, 71.49)),
-]
-
-
-def test_steps_of_korthikanti_2022_table_5():
-    """At most 10 % off on average, and no run more than that."""
-    system = load_system("a100_80g_dgx")
-    errors = []
-    for (layers, hidden, heads), (pp, vpp, micro_batch, steps), seconds in TABLE_5:
-        design = DesignPoints.of(
-            tp=8,
-            pp=pp,
-            vpp=vpp,
-            micro_batch_size=micro_batch,
-            gradient_accumulation_steps=steps,
-            attention="unfused",
-            recompute=["full", "selective"],
-            sequence_parallel=[0, 1],
-        )
-        model = ModelShape(num_layers=layers, hidden_size=hidden, num_attention_heads=heads)
-        errors.extend(step(model, system, design).step_time / seconds - 1)
-    assert max(map(abs, errors)) < 0.10
-    assert sum(map(abs, errors)) / len(errors) < 0.05
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def measured():
-    if not MEASURED.exists():
-        pytest.skip("the table of measured runs is not beside this checkout")
-    return predicted(read_measured(MEASURED).query("dataset in ['vtrain_multi_a100', 'vtrain_single_a100']"))
+    """Every run by its data set, with what the model predicts."""
+    return predicted(read_measured(MEASURED)).set_index("dataset")
+
+
+def test_every_run_names_its_source(measured):
+    assert set(measured.index) == set(DATASETS)
+    assert measured.source.str.contains(r"arXiv \d+\.\d+|\w/\w").all()
+
+
+def test_steps_of_korthikanti_2022_table_5(measured):
+    """At most 10 % off, and half of that on average; the source prints 0.01 s."""
+    error = measured.loc["korthikanti_table5"].error.abs()
+    assert len(error) == 8
+    assert error.max() < 0.10
+    assert error.mean() < 0.05
 
 
 def test_steps_on_many_nodes(measured):
     """Published runs of 64 to 512 A100s, to which nothing was fitted: half of them within 5 %."""
-    error = measured[measured.dataset == "vtrain_multi_a100"].error.abs()
+    error = measured.loc["vtrain_multi_a100"].error.abs()
     assert error.mean() < 0.20
     assert error.median() < 0.05
 
 
 def test_steps_of_small_models_wait_for_the_host(measured):
-    error = measured[measured.dataset == "vtrain_single_a100"].error.abs()
+    error = measured.loc["vtrain_single_a100"].error.abs()
     assert error.mean() < 0.20
 
 
 @pytest.mark.parametrize("model", ["GPT-3.6B", "GPT-18.4B", "GPT-175B"])
 def test_layouts_are_ordered_as_measured(measured, model):
-    runs = measured[measured.model == model]
-    assert kendall_tau(runs.predicted_s, runs.iter_time_s) >= 0.7
+    assert order_kept(measured, model) >= 0.7
 
 
 def test_layouts_of_the_39_billion_model_are_ordered_no_worse_than_before(measured):
     """A snapshot, not a goal: six of its runs contradict each other, see docs/cost_model.md."""
-    runs = measured[measured.model == "GPT-39.1B"]
-    assert kendall_tau(runs.predicted_s, runs.iter_time_s) >= 0.25
+    assert order_kept(measured, "GPT-39.1B") >= 0.25
+
+
+def order_kept(measured, model):
+    """Kendall's tau of the layouts of a model on many nodes."""
+    runs = measured.loc["vtrain_multi_a100"].query("model == @model")
+    return kendall_tau(runs.predicted_s, runs.iter_time_s)
+
+
+def test_the_documented_errors_are_those_of_the_table(measured):
+    """Of each set of runs: number, mean absolute error, median, 90th percentile, bias."""
+    text = (ROOT / "docs" / "cost_model.md").read_text()
+    rows = re.findall(
+        r"^\| .*A100.* \| (\d+) \| (\S+) % \| (\S+) % \| (\S+) % \| (\S+) % \|$", text, re.MULTILINE
+    )
+    for dataset, (number, *printed) in zip(DATASETS, rows, strict=True):
+        error = measured.loc[dataset].error
+        size = error.abs()
+        assert len(error) == int(number)
+        found = (size.mean(), size.median(), size.quantile(0.9), error.mean())
+        for value, shown in zip(found, printed, strict=True):
+            assert 100 * value == pytest.approx(float(shown), abs=0.05 if "." in shown else 0.5)
+
+
+def summaries(*arguments):
+    """The lines that the benchmark ends data sets with."""
+    command = [sys.executable, ROOT / "benchmarks" / "measured_steps.py", *arguments]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return [line for line in printed.splitlines() if line.startswith("mean |error|")]
+
+
+def test_the_documented_command_prints_the_errors_of_every_data_set(measured):
+    assert summaries() == [error_summary(measured.loc[dataset].error) for dataset in DATASETS]
+
+
+def test_the_benchmark_takes_another_table(measured, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("".join(MEASURED.read_text().splitlines(keepends=True)[:4]))
+    assert summaries(path, DATASETS[0]) == [error_summary(measured.loc[DATASETS[0]].error[:3])]
