@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from costmodel.profiles.simai import Busbw, Links
 from costmodel.profiles.simai.aicb import GeneratorRun, LinearTimes, Sections, measured, prerelease
 from costmodel.profiles.simai.rows import StepRows
-
-#: Published files, where they are at hand.
-SEEDS = Path(__file__).parents[2] / "shared" / "seeds"
-SP_FILE = SEEDS / "001_ec526f178b8c47e2.txt"  # SimAI, example/workload_analytical.txt of October 2024
-SCALED_FILE = SEEDS / "003_61968dba09bf56f9.txt"  # AICB's GPT 13B before its first release, scaled
 
 #: A file of unlike numbers: every group, every collective, tokens in an unusual order.
 SMALL = """\
@@ -59,7 +53,7 @@ def nanoseconds(**times: int) -> dict[str, float]:
     return {name: time * 1e-9 for name, time in times.items()}
 
 
-#: The run of `SP_FILE`, and the times of its sections.
+#: The run of SimAI's example/workload_analytical.txt of October 2024, and the times of its sections.
 SP_RUN = GeneratorRun.of(
     num_layers=128, hidden_size=16384, ffn_hidden_size=53248, seq_len=4096, vocab_size=50257,
     micro_batch_size=1, global_batch_size=128, tp=8, pp=16, world_size=1024, sequence_parallel=1, recompute=1,
@@ -92,12 +86,12 @@ MOE_TIMES = Sections.of(
 
 
 def sp_rows(**layout: float) -> StepRows:
-    """The rows of `SP_FILE`, with a header of one's own."""
+    """The rows of SimAI's example of October 2024, with a header of one's own."""
     return with_header(measured(SP_RUN, SP_TIMES, release="2024-10"), **layout)
 
 
 def scaled_rows() -> StepRows:
-    """The rows of `SCALED_FILE`: those of its parent, each column multiplied, and a header set by hand."""
+    """The rows of AICB's GPT 13B before its first release: each column multiplied, a header set by hand."""
     run = GeneratorRun.of(
         num_layers=40, hidden_size=5120, ffn_hidden_size=20480, seq_len=2048, vocab_size=32000,
         micro_batch_size=1, global_batch_size=8, tp=8, pp=8, world_size=512, sequence_parallel=1,

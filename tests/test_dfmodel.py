@@ -206,6 +206,19 @@ def test_the_published_run_is_met_to_the_last_digits(file, capsys):
     assert found["sharding"]["V_bwd"] == "k"
     assert found["groups"][:2] == [["Add_Prev_Layer"], ["LayerNorm_1"]]
     assert sum(found["per_config_ii_ns"]) == pytest.approx(found["all_config_ii_ns"])
+    assert found["fits"]
+    assert found["dram_bytes"] < 4294967300000
+
+
+def test_the_published_graph_is_faster_fused(file, capsys):
+    """What is fused keeps its tensors on chip, if the SRAM holds its weights: too few groups do not fit."""
+    times = {}
+    for count in (8, 39, 40):
+        code = main(["cost", str(file), "--groups", str(count), "--tile-size", "1", "--format", "json"])
+        told = capsys.readouterr().out
+        times[count] = json.loads(told)["final_s"] if code == 0 else None
+    assert times[8] is None
+    assert times[39] <= times[40] < PRINTED["final_s"]
 
 
 def test_published_times_of_three_dimensions(layer, chosen):

@@ -29,7 +29,6 @@ from costmodel.profiles.dfmodel.network import sized
 from dse.cli import main
 from dse.report.dfmodel_report import priced_file
 
-SEED = Path(__file__).parents[2] / "shared" / "seeds" / "000_dbf3928d681bd342.txt"
 KERNELS = 6
 OVERLAPS = ("none", "perfect", "compute_memory")
 
@@ -947,17 +946,3 @@ def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, capsys):
 def test_own_groups_run_in_order(layer, file, capsys):
     found = cost(capsys, file(np.where(np.arange(41) == 12, 0, np.where(layer.backward, 4, 1))))
     assert "connection 15: leads from 'Add_1' in config 1 back to 'LayerNorm_2' in config 0" in found["error"]
-
-
-@pytest.mark.skipif(not SEED.exists(), reason="needs the reference's published file")
-def test_the_published_graph_is_faster_fused(capsys):
-    """85.50 s kernel by kernel. What is fused keeps its tensors on chip, if the SRAM holds its weights."""
-    times = {
-        count: cost(capsys, SEED, "--groups", count, "--tile-size", 1).get("final_s") for count in (8, 39, 40)
-    }
-    assert times[8] is None
-    assert times[39] <= times[40] < 85.50267989926697
-    alone = cost(capsys, SEED)
-    assert alone["fits"]
-    assert alone["final_s"] == pytest.approx(85.50267989926697, rel=1e-12)
-    assert alone["dram_bytes"] < 4294967300000
