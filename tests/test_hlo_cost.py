@@ -21,7 +21,7 @@ from dse.cli import main
 from dse.report.hlo_cost import ModuleCost
 from dse.search.study import Study
 from dse.spaces.space import Space
-from tests.hlo_texts import DATA, LOOP, OLD_PRINTER, SEED, TRANSFORMER, analysed
+from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, SEED, TRANSFORMER, analysed, needs_reference
 
 
 def one_kernel(**kernel) -> Program:
@@ -81,7 +81,9 @@ def test_an_exchange_sends_each_share_once(toy_system):
     assert alone.time == 0
 
 
-@pytest.mark.parametrize("text", [OLD_PRINTER, LOOP, TRANSFORMER], ids=["old", "loop", "transformer"])
+@pytest.mark.parametrize(
+    "text", [OLD_PRINTER, LOOP, TRANSFORMER, GPT], ids=["old", "loop", "transformer", "gpt"]
+)
 def test_parts_add_up_and_kernels_of_equal_cost_share_rows(text, toy_system):
     program = hlo.program(analysed(text))
     breakdown = program_step(program, toy_system)
@@ -277,7 +279,18 @@ def test_a_wrong_space_says_what_is_wrong(text, folder):
     assert message in str(caught.value)
 
 
-@pytest.mark.skipif(not SEED.exists(), reason="the reference module is not in this checkout")
+def test_a_gpt_on_two_machines(capsys):
+    """Two replicas of 3 sequences of 5 tokens; test_hlo_figures.py counts the memory."""
+    steps = {}
+    for system in ("a100_80g_dgx", "h100_80g_dgx"):
+        record = json.loads(cost(capsys, DATA / "gpt.hlo", "--system", system, "--format", "json"))
+        steps[system] = record["breakdown"]["step_time_s"]
+        assert record["memory"]["temporaries_bytes"] == 8034
+        assert record["breakdown"]["tokens_per_second"] == pytest.approx(30 / steps[system])
+    assert steps["h100_80g_dgx"] < steps["a100_80g_dgx"]
+
+
+@needs_reference("test_a_gpt_on_two_machines")
 def test_the_reference_module_on_two_machines(capsys):
     steps = {}
     for system in ("a100_80g_dgx", "h100_80g_dgx"):

@@ -11,9 +11,20 @@ from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL,
 from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
 from costmodel.profiles.dfmodel.mapping import group_windows
 from dse.cli import main
-from tests.hlo_texts import LOOP, OLD_PRINTER, SEED, TRANSFORMER, analysed, figures, program, without_metadata
+from tests.hlo_texts import (
+    GPT,
+    LOOP,
+    OLD_PRINTER,
+    SEED,
+    TRANSFORMER,
+    analysed,
+    figures,
+    needs_reference,
+    program,
+    without_metadata,
+)
 
-TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER}
+TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
 SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }"
 #: The result's first array takes the memory of parameter 0, which is a weight by that.
 UPDATED = ", input_output_alias={ {0}: (0, {}, may-alias) }"
@@ -292,7 +303,21 @@ def test_what_has_no_graph_is_refused(tmp_path, capsys):
     assert "dot is of the graph alone; leave out --system" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not SEED.exists(), reason="the reference module is not in this checkout")
+def test_a_gpt_as_a_graph():
+    """Four weights of two layers, forward and for errors, one again; the table for words, head and errors."""
+    told = found(GPT)
+    graph = told.graph
+    work = 2 * graph.outer * graph.m * graph.k * graph.n
+    assert work[graph.systolic].sum() == figures(GPT)["gemm.flops_total"] == 157320
+    assert graph.systolic.sum() == 43
+    assert [name for name, traffic in zip(graph.names, told.traffic.of_kernels, strict=True)
+            if traffic == PERIODIC] == ["all"]  # fmt: skip
+    assert (told.traffic.of_kernels == ALL_REDUCE).sum() == 10
+    written = setup_text(graph_message(graph, told.traffic))
+    assert written.count("gemm_input1_weight {") == graph.weighted.sum() == 2 * (4 + 4 + 1) + 3
+
+
+@needs_reference("test_a_gpt_as_a_graph")
 def test_the_reference_module_as_a_graph():
     """Four weights of six layers, forward, again and backward; two tables, one of them twice as the head."""
     text = SEED.read_text()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DseError, hlo
-from tests.hlo_texts import OLD_PRINTER, PRINTERS, SEED, TRANSFORMER, figures, program
+from tests.hlo_texts import GPT, OLD_PRINTER, PRINTERS, SEED, TRANSFORMER, figures, program
 from tests.test_hlo_reader import REFUSED
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 jaxlib = pytest.importorskip("jaxlib._jax", reason="jaxlib is not installed")
 
-TEXTS = {"old": OLD_PRINTER, "transformer": TRANSFORMER}
+TEXTS = {"old": OLD_PRINTER, "transformer": TRANSFORMER, "gpt": GPT}
 if SEED.exists():
     TEXTS["reference"] = SEED.read_text()
 

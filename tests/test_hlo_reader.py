@@ -13,7 +13,7 @@ from costmodel import DseError, hlo
 from costmodel.hlo.groups import normalised, placement
 from costmodel.hlo.module import Shape
 from costmodel.profiles.files import kind_of
-from tests.hlo_texts import LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
+from tests.hlo_texts import GPT, LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
 
 
 def test_computations_and_instructions_are_as_written():
@@ -28,7 +28,7 @@ def test_computations_and_instructions_are_as_written():
 
 
 @pytest.mark.parametrize("printer", PRINTERS)
-@pytest.mark.parametrize("text", [OLD_PRINTER, TRANSFORMER], ids=["old", "new"])
+@pytest.mark.parametrize("text", [OLD_PRINTER, TRANSFORMER, GPT], ids=["old", "new", "gpt"])
 def test_figures_do_not_depend_on_the_printer(text, printer):
     told, changed = figures(text), figures(PRINTERS[printer](text))
     own = {"file.sha256", "file.bytes"}

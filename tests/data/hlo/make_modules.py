@@ -1,4 +1,4 @@
-"""Writes the HLO modules beside this file: small programs, compiled by XLA for eight virtual devices.
+"""Writes the HLO modules beside this file but gpt.hlo: small programs, compiled by XLA for eight devices.
 
     pip install jax && python tests/data/hlo/make_modules.py
 
