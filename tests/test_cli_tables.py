@@ -142,10 +142,12 @@ def test_a_certificate_compares_a_study_with_the_exact_front(capsys):
     assert "Study small, after 30 trials: has" in printed(capsys, "enumerate", "--certify", "small")
 
 
-def test_a_complete_study_is_certified_exact(capsys, storage, small_space):
+def test_a_complete_study_is_certified_exact(capsys, tmp_path, small_space):
+    storage = f"sqlite:///{tmp_path}/own.db"
     space = Space.from_text(small_space).pinned({"recompute": "none"})
     Study.open(space, "complete", storage=storage).run(1000)
-    assert "has found all" in printed(capsys, "enumerate", "--certify", "complete")
+    shown = printed(capsys, "enumerate", "--certify", "complete", "--storage", storage)
+    assert "has found all" in shown
 
 
 @pytest.mark.parametrize(("kind", "name"), [

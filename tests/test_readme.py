@@ -62,7 +62,7 @@ def test_set_up_commands_are_valid_shell(command):
 def test_readme_opens_with_the_main_job_and_the_tests():
     job, tests = COMMANDS[:2]
     assert job.endswith("&& .venv/bin/dse search --budget 500")
-    assert tests.endswith("&& .venv/bin/pytest")
+    assert tests.endswith("&& .venv/bin/pytest -n auto")
 
 
 def test_ci_runs_the_test_command_of_the_readme():

@@ -117,10 +117,10 @@ PROFILE = {"gpt_1t_4096_dfmodel": "dfmodel-gen1"}
 
 @pytest.mark.parametrize("name", space_names())
 def test_a_space_loads_quickly_and_has_designs_that_fit(name):
-    start = time.perf_counter()
+    start = time.process_time()
     space = Space.load(name)
     assert space.legal.count >= 1000
-    assert time.perf_counter() - start < 1  # some 20 ms where nothing else runs
+    assert time.process_time() - start < 1  # some 20 ms where nothing else runs
     assert Space.from_text(space.text).fingerprint == space.fingerprint
     designs = space.legal.random(2000, np.random.default_rng(0))
     found = evaluate(space, designs, rules=rules_for(space, PROFILE.get(name, NATIVE)))
