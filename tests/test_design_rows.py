@@ -26,7 +26,7 @@ from costmodel.workload.transformer import parts_of
 from dse import Space, Study
 from dse.cli import main, parser
 from dse.pricing.profiles import rules_for
-from dse.report.comparison import comparison
+from dse.report.comparison import comparison, middle_ranks
 from tests.aicb_files import SMALL, scaled_rows
 from tests.runs import ranks_of
 
@@ -207,6 +207,15 @@ def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
     assert ranks == sorted(ranks)
     assert main(["compare", "simai"]) == 0
     assert "under simai and native" in " ".join(capsys.readouterr().out.split())
+
+
+def test_equal_costs_share_the_middle_of_their_ranks():
+    """By counting: one more than those that are smaller, and half of the others that are equal."""
+    costs = np.random.default_rng(0).integers(0, 9, (40, 2)) * 1.0
+    smaller = (costs[:, None] > costs).sum(axis=1)
+    others = (costs[:, None] == costs).sum(axis=1) - 1
+    assert middle_ranks(costs).tolist() == (1 + smaller + others / 2).tolist()
+    assert others.max() > 3
 
 
 def machine(space: Space) -> list[str]:

@@ -35,7 +35,7 @@ class Comparison:
     profiles: tuple[str, str]  #: the study's own, and the other one
     trials: list[int]
     designs: list[Params]
-    values: FloatArray  #: (designs, 2) first objective under each profile [its unit]
+    objective: FloatArray  #: (designs, 2) first objective under each profile [its unit]
     ranks: FloatArray  #: (designs, 2) 1 is the best; equal values share the middle of their ranks [-]
 
     @property
@@ -62,7 +62,7 @@ class Comparison:
                     "ranks": dict(zip(pair, ranks, strict=True)),
                 }
                 for trial, params, values, ranks in zip(
-                    self.trials, self.designs, self.values.tolist(), self.ranks.tolist(), strict=True
+                    self.trials, self.designs, self.objective.tolist(), self.ranks.tolist(), strict=True
                 )
             ],
         }
@@ -102,8 +102,7 @@ def comparison(study: Study, profile: str) -> Comparison:
     if told.size < 2:
         raise DseError(f"study {study.name!r}: fewer than two designs have a value under both profiles")
     direction = study.space.objectives[0].direction
-    costs = as_costs(values[told], [direction, direction])
-    ranks = np.stack([middle_ranks(column) for column in costs.T], axis=1)
+    ranks = middle_ranks(as_costs(values[told], [direction, direction]))
     order = np.argsort(ranks[:, 0], kind="stable")
     rows = told[order]
     return Comparison(
@@ -111,20 +110,20 @@ def comparison(study: Study, profile: str) -> Comparison:
         profiles=(study.profile, profile),
         trials=[trials[row].number for row in rows],
         designs=[designs[row] for row in rows],
-        values=values[rows],
+        objective=values[rows],
         ranks=ranks[order],
     )
 
 
 def middle_ranks(costs: FloatArray) -> FloatArray:
-    """Ranks from 1; equal costs share the middle of theirs. [-]
+    """Ranks in each column from 1; equal costs share the middle of theirs. [-]
 
-    >>> middle_ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist()
-    [3.5, 1.0, 3.5, 2.0]
+    >>> middle_ranks(np.array([[3.0, 5.0], [1.0, 5.0], [3.0, 5.0], [2.0, 4.0]])).tolist()
+    [[3.5, 3.0], [1.0, 3.0], [3.5, 3.0], [2.0, 1.0]]
     """
-    _, place, count = np.unique(costs, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[place]
+    import pandas as pd
+
+    return pd.DataFrame(costs).rank().to_numpy()
 
 
 def comparison_report(found: Comparison, width: int) -> Report:
@@ -135,7 +134,7 @@ def comparison_report(found: Comparison, width: int) -> Report:
     columns = [Column("trial", ("trial",), [str(found.trials[row]) for row in rows])]
     columns += parameter_columns(space, [records[row] for row in rows], varying_parameters(space, records))
     for place, profile in enumerate(found.profiles):
-        shown = [readable(float(found.values[row, place]), objective.unit) for row in rows]
+        shown = [readable(float(found.objective[row, place]), objective.unit) for row in rows]
         ranks = [f"{found.ranks[row, place]:g}" for row in rows]
         columns += [
             Column(profile, (profile, *lines_of(objective.name)), shown),
