@@ -100,7 +100,6 @@ def _check_names(section: Section, names: list[str]) -> None:
     for place, name in enumerate(names):
         if not name.isidentifier() or name == "host" or name in names[:place]:
             known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
-            known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
             section.mistake(
                 None, f"{name}: not a name of its own for a memory level or a tier of links{known}"
             )
