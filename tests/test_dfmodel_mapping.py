@@ -898,6 +898,9 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
     assert cost(capsys, written)["final_s"] == found["final_s"]
     path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
     assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(capsys, path)["error"]
+    for chips in ("0", "-12", "20000000000000"):
+        path.write_text(text.replace("num_chip: 12", f"num_chip: {chips}"))
+        assert f"system.num_chip: {chips}; expected 1 to 1e+13" in cost(capsys, path)["error"]
 
 
 WRONG = {

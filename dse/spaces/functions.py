@@ -8,19 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-
-
-def divisors(number: float) -> FloatArray:
-    """Whole numbers that divide a whole number, in order. [-]
-
-    >>> divisors(12).tolist()
-    [1.0, 2.0, 3.0, 4.0, 6.0, 12.0]
-    """
-    if not (1 <= number <= 1e12 and float(number).is_integer()):
-        raise ValueError(f"divisors({number:g}): expected a whole number from 1 to 1e12")
-    low = np.arange(1.0, np.floor(np.sqrt(number)) + 1)
-    low = low[number % low == 0]
-    return np.unique(np.concatenate([low, number / low]))
+from costmodel.solve.whole_numbers import divisors
 
 
 def powers_of_two(low: float, high: float) -> FloatArray:

@@ -32,6 +32,7 @@ from costmodel.profiles.dfmodel.evaluate import (
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.setup import GENERATIONS, IDLE, NETWORK, Setup
 from costmodel.solve.fusion import TIE, Groupings, carried, cheapest, groupings, windows
+from costmodel.solve.whole_numbers import divisors
 
 #: Columns of a set-up that do not decide on the fastest groups where the network's time adds to theirs.
 _ALIKE: Final = {*IDLE, *NETWORK, "global_batch_size"}
@@ -192,11 +193,10 @@ def with_tiles(setup: Setup, generation: str) -> Setup:
     smallest of them stands for all.
     """
     seq_len = int(setup.seq_len.flat[0])
-    sizes = np.arange(1.0, seq_len + 1)
+    sizes = divisors(seq_len)
     if GENERATIONS[generation].ragged_tiles:
+        sizes = np.arange(1.0, seq_len + 1)
         sizes = np.sort(sizes[np.unique(np.ceil(seq_len / sizes), return_index=True)[1]])
-    else:
-        sizes = sizes[seq_len % sizes == 0]
     rows = setup.take(np.repeat(np.arange(setup.num_points), sizes.size))
     return replace(rows, tile_size=np.tile(sizes, setup.num_points))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import isqrt
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 from costmodel.profiles.dfmodel.setup import AXES, GENERATIONS, Dimension, Setup
+from costmodel.solve.whole_numbers import divisors
 
 Shares = Mapping[int, Callable[[FloatArray], FloatArray]]
 
@@ -121,7 +121,7 @@ def sized(setup: Setup) -> Setup:
     given = [int(dimension.size.flat[0]) for dimension in setup.dimensions]
     if all(given):
         return setup
-    *earlier, last = ([size] if size else _divisors(chips) for size in given)
+    *earlier, last = ([size] if size else divisors(chips) for size in given)
     *tables, ones = (table.ravel() for table in np.meshgrid(*earlier, [1.0], indexing="ij"))
     rest = chips / np.prod([*tables, ones], axis=0)
     sizes = np.stack([*tables, rest])[:, np.isin(rest, last)]
@@ -133,13 +133,6 @@ def sized(setup: Setup) -> Setup:
             "micro-batches on every replica; change num_chip or global_batch_size"
         )
     return rows.take(whole)
-
-
-def _divisors(number: int) -> FloatArray:
-    """Whole numbers that divide a whole number, in order. [-]"""
-    low = np.arange(1, isqrt(number) + 1)
-    low = low[number % low == 0]
-    return np.union1d(low, number // low).astype(np.float64)
 
 
 def latency(setup: Setup, generation: str) -> FloatArray:

@@ -11,6 +11,7 @@ from costmodel.errors import suggestion
 from costmodel.profiles.dfmodel.files.setup_files import Message
 from costmodel.profiles.dfmodel.graph import SHARDINGS, K
 from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES
+from costmodel.solve.whole_numbers import LARGEST
 
 #: Sizes of tensors are float32. [-]
 _ROUNDING: Final = 1e-6
@@ -78,6 +79,8 @@ def _network_mistakes(system: Message, llm: Message) -> Iterator[str]:
     axes = AXES[: len(TOPOLOGIES[topology])]
     if system.HBD and len(axes) < len(AXES):
         yield f"system.HBD: {system.HBD}; only networks of three dimensions have domains"
+    if not 1 <= system.num_chip <= LARGEST:
+        yield f"system.num_chip: {system.num_chip}; expected 1 to {LARGEST:g}"
     sizes = [getattr(network, axis) for axis in axes]
     given = [size for size in sizes if size]
     if min(sizes) < 0 or (system.num_chip % prod(given) if 0 in sizes else prod(sizes) != system.num_chip):
