@@ -166,6 +166,35 @@ def largest(columns: Sequence[FloatArray]) -> IntArray:
         places = np.where(column > most, place, places)
         most = np.maximum(column, most)
     return places
+def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
+    """Rows of a table of two axes that differ, and where each row finds its own.
+
+    Parameters
+    ----------
+    table : (rows, columns) array
+        Of any type. [-]
+
+    Returns
+    -------
+    first : (distinct,) array
+        Places of the first row of each kind, ascending. [-]
+    back : (rows,) array
+        For each row, the place of its kind in `first`. [-]
+
+    Notes
+    -----
+    Rows are told apart by their bytes, all columns at once: quicker than `distinct_rows` for many columns
+    and few rows.
+
+    >>> first, back = distinct_table_rows(np.array([[8, 1], [4, 1], [8, 1]]))
+    >>> first.tolist(), back.tolist()
+    ([0, 1], [0, 1, 0])
+    """
+    packed = np.ascontiguousarray(table)
+    lines = packed.view(np.dtype((np.void, packed.itemsize * packed.shape[1]))).ravel()
+    _, first, back = np.unique(lines, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    return np.sort(first), rank[back]
 
 
 def per_kernel(values: FloatArray) -> FloatArray:

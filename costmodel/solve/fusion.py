@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows
 from costmodel.errors import DseError
 
 #: The most entries of one table; the 41 kernels of a transformer layer need five million.
@@ -93,7 +93,9 @@ def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, c
     kinds = list(dict.fromkeys(pairwise(keys)))
     pairs = [_nested(families[a], families[b]) for a, b in kinds]
     held = [families[b][j] & ~families[a][i] for (a, b), (i, j) in zip(kinds, pairs, strict=True)]
-    sets, places = _distinct(np.concatenate([np.zeros((1, first.size), dtype=bool), *held]))
+    sets = np.concatenate([np.zeros((1, first.size), dtype=bool), *held])
+    kept, places = distinct_table_rows(np.packbits(sets, axis=1))
+    sets = sets[kept]
     split = np.split(places[1:], np.cumsum([len(h) for h in held])[:-1])
     steps = {}
     for (a, b), (before, after), nodes in zip(kinds, pairs, split, strict=True):
@@ -135,15 +137,6 @@ def _refuse_above(size: int, most: int) -> None:
             f"kernels are too loosely connected: more than {most:,} cases of what may be done before what; "
             "fix the groups of some"
         )
-
-
-def _distinct(rows: BoolArray) -> tuple[BoolArray, IntArray]:
-    """Distinct rows, that of the first row first, and where each row finds its own."""
-    packed = np.packbits(rows, axis=1)
-    keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
-    _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(index))
-    return rows[np.sort(index)], rank[inverse]
 
 
 def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows
 from costmodel.profiles.dfmodel.graph import Graph
 from costmodel.profiles.dfmodel.setup import Setup
 
@@ -97,25 +97,17 @@ def fewest_cycles(
     table = np.stack([np.broadcast_to(values, (points, len(graph))) for values in shards])
     machine = (setup.array_width, setup.array_height, np.floor(setup.cores))
     chips = np.stack([np.broadcast_to(values, (points,)) for values in machine])
-    first, back = _distinct(np.vstack([np.moveaxis(table, 2, 1).reshape(-1, points), chips]).T)
+    first, back = distinct_table_rows(np.vstack([np.moveaxis(table, 2, 1).reshape(-1, points), chips]).T)
     table, chips = table[:, first], chips[:, first]
-    kinds, kind = _distinct(np.moveaxis(table, 2, 0).reshape(len(graph), -1))
+    kinds, kind = distinct_table_rows(np.moveaxis(table, 2, 0).reshape(len(graph), -1))
     counts = np.equal.outer(np.arange(kinds.size), kind) @ within
-    alike, group = _distinct(counts.T)
+    alike, group = distinct_table_rows(counts.T)
     kernels = _Kernels(*table[:, :, kinds].reshape(3, -1), *np.repeat(chips, kinds.size, axis=1))
     cycles = _by_groups(kernels, counts[:, alike])[:, group][back]
     if not np.any(whole):
         return cycles
     alone = _on_all_cores(kernels).reshape(first.size, -1)
     return np.where(whole, alone[:, counts.argmax(axis=0)][back], cycles)
-
-
-def _distinct(rows: FloatArray) -> tuple[IntArray, IntArray]:
-    """Places of distinct rows of a table, and where each row finds its own."""
-    packed = np.ascontiguousarray(rows)
-    keys = packed.view(np.dtype((np.void, packed.itemsize * packed.shape[1]))).ravel()
-    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
-    return first, back
 
 
 def _by_groups(kernels: _Kernels, counts: FloatArray) -> FloatArray:
