@@ -166,6 +166,8 @@ def largest(columns: Sequence[FloatArray]) -> IntArray:
         places = np.where(column > most, place, places)
         most = np.maximum(column, most)
     return places
+
+
 def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
     """Rows of a table of two axes that differ, and where each row finds its own.
 
