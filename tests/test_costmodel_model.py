@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape
-from costmodel.steps.memory import layer_memory, layer_parameters, message_buffers, rank_memory, stage_memory
-from costmodel.steps.pipeline import full_stages, micro_batches_in_flight
+from costmodel.steps.memory import layer_memory, layer_parameters, rank_memory, stage_memories
+from costmodel.steps.pipeline import micro_batches_in_flight
 from costmodel.training.blocks import DECODER
 from costmodel.training.precision import MIXED_PRECISION
 from tests.runs import ranks_of, run_of
@@ -179,8 +179,7 @@ def kept_by_a_layer(model, design):
 def memories(model, design):
     """Memory of the first and of the last stage."""
     run, ranks = run_of(model, design), ranks_of(model, design)
-    rank, messages = rank_memory(ranks), message_buffers(run, ranks)
-    return [stage_memory(run, stage, rank, messages) for stage in full_stages(model, design.pp, design.vpp)]
+    return stage_memories(run, ranks, rank_memory(ranks))
 
 
 def test_all_ranks_together_hold_all_parameters():

@@ -13,7 +13,7 @@ from costmodel.steps.pipeline import Stage, full_stages, micro_batches_in_flight
 from costmodel.training.blocks import HEAD, Kernel, Layer
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_NONE, DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
-from costmodel.training.zero import ZERO, State
+from costmodel.training.zero import STATES, ZERO, State
 from costmodel.workload.transformer import (
     activation_bytes,
     biases,
@@ -257,28 +257,32 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, rank: RankMemory) -> Stag
     memory : StageMemory
         (points,) columns. [B]
     """
-    messages = message_buffers(run, ranks)
-    stages = full_stages(run.model, run.design.pp, run.design.vpp)
-    tables = [stage_memory(run, stage, rank, messages) for stage in stages]
+    tables = stage_memories(run, ranks, rank)
     fullest = largest([memory.total for memory in tables])
     columns = [memory.columns() for memory in tables]
     return StageMemory(**{name: chosen([table[name] for table in columns], fullest) for name in columns[0]})
 
 
-def stage_memory(run: TransformerRun, stage: Stage, rank: RankMemory, messages: FloatArray) -> StageMemory:
-    """Memory of one stage, with so many bytes of messages; else as `fullest_stage`."""
+def stage_memories(run: TransformerRun, ranks: RankRun, rank: RankMemory) -> list[StageMemory]:
+    """Memory of each of the `full_stages`; else as `fullest_stage`."""
     design, precision = run.design, run.precision
-    parameters = stage_parameters(run, stage, rank)
+    working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in rank.layers)))
+    buffers = working + message_buffers(run, ranks)
     logits = design.micro_batch_size * run.model.seq_len * np.ceil(run.model.vocab_size / design.tp)
     loss = 2 * precision.element_bytes * logits  # 16-bit logits, and their gradient
-    working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in rank.layers)))
-    return StageMemory(
-        weights=parameters * precision.element_bytes / state_shards(design, "weights"),
-        gradients=parameters * precision.gradient_bytes / state_shards(design, "gradients"),
-        optimizer=parameters * precision.state_bytes / state_shards(design, "optimizer"),
-        activations=stage_activations(run, stage, rank),
-        buffers=working + messages + np.where(stage.has_head > 0, loss, 0.0),
-    )
+    shards = {state: state_shards(design, state) for state in STATES}
+    tables = []
+    for stage in full_stages(run.model, design.pp, design.vpp):
+        parameters = stage_parameters(run, stage, rank)
+        memory = StageMemory(
+            weights=parameters * precision.element_bytes / shards["weights"],
+            gradients=parameters * precision.gradient_bytes / shards["gradients"],
+            optimizer=parameters * precision.state_bytes / shards["optimizer"],
+            activations=stage_activations(run, stage, rank),
+            buffers=buffers + np.where(stage.has_head > 0, loss, 0.0),
+        )
+        tables.append(memory)
+    return tables
 
 
 def state_shards(design: DesignPoints, state: State) -> FloatArray:

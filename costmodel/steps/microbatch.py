@@ -30,7 +30,7 @@ from costmodel.workload.transformer import (
 )
 
 #: Rows whose kernels are priced at once: (rows, kernels) arrays that fit into a core's cache.
-KERNEL_CHUNK: Final = 2048
+KERNEL_CHUNK: Final = 1536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,17 +39,22 @@ class PartCost:
 
     forward: KernelCost
     backward: KernelCost
-    core: KernelCost  #: of the forward pass in the attention core; 0 where the part has none
+    core: KernelCost | None  #: of the forward pass in the attention core, where the part has one
 
     def take(self, rows: IntArray | slice) -> Self:
         """Rows of every table."""
-        return type(self)(self.forward.take(rows), self.backward.take(rows), self.core.take(rows))
+        core = self.core.take(rows) if self.core else None
+        return type(self)(self.forward.take(rows), self.backward.take(rows), core)
 
     @classmethod
     def joined(cls, pieces: Sequence[PartCost]) -> PartCost:
         """One table from consecutive pieces of it."""
-        names = ("forward", "backward", "core")
-        return cls(*(concatenated([getattr(piece, name) for piece in pieces]) for name in names))
+        cores = [piece.core for piece in pieces if piece.core]
+        return cls(
+            concatenated([piece.forward for piece in pieces]),
+            concatenated([piece.backward for piece in pieces]),
+            concatenated(cores) if cores else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +119,7 @@ def part_cost(run: RankRun, part: Part, table: CostTable, fused: Mapping[str, Ke
         cost = table.cost(part.name, direction) + collectives
         cost = cost + own[direction] if cores else cost
         costs.append(with_launch_overhead(cost, run.system))
-    core = with_launch_overhead(own["forward"], run.system) if cores else costs[0].map(np.zeros_like)
+    core = with_launch_overhead(own["forward"], run.system) if cores else None
     return PartCost(costs[0], costs[1], core)
 
 

@@ -203,7 +203,7 @@ def stage_time(stage: Stage, layers: Sequence[KernelCost], ends: tuple[KernelCos
 
 def recomputed(design: DesignPoints, layer: PartCost) -> KernelCost:
     """What recomputation runs again in the backward pass of one layer."""
-    core, forward = layer.core.columns(), layer.forward.columns()
+    core, forward = (layer.core or KernelCost()).columns(), layer.forward.columns()
     selective, full = design.recompute == RECOMPUTE_SELECTIVE, design.recompute == RECOMPUTE_FULL
     return KernelCost(
         **{name: np.where(full, forward[name], np.where(selective, core[name], 0.0)) for name in core}
@@ -215,7 +215,8 @@ def slowest_stage(
 ) -> Stage:
     """The stage whose layers, embedding and head take longest for a micro-batch, forward and backward."""
     stages = slow_stages(run.model, run.design.pp, run.design.vpp)
-    times = [stage_time(stage, layers, ends) for stage in stages]
+    own, (embedding, head) = [layer.total_time for layer in layers], [end.total_time for end in ends]
+    times = [layer_sum(s, own) + s.has_embedding * embedding + s.has_head * head for s in stages]
     return chosen_stage(stages, largest(times))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 State = Literal["weights", "gradients", "optimizer"]
+STATES: Final[tuple[State, ...]] = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def filled_rows(
     full, selective = design.recompute == RECOMPUTE_FULL, design.recompute == RECOMPUTE_SELECTIVE
     times = {name: [*passes] for name, passes in times.items()}
     for name in (f"{part}_{half}" for part in HALVES for half in ("column", "row")):
-        core = layer.core.time if name == f"{HALVES[0]}_column" else 0.0
+        core = layer.core.time if layer.core and name == f"{HALVES[0]}_column" else 0.0
         again = np.where(full, times[name][0], np.where(selective, core, 0.0))
         times[name][0] = times[name][0] + again
     first, last = ([own * there for own in times[name]] for name, there in (
