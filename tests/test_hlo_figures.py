@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-import time
+import sys
+from functools import partial
 
 import pytest
 
@@ -345,14 +346,28 @@ def chain(steps: int) -> str:
     return program("\n".join(lines))
 
 
-def test_reading_takes_time_in_proportion_to_the_text():
-    """4,000 instructions about four times as long as 1,000, and not sixteen times."""
-    times = []
-    for steps in (500, 2000):
-        text, start = chain(steps), time.process_time()
-        assert figures(text)["module.instructions"] == 2 * steps
-        times.append(time.process_time() - start)
-    assert times[1] < 8 * times[0]
+def lines_run(function) -> int:
+    """Lines of Python that run while a function does."""
+    count = 0
+
+    def trace(_frame, event, _argument):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_reading_takes_work_in_proportion_to_the_text():
+    """800 instructions about four times as much as 200, and not sixteen times."""
+    short, long = (lines_run(partial(figures, chain(steps))) for steps in (100, 400))
+    assert short < long < 4.4 * short
 
 
 # Whether XLA's own reader takes the text: it alone can tell, and test_hlo_judge.py asks it where it is there.
