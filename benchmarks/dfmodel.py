@@ -31,7 +31,7 @@ from costmodel.profiles.dfmodel import (
     least_moving,
 )
 from dse.pricing.evaluation import evaluate as evaluated
-from dse.pricing.profiles import pricing
+from dse.pricing.profiles import rules_for
 from dse.spaces.space import Space
 
 #: Designs priced at a time: their tables stay in the cache. [points]
@@ -55,9 +55,9 @@ def search(points: int) -> None:
     """Print designs a second of a search: six parameters, two of them quantities of the machine."""
     space = Space.load("gpt_1t_4096_dfmodel")
     columns = space.legal.random(points, np.random.default_rng(0))
-    price = pricing("dfmodel-gen1", space)
+    rules = rules_for(space, "dfmodel-gen1")
     start = time.perf_counter()
-    evaluated(space, columns, price=price)
+    evaluated(space, columns, rules=rules)
     print(f"{points / (time.perf_counter() - start):,.0f} designs/s")
 
 

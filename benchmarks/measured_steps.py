@@ -83,7 +83,7 @@ def system_of(row: pd.Series) -> System:
 def predicted(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with a column of predicted step times and one of relative errors."""
     times = [
-        step(model_of(row), system_of(row), design_of(row)).step_time.item() for row in rows.itertuples()
+        step(model_of(row), system_of(row), design_of(row)).step_time.item() for _, row in rows.iterrows()
     ]
     table = rows.assign(predicted_s=times)
     return table.assign(error=table.predicted_s / table.iter_time_s - 1)
@@ -122,7 +122,7 @@ def main() -> None:
         print(error_summary(table.error))
         for model, group in table.groupby("model"):
             if len(group) > 2:
-                tau = kendall_tau(group.predicted_s, group.iter_time_s)
+                tau = kendall_tau([*group.predicted_s], [*group.iter_time_s])
                 print(f"  order of {len(group)} layouts of {model}: tau {tau:.2f}")
 
 

@@ -63,7 +63,8 @@ def shares(costs: FloatArray, front: FloatArray) -> FloatArray:
     around = Box.around(front)
     box = Box(around.ideal, around.ideal + 1.1 * (around.reference - around.ideal))
     history = box.history(costs)
-    return history[np.minimum(MARKS, history.size) - 1] / box.hypervolume(front)
+    reached: FloatArray = history[np.minimum(MARKS, history.size) - 1] / box.hypervolume(front)
+    return reached
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,11 +21,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from costmodel import DesignPoints, load_model, load_system, step
+from costmodel import DesignPoints, ModelShape, load_model, load_system, step
 from costmodel.training.design import SOLVE
 
 OPENED = ("cores", "clock", "dram_bandwidth", "sram_capacity", "l2_capacity", "node_bandwidth")
@@ -60,6 +61,7 @@ def pricing(points: int, repeats: int) -> None:
     """Print designs per second of the cost model."""
     rng = np.random.default_rng(0)
     model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
+    assert isinstance(model, ModelShape)
     designs = random_designs(points, rng)
     opened = {name: system.quantities()[name] * rng.uniform(0.5, 2.0, points) for name in OPENED}
     solved = replace(designs, sharding=designs.sharding * 0 + SOLVE)
@@ -68,9 +70,7 @@ def pricing(points: int, repeats: int) -> None:
         ("sharding solved for each design", system, solved),
         ("hardware varying in every row", system.with_quantities(opened), designs),
     ):
-        seconds = median_seconds(
-            lambda machine=machine, layouts=layouts: step(model, machine, layouts), repeats
-        )
+        seconds = median_seconds(partial(step, model, machine, layouts), repeats)
         print(f"{what:32s} {points / seconds:12,.0f} designs/s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{'peak memory of this process':32s} {peak:12,.0f} MiB for {points:,} designs")
