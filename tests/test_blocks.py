@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import costmodel
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
 from costmodel.profiles.dfmodel import least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import design_sharding, rows_of
@@ -17,7 +20,7 @@ from costmodel.profiles.simai import simai_step
 from costmodel.steps.memory import layer_memory
 from costmodel.steps.pipeline import every_stage, stage_layers
 from costmodel.steps.tensor_parallel import sent_bytes
-from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, KINDS, MLP, Block, Layer
+from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, EMBEDDING, HEAD, KINDS, MLP, Block, Layer
 from costmodel.training.design import sharding_column
 from costmodel.training.run import Run
 from costmodel.training.sharding import ASSIGNMENTS, OPTIONS, assignments_of
@@ -66,6 +69,25 @@ def test_rows_are_of_known_kinds_and_read_what_comes_before(block):
         made.add(kernel.name)
     sizes = load_model("gpt3_175b").features
     assert all(kernel.reads in sizes and kernel.makes in sizes for kernel in block.kernels)
+
+
+#: Modules that name no kernel of a transformer, though words of theirs are spelled like one.
+OTHER_WORDS = {
+    *("lstm", "deepflow", "deepflow_report", "power_budget"),  # models and machines of other making
+    "phases",  # words in a compiled program's names
+}
+
+
+def test_kernels_are_named_where_they_are_described():
+    """Few strings name a kernel of a layer, the embedding or the head: all else is derived."""
+    names = {kernel.name for block in (*BLOCKS, EMBEDDING, HEAD) for kernel in block.kernels}
+    package, found = Path(costmodel.__file__).parents[1], []
+    for path in sorted([*package.glob("costmodel/**/*.py"), *package.glob("dse/**/*.py")]):
+        if OTHER_WORDS.isdisjoint({path.stem, *path.parent.parts}):
+            nodes = ast.walk(ast.parse(path.read_text()))
+            words = [node.value for node in nodes if isinstance(node, ast.Constant)]
+            found += [(path.name, word) for word in words if isinstance(word, str) and word in names]
+    assert 0 < len(found) < 60, found
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama"])
