@@ -1,7 +1,9 @@
-"""The README's commands and snippets run, in the order in which a reader meets them."""
+"""The README's commands and snippets run, in the order in which a reader meets them; links and names of all
+pages exist."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -13,6 +15,7 @@ from dse.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(language: str) -> list[str]:
@@ -87,6 +90,40 @@ def without_trial_numbers(report: str) -> str:
     return re.sub(r"^ +\d+(?=  +\d+  +\d+)", "", report.strip(), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
-def test_links_lead_somewhere(link):
-    assert (ROOT / link).exists()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(([^)#:]+)\)", prose)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_imports_of_the_docs_work(page):
+    """Their snippets need files of the reader's own; what they import is there."""
+    for snippet in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        nodes = (node for node in ast.parse(snippet).body if isinstance(node, ast.Import | ast.ImportFrom))
+        for node in nodes:
+            exec(ast.unparse(node), {})
+
+
+def test_the_index_names_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {*re.findall(r"\]\((\w+\.md)\)", index)} == pages
+
+
+def glossary() -> list[str]:
+    """What stands in the last column of the glossary's tables, in code."""
+    lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    cells = [line.rstrip(" |").rpartition("|")[2] for line in lines if line.startswith("| ")]
+    return sorted({word for cell in cells for word in re.findall(r"`([^`]+)`", cell)})
+
+
+@pytest.mark.parametrize("word", glossary())
+def test_what_the_glossary_names_is_in_the_code(word):
+    if "/" in word:
+        assert (ROOT / word).exists()
+        return
+    name = re.compile(rf"\b{word.rpartition('.')[2]}\b")
+    modules = (path for package in ("costmodel", "dse") for path in (ROOT / package).rglob("*.py"))
+    assert any(name.search(path.read_text()) for path in modules)
