@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
+AnyArray = TypeVar("AnyArray", FloatArray, BoolArray)
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
 
@@ -150,12 +151,12 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     return rows, back
 
 
-def chosen(columns: Sequence[FloatArray], places: IntArray) -> FloatArray:
+def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:
     """For each point the value of one of some columns; (points,) places among them."""
-    values = columns[0]
+    values: Any = columns[0]
     for place, column in enumerate(columns[1:], start=1):
         values = np.where(places == place, column, values)
-    return values
+    return cast(AnyArray, values)
 
 
 def largest(columns: Sequence[FloatArray]) -> IntArray:

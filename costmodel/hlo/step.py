@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.hlo.program import Message, Program
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
-from costmodel.kernels.cost import link_energy, traffic_energy
+from costmodel.kernels.cost import traffic_energy
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
@@ -73,7 +73,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
             products[:, place] += cost.time[:, column]
             waiting[:, place] += np.where(cost.memory_bound[:, column], cost.time[:, column], 0.0)
             flops[:, place] += cost.flops[:, column]
-            energies[:, place] += traffic_energy([moved[:, column] for moved in cost.traffic], system)
+            energies[:, place] += traffic_energy([moved[:, column] for moved in cost.traffic], system.memory)
         near_energy += energies
     memory_bound = np.where(products > time, waiting > products / 2, memory_bound)
     time = np.maximum(time, products)
@@ -81,7 +81,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     for place, kernel in enumerate(program.kernels):
         if kernel.message is not None:
             sent = message_cost(kernel.message, system)
-            time[:, place], links[:, place] = sent.time, link_energy(sent.bytes_sent, system)
+            time[:, place], links[:, place] = sent.time, traffic_energy(sent.bytes_sent, system.network)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.energy_per_flop)[:, np.newaxis]
     compute_energy = flops * per_flop

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, link_energy
+from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
@@ -76,7 +76,7 @@ def lstm_chunk(run: LstmRun) -> Breakdown:
         changes = layout_changes(run, part)
         for direction, change in zip(passes, changes, strict=True):
             cost = with_launch_overhead(table.cost(part, direction) + change, system)
-            passes[direction] += cost.times(times_run.get(part, 1.0))
+            passes[direction] += cost * times_run.get(part, 1.0)
     both, steps = passes["forward"] + passes["backward"], design.gradient_accumulation_steps
     reduced, update = update_cost(run)
     ranks = design.world_size
@@ -137,7 +137,7 @@ def over_shards(
     share = np.where(chosen & (members > 1), 1.0, 0.0)
     return KernelCost(
         tp_time=share * cost.time,
-        link_energy=share * link_energy(cost.bytes_sent, system),
+        link_energy=share * traffic_energy(cost.bytes_sent, system.network),
         launches=share,
     )
 
@@ -157,7 +157,7 @@ def update_cost(run: LstmRun) -> tuple[KernelCost, KernelCost]:
     for split, weights in zip((design.hidden, design.softmax), owned, strict=True):
         gradients = weights * run.precision.gradient_bytes
         cost = collective("all_reduce", gradients, design.ranks(split).group("rows", "dp"), network)
-        reduced += KernelCost(time=cost.time, link_energy=link_energy(cost.bytes_sent, run.system))
+        reduced += KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, network))
     everyone = Group.of_neighbours(design.world_size)
     return reduced, optimizer_step(owned[0] + owned[1], run.system, everyone)
 

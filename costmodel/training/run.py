@@ -110,7 +110,7 @@ LstmRun = Run[LstmShape, LstmDesign]
 def rank_run(run: TransformerRun) -> RankRun:
     """The part of a run that a rank sees of a micro-batch. Shardings to be solved for count as Megatron's."""
     model, design = run.model, run.design
-    assignments = assignments_of(model.kinds)
+    assignments = assignments_of(tuple(model.kinds))
     shape = RankShape(
         assignments=assignments,
         tp=design.tp,
@@ -165,28 +165,15 @@ def explicit_tiles(assignments: Assignments, design: DesignPoints) -> dict[str, 
 
 
 def with_assignments(
-    design: DesignPoints, assignments: Assignments, numbers: FloatArray, rows: BoolArray
+    design: DesignPoints, assignments: Assignments, numbers: FloatArray, rows: BoolArray | bool = True
 ) -> DesignPoints:
-    """The same designs with the sharding of some explicit, kernel by kernel.
-
-    Parameters
-    ----------
-    design : DesignPoints
-        (points,) columns.
-    assignments : Assignments
-        Of the model's kernels.
-    numbers : (points,) array
-        The assignment of each design. [-]
-    rows : (points,) array of bool
-        Which designs; the others stay as they are.
-    """
-    places = {
-        sharding_column(kernel): assignments.place(numbers, kernel).astype(np.float64)
-        for kernel in assignments.options
-    }
+    """The same designs, with numbered assignments made explicit where `rows` says; (points,) arrays."""
     return replace(
         design,
         sharding=np.where(rows, SAMPLE, design.sharding),
         sequence_parallel=np.where(rows, 0.0, design.sequence_parallel),
-        kernel_shardings=places,
+        kernel_shardings={
+            sharding_column(kernel): assignments.place(numbers, kernel).astype(np.float64)
+            for kernel in assignments.options
+        },
     )

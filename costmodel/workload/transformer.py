@@ -40,12 +40,9 @@ class Part:
 
 def parts_of(model: ModelShape) -> list[Part]:
     """The kinds of layers of a model, its embedding and its head."""
-    stream = model.kinds[-1].stream
-    layers = [
-        Part(f"layer {place}", layer.kernels, layer.edges, layer) for place, layer in enumerate(model.kinds)
-    ]
-    lookup = EMBEDDING.kernels[0]
-    embedding = Part(EMBEDDING.name, EMBEDDING.kernels, (Edge(lookup, stream),))
+    layers = [Part(f"layer {n}", layer.kernels, layer.edges, layer) for n, layer in enumerate(model.kinds)]
+    stream = layers[-1].kernels[-1]
+    embedding = Part(EMBEDDING.name, EMBEDDING.kernels, (Edge(EMBEDDING.kernels[0], stream),))
     return [*layers, embedding, Part(HEAD.name, HEAD.kernels, tuple(HEAD.edges(stream)))]
 
 

@@ -56,7 +56,7 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
         dropout=model.dropout,
         backward=backward,
         element_bytes=element_bytes,
-        layer=model.kinds[0],
+        layer=next(iter(model.kinds)),
     )
 
 
