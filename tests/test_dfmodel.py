@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import PUBLISHED, Graph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
 from costmodel.profiles.dfmodel.files import load_setup, priced, setup_bytes, setup_message, setup_text
 from costmodel.profiles.dfmodel.files.writing import GPT_1T_MARKS
 from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NONE, K, M, N
@@ -60,7 +60,7 @@ def three_dimensions(tp: float, pp: float, dp: float) -> Setup:
 
 
 @pytest.fixture(scope="module")
-def layer() -> Graph:
+def layer() -> DfmodelGraph:
     """One layer of the model, forward and backward."""
     return layer_graph(25600, 160, 2048)
 
@@ -170,7 +170,7 @@ def test_megatrons_tensor_parallelism_comes_out(layer):
     ]
 
 
-def random_graph(rng: np.random.Generator) -> Graph:
+def random_graph(rng: np.random.Generator) -> DfmodelGraph:
     """Six kernels of any kind, with any connections forward."""
     count = 6
     systolic = rng.random(count) < 0.6
@@ -178,7 +178,7 @@ def random_graph(rng: np.random.Generator) -> Graph:
     sizes = rng.integers(1, 4, size=(4, count)) * 1.0
     pairs = [pair for pair in itertools.combinations(range(count), 2) if rng.random() < 0.5]
     start, end = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return Graph(
+    return DfmodelGraph(
         names=tuple("abcdef"), backward=gradient, systolic=systolic,
         weighted=systolic & ~gradient & (rng.random(count) < 0.5), tiling=np.where(gradient, K, N),
         outer=np.where(rng.random(count) < 0.8, 1.0, 2.0), m=sizes[0] + 1, k=sizes[1] + 1, n=sizes[2],

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel import ModelShape, load_model, load_system
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import DataflowDesign, Graph, layer_graph, least_moving, model_graph
+from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.files import load_setup, priced, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER
@@ -37,17 +37,17 @@ KINDS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def layer(kind: str, **changes: object) -> Graph:
+def layer(kind: str, **changes: object) -> DfmodelGraph:
     return layer_graph(HIDDEN, HEADS, SEQ, **{**KINDS[kind], **changes})
 
 
-def product_flops(graph: Graph, *, backward: bool = False) -> float:
+def product_flops(graph: DfmodelGraph, *, backward: bool = False) -> float:
     """Two for each multiply-add of the matrix products of a pass."""
     own = graph.systolic & (graph.backward == backward)
     return float(np.sum(2 * (graph.outer * graph.m * graph.k * graph.n)[own]))
 
 
-def words(graph: Graph) -> dict[str, str]:
+def words(graph: DfmodelGraph) -> dict[str, str]:
     """Kernel -> the dimension that the sharding of least communication splits it by."""
     return dict(zip(graph.names, sharding_words(least_moving(graph).choices), strict=True))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dse.cli.options import positive
 
 if TYPE_CHECKING:
-    from costmodel.profiles.simai import Busbw, Links, Report
+    from costmodel.profiles.simai import Busbw, Links, SimaiReport
     from costmodel.profiles.simai.files.aicb import WorkloadFile
     from costmodel.profiles.simai.rows import StepRows
 
@@ -214,7 +214,7 @@ def check_header(file: WorkloadFile, revision: str, args: argparse.Namespace) ->
         print(f"dse: {args.file}:1: {GPUS}: {written} there, and {args.gpus} counted", file=sys.stderr)
 
 
-def write(args: argparse.Namespace, report: Report, revision: str, told: list[str]) -> None:
+def write(args: argparse.Namespace, report: SimaiReport, revision: str, told: list[str]) -> None:
     """The report, as a person, a program or SimAI's own tools read it."""
     if args.format == "csv":
         from costmodel.profiles.simai.files.endtoend import endtoend_csv

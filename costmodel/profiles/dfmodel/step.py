@@ -14,7 +14,7 @@ from costmodel.profiles.dfmodel.capacity import within_capacity
 from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowRun, alike, design_setup
 from costmodel.profiles.dfmodel.evaluate import evaluate, loads
 from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
-from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
+from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph
 from costmodel.profiles.dfmodel.mapping import sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import kernel_collectives
@@ -152,7 +152,7 @@ def remedies(run: DataflowRun) -> str:
 
 
 def iteration(
-    graph: Graph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
 ) -> Iteration:
     """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM.
 
@@ -193,7 +193,7 @@ def iteration(
 
 
 def _gradient_share(
-    graph: Graph, setup: Setup, sharding: IntArray, generation: str, groups: IntArray | None
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str, groups: IntArray | None
 ) -> FloatArray:
     """Share of summing gradients in the network's time of each group; (points, groups), or (groups,). [-]"""
     gradient = np.where(kernel_collectives(graph, sharding) == PERIODIC, 1.0, 0.0)

@@ -62,7 +62,7 @@ class Totals(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Report:
+class SimaiReport:
     """What the profile says about workloads."""
 
     workload: StepRows
@@ -83,7 +83,7 @@ def price(
     gpus_per_server: float = 8.0,
     overlap: Overlap | None = None,
     strict: bool = False,
-) -> Report:
+) -> SimaiReport:
     """Price workloads by the rules of SimAI's analytical mode.
 
     Parameters
@@ -134,7 +134,7 @@ def _priced(
     world: FloatArray,
     overlap: Overlap,
     strict: bool,
-) -> Report:
+) -> SimaiReport:
     """Times of every collective, what of them is exposed, and their sums."""
     rows, passes = np.nonzero(~silent(workload.collective).all(axis=0))  # cells where anything is sent
     kind = workload.collective[:, rows, passes]
@@ -158,7 +158,7 @@ def _priced(
 
     communication = table(took)
     exposed = exposed_time(workload, communication, overlap, strict) if rules.overlaps else communication
-    return Report(
+    return SimaiReport(
         workload=workload,
         world_size=world,
         group_size=table(size),

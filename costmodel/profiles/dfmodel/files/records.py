@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.files.checks import DATAFLOW, mistakes
 from costmodel.profiles.dfmodel.files.setup_files import Message
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.setup import AXES, TOPOLOGIES, Setup
 
 GIGA: Final = 1e9
@@ -62,7 +62,7 @@ OVERLAPS: Final = ("none", "perfect", "none", "compute_memory")
 class Priced:
     """All that a set-up file says, ready to be priced."""
 
-    graph: Graph
+    graph: DfmodelGraph
     setup: Setup
     sharding: IntArray | None  #: (kernels,); None where the file leaves some kernel open
     pins: IntArray  #: group that the file gives each kernel, -1 where it is open; (kernels,)
@@ -133,13 +133,13 @@ def priced(message: Message, where: str) -> Priced:
     )
 
 
-def _graph(message: Message) -> Graph:
+def _graph(message: Message) -> DfmodelGraph:
     kernels = message.kernels
     parts = [variant(kernel) for kernel in kernels]
     kinds = np.array([kernel.WhichOneof("variant") for kernel in kernels])
     place = {kernel.id: at for at, kernel in enumerate(kernels)}
     edges = message.connections
-    return Graph(
+    return DfmodelGraph(
         names=tuple(kernel.name for kernel in kernels),
         backward=np.array([kernel.fwd_bwd == 2 for kernel in kernels]),
         systolic=np.array([kernel.type == 1 for kernel in kernels]),

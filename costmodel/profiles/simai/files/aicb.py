@@ -129,7 +129,7 @@ def read_workload(text: str, name: str) -> WorkloadFile:
         With one line for each mistake.
     """
     lines = text.rstrip().split("\n")
-    reader = _Reader(name)
+    reader = _AicbReader(name)
     loop, words = reader.header(lines[0])
     rows = reader.rows(lines)
     layout = reader.layout(loop, {word.removesuffix(":"): value for word, value in words.items()}, rows)
@@ -198,7 +198,7 @@ class _Row:
     delay: float
 
 
-class _Reader:
+class _AicbReader:
     """Reads the parts of a file and notes every mistake with its line."""
 
     def __init__(self, name: str) -> None:
