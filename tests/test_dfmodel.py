@@ -13,7 +13,7 @@ import pytest
 
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
-from costmodel.profiles.dfmodel.files import load_setup, priced, setup_bytes, setup_message, setup_text
+from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.files.writing import GPT_1T_MARKS
 from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NONE, K, M, N
 from costmodel.profiles.dfmodel.network import rate, system_power, system_price
@@ -109,7 +109,7 @@ def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(message))
     assert ("miscellany {" in path.read_text()) == (generation == "gen1")
-    found = priced(load_setup(path), "setup")
+    found = setup_file(load_setup(path), "setup")
     assert found.setup.doubled == setup.doubled
     for name, values in setup.columns().items():
         assert getattr(found.setup, name) == pytest.approx(np.atleast_1d(values), rel=1e-7), name
@@ -121,7 +121,7 @@ def test_binary_of_a_later_generation_is_told_by_what_it_holds(layer, chosen, tm
     path = tmp_path / "setup.pb"
     setup = replace(three_dimensions(2, 64, 32), overlap="compute_memory")
     path.write_bytes(setup_bytes(setup_message(layer, setup, chosen, generation="gen3")))
-    assert priced(load_setup(path), "setup").setup.overlap == "compute_memory"
+    assert setup_file(load_setup(path), "setup").setup.overlap == "compute_memory"
 
 
 def test_a_changed_kernel_changes_only_its_own_lines(layer, chosen, text):

@@ -12,7 +12,7 @@ from costmodel import ModelShape, load_model, load_system
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.design import design_setup
-from costmodel.profiles.dfmodel.files import load_setup, priced, setup_message, setup_text
+from costmodel.profiles.dfmodel.files import load_setup, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER
 from costmodel.profiles.dfmodel.sharding import WANTED, consumer_kind, moved_bytes, options, sharding_words
 from costmodel.training.blocks import DECODER
@@ -134,7 +134,7 @@ def test_a_layer_is_written_read_and_priced(kind, tmp_path, capsys):
     setup = design_setup(Run(model, load_system("a100_80g_dgx"), design))
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(setup_message(graph, setup, least_moving(graph).choices)))
-    read = priced(load_setup(path), str(path)).graph
+    read = setup_file(load_setup(path), str(path)).graph
     assert read.names == graph.names
     for name in ("outer", "m", "k", "n", "first_bytes", "output_bytes", "start", "end", "weighted"):
         assert np.array_equal(getattr(read, name), getattr(graph, name)), name

@@ -16,7 +16,7 @@ import pytest
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
 from costmodel.profiles.dfmodel import cores as dfmodel_cores
-from costmodel.profiles.dfmodel.files import load_setup, priced, setup_bytes, setup_message, setup_text
+from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,
@@ -894,7 +894,7 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
     report = priced_file(path, generation="gen1")
     written = tmp_path / "sizes.txt"
     written.write_text(setup_text(setup_message(layer, report.setup, report.sharding)))
-    assert 0 not in priced(load_setup(written), "sizes").setup.columns()["z"]
+    assert 0 not in setup_file(load_setup(written), "sizes").setup.columns()["z"]
     assert cost(capsys, written)["final_s"] == found["final_s"]
     path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
     assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(capsys, path)["error"]

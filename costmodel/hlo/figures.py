@@ -188,7 +188,7 @@ def collective_figures(analysis: Analysis) -> Figures:
 def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collective]]]:
     """Collectives with their counts, by kind and groups: ``all-reduce.2x8`` is 2 groups of 8.
 
-    Other groups of the same number and size are told apart by a further number: ``all-reduce.2x8.2``.
+    Other groups of the same number and size are distinguished by a further number: ``all-reduce.2x8.2``.
     """
     by_group: dict[tuple[str, object], list[tuple[int, Collective]]] = {}
     for place, collective in analysis.collectives.items():

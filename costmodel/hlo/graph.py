@@ -100,7 +100,7 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     Raises
     ------
     DseError
-        If a matrix product lacks what prices it.
+        If a matrix product lacks what evaluates it.
     """
     builder = _HloGraphBuilder(barriers)
     parameters = [

@@ -1,4 +1,4 @@
-"""Prices a compiled program on machines: each kernel by tilings and rooflines, each message on its links."""
+"""Evaluates a compiled program on machines: kernels by tilings and rooflines, messages on their links."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from costmodel.training.design import Design
 from costmodel.training.ranks import Group
 from costmodel.workload.kernels import total
 
-#: Operand size for which a chip's matrix rate is told; other sizes run in proportion. [B]
+#: Operand size for which a chip's matrix rate is given; other sizes run in proportion. [B]
 RATED_BYTES = 2.0
 
-#: Machines priced at once: (points, kernels) arrays that fit into a core's cache.
+#: Machines evaluated at once: (points, kernels) arrays that fit into a core's cache.
 CHUNK = 512
 
 
@@ -38,7 +38,7 @@ class ProgramCost:
 
 
 def program_cost(program: Program, system: System) -> ProgramCost:
-    """Price every kernel of a program.
+    """Evaluate every kernel of a program.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
 
     Notes
     -----
-    A kernel takes the longer of its matrix products, priced by `gemm_cost`, and of the roofline of all its
+    A kernel takes the longer of its matrix products, evaluated by `gemm_cost`, and of the roofline of all its
     arrays and its other work. The matrix units are taken to be as much slower for an operand as it is wider.
     """
     points = max(values.size for values in system.quantities().values())
@@ -108,7 +108,7 @@ def message_cost(message: Message, system: System) -> CollectiveCost:
 
 
 def program_step(program: Program, system: System, design: Design | None = None) -> Breakdown:
-    """Price one step of a program on each of some machines.
+    """Evaluate one step of a program on each of some machines.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def program_step(program: Program, system: System, design: Design | None = None)
     system : System
         The machine; each quantity holds one value, or one per point.
     design : Design, optional
-        Not read: a program's layout is fixed. There so that this prices spaces as `step` does.
+        Not read: a program's layout is fixed. There so that this evaluates spaces as `step` does.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def program_step(program: Program, system: System, design: Design | None = None)
 
 
 def _priced(program: Program, system: System, points: int) -> Breakdown:
-    """Price a step on a chunk of machines."""
+    """Evaluate a step on a chunk of machines."""
     cost = program_cost(program, system)
     devices = np.full(points, program.devices)
     times = _times(program, cost)

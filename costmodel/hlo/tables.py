@@ -1,4 +1,4 @@
-"""A module as a program that can be priced."""
+"""A module as a program that can be evaluated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costmodel.hlo.products import Product
 from costmodel.hlo.program import Dense, Message, MessageKind, Program, ProgramKernel
 from costmodel.hlo.state import global_dims
 
-#: Collective -> how it is priced. A broadcast passes its message along a ring once, as a gather does.
+#: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does.
 _MESSAGES: Final[Mapping[str, MessageKind]] = {
     "all-reduce": "all_reduce",
     "all-gather": "all_gather",

@@ -1,6 +1,6 @@
 """How a program trains: whether it recomputes, accumulates and clips gradients, and by which optimizer.
 
-Told by general rules from the program's names for its passes and from what its instructions read; what they
+Found by general rules from the program's names for its passes and from what its instructions read; what they
 leave open is left out. Settings, such as a rate of learning, are values of constants, which are never read.
 """
 
@@ -61,8 +61,8 @@ def training_figures(analysis: Analysis) -> Figures:
     return found | ({"model.optimizer": optimizer} if optimizer else {})
 
 
-def _yes(told: bool) -> str:
-    return "yes" if told else "no"
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 class _Rules:

@@ -64,7 +64,7 @@ class MemoryLevel(Columns):
     bandwidth: FloatArray = column("B/s")
     efficiency: FloatArray = column("-")  #: share of the bandwidth that streaming kernels reach
     energy: FloatArray = column("J/B")
-    price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels are priced by area instead
+    price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels cost by area instead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

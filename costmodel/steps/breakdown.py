@@ -1,4 +1,4 @@
-"""Where the time, the memory, the energy and the money of a step go: the table that a pricing returns."""
+"""Where the time, the memory, the energy and the money of a step go: the table that a step returns."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ STATISTIC_BYTES = 4.0
 def lstm_step(
     model: LstmShape, system: System, design: LstmDesign, *, precision: Precision = MIXED_PRECISION
 ) -> Breakdown:
-    """Price one optimizer step of each design.
+    """Time, memory and energy of one optimizer step of each design.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ def lstm_step(
     system : System
         The machine; each quantity holds one value, or one per design.
     design : LstmDesign
-        Layouts, (points,). Nothing is refused here: whether sizes divide is for the caller's rules to say.
+        Parallel configurations, (points,). Nothing is refused here: whether sizes divide is for the
+        caller's rules to say.
     precision : Precision
         Bytes of operands, gradients and optimizer states.
 
@@ -65,7 +66,7 @@ def lstm_step_of(run: LstmRun) -> Breakdown:
 
 
 def lstm_chunk(run: LstmRun) -> Breakdown:
-    """Price a chunk of designs, whose columns are all of one length."""
+    """Costs of a chunk of designs, whose columns are all of one length."""
     model, system, design = run.model, run.system, run.design
     gemms, pointwise = lstm_gemms(run), lstm_pointwise(run)
     costs = gemm_cost(gemms, system, element_bytes=run.precision.element_bytes)

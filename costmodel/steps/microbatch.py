@@ -1,7 +1,7 @@
 """What one micro-batch costs on one rank, by part of the model and direction.
 
-This is the expensive half of a step, and it depends on few columns of a design: those of `RankShape`. `step`
-prices its unique rows and scatters them back.
+This is the expensive half of a step, and it depends on the columns of `RankShape` alone. `step` evaluates
+its unique rows and scatters them back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from costmodel.training.run import RankRun
 from costmodel.workload.transformer import parts_of, tile_shares, transformer_gemms, transformer_pointwise
 
-#: Rows whose kernels are priced at once: (rows, kernels) arrays that fit into a core's cache.
+#: Rows whose kernels are evaluated at once: (rows, kernels) arrays that fit into a core's cache.
 KERNEL_CHUNK: Final = 1536
 
 

@@ -28,7 +28,7 @@ from costmodel.workload.transformer import activation_bytes
 def step(
     model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
 ) -> Breakdown:
-    """Price one optimizer step of each design.
+    """Time, memory and energy of one optimizer step of each design.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def step(
     system : System
         The machine; each quantity holds one value, or one per design.
     design : DesignPoints
-        Layouts, (points,). Nothing is refused here: whether layers, heads and batches divide is for
-        the caller's rules to say.
+        Parallel configurations, (points,). Nothing is refused here: whether layers, heads and batches
+        divide is for the caller's rules to say.
     precision : Precision
         Bytes of operands, gradients and optimizer states.
 
@@ -49,7 +49,7 @@ def step(
 
     Notes
     -----
-    Designs are priced in chunks, so that memory does not grow with their number except for the result.
+    Designs are evaluated in chunks, so that memory does not grow with their number except for the result.
     """
     return transformer_step(Run(model, system, design, precision))
 

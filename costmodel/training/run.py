@@ -62,8 +62,8 @@ class Run(Generic[AnyShape, AnyTable]):
 class RankShape(Columns):
     """What a rank computes of one micro-batch in one layer, the embedding and the head.
 
-    Stages that price this read nothing else of a design, so that its columns are the key by which equal rows
-    are priced once; (points,) each. [-]
+    Stages that evaluate this read nothing else of a design, so that its columns are the key by which equal
+    rows are evaluated once; (points,) each. [-]
     """
 
     assignments: Assignments  #: of the model's kernels
@@ -71,7 +71,7 @@ class RankShape(Columns):
     micro_batch_size: FloatArray = column("-")
     attention: FloatArray = column("-")
     recompute: FloatArray = column("-")
-    assignment: FloatArray = column("-")  #: number of the way in which all kernels are split
+    assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
     tiles: Mapping[str, FloatArray] = (
         column_family()
     )  #: edges of tiles over the largest; 0 where they are free
@@ -90,7 +90,7 @@ class RankShape(Columns):
         return np.zeros(np.shape(self.tp), dtype=np.intp)
 
     def is_split(self, kernel: Kernel, option: str) -> BoolArray:
-        """Where a kernel is split in one way; (points,)."""
+        """Where a kernel has one of its shardings; (points,)."""
         there: BoolArray = self.place(kernel) == [*OPTIONS[kernel.kind]].index(option)
         return there
 

@@ -37,7 +37,7 @@ TRANSITIONS: Final[Mapping[tuple[TensorLayout, TensorLayout], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class OperatorSharding:
-    """Layouts around a kernel that is split in one way: of the forward pass, and of the gradients."""
+    """Layouts around a kernel with one sharding: of the forward pass, and of the gradients."""
 
     needs: TensorLayout  #: of its input
     gives: TensorLayout  #: of its output
@@ -45,17 +45,17 @@ class OperatorSharding:
     gradient_gives: TensorLayout  #: of its input's gradient
 
 
-#: Ways to split a kernel that treats each element, or each token, for itself.
+#: Shardings of a kernel that treats each element, or each token, for itself.
 _POINTWISE: Final[Mapping[str, OperatorSharding]] = {
     layout: OperatorSharding(layout, layout, layout, layout)
     for layout in ("replicated", "sequence", "column")
 }
-#: Ways to split a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
+#: Shardings of a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
 _PRODUCT: Final[Mapping[str, OperatorSharding]] = {
     "column": OperatorSharding("replicated", "column", "column", "partial"),
     "row": OperatorSharding("column", "partial", "replicated", "column"),
 }
-#: Kind of kernel -> ways to split it; their places are the codes of a design's columns. The order is that of
+#: Kind of kernel -> its shardings; their places are the codes of a design's columns. The order is that of
 #: the choice among equally good assignments. A norm needs all features of a token.
 OPTIONS: Final[Mapping[str, Mapping[str, OperatorSharding]]] = {
     "norm": {name: _POINTWISE[name] for name in ("replicated", "sequence")},
@@ -80,7 +80,7 @@ SHARDINGS: Final = (*ASSIGNMENTS, "solve", "solve_bytes", "sample")
 
 @dataclass(frozen=True)
 class Assignments:
-    """All ways to split the kernels of a model together, numbered in mixed radix, the last kernel fastest.
+    """All combinations of shardings of a model's kernels, numbered in mixed radix, the last kernel fastest.
 
     Kernels of one name are split alike. The embedding and the head are split by the vocabulary, and a norm
     outside of the layers as the residual stream is, as far as a norm can be.
@@ -131,7 +131,7 @@ class Assignments:
         }
 
     def number(self, words: Mapping[str, str]) -> float:
-        """Number of the assignment that splits each kernel as told. [-]"""
+        """Number of the assignment that splits each kernel by the option named. [-]"""
         return sum(self._weights[name] * self.options[name].index(word) for name, word in words.items())
 
     def numbers(self, places: Mapping[str, Any]) -> FloatArray:

@@ -28,7 +28,7 @@ def lstm_gemms(run: LstmRun) -> Gemms:
     Parameters
     ----------
     run : LstmRun
-        Model, machines and layouts, (points,).
+        Model, machines and designs, (points,).
 
     Returns
     -------
@@ -64,14 +64,14 @@ def lstm_pointwise(run: LstmRun) -> Pointwise:
     Parameters
     ----------
     run : LstmRun
-        Model, machines and layouts, (points,).
+        Model, machines and designs, (points,).
 
     Returns
     -------
     kernels : Pointwise
         (points, kernels). A cell is one kernel: forward it reads gates and state, and writes gates, both
-        states and the hyperbolic tangent that the way back needs; back it reads these and both gradients,
-        and writes the gradients of gates and state.
+        states and the hyperbolic tangent that the backward pass needs; back it reads these and both
+        gradients, and writes the gradients of gates and state.
     """
     model, design, precision = run.model, run.design, run.precision
     gates = model.gates

@@ -52,7 +52,7 @@ def artefacts(
         A key of `FORMS`: "aicb", the workload of the slowest stage; else the graph of a layer with the
         set-up of DFModel, as text, in binary, or as a picture.
     profile : str
-        What priced the designs, one of `dse.pricing.profiles.PROFILES`.
+        What evaluated the designs, one of `dse.pricing.profiles.PROFILES`.
 
     Raises
     ------
@@ -148,7 +148,7 @@ class FileVersions:
 
     @classmethod
     def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
-        """Those of the profile that priced a design; otherwise the first that can say its overlap."""
+        """Those of the profile that evaluated a design; otherwise the first that can say its overlap."""
         from costmodel.profiles.dfmodel.setup import OVERLAPS
         from costmodel.profiles.registry import profile_named
 

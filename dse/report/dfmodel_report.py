@@ -16,7 +16,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.profiles.dfmodel.capacity import dram_capacity, within_capacity
 from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
-from costmodel.profiles.dfmodel.files import Priced, load_setup, priced
+from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
 from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.mapping import (
     Mapping,
@@ -50,7 +50,7 @@ class Wanted:
 class DfmodelReport:
     """A set-up, what was decided about it, and what came out."""
 
-    file: Priced
+    file: SetupFile
     setup: Setup  #: with all sizes
     sharding: IntArray
     groups: IntArray
@@ -59,21 +59,21 @@ class DfmodelReport:
 
 
 def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
-    """Price a file by its own sharding, groups and tiles; where it leaves some open, by the best.
+    """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best.
 
     Notes
     -----
     Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles
     as fast, the smallest is taken: what it lacks, they all lack.
     """
-    file = priced(load_setup(path), str(path))
+    file = setup_file(load_setup(path), str(path))
     try:
         return _decided(file, generation, wanted)
     except DseError as error:
         raise DseError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
 
-def _decided(file: Priced, generation: str, wanted: Wanted) -> DfmodelReport:
+def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     """The report, once what is open is found."""
     graph, sharding = file.graph, file.sharding
     if sharding is None or wanted.resolve or wanted.prefer:
@@ -129,19 +129,19 @@ def _of_fixed_groups(
     return found
 
 
-def _fused(file: Priced, wanted: Wanted) -> bool:
+def _fused(file: SetupFile, wanted: Wanted) -> bool:
     """Whether kernels run in groups."""
     return not file.setup.kernel_by_kernel if wanted.most_groups is None else wanted.most_groups > 0
 
 
-def _tile_is_open(file: Priced, wanted: Wanted) -> bool:
+def _tile_is_open(file: SetupFile, wanted: Wanted) -> bool:
     """Whether the fastest tile is asked for, or neither the file nor the user names one."""
     if wanted.tile_size is not None:
         return wanted.tile_size == 0
     return file.tiles_open or (wanted.resolve and _fused(file, wanted))
 
 
-def _designs(file: Priced, generation: str, wanted: Wanted) -> Setup:
+def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
     """The set-up for all sizes of dimensions and of tiles that are to be tried."""
     setup = replace(file.setup, kernel_by_kernel=not _fused(file, wanted))
     if wanted.tile_size:

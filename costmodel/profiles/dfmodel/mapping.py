@@ -109,7 +109,7 @@ def fastest_mapping(
 
     Notes
     -----
-    What a group costs depends on its kernels alone, so each distinct set is priced once; what is alive
+    What a group costs depends on its kernels alone, so each distinct set is evaluated once; what is alive
     in DRAM beside it, on the kernels done before and after it. With a second tier of DRAM the fastest
     groups within the first compete with the fastest within both, at the bandwidth of both, which is the
     lower: mappings that need only the first are never faster in the latter.

@@ -1,4 +1,4 @@
-"""Prices designs by DFModel's rules; memory and the energy of the work are the native model's."""
+"""Evaluates designs by DFModel's rules; memory and the energy of the work are the native model's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from costmodel.steps.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.workload.kernels import total
 
-#: Designs priced at once: their (points, kernels) tables fit into a core's cache.
+#: Designs evaluated at once: their (points, kernels) tables fit into a core's cache.
 KERNEL_CHUNK: Final = 2048
 
 #: Columns that are the native model's.
@@ -46,7 +46,7 @@ class Iteration(Columns):
 
 
 def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
-    """Price one optimizer step of each design, as `costmodel.step` does.
+    """Evaluate one optimizer step of each design, as `costmodel.step` does.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
 
 
 def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
-    """Price a chunk of designs, whose columns are all of one length."""
+    """Evaluate a chunk of designs, whose columns are all of one length."""
     native = transformer_step(run)
     graph, sharding = sharded_graph(run.model, run.precision.element_bytes)
     found = {name: np.full(run.num_points, np.nan) for name in column_units(Iteration)}

@@ -1,6 +1,6 @@
 """The workload of a design, row by row: AICB's rows, filled from the native model.
 
-Arithmetic comes from the kernels that `micro_batch` prices, group sizes and messages from the design, and
+Arithmetic comes from the kernels that `micro_batches` finds, group sizes and messages from the design, and
 parameters from the model as it is. What recomputation repeats is added to the forward pass, as AICB has it.
 """
 
@@ -120,7 +120,7 @@ def rows_of(part: Part) -> dict[str, tuple[str, ...]]:
 def row_times(run: RankRun, costs: MicroBatch) -> RowTimes:
     """Arithmetic of each row of one layer, of the embedding and of the head.
 
-    The rows share out what the pricing says of a whole layer, waiting for the host included, by the times
+    The rows share out what the evaluation says of a whole layer, waiting for the host included, by the times
     of their kernels.
     """
     table, forward, backward = cost_table(run), costs.forward, costs.backward
@@ -191,7 +191,7 @@ def filled_rows(
 
 
 def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
-    """A design as AICB's generator would be told it."""
+    """A design as AICB's generator would take it."""
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "seq_len", "vocab_size")
     design, shape, one = run.design, ranks.design, np.ones_like(run.design.tp)
     return GeneratorRun(

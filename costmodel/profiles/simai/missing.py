@@ -49,7 +49,7 @@ def untimed_rows(report: SimaiReport, network: Busbw | Links) -> Iterator[str]:
     workload = report.workload
     present = workload.present[0][:, None] > 0
     found: dict[tuple[str, str], dict[str, None]] = {}
-    for row, place in np.argwhere(report.untold[0] & present).tolist():
+    for row, place in np.argwhere(report.undefined[0] & present).tolist():
         group = GROUPS[int(workload.group[0, row, place])]
         large = workload.message_bytes[0, row, place] > SIZES[-1]
         why = reason(int(report.group_size[0, row, place]), bool(large), network)

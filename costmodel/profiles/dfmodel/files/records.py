@@ -59,8 +59,8 @@ OVERLAPS: Final = ("none", "perfect", "none", "compute_memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
-    """All that a set-up file says, ready to be priced."""
+class SetupFile:
+    """All that a set-up file says, ready to be evaluated."""
 
     graph: DfmodelGraph
     setup: Setup
@@ -102,7 +102,7 @@ def variant(kernel: Message) -> Message:
     return getattr(kernel, kernel.WhichOneof("variant"))
 
 
-def priced(message: Message, where: str) -> Priced:
+def setup_file(message: Message, where: str) -> SetupFile:
     """Graph, set-up, sharding and groups of a set-up.
 
     Raises
@@ -123,7 +123,7 @@ def priced(message: Message, where: str) -> Priced:
     run = run_block(message)
     fused = run.execution_style == DATAFLOW
     alone = run.num_config in (0, len(kernels))  # then the reference runs each kernel alone
-    return Priced(
+    return SetupFile(
         graph=graph,
         setup=_setup(message),
         sharding=sharding if sharding.all() else None,

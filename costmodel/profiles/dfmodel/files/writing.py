@@ -24,7 +24,7 @@ class ZeroMarks:
     """Kernels and connections, by their numbers, whose communication size is a negative zero.
 
     The reference's solver leaves them where it rounds to nothing. They mean nothing, and follow from
-    nothing that the cost model knows: a file is written byte for byte as the reference's when it is told.
+    nothing that the cost model knows: with them a file is written byte for byte as the reference's.
     """
 
     kernels: tuple[int, ...] = ()

@@ -65,7 +65,7 @@ FIELDS: Final = 12
 #: Numbers from here on are not exact in seconds and back. [ns], [B]
 TOO_LARGE: Final = 2.0**50
 #: Mistakes that one message tells.
-MOST_TOLD: Final = 20
+MOST_LISTED_MISTAKES: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +212,11 @@ class _AicbReader:
     def finish(self) -> None:
         """Raise what was noted."""
         if self.mistakes:
-            more = len(self.mistakes) - MOST_TOLD
-            told = self.mistakes[:MOST_TOLD] + (
+            more = len(self.mistakes) - MOST_LISTED_MISTAKES
+            listed = self.mistakes[:MOST_LISTED_MISTAKES] + (
                 [f"{self.name}: and {more} more mistakes"] if more > 0 else []
             )
-            raise DseError("\n".join(told))
+            raise DseError("\n".join(listed))
 
     def header(self, line: str) -> tuple[str, dict[str, str]]:
         """Training loop and tokens, from the first line."""
