@@ -247,7 +247,6 @@ def fastest_tiling(
     for shares, tiling in _tilings(gemms, system, element_bytes):
         grid = gemms.batch * tiling.rows * tiling.columns
         split = np.minimum(np.floor(tiling.resident * cores / grid), longest_split)
-        allowed = _allowed(tiles, shares)
         splitting = np.flatnonzero((split > 1).any(axis=0))
         for places, pieces in (
             (slice(None), np.ones((1, grid.shape[1]))),
@@ -259,8 +258,9 @@ def fastest_tiling(
             )  # fmt: skip
             time = np.maximum(time, floor[:, places])
             better = time < best[:, places]
-            if allowed is not None:
-                better &= allowed[:, places]
+            if tiles is not None:
+                share_m, share_n = (share[:, places] for share in tiles)
+                better &= (share_m == 0) | ((share_m == shares[0]) & (share_n == shares[1]))
             best[:, places] = np.where(better, time, best[:, places])
             best_filling[:, places] = np.where(better, filling, best_filling[:, places])
     return best, best_filling
@@ -287,15 +287,6 @@ def _tilings(
                 resident=LARGEST_TILE_AREA / (share_m * share_n),
             ),
         )
-
-
-def _allowed(tiles: ExplicitTiles | None, shares: tuple[float, float]) -> BoolArray | None:
-    """Where a candidate may be taken: (points, kernels), or None for everywhere."""
-    if tiles is None:
-        return None
-    share_m, share_n = tiles
-    allowed: BoolArray = (share_m == 0) | ((share_m == shares[0]) & (share_n == shares[1]))
-    return allowed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

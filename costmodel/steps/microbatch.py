@@ -52,11 +52,6 @@ class MicroBatch:
 def micro_batches(run: RankRun) -> MicroBatch:
     """What one micro-batch of each design costs, in pieces that fit into a core's cache.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-
     Returns
     -------
     costs : MicroBatch

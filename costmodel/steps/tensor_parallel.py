@@ -122,22 +122,19 @@ def tensor_parallel(
 
 def edge_cost(run: RankRun, edge: Edge, kernels_time: KernelsTime) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
-    passes = []
-    for changes in layout_changes(run, edge):
-        cost = KernelCost()
-        for change in changes:
-            hidden = kernels_time(*change.hidden_by) if change.hidden_by[0] else 0.0
-            cost += exposed_communication(run, change, hidden)
-        passes.append(cost)
-    return passes[0], passes[1]
+    forward, backward = (
+        sum((exposed_communication(run, change, kernels_time) for change in changes), start=KernelCost())
+        for changes in layout_changes(run, edge)
+    )
+    return forward, backward
 
 
-def exposed_communication(run: RankRun, change: LayoutChange, hidden_time: FloatArray | float) -> KernelCost:
+def exposed_communication(run: RankRun, change: LayoutChange, kernels_time: KernelsTime) -> KernelCost:
     """What of a collective is not hidden behind kernels, and what it takes from their cores."""
     tp, system = run.design.tp, run.system
     cost = exchange(change.name, change.message_bytes, tp, system)
     share = np.where(change.happens & (tp > 1), 1.0, 0.0)
-    overlapped = np.minimum(cost.time, hidden_time)
+    overlapped = np.minimum(cost.time, kernels_time(*change.hidden_by) if change.hidden_by[0] else 0.0)
     taken = overlapped * system.chip.collective_cores / system.chip.cores
     return KernelCost(
         tp_time=share * (cost.time - overlapped + taken),
@@ -157,12 +154,11 @@ def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: Syste
 def sent_bytes(run: RankRun, edge: Edge) -> tuple[FloatArray, FloatArray]:
     """Bytes that a rank sends because of an edge, in the forward and in the backward pass. [B]"""
     passes, tp = [], run.design.tp
+    shares = {name: sent_of(tp)[1] for name, sent_of in RING.items()}
+    shares["all_to_all"] = (tp - 1) / tp**2  # each keeps what is its own
     for changes in layout_changes(run, edge):
         sent = np.zeros(np.shape(tp))
         for change in changes:
-            share = (tp - 1) / tp**2  # of an exchange in which each keeps what is its own
-            if change.name != "all_to_all":
-                share = RING[change.name](tp)[1]
-            sent = sent + np.where(change.happens, share * change.message_bytes, 0.0)
+            sent = sent + np.where(change.happens, shares[change.name] * change.message_bytes, 0.0)
         passes.append(sent)
     return passes[0], passes[1]

@@ -72,9 +72,8 @@ class RankShape(Columns):
     attention: FloatArray = column("-")
     recompute: FloatArray = column("-")
     assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
-    tiles: Mapping[str, FloatArray] = (
-        column_family()
-    )  #: edges of tiles over the largest; 0 where they are free
+    #: Edges of tiles over the largest; 0 where they are free.
+    tiles: Mapping[str, FloatArray] = column_family()
 
     @property
     def stream(self) -> Kernel:

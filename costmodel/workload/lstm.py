@@ -25,11 +25,6 @@ def tokens(run: LstmRun) -> FloatArray:
 def lstm_gemms(run: LstmRun) -> Gemms:
     """Matrix products of the forward pass and of both gradients.
 
-    Parameters
-    ----------
-    run : LstmRun
-        Model, machines and designs, (points,).
-
     Returns
     -------
     gemms : Gemms
@@ -60,11 +55,6 @@ def lstm_gemms(run: LstmRun) -> Gemms:
 
 def lstm_pointwise(run: LstmRun) -> Pointwise:
     """Kernels without reuse of a cell, of the embedding and of the loss.
-
-    Parameters
-    ----------
-    run : LstmRun
-        Model, machines and designs, (points,).
 
     Returns
     -------
