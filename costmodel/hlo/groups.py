@@ -135,7 +135,7 @@ def placement(groups: Groups) -> GroupPlacement:
     """Where the largest groups lie.
 
     >>> placement(((0, 8), (1, 9)))
-    Placement(groups=2, size=2, stride=8.0)
+    GroupPlacement(groups=2, size=2, stride=8.0)
     """
     size = max(map(len, groups))
     widest = max(max(group) - min(group) for group in groups)
