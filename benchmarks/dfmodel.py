@@ -22,7 +22,7 @@ import numpy as np
 
 from costmodel.columns import IntArray
 from costmodel.profiles.dfmodel import (
-    Graph,
+    DfmodelGraph,
     Setup,
     evaluate,
     fastest_mapping,
@@ -90,7 +90,7 @@ def graphs_per_second(points: int, *, utilization: float = 0.9, groups: IntArray
     return points / (time.perf_counter() - start)
 
 
-def backward_part(graph: Graph) -> Graph:
+def backward_part(graph: DfmodelGraph) -> DfmodelGraph:
     """The kernels of the backward pass, and the edges between them."""
     own = np.flatnonzero(graph.backward)
     edges = np.isin(graph.start, own) & np.isin(graph.end, own)
@@ -105,7 +105,7 @@ def backward_part(graph: Graph) -> Graph:
     )
 
 
-def mapping_seconds(graph: Graph, most_groups: int, utilization: float) -> float:
+def mapping_seconds(graph: DfmodelGraph, most_groups: int, utilization: float) -> float:
     """Seconds until the fastest groups of one design are known, where SRAM binds. [s]"""
     setup = designs(1)
     setup = replace(setup, sram_bytes=np.full(1, 300e6), utilization=np.full(1, utilization))

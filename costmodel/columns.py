@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
+AnyArray = TypeVar("AnyArray", FloatArray, BoolArray)
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
 
@@ -130,7 +131,7 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
 
     Notes
     -----
-    Columns of one value cannot tell rows apart and are skipped. Rows are told apart by the exact
+    Columns of one value cannot distinguish rows and are skipped. Rows are distinguished by the exact
     values: `x[rows][back]` equals `x` for each given column.
 
     >>> rows, back = distinct_rows(np.array([8.0, 4.0, 8.0]), np.array([1.0]))
@@ -150,12 +151,12 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     return rows, back
 
 
-def chosen(columns: Sequence[FloatArray], places: IntArray) -> FloatArray:
+def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:
     """For each point the value of one of some columns; (points,) places among them."""
-    values = columns[0]
+    values: Any = columns[0]
     for place, column in enumerate(columns[1:], start=1):
         values = np.where(places == place, column, values)
-    return values
+    return cast(AnyArray, values)
 
 
 def largest(columns: Sequence[FloatArray]) -> IntArray:
@@ -185,8 +186,8 @@ def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
 
     Notes
     -----
-    Rows are told apart by their bytes, all columns at once: quicker than `distinct_rows` for many columns
-    and few rows.
+    Rows are compared by their bytes, all columns at once: quicker than `distinct_rows` where columns are many
+    and rows are not.
 
     >>> first, back = distinct_table_rows(np.array([[8, 1], [4, 1], [8, 1]]))
     >>> first.tolist(), back.tolist()

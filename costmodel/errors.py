@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class DseError(Exception):
-    """A mistake in the user's input or surroundings, told in one line (or one line per mistake)."""
+    """A mistake in the user's input or surroundings, in one line (or one line per mistake)."""
 
 
 #: Most words that a message lists.
@@ -15,7 +15,7 @@ MOST_LISTED = 24
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'tp'?"`` when a known word is close, else the words that would do, if few.
+    """``"; did you mean 'tp'?"`` when a known word is close, else the words that would do, if not too many.
 
     >>> suggestion("mirco_batch_size", ["tp", "micro_batch_size"])
     "; did you mean 'micro_batch_size'?"

@@ -115,6 +115,15 @@ def test_there_is_no_circle_of_modules():
     assert needs.keys() - free == set()
 
 
+def test_no_two_classes_have_one_name():
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(named(path))
+    assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=named)
 def test_every_number_in_a_docstring_has_a_unit(path):
     """A numpydoc entry whose type is a number or an array says its unit: ``[s]``, ``[-]``, ``[SI units]``."""

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import PUBLISHED, Graph, Setup, evaluate, layer_graph, least_moving
-from costmodel.profiles.dfmodel.files import load_setup, priced, setup_bytes, setup_message, setup_text
+from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.files.writing import GPT_1T_MARKS
 from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NONE, K, M, N
 from costmodel.profiles.dfmodel.network import rate, system_power, system_price
@@ -60,7 +60,7 @@ def three_dimensions(tp: float, pp: float, dp: float) -> Setup:
 
 
 @pytest.fixture(scope="module")
-def layer() -> Graph:
+def layer() -> DfmodelGraph:
     """One layer of the model, forward and backward."""
     return layer_graph(25600, 160, 2048)
 
@@ -109,7 +109,7 @@ def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(message))
     assert ("miscellany {" in path.read_text()) == (generation == "gen1")
-    found = priced(load_setup(path), "setup")
+    found = setup_file(load_setup(path), "setup")
     assert found.setup.doubled == setup.doubled
     for name, values in setup.columns().items():
         assert getattr(found.setup, name) == pytest.approx(np.atleast_1d(values), rel=1e-7), name
@@ -121,7 +121,7 @@ def test_binary_of_a_later_generation_is_told_by_what_it_holds(layer, chosen, tm
     path = tmp_path / "setup.pb"
     setup = replace(three_dimensions(2, 64, 32), overlap="compute_memory")
     path.write_bytes(setup_bytes(setup_message(layer, setup, chosen, generation="gen3")))
-    assert priced(load_setup(path), "setup").setup.overlap == "compute_memory"
+    assert setup_file(load_setup(path), "setup").setup.overlap == "compute_memory"
 
 
 def test_a_changed_kernel_changes_only_its_own_lines(layer, chosen, text):
@@ -170,7 +170,7 @@ def test_megatrons_tensor_parallelism_comes_out(layer):
     ]
 
 
-def random_graph(rng: np.random.Generator) -> Graph:
+def random_graph(rng: np.random.Generator) -> DfmodelGraph:
     """Six kernels of any kind, with any connections forward."""
     count = 6
     systolic = rng.random(count) < 0.6
@@ -178,7 +178,7 @@ def random_graph(rng: np.random.Generator) -> Graph:
     sizes = rng.integers(1, 4, size=(4, count)) * 1.0
     pairs = [pair for pair in itertools.combinations(range(count), 2) if rng.random() < 0.5]
     start, end = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return Graph(
+    return DfmodelGraph(
         names=tuple("abcdef"), backward=gradient, systolic=systolic,
         weighted=systolic & ~gradient & (rng.random(count) < 0.5), tiling=np.where(gradient, K, N),
         outer=np.where(rng.random(count) < 0.8, 1.0, 2.0), m=sizes[0] + 1, k=sizes[1] + 1, n=sizes[2],

@@ -10,9 +10,9 @@ import pytest
 
 from costmodel import ModelShape, load_model, load_system
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import DataflowDesign, Graph, layer_graph, least_moving, model_graph
+from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.design import design_setup
-from costmodel.profiles.dfmodel.files import load_setup, priced, setup_message, setup_text
+from costmodel.profiles.dfmodel.files import load_setup, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER
 from costmodel.profiles.dfmodel.sharding import WANTED, consumer_kind, moved_bytes, options, sharding_words
 from costmodel.training.blocks import DECODER
@@ -37,17 +37,17 @@ KINDS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def layer(kind: str, **changes: object) -> Graph:
+def layer(kind: str, **changes: object) -> DfmodelGraph:
     return layer_graph(HIDDEN, HEADS, SEQ, **{**KINDS[kind], **changes})
 
 
-def product_flops(graph: Graph, *, backward: bool = False) -> float:
+def product_flops(graph: DfmodelGraph, *, backward: bool = False) -> float:
     """Two for each multiply-add of the matrix products of a pass."""
     own = graph.systolic & (graph.backward == backward)
     return float(np.sum(2 * (graph.outer * graph.m * graph.k * graph.n)[own]))
 
 
-def words(graph: Graph) -> dict[str, str]:
+def words(graph: DfmodelGraph) -> dict[str, str]:
     """Kernel -> the dimension that the sharding of least communication splits it by."""
     return dict(zip(graph.names, sharding_words(least_moving(graph).choices), strict=True))
 
@@ -134,7 +134,7 @@ def test_a_layer_is_written_read_and_priced(kind, tmp_path, capsys):
     setup = design_setup(Run(model, load_system("a100_80g_dgx"), design))
     path = tmp_path / "setup.txt"
     path.write_text(setup_text(setup_message(graph, setup, least_moving(graph).choices)))
-    read = priced(load_setup(path), str(path)).graph
+    read = setup_file(load_setup(path), str(path)).graph
     assert read.names == graph.names
     for name in ("outer", "m", "k", "n", "first_bytes", "output_bytes", "start", "end", "weighted"):
         assert np.array_equal(getattr(read, name), getattr(graph, name)), name

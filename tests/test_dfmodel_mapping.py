@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import PUBLISHED, Graph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
 from costmodel.profiles.dfmodel import cores as dfmodel_cores
-from costmodel.profiles.dfmodel.files import load_setup, priced, setup_bytes, setup_message, setup_text
+from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,
@@ -33,7 +33,7 @@ KERNELS = 6
 OVERLAPS = ("none", "perfect", "compute_memory")
 
 
-def toy_graph(rng: np.random.Generator) -> Graph:
+def toy_graph(rng: np.random.Generator) -> DfmodelGraph:
     """Half of the kernels forward, then half backward; products, with weights or without, and vectors."""
     systolic = rng.random(KERNELS) < 0.6
     weighted = systolic & (rng.random(KERNELS) < 0.6)
@@ -41,7 +41,7 @@ def toy_graph(rng: np.random.Generator) -> Graph:
     k = np.where(systolic, rng.integers(1, 30, KERNELS), 1.0)
     pairs = [pair for pair in itertools.combinations(range(KERNELS), 2) if rng.random() < 0.45]
     start, end = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
-    return Graph(
+    return DfmodelGraph(
         names=tuple("abcdef"), backward=np.arange(KERNELS) >= KERNELS // 2, systolic=systolic,
         weighted=weighted, tiling=np.where(systolic & ~weighted & (rng.random(KERNELS) < 0.4), K, N),
         outer=outer, m=m + 1, k=k + systolic, n=4 * n, first_bytes=outer * m,
@@ -276,13 +276,13 @@ def test_the_cases_bind():
 
 
 @pytest.fixture(scope="module")
-def layer() -> Graph:
+def layer() -> DfmodelGraph:
     """41 kernels."""
     return layer_graph(64, 4, 32)
 
 
 @pytest.fixture(scope="module")
-def forward() -> Graph:
+def forward() -> DfmodelGraph:
     """The 18 of them that infer."""
     return layer_graph(64, 4, 32, backward=False)
 
@@ -300,7 +300,7 @@ def layer_setup(**changes: object) -> Setup:
 layer_ways = functools.cache(fused_ways)
 
 
-def layer_time(layer: Graph, count: int, **changes: object) -> float:
+def layer_time(layer: DfmodelGraph, count: int, **changes: object) -> float:
     """Time of the fastest mapping of a layer into so many groups; infinite where none fits."""
     setup, sharding = layer_setup(**changes), least_moving(layer).choices
     found = fastest_mapping(layer, setup, sharding, layer_ways(layer, count), generation="gen1")
@@ -894,7 +894,7 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
     report = priced_file(path, generation="gen1")
     written = tmp_path / "sizes.txt"
     written.write_text(setup_text(setup_message(layer, report.setup, report.sharding)))
-    assert 0 not in priced(load_setup(written), "sizes").setup.columns()["z"]
+    assert 0 not in setup_file(load_setup(written), "sizes").setup.columns()["z"]
     assert cost(capsys, written)["final_s"] == found["final_s"]
     path.write_text(text.replace("num_chip: 12", "num_chip: 14").replace("  r_r_r {", "  r_r_r {\n y: 3"))
     assert "system.r_r_r: 0 x 3 x 0 is not num_chip, 14" in cost(capsys, path)["error"]

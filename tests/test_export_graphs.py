@@ -27,7 +27,7 @@ from costmodel.profiles.dfmodel.assigned import (
     unsupported_columns,
     unsupported_shardings,
 )
-from costmodel.profiles.dfmodel.files import Priced, load_setup, picture, priced
+from costmodel.profiles.dfmodel.files import SetupFile, load_setup, picture, setup_file
 from costmodel.profiles.dfmodel.files.design_picture import design_picture
 from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE
 from costmodel.profiles.dfmodel.setup import OVERLAPS
@@ -185,18 +185,18 @@ def test_a_trial_is_exported_in_every_form(searched, capsys):
     text, binary = (load_setup(searched / form) for form in ("dfmodel", "dfmodel-binary"))
     assert text == binary
     assert text == load_setup(searched / "out" / "dfmodel" / "trial_00003.txt")
-    assert priced(text, "text").graph.names == model_graph(Study.load("small").space.model).names
+    assert setup_file(text, "text").graph.names == model_graph(Study.load("small").space.model).names
     assert main(["export", "small", "--trial", "3", "--format", "dot"]) == 0
     assert capsys.readouterr().out == (searched / "dot").read_text()
 
 
-def designed(small_space: str, folder, given: str, **params: object) -> tuple[Artefact, Priced]:
+def designed(small_space: str, folder, given: str, **params: object) -> tuple[Artefact, SetupFile]:
     """The file of one design of a space that has some columns besides, and what is read from it."""
     path = folder / "space.yaml"
     path.write_text(small_space.replace("global_batch_size: 128}", f"global_batch_size: 128, {given}}}"))
     [file] = artefacts(Space.load(str(path)), [{"pp": 2, "recompute": "none", **params}], "dfmodel")
     (folder / "setup.txt").write_bytes(file.content)
-    return file, priced(load_setup(folder / "setup.txt"), "setup")
+    return file, setup_file(load_setup(folder / "setup.txt"), "setup")
 
 
 def test_splits_that_are_told_or_solved_are_those_of_the_file(small_space, tmp_path):

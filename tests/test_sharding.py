@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.memory import layer_memory, layer_parameters, outer_activation_bytes
+from costmodel.steps.memory import layer_memory, layer_parameters, rank_memory
 from costmodel.steps.tensor_parallel import exchange, sent_bytes
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER
@@ -346,9 +346,9 @@ def test_biases_are_shared_out_with_what_they_are_added_to(ways, shared, everywh
 @pytest.mark.parametrize(("way", "norm_shards"), [("replicated", 1), ("sequence", 4), ("column", 1)])
 def test_the_last_norm_follows_the_layers_where_it_can(way, norm_shards, gpt):
     """It keeps its input, and the head's, in the layout of the layers unless that cuts features."""
-    _, head = outer_activation_bytes(ranks_of(gpt, split(mlp_residual=way)))
+    *_, head = rank_memory(ranks_of(gpt, split(mlp_residual=way)))
     logits = 4 * gpt.seq_len * np.ceil(gpt.vocab_size / 4)
-    assert head == 4 * gpt.seq_len * gpt.hidden_size / norm_shards + logits
+    assert head.kept == 4 * gpt.seq_len * gpt.hidden_size / norm_shards + logits
 
 
 #: How each kernel is shared out.

@@ -310,7 +310,7 @@ def test_a_design_without_a_number_is_infeasible(toy):
     def broken(run):
         return transformer_step(run).map(lambda values: values * np.nan)
 
-    rules = replace(rules_for(toy), rules=Rules(model=ModelShape, design=DesignPoints, price=broken))
+    rules = replace(rules_for(toy), rules=Rules(model=ModelShape, design=DesignPoints, cost=broken))
     found = evaluate(toy, toy.legal.random(4, np.random.default_rng(0)), rules=rules)
     assert not found.feasible.any()
     assert (found.violations > 0).all()

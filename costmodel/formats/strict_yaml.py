@@ -1,4 +1,4 @@
-"""YAML read strictly: numbers are numbers, keys occur once, and every mistake is told with its line.
+"""YAML read strictly: numbers are numbers, keys occur once, and every mistake is reported with its line.
 
 Scalars follow YAML 1.2 rather than 1.1: ``1e12`` is a number; ``on``, ``yes`` and ``12:30`` are words.
 """

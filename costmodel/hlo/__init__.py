@@ -8,7 +8,7 @@ from costmodel.errors import DseError
 from costmodel.formats.packed import content
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.figures import figures
-from costmodel.hlo.graph import BARRIERS, Graph, graph
+from costmodel.hlo.graph import BARRIERS, HloGraph, graph
 from costmodel.hlo.module import Computation, Instruction, Module, Shape
 from costmodel.hlo.parser import parse
 from costmodel.hlo.tables import peak, program
@@ -17,7 +17,7 @@ __all__ = [
     "BARRIERS",
     "Analysis",
     "Computation",
-    "Graph",
+    "HloGraph",
     "Instruction",
     "Module",
     "Shape",

@@ -7,8 +7,8 @@ from functools import cached_property
 from math import prod
 
 from costmodel.errors import DseError
-from costmodel.hlo.graph import Graph, Kernel, graph, output_shape
-from costmodel.hlo.groups import Groups, Placement, groups_of, normalised, placement
+from costmodel.hlo.graph import HloGraph, HloKernel, graph, output_shape
+from costmodel.hlo.groups import GroupPlacement, Groups, groups_of, normalised, placement
 from costmodel.hlo.liveness import Temporaries, temporaries
 from costmodel.hlo.module import Module
 from costmodel.hlo.opcodes import parts
@@ -29,7 +29,7 @@ class Collective:
     reducer: str  #: what it reduces by; empty where it does not
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> GroupPlacement:
         """Where its groups lie."""
         return placement(self.groups)
 
@@ -52,16 +52,16 @@ class Analysis:
         self._workload = Workload()
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> HloGraph:
         """Kernels in pure data flow."""
         return graph(self.module)
 
     @cached_property
-    def barrier_graph(self) -> Graph:
+    def barrier_graph(self) -> HloGraph:
         """The same kernels, where barriers hold back each element until all are there."""
         return graph(self.module, "barrier")
 
-    def of(self, barriers: str) -> Graph:
+    def of(self, barriers: str) -> HloGraph:
         """The graph by one of the meanings of a barrier."""
         return self.graph if barriers == "element" else self.barrier_graph
 
@@ -96,7 +96,7 @@ class Analysis:
         found = enumerate(self.graph.kernels)
         return {place: self._collective(kernel) for place, kernel in found if kernel.kind == "collective"}
 
-    def _collective(self, kernel: Kernel) -> Collective:
+    def _collective(self, kernel: HloKernel) -> Collective:
         instruction = kernel.instruction
         return Collective(
             name=parts(instruction.opcode)[0],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from costmodel.hlo.module import Instruction
 
-#: Instruction -> how many operands it has, where everything that prices it relies on them.
+#: Instruction -> how many operands it has, where everything that evaluates it relies on them.
 _OPERANDS = {"broadcast": 1, "convolution": 2, "copy": 1, "dot": 2, "get-tuple-element": 1, "while": 1}
 #: Instruction -> fewest operands.
 _FEWEST = {

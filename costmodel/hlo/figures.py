@@ -11,7 +11,7 @@ from math import prod
 from typing import Final
 
 from costmodel.hlo.analysis import Analysis, Collective
-from costmodel.hlo.graph import Kernel
+from costmodel.hlo.graph import HloKernel
 from costmodel.hlo.liveness import aliased_outputs, eager_order
 from costmodel.hlo.model_figures import Figures, model_figures
 from costmodel.hlo.phases import part
@@ -117,7 +117,7 @@ def work_figures(analysis: Analysis) -> Figures:
     }
 
 
-def _rows(analysis: Analysis) -> Iterable[tuple[Kernel, Work, Access]]:
+def _rows(analysis: Analysis) -> Iterable[tuple[HloKernel, Work, Access]]:
     return zip(analysis.graph.kernels, analysis.work, analysis.access, strict=True)
 
 
@@ -188,7 +188,7 @@ def collective_figures(analysis: Analysis) -> Figures:
 def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collective]]]:
     """Collectives with their counts, by kind and groups: ``all-reduce.2x8`` is 2 groups of 8.
 
-    Other groups of the same number and size are told apart by a further number: ``all-reduce.2x8.2``.
+    Other groups of the same number and size are distinguished by a further number: ``all-reduce.2x8.2``.
     """
     by_group: dict[tuple[str, object], list[tuple[int, Collective]]] = {}
     for place, collective in analysis.collectives.items():
@@ -290,7 +290,7 @@ def rule_figures(analysis: Analysis) -> Figures:
     }
 
 
-def _adds(kernel: Kernel) -> bool:
+def _adds(kernel: HloKernel) -> bool:
     """Whether a library's product adds to what is there."""
     return bool(kernel.products) and kernel.products[0].beta
 

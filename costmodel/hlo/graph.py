@@ -35,7 +35,7 @@ Value: TypeAlias = "Leaf | tuple[Value, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
+class HloKernel:
     """Something that runs on a device."""
 
     name: str
@@ -47,7 +47,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class HloEdge:
     """A kernel waits for another: for an array of it, or without reading anything."""
 
     producer: int
@@ -57,11 +57,11 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class HloGraph:
     """Kernels in an order in which they can run."""
 
-    kernels: tuple[Kernel, ...]
-    edges: tuple[Edge, ...]
+    kernels: tuple[HloKernel, ...]
+    edges: tuple[HloEdge, ...]
     root: tuple[Leaf, ...]  #: arrays that the program gives
     barriers: Barriers
     notes: tuple[str, ...]  #: what the text does not tell, and what was taken instead
@@ -86,7 +86,7 @@ class Graph:
         return max(longest, default=0)
 
 
-def graph(module: Module, barriers: Barriers = "element") -> Graph:
+def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     """The dataflow graph of a module's entry.
 
     Parameters
@@ -100,14 +100,14 @@ def graph(module: Module, barriers: Barriers = "element") -> Graph:
     Raises
     ------
     DseError
-        If a matrix product lacks what prices it.
+        If a matrix product lacks what evaluates it.
     """
-    builder = _Builder(barriers)
+    builder = _HloGraphBuilder(barriers)
     parameters = [
         builder.given(parameter.shape, number) for number, parameter in enumerate(module.entry.parameters)
     ]
     root = builder.run(module.entry, parameters, count=1, path="")
-    return Graph(
+    return HloGraph(
         tuple(builder.kernels), tuple(builder.edges), tuple(leaves(root)), barriers, tuple(builder.notes)
     )
 
@@ -120,12 +120,12 @@ def leaves(value: Value) -> list[Leaf]:
 
 
 @dataclass(slots=True)
-class _Builder:
+class _HloGraphBuilder:
     """Goes through computations in the order in which they run."""
 
     barriers: Barriers
-    kernels: list[Kernel] = field(default_factory=list)
-    edges: list[Edge] = field(default_factory=list)
+    kernels: list[HloKernel] = field(default_factory=list)
+    edges: list[HloEdge] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def given(self, shape: Shape, parameter: int | None = None) -> Value:
@@ -205,11 +205,11 @@ class _Builder:
         products = tuple(products_in(instruction))
         opcode = parts(instruction.opcode)[0]
         kind = "gemm" if products else "collective" if opcode in COLLECTIVES else opcode
-        self.kernels.append(Kernel(path + instruction.name, kind, count, instruction, products, reads))
+        self.kernels.append(HloKernel(path + instruction.name, kind, count, instruction, products, reads))
         arrays = {leaf.source: leaf.bytes for leaf in reads if leaf.source}
-        self.edges += [Edge(kernel, place, output, moved) for (kernel, output), moved in arrays.items()]
+        self.edges += [HloEdge(kernel, place, output, moved) for (kernel, output), moved in arrays.items()]
         waits = frozenset[int]().union(*(leaf.waits for leaf in reads)) - {kernel for kernel, _ in arrays}
-        self.edges += [Edge(kernel, place, None, 0) for kernel in sorted(waits)]
+        self.edges += [HloEdge(kernel, place, None, 0) for kernel in sorted(waits)]
         return _outputs(output_shape(instruction), place)
 
     def _control(self, instruction: Instruction, made: Mapping[str, range]) -> None:
@@ -218,7 +218,7 @@ class _Builder:
             if name not in made:
                 raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
             for before, after in zip(made[name][-1:], made[instruction.name][:1], strict=False):
-                self.edges.append(Edge(before, after, None, 0))
+                self.edges.append(HloEdge(before, after, None, 0))
 
 
 def trip_count(loop: Instruction) -> int | None:

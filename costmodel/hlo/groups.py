@@ -25,7 +25,7 @@ _AXIS_USED: Final = re.compile(r"['\"]([^'\"]+)['\"](?:\s*:\s*\((\d+)\)(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class GroupPlacement:
     """How groups of devices lie in the numbering of all devices, which fills nodes one after the other."""
 
     groups: int
@@ -131,12 +131,12 @@ def _rows(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Groups:
     return tuple(tuple(int(device) for device in row) for row in array)
 
 
-def placement(groups: Groups) -> Placement:
+def placement(groups: Groups) -> GroupPlacement:
     """Where the largest groups lie.
 
     >>> placement(((0, 8), (1, 9)))
-    Placement(groups=2, size=2, stride=8.0)
+    GroupPlacement(groups=2, size=2, stride=8.0)
     """
     size = max(map(len, groups))
     widest = max(max(group) - min(group) for group in groups)
-    return Placement(len(groups), size, widest / (size - 1) if size > 1 else 1.0)
+    return GroupPlacement(len(groups), size, widest / (size - 1) if size > 1 else 1.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.errors import DseError
-from costmodel.hlo.graph import Graph, Kernel, output_shape
+from costmodel.hlo.graph import HloGraph, HloKernel, output_shape
 from costmodel.hlo.module import Instruction, Module
 
 Buffer = tuple[int, int]  #: kernel and which of its outputs
@@ -30,7 +30,7 @@ class Peak:
 class Temporaries:
     """Arrays that live on a device for a part of the step."""
 
-    graph: Graph
+    graph: HloGraph
     bytes_of: Mapping[Buffer, int]  #: [B]
     writes: Sequence[Sequence[Buffer]]  #: by kernel, those it starts
     touches: Sequence[frozenset[Buffer]]  #: by kernel, those it reads or writes
@@ -54,7 +54,7 @@ class Temporaries:
         return Peak(highest, at, largest)
 
 
-def temporaries(module: Module, graph: Graph) -> Temporaries:
+def temporaries(module: Module, graph: HloGraph) -> Temporaries:
     """The temporary arrays of a program.
 
     Parameters and constants are none, nor what the program gives in the memory of a parameter. An output
@@ -102,7 +102,7 @@ def aliased_outputs(module: Module) -> dict[int, int]:
     return aliases
 
 
-def _overwritten(kernel: Kernel) -> dict[int, int]:
+def _overwritten(kernel: HloKernel) -> dict[int, int]:
     """Output -> the read array that it overwrites."""
     instruction = kernel.instruction
     overwritten = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from costmodel.hlo.graph import Graph, Leaf
+from costmodel.hlo.graph import HloGraph, Leaf
 from costmodel.hlo.module import Computation, Instruction
 
 #: Instructions whose result holds what they read, converted or laid out anew.
@@ -14,7 +14,7 @@ SAME_VALUES: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "resh
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class OpenedInstruction:
     """One instruction of a kernel."""
 
     kernel: int
@@ -23,14 +23,14 @@ class Step:
 
 
 #: A step, the number of a parameter of the program, or None for constants and the like.
-Source: TypeAlias = "Step | int | None"
+Source: TypeAlias = "OpenedInstruction | int | None"
 
 
 @dataclass(slots=True)
 class Opened:
     """Steps in an order in which they can run, and which of them make the arrays of kernels."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[OpenedInstruction] = field(default_factory=list)
     made: dict[tuple[int, int], Source] = field(default_factory=dict)
 
     def source(self, leaf: Leaf) -> Source:
@@ -38,7 +38,7 @@ class Opened:
         return leaf.parameter if leaf.source is None else self.made[leaf.source]
 
 
-def opened(graph: Graph) -> Opened:
+def opened(graph: HloGraph) -> Opened:
     """The steps of all kernels of a graph."""
     found = Opened()
     for place, kernel in enumerate(graph.kernels):
@@ -46,7 +46,7 @@ def opened(graph: Graph) -> Opened:
         if kernel.instruction.opcode == "fusion":
             outputs = list(_body_steps(found, place, kernel.instruction.called[0], reads))
         else:
-            step = Step(place, kernel.instruction, tuple(reads))
+            step = OpenedInstruction(place, kernel.instruction, tuple(reads))
             found.steps.append(step)
             outputs = [step for _ in kernel.instruction.shape.leaves()]
         found.made |= {(place, output): source for output, source in enumerate(outputs)}
@@ -80,19 +80,19 @@ def _made(
     elif opcode in ("constant", "iota"):
         yield None
     else:
-        step = Step(place, instruction, tuple(reads))
+        step = OpenedInstruction(place, instruction, tuple(reads))
         found.steps.append(step)
         yield from (step for _ in instruction.shape.leaves())
 
 
 def behind(source: Source) -> Source:
     """What a value was before it was converted or laid out anew."""
-    while isinstance(source, Step) and source.instruction.opcode in SAME_VALUES:
+    while isinstance(source, OpenedInstruction) and source.instruction.opcode in SAME_VALUES:
         source = source.reads[0]
     return source
 
 
-def marked_after(steps: Sequence[Step], marks: Mapping[Source, int]) -> dict[Source, int]:
+def marked_after(steps: Sequence[OpenedInstruction], marks: Mapping[Source, int]) -> dict[Source, int]:
     """Marks of steps and parameters, as bits, on each step that depends on them, and on themselves."""
     found: dict[Source, int] = dict(marks)
     for step in steps:

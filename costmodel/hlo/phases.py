@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
-from costmodel.hlo.graph import Graph, Kernel
+from costmodel.hlo.graph import HloGraph, HloKernel
 
 Phase = Literal["forward", "recompute", "backward", "optimizer", "unknown"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "recompute", "backward", "optimizer", "unknown")
@@ -22,7 +22,7 @@ _LAYERS: Final = re.compile(
 )
 
 
-def phases(graph: Graph) -> list[Phase]:
+def phases(graph: HloGraph) -> list[Phase]:
     """The pass of each kernel.
 
     Notes
@@ -56,7 +56,7 @@ def _phase(name: str, read: list[Phase]) -> Phase:
     return "optimizer"
 
 
-def part(kernel: Kernel) -> str:
+def part(kernel: HloKernel) -> str:
     """The part of a transformer that a kernel belongs to: "embedding", "encoder", or else "head"."""
     name = kernel.instruction.op_name
     if _EMBEDDING.search(name):

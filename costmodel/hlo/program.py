@@ -70,7 +70,7 @@ class Program:
     kernels: tuple[ProgramKernel, ...]
     devices: float  #: [-]
     num_parameters: float  #: of the whole model [-]
-    tokens: float  #: of a step on all devices; nan where they are not told [-]
+    tokens: float  #: of a step on all devices; nan where they are unknown [-]
     weights_bytes: float  #: [B]
     optimizer_bytes: float  #: other state that a step overwrites [B]
     inputs_bytes: float  #: [B]

@@ -22,12 +22,12 @@ _ROW: Final = "[kind, phase, count, bytes, flops, products, message]"
 
 def program_data(program: Program) -> dict[str, Any]:
     """What a file says of a program."""
-    told = {} if math.isnan(program.tokens) else {"tokens": program.tokens}
+    known = {} if math.isnan(program.tokens) else {"tokens": program.tokens}
     return {
         "schema": SCHEMA,
         "name": program.name,
         **{key: getattr(program, key) for key in _COUNTS},
-        **told,
+        **known,
         **{key: f"{getattr(program, key):.0f} B" for key in _BYTES},
         "kernels": [_row(kernel) for kernel in program.grouped().kernels],
     }

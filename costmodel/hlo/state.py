@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from costmodel.hlo.graph import Graph
+from costmodel.hlo.graph import HloGraph
 from costmodel.hlo.liveness import aliased_outputs
 from costmodel.hlo.module import Instruction, Module
 
@@ -48,7 +48,7 @@ class TrainingState:
         return shapes.most_common(1)[0][0] if shapes else None
 
 
-def training_state(module: Module, graph: Graph) -> TrainingState:
+def training_state(module: Module, graph: HloGraph) -> TrainingState:
     """What the parameters of a module's entry hold."""
     overwritten = set(aliased_outputs(module).values())
     parameters = module.entry.parameters

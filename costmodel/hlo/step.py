@@ -1,4 +1,4 @@
-"""Prices a compiled program on machines: each kernel by tilings and rooflines, each message on its links."""
+"""Evaluates a compiled program on machines: kernels by tilings and rooflines, messages on their links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.hlo.program import Message, Program
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
-from costmodel.kernels.cost import link_energy, traffic_energy
+from costmodel.kernels.cost import traffic_energy
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
@@ -19,10 +19,10 @@ from costmodel.training.design import Design
 from costmodel.training.ranks import Group
 from costmodel.workload.kernels import total
 
-#: Operand size for which a chip's matrix rate is told; other sizes run in proportion. [B]
+#: Operand size for which a chip's matrix rate is given; other sizes run in proportion. [B]
 RATED_BYTES = 2.0
 
-#: Machines priced at once: (points, kernels) arrays that fit into a core's cache.
+#: Machines evaluated at once: (points, kernels) arrays that fit into a core's cache.
 CHUNK = 512
 
 
@@ -38,7 +38,7 @@ class ProgramCost:
 
 
 def program_cost(program: Program, system: System) -> ProgramCost:
-    """Price every kernel of a program.
+    """Evaluate every kernel of a program.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
 
     Notes
     -----
-    A kernel takes the longer of its matrix products, priced by `gemm_cost`, and of the roofline of all its
+    A kernel takes the longer of its matrix products, evaluated by `gemm_cost`, and of the roofline of all its
     arrays and its other work. The matrix units are taken to be as much slower for an operand as it is wider.
     """
     points = max(values.size for values in system.quantities().values())
@@ -73,7 +73,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
             products[:, place] += cost.time[:, column]
             waiting[:, place] += np.where(cost.memory_bound[:, column], cost.time[:, column], 0.0)
             flops[:, place] += cost.flops[:, column]
-            energies[:, place] += traffic_energy([moved[:, column] for moved in cost.traffic], system)
+            energies[:, place] += traffic_energy([moved[:, column] for moved in cost.traffic], system.memory)
         near_energy += energies
     memory_bound = np.where(products > time, waiting > products / 2, memory_bound)
     time = np.maximum(time, products)
@@ -81,7 +81,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     for place, kernel in enumerate(program.kernels):
         if kernel.message is not None:
             sent = message_cost(kernel.message, system)
-            time[:, place], links[:, place] = sent.time, link_energy(sent.bytes_sent, system)
+            time[:, place], links[:, place] = sent.time, traffic_energy(sent.bytes_sent, system.network)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.energy_per_flop)[:, np.newaxis]
     compute_energy = flops * per_flop
@@ -108,7 +108,7 @@ def message_cost(message: Message, system: System) -> CollectiveCost:
 
 
 def program_step(program: Program, system: System, design: Design | None = None) -> Breakdown:
-    """Price one step of a program on each of some machines.
+    """Evaluate one step of a program on each of some machines.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def program_step(program: Program, system: System, design: Design | None = None)
     system : System
         The machine; each quantity holds one value, or one per point.
     design : Design, optional
-        Not read: a program's layout is fixed. There so that this prices spaces as `step` does.
+        Not read: a program's layout is fixed. There so that this evaluates spaces as `step` does.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def program_step(program: Program, system: System, design: Design | None = None)
 
 
 def _priced(program: Program, system: System, points: int) -> Breakdown:
-    """Price a step on a chunk of machines."""
+    """Evaluate a step on a chunk of machines."""
     cost = program_cost(program, system)
     devices = np.full(points, program.devices)
     times = _times(program, cost)

@@ -1,4 +1,4 @@
-"""A module as a program that can be priced."""
+"""A module as a program that can be evaluated."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from math import nan, prod
 from typing import Final
 
 from costmodel.hlo.analysis import Analysis, Collective
-from costmodel.hlo.graph import Kernel
+from costmodel.hlo.graph import HloKernel
 from costmodel.hlo.liveness import Peak, eager_order
 from costmodel.hlo.products import Product
 from costmodel.hlo.program import Dense, Message, MessageKind, Program, ProgramKernel
 from costmodel.hlo.state import global_dims
 
-#: Collective -> how it is priced. A broadcast passes its message along a ring once, as a gather does.
+#: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does.
 _MESSAGES: Final[Mapping[str, MessageKind]] = {
     "all-reduce": "all_reduce",
     "all-gather": "all_gather",
@@ -64,7 +64,7 @@ def peak(analysis: Analysis) -> tuple[str, Peak]:
     return "what frees memory first; the text is not scheduled", arrays.peak(eager_order(arrays))
 
 
-def _kernel(analysis: Analysis, place: int, kernel: Kernel) -> ProgramKernel:
+def _kernel(analysis: Analysis, place: int, kernel: HloKernel) -> ProgramKernel:
     collective = analysis.collectives.get(place)
     return ProgramKernel(
         name=kernel.name,

@@ -1,6 +1,6 @@
 """How a program trains: whether it recomputes, accumulates and clips gradients, and by which optimizer.
 
-Told by general rules from the program's names for its passes and from what its instructions read; what they
+Found by general rules from the program's names for its passes and from what its instructions read; what they
 leave open is left out. Settings, such as a rate of learning, are values of constants, which are never read.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.liveness import aliased_outputs
 from costmodel.hlo.model_figures import Figures
-from costmodel.hlo.opened import SAME_VALUES, Source, Step, behind, marked_after, opened
+from costmodel.hlo.opened import SAME_VALUES, OpenedInstruction, Source, behind, marked_after, opened
 from costmodel.hlo.products import is_product
 
 #: Instructions that tell methods apart: those with a root divide by it, those with a sign follow it.
@@ -61,8 +61,8 @@ def training_figures(analysis: Analysis) -> Figures:
     return found | ({"model.optimizer": optimizer} if optimizer else {})
 
 
-def _yes(told: bool) -> str:
-    return "yes" if told else "no"
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 class _Rules:
@@ -102,7 +102,9 @@ class _Rules:
             loops = kernel.name.split("/")[:-1] if kernel.count > 1 else []
             for path in accumulate(loops, "{}/{}".format):
                 inside.setdefault(path, set()).add(phase)
-        new = [kernels[each.kernel].name for each in self.updates.values() if isinstance(each, Step)]
+        new = [
+            kernels[each.kernel].name for each in self.updates.values() if isinstance(each, OpenedInstruction)
+        ]
         return any(
             phases >= {"forward", "backward"} and not any(name.startswith(f"{path}/") for name in new)
             for path, phases in inside.items()
@@ -110,7 +112,7 @@ class _Rules:
 
     def adds_up(self) -> bool:
         """Whether an updated array is added to and serves nothing else."""
-        readers: dict[Source, list[Step]] = {}
+        readers: dict[Source, list[OpenedInstruction]] = {}
         for step in self.steps:
             if behind(step) is step:  # else it hands on what it reads
                 for source in dict.fromkeys(behind(each) for each in step.reads):
@@ -118,15 +120,15 @@ class _Rules:
         arrays = {int(each.argument) for each in self.analysis.module.entry.parameters if each.shape.dims}
         for number, new in self.updates.items():
             total = behind(new)
-            adds = isinstance(total, Step) and total.instruction.opcode == "add"
+            adds = isinstance(total, OpenedInstruction) and total.instruction.opcode == "add"
             if number in arrays and adds and readers.get(number) == [total] and total not in readers:
                 return True
         return False
 
     @cached_property
-    def squares(self) -> dict[Step, Source]:
+    def squares(self) -> dict[OpenedInstruction, Source]:
         """Sums of squares, and of what."""
-        found: dict[Step, Source] = {}
+        found: dict[OpenedInstruction, Source] = {}
         for step in self.steps:
             terms = _terms(step)
             factors = [behind(each) for each in terms.reads[:2]] if terms else []
@@ -160,8 +162,8 @@ class _Rules:
         """Whether updates are sums of weights and gradients, each times some number."""
         phases, parameters = self.analysis.phases, self.analysis.module.entry.parameters
         news = [self.updates[each] for each in self.weights]
-        makers = {new.kernel for new in news if isinstance(new, Step)}
-        seen, waiting = set[Step](), [new for new in news if isinstance(new, Step)]
+        makers = {new.kernel for new in news if isinstance(new, OpenedInstruction)}
+        seen, waiting = set[OpenedInstruction](), [new for new in news if isinstance(new, OpenedInstruction)]
         while waiting:
             step = waiting.pop()
             given = phases[step.kernel] in _PASSES and step.kernel not in makers
@@ -178,7 +180,11 @@ class _Rules:
             scales = opcode in ("multiply", "divide")
             if opcode not in _LINEAR or (scales and sum(arrays) > 1) or (opcode == "divide" and arrays[-1]):
                 return False
-            waiting += [each for each in read if isinstance(each, Step) and each.instruction.shape.size > 1]
+            waiting += [
+                each
+                for each in read
+                if isinstance(each, OpenedInstruction) and each.instruction.shape.size > 1
+            ]
         return True
 
     def decays(self) -> bool:
@@ -189,17 +195,17 @@ class _Rules:
         in_weights = reduce(int.__or__, (after.get(self.updates[each], 0) for each in self.weights), 0)
         return in_weights & ~used & ~in_moments != 0
 
-    def _scales_a_weight(self, step: Step) -> bool:
+    def _scales_a_weight(self, step: OpenedInstruction) -> bool:
         """Whether a step multiplies a weight by a constant or by one number."""
         if step.instruction.opcode != "multiply":
             return False
         first, second = (behind(each) for each in step.reads)
         other = second if first in self.weights else first
-        number = other is None or (isinstance(other, Step) and other.instruction.shape.size == 1)
+        number = other is None or (isinstance(other, OpenedInstruction) and other.instruction.shape.size == 1)
         return number and (first in self.weights or second in self.weights)
 
 
-def _terms(step: Step) -> Step | None:
+def _terms(step: OpenedInstruction) -> OpenedInstruction | None:
     """The product whose terms a step sums, be it itself."""
     instruction = step.instruction
     if instruction.opcode == "dot":
@@ -207,4 +213,4 @@ def _terms(step: Step) -> Step | None:
     if instruction.opcode != "reduce" or instruction.called[0].root.opcode != "add":
         return None
     terms = behind(step.reads[0])
-    return terms if isinstance(terms, Step) and terms.instruction.opcode == "multiply" else None
+    return terms if isinstance(terms, OpenedInstruction) and terms.instruction.opcode == "multiply" else None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.graph import Graph, Kernel, Leaf, output_shape
+from costmodel.hlo.graph import HloGraph, HloKernel, Leaf, output_shape
 from costmodel.hlo.module import Instruction
 from costmodel.hlo.products import product_instructions
 
@@ -14,7 +14,7 @@ from costmodel.hlo.products import product_instructions
 _SAME_ARRAY: Final = ("bitcast", "convert", "copy", "reshape", "transpose")
 
 
-def weight_sides(analysis: Analysis, graph: Graph) -> list[tuple[int | None, ...]]:
+def weight_sides(analysis: Analysis, graph: HloGraph) -> list[tuple[int | None, ...]]:
     """For each product of each kernel which operand is a weight: 0, 1, or None where none or both are.
 
     A weight is a parameter that the step updates, and what kernels make of weights alone: a conversion, a
@@ -37,14 +37,14 @@ def weight_sides(analysis: Analysis, graph: Graph) -> list[tuple[int | None, ...
     return sides
 
 
-def _side(kernel: Kernel, product: Instruction, is_weight: Callable[[Leaf], bool]) -> int | None:
+def _side(kernel: HloKernel, product: Instruction, is_weight: Callable[[Leaf], bool]) -> int | None:
     """The operand of one product that is a weight."""
     leaves = [_leaf(kernel, product, side) for side in (0, 1)]
     found = [side for side, leaf in enumerate(leaves) if leaf is not None and is_weight(leaf)]
     return found[0] if len(found) == 1 else None
 
 
-def _leaf(kernel: Kernel, product: Instruction, side: int) -> Leaf | None:
+def _leaf(kernel: HloKernel, product: Instruction, side: int) -> Leaf | None:
     """The array that a kernel reads for an operand of its product; None where it makes it itself."""
     own, operand = kernel.instruction, product.operands[side]
     if product is not own:

@@ -31,7 +31,7 @@ FUSED_PASSES = {
 
 @dataclass(frozen=True, slots=True)
 class FusedAttentionCost:
-    """Price of one layer's attention core; every array has shape (points,)."""
+    """Cost of one layer's attention core; every array has shape (points,)."""
 
     time: FloatArray  #: [s]
     memory_bound: BoolArray  #: whether a memory level takes longer than matrix units and vector lanes

@@ -30,7 +30,7 @@ IN_SWITCH: dict[str, Algorithm] = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """Price of a collective; every array has shape (points,)."""
+    """Cost of a collective; every array has shape (points,)."""
 
     time: FloatArray  #: [s]
     bytes_sent: tuple[FloatArray, ...]  #: by one rank over each tier [B]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from costmodel.columns import Columns, FloatArray, column
-from costmodel.machine.system import System
+from costmodel.machine.system import LinkTier, MemoryLevel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -26,8 +27,7 @@ class KernelCost(Columns):
         mine, others = self.columns(), other.columns()
         return KernelCost(**{name: mine[name] + others[name] for name in mine})
 
-    def times(self, count: FloatArray | float) -> KernelCost:
-        """The same kernels, `count` times."""
+    def __mul__(self, count: FloatArray | float) -> KernelCost:
         return KernelCost(**{name: values * count for name, values in self.columns().items()})
 
     @property
@@ -36,17 +36,17 @@ class KernelCost(Columns):
         return self.time + self.tp_time
 
 
-def traffic_energy(moved: Sequence[FloatArray], system: System) -> FloatArray:
-    """Energy of bytes moved at each memory level, nearest first. [J]"""
-    energy = moved[0] * system.memory[0].energy
-    for level, level_bytes in zip(system.memory[1:], moved[1:], strict=True):
-        energy = energy + level_bytes * level.energy
-    return energy
+Summand = TypeVar("Summand", FloatArray, KernelCost)
 
 
-def link_energy(bytes_sent: Sequence[FloatArray], system: System) -> FloatArray:
-    """Energy of bytes that one rank sends over each tier. [J]"""
-    energy = bytes_sent[0] * system.network[0].energy
-    for tier, sent in zip(system.network[1:], bytes_sent[1:], strict=True):
-        energy = energy + sent * tier.energy
-    return energy
+def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]) -> Summand:
+    """So many of each value, added up from the first to the last; counts beyond the values do not matter."""
+    total = values[0] * counts[0]
+    for value, count in zip(values[1:], counts[1:], strict=False):
+        total = total + value * count
+    return total
+
+
+def traffic_energy(moved: Sequence[FloatArray], through: Sequence[MemoryLevel | LinkTier]) -> FloatArray:
+    """Energy of bytes moved through each memory level, or sent over each tier of links. [J]"""
+    return weighted_sum(moved, [part.energy for part in through])

@@ -32,7 +32,7 @@ ACCUMULATOR_BYTES = 4.0
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GemmCost:
-    """Price of each matrix product; every array has shape (points, kernels)."""
+    """Cost of each matrix product; every array has shape (points, kernels)."""
 
     time: FloatArray  #: [s]
     memory_bound: BoolArray  #: whether some memory level takes longer than the arithmetic
@@ -145,14 +145,14 @@ def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: float) -> F
     return np.minimum(direct.traffic, swapped.traffic)
 
 
-#: Told edges of output tiles, as shares of the largest, (points, kernels) each; 0 where they are free. [-]
-ToldTiles = tuple[FloatArray, FloatArray]
+#: Explicit edges of output tiles, as shares of the largest, (points, kernels) each; 0 where free. [-]
+ExplicitTiles = tuple[FloatArray, FloatArray]
 
 
 def gemm_cost(
-    gemms: Gemms, system: System, *, element_bytes: float, tiles: ToldTiles | None = None
+    gemms: Gemms, system: System, *, element_bytes: float, tiles: ExplicitTiles | None = None
 ) -> GemmCost:
-    """Time, work and traffic of matrix products: the best of a family of tilings, or the one that is told.
+    """Time, work and traffic of matrix products: the best of a family of tilings, or an explicit one.
 
     Parameters
     ----------
@@ -163,13 +163,13 @@ def gemm_cost(
     element_bytes : float
         Size of an operand's element. [B]
     tiles : (array, array), optional
-        Edges of output tiles along m and n where they are told: a pair of `TILE_SHARES`. [-]
+        Edges of output tiles along m and n where they are explicit: a pair of `TILE_SHARES`. [-]
 
     Returns
     -------
     cost : GemmCost
         Times [s], work [FLOP] and traffic [B], (points, kernels), of the whole batch of each product;
-        an infinite time where a told tile is not in `TILE_SHARES`.
+        an infinite time where an explicit tile is not in `TILE_SHARES`.
 
     Notes
     -----
@@ -218,7 +218,7 @@ def fastest_tiling(
     floor: FloatArray,
     *,
     element_bytes: float,
-    tiles: ToldTiles | None = None,
+    tiles: ExplicitTiles | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Time of the best of the candidate tiles, and its traffic into the nearest memory.
 
@@ -247,7 +247,6 @@ def fastest_tiling(
     for shares, tiling in _tilings(gemms, system, element_bytes):
         grid = gemms.batch * tiling.rows * tiling.columns
         split = np.minimum(np.floor(tiling.resident * cores / grid), longest_split)
-        allowed = _allowed(tiles, shares)
         splitting = np.flatnonzero((split > 1).any(axis=0))
         for places, pieces in (
             (slice(None), np.ones((1, grid.shape[1]))),
@@ -259,8 +258,9 @@ def fastest_tiling(
             )  # fmt: skip
             time = np.maximum(time, floor[:, places])
             better = time < best[:, places]
-            if allowed is not None:
-                better &= allowed[:, places]
+            if tiles is not None:
+                share_m, share_n = (share[:, places] for share in tiles)
+                better &= (share_m == 0) | ((share_m == shares[0]) & (share_n == shares[1]))
             best[:, places] = np.where(better, time, best[:, places])
             best_filling[:, places] = np.where(better, filling, best_filling[:, places])
     return best, best_filling
@@ -289,18 +289,9 @@ def _tilings(
         )
 
 
-def _allowed(tiles: ToldTiles | None, shares: tuple[float, float]) -> BoolArray | None:
-    """Where a candidate may be taken: (points, kernels), or None for everywhere."""
-    if tiles is None:
-        return None
-    told_m, told_n = tiles
-    allowed: BoolArray = (told_m == 0) | ((told_m == shares[0]) & (told_n == shares[1]))
-    return allowed
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Tiling:
-    """A way to cut products into output tiles."""
+    """A size of output tiles, and the grid of them."""
 
     tile_m: FloatArray  #: (points, 1) [elements]
     tile_n: FloatArray  #: (points, 1) [elements]
@@ -316,7 +307,7 @@ class Tiling:
 def tiling_time(
     gemms: Gemms, tiling: Tiling, split: FloatArray, system: System, *, element_bytes: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Time of products cut in one way, their k in `split` pieces, and the traffic into the nearest memory.
+    """Time of products for one size of tile, their k in `split` pieces, and the nearest memory's traffic.
 
     Pieces of a split product are added up in fp32: each writes its sum, and reads one.
 

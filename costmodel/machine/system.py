@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -27,9 +27,7 @@ class Chip(Columns):
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
-    collective_cores: FloatArray = column(
-        "-"
-    )  #: cores that a running collective takes from the kernels beside it
+    collective_cores: FloatArray = column("-")  #: that a running collective takes from kernels beside it
     reserved_memory: FloatArray = column("B")  #: taken by the driver, the runtime and the allocator
     energy_per_flop: FloatArray = column("J")
     idle_power: FloatArray = column("W")
@@ -64,7 +62,7 @@ class MemoryLevel(Columns):
     bandwidth: FloatArray = column("B/s")
     efficiency: FloatArray = column("-")  #: share of the bandwidth that streaming kernels reach
     energy: FloatArray = column("J/B")
-    price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels are priced by area instead
+    price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels cost by area instead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -86,9 +84,7 @@ class LinkTier(Columns):
 class Host(Columns):
     """What surrounds the chips, per chip, and what a step costs outside of them."""
 
-    dispatch: FloatArray = column(
-        "s", 0
-    )  #: time to prepare one kernel; kernels shorter than that wait for it
+    dispatch: FloatArray = column("s", 0)  #: to prepare one kernel; kernels shorter than that wait for it
     step_overhead: FloatArray = column("s", 0)  #: data loading, logging, loss scaling: once per step
     straggler: FloatArray = column("-", 0)  #: added share of compute time per doubling of the number of nodes
     power: FloatArray = column("W", 0)
@@ -157,20 +153,18 @@ class System:
             own = {n: new[prefix + n] for n in column_units(type(part)) if prefix + n in new}
             return replace(part, **own) if own else part
 
-        return replace(
-            self,
-            chip=changed("", self.chip),
-            memory=tuple(changed(level.name + "_", level) for level in self.memory),
-            network=tuple(changed(tier.name + "_", tier) for tier in self.network),
-            host=changed("host_", self.host),
-        )
+        return self._changed(changed)
 
     def take(self, rows: Any) -> Self:
         """The system of some of the points; quantities of one value stay as they are."""
+        return self._changed(lambda _, part: part.take(rows))
+
+    def _changed(self, change: Callable[[str, Any], Any]) -> Self:
+        """The same system with a change of each record, by its prefix."""
         return replace(
             self,
-            chip=self.chip.take(rows),
-            memory=tuple(level.take(rows) for level in self.memory),
-            network=tuple(tier.take(rows) for tier in self.network),
-            host=self.host.take(rows),
+            chip=change("", self.chip),
+            memory=tuple(change(level.name + "_", level) for level in self.memory),
+            network=tuple(change(tier.name + "_", tier) for tier in self.network),
+            host=change("host_", self.host),
         )

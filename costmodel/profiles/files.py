@@ -1,4 +1,4 @@
-"""Kinds of files that profiles price, each known by its content."""
+"""Kinds of files that profiles evaluate, each known by its content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileKind:
     name: str
     title: str  #: with its article
     begins: Callable[[bytes], bool]  #: whether a file that begins so is one
-    profile: Callable[[Path], str]  #: the rules that price a file where none are named
+    profile: Callable[[Path], str]  #: the rules that evaluate a file where none are named
 
 
 def _is_hlo(head: bytes) -> bool:
@@ -65,7 +65,7 @@ FILES: Final = (
 )
 _BY_NAME: Final = {kind.name: kind for kind in FILES}
 
-#: What is printed of runs, and prices nothing: how it begins, what it is, what would do.
+#: What is printed of runs, and holds no work: how it begins, what it is, what would do.
 _LOGS: Final = (
     (
         re.compile(rb"^(inflection_point|comp_int): ", re.MULTILINE),

@@ -20,12 +20,12 @@ _BATCH: Final = ("dp", "micro_batch_size", "gradient_accumulation_steps")
 TRANSFORMER_TOTALS: Final[Mapping[str, tuple[str, ...]]] = {"world_size": ORDER, "global_batch_size": _BATCH}
 
 RULES: Final = (
-    Rules(model=ModelShape, design=DesignPoints, price=transformer_step, products=TRANSFORMER_TOTALS),
+    Rules(model=ModelShape, design=DesignPoints, cost=transformer_step, products=TRANSFORMER_TOTALS),
     Rules(
         model=LstmShape,
         design=LstmDesign,
-        price=lstm_step_of,
+        cost=lstm_step_of,
         products={"world_size": ("hidden_dim1", "hidden_dim2", "dp"), "global_batch_size": _BATCH},
     ),
-    Rules(model=Program, design=Design, price=lambda run: program_step(run.model, run.system)),
+    Rules(model=Program, design=Design, cost=lambda run: program_step(run.model, run.system)),
 )

@@ -1,4 +1,4 @@
-"""Every profile: rules by which designs or files are priced, by name.
+"""Every profile: rules by which designs or files are evaluated, by name.
 
 Importing this loads no rules: they come when they are first asked for.
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Rules that price something, under a name that users type."""
+    """Rules that evaluate something, under a name that users type."""
 
     name: str
     about: str  #: what they are, in a line
-    file: str = ""  #: kind of file that they price: a name in `files.FILES`
+    file: str = ""  #: kind of file that they evaluate: a name in `files.FILES`
     designs: Callable[[], Sequence[DesignRules]] | None = None  #: their rules for designs, by kind of model
     version: str = ""  #: of a reference's rules, as its folder names it
 
@@ -47,7 +47,7 @@ def _dfmodel(generation: str) -> Callable[[], Sequence[DesignRules]]:
     return rules
 
 
-#: What prices when nothing is said.
+#: The profile where none is named.
 NATIVE: Final = "native"
 
 #: All profiles, the default first.
@@ -71,7 +71,7 @@ PROFILES: Final = (
 
 _BY_NAME: Final = {profile.name: profile for profile in PROFILES}
 
-#: Names of the profiles that price designs.
+#: Names of the profiles that evaluate designs.
 DESIGN_PROFILES: Final = tuple(profile.name for profile in PROFILES if profile.designs)
 
 
@@ -91,7 +91,7 @@ def profile_named(name: str) -> Profile:
 
 
 def design_rules(name: str, model: AnyWorkload) -> DesignRules:
-    """How a profile prices designs of a model.
+    """How a profile evaluates designs of a model.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def all_columns() -> Mapping[str, Domain]:
 
 
 def _knowing(model: AnyWorkload) -> list[tuple[str, DesignRules]]:
-    """Profiles that price designs of a model, and their rules."""
+    """Profiles that evaluate designs of a model, and their rules."""
     rules = [(profile.name, own) for profile in PROFILES if profile.designs for own in profile.designs()]
     return [(name, own) for name, own in rules if own.knows(model)]
 

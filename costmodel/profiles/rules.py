@@ -1,4 +1,4 @@
-"""How a profile prices the designs of one kind of model: a record whose types stay together."""
+"""How a profile evaluates the designs of one kind of model: a record whose types stay together."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DesignRules(ABC):
 
     @abstractmethod
     def step(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> Breakdown:
-        """Price one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
+        """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
 
     @abstractmethod
     def reasons(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> list[str]:
@@ -89,7 +89,7 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
 
     model: type[AnyShape]
     design: type[AnyDesign]
-    price: Callable[[Run[AnyShape, AnyDesign]], Breakdown]
+    cost: Callable[[Run[AnyShape, AnyDesign]], Breakdown]
     products: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: as `totals`
     unread: Callable[[str], bool] = _none  #: columns of the table that the rules do not know
     why: Callable[[Run[AnyShape, AnyDesign]], list[str]] = _no_reasons
@@ -132,8 +132,8 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
         return Run(model, system, self.design.of(blocks=blocks, **own))
 
     def step(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> Breakdown:
-        """Price one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
-        return self.price(self.run(model, system, columns))
+        """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
+        return self.cost(self.run(model, system, columns))
 
     def reasons(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> list[str]:
         """Why the first of some designs has no number, and what would do; nothing where it has one."""

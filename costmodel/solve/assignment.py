@@ -29,22 +29,22 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Least cost, and number of ways to it, for each combination of options of the nodes in scope.
+    """Least cost, and how many assignments have it, for each combination of options of nodes in scope.
 
     Arrays are (points, options of the first node in scope, ...).
     """
 
     scope: tuple[int, ...]
     cost: FloatArray
-    ways: FloatArray
+    counts: FloatArray
 
     def over(self, scope: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """Cost and ways with one axis for each node of a larger scope."""
+        """Cost and counts with one axis for each node of a larger scope."""
         places = sorted(range(len(self.scope)), key=lambda place: scope.index(self.scope[place]))
         axes = [0, *(place + 1 for place in places)]
         size = dict(zip(self.scope, self.cost.shape[1:], strict=True))
         shape = [-1, *(size.get(node, 1) for node in scope)]
-        return self.cost.transpose(axes).reshape(shape), self.ways.transpose(axes).reshape(shape)
+        return self.cost.transpose(axes).reshape(shape), self.counts.transpose(axes).reshape(shape)
 
 
 def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
@@ -60,7 +60,7 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
     Notes
     -----
     Nodes are eliminated one after another, the one with the fewest neighbours first; a table over its
-    neighbours keeps the least cost and the number of ways to it. Time and memory grow with the options
+    neighbours keeps the least cost and how many have it. Time and memory grow with the options
     to the power of the graph's width, not of its nodes. Ties are those of equal float64 sums: exact for
     whole numbers, such as bytes, below 2^53, as is the count.
 
@@ -70,7 +70,7 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
     """
     kept = [cost[np.newaxis] for cost in costs]
     pairs = [(node, other, cost[np.newaxis]) for node, other, cost in links]
-    cost, ways, choices = _eliminated(kept, pairs)
+    cost, counts, choices = _eliminated(kept, pairs)
     found = choices[:, 0]
     for node in range(len(kept)):
         for option in range(found[node]):
@@ -80,7 +80,7 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
                 found = other_choices[:, 0]
                 break
         kept[node] = _only(kept[node], int(found[node]))
-    return Optimum(float(cost[0]), int(ways[0]), tuple(found.tolist()))
+    return Optimum(float(cost[0]), int(counts[0]), tuple(found.tolist()))
 
 
 def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArray, IntArray]:
@@ -102,8 +102,8 @@ def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArr
 
     Notes
     -----
-    Nodes are eliminated from the last to the first, so that each is chosen, from the first on, with
-    those before it settled. That order suits graphs whose edges join nodes that are near each other.
+    Nodes are eliminated from the last to the first, so that each is chosen, from the first on, given
+    those before it. That order suits graphs whose edges join nodes that are near each other.
     """
     cost, _, choices = _eliminated(costs, links, in_order=True)
     return cost, choices
@@ -117,7 +117,7 @@ def _only(cost: FloatArray, option: int) -> FloatArray:
 def _eliminated(
     costs: Sequence[FloatArray], links: Sequence[Link], *, in_order: bool = False
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Least cost, number of ways, and choices that attain it: the first in order, where that is asked for."""
+    """Least cost, how many have it, and choices that do: the first in order, where that is asked for."""
     points = np.broadcast_shapes(*(array.shape[:1] for array in (*costs, *(cost for _, _, cost in links))))[0]
     tables = [_Table((node,), cost, np.ones(cost.shape)) for node, cost in enumerate(costs)]
     for node, other, pairs in links:
@@ -139,10 +139,10 @@ def _eliminated(
     for node, scope, best in reversed(answers):
         rows = every if best.shape[0] > 1 else 0
         choices[node] = best[(rows, *(choices[other] for other in scope))]
-    cost, ways = np.zeros(points), np.ones(points)
+    cost, counts = np.zeros(points), np.ones(points)
     for table in tables:
-        cost, ways = cost + table.cost, ways * table.ways
-    return cost, ways, choices
+        cost, counts = cost + table.cost, counts * table.counts
+    return cost, counts, choices
 
 
 def _neighbours(tables: Sequence[_Table], node: int) -> set[int]:
@@ -160,12 +160,12 @@ def _without(tables: Sequence[_Table], node: int) -> tuple[list[_Table], tuple[t
             f"kernels are too densely connected: a table of {entries:,.0f} entries, "
             f"where {LARGEST_TABLE:,} is the most; pin the sharding of some"
         )
-    cost, ways = np.zeros(1), np.ones(1)
+    cost, counts = np.zeros(1), np.ones(1)
     for table in tables:
         if node in table.scope:
-            more_cost, more_ways = table.over(scope)
-            cost, ways = cost + more_cost, ways * more_ways
+            more_cost, more_counts = table.over(scope)
+            cost, counts = cost + more_cost, counts * more_counts
     least = cost.min(axis=-1)
-    ways = np.where(cost == least[..., np.newaxis], ways, 0.0).sum(axis=-1)
+    counts = np.where(cost == least[..., np.newaxis], counts, 0.0).sum(axis=-1)
     left = [table for table in tables if node not in table.scope]
-    return [*left, _Table(scope[:-1], least, ways)], (scope[:-1], cost.argmin(axis=-1))
+    return [*left, _Table(scope[:-1], least, counts)], (scope[:-1], cost.argmin(axis=-1))

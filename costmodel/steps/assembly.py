@@ -1,4 +1,4 @@
-"""What the steps of all workloads have in common: pricing in chunks, and adding the parts up."""
+"""What the steps of all workloads have in common: evaluation in chunks, and adding the parts up."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from costmodel.machine.system import System
 from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown
 from costmodel.training.run import AnyShape, AnyTable, Run
 
-#: Designs that are priced at once: enough to drown Python's overhead, few enough to bound memory.
+#: Designs that are evaluated at once: enough to drown Python's overhead, and no more, to bound memory.
 CHUNK = 16384
 
 
 def in_chunks(
     chunk: Callable[[Run[AnyShape, AnyTable]], Breakdown], run: Run[AnyShape, AnyTable]
 ) -> Breakdown:
-    """Price designs a chunk at a time, so that memory does not grow with their number."""
+    """Evaluate designs a chunk at a time, so that memory does not grow with their number."""
     points = run.num_points
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
     starts = range(0, points, CHUNK)

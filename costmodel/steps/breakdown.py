@@ -1,8 +1,8 @@
-"""Where the time, the memory, the energy and the money of a step go: the table that a pricing returns."""
+"""Where the time, the memory, the energy and the money of a step go: the table that a step returns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from costmodel.columns import Columns, FloatArray, column, column_units
@@ -27,36 +27,35 @@ UNIT_SUFFIX = {
 class Breakdown(Columns):
     """One optimizer step of each design; every column has shape (points,).
 
-    The times up to `host_time` add up to `step_time`, the bytes up to `reserved_memory` to
-    `peak_memory`, and the energies up to `idle_energy` to `energy_per_step`. Of the forward, backward and
-    recompute times, `memory_bound_time` is spent in kernels that wait for a memory level, and
-    `launch_bound_time` waiting for the host to launch kernels; the rest is arithmetic.
+    Columns `of` a total add up to it. Of the forward, backward and recompute times, `memory_bound_time` is
+    spent in kernels that wait for a memory level, and `launch_bound_time` waiting for the host to launch
+    kernels; the rest is arithmetic.
     """
 
     step_time: FloatArray = column("s")
-    forward_time: FloatArray = column("s")
-    backward_time: FloatArray = column("s")
-    recompute_time: FloatArray = column("s")
-    tp_communication_time: FloatArray = column("s")
-    pp_communication_time: FloatArray = column("s")
-    bubble_time: FloatArray = column("s")
-    dp_communication_time: FloatArray = column("s")
-    optimizer_time: FloatArray = column("s")
-    host_time: FloatArray = column("s")
+    forward_time: FloatArray = column("s", of="step_time")
+    backward_time: FloatArray = column("s", of="step_time")
+    recompute_time: FloatArray = column("s", of="step_time")
+    tp_communication_time: FloatArray = column("s", of="step_time")
+    pp_communication_time: FloatArray = column("s", of="step_time")
+    bubble_time: FloatArray = column("s", of="step_time")
+    dp_communication_time: FloatArray = column("s", of="step_time")
+    optimizer_time: FloatArray = column("s", of="step_time")
+    host_time: FloatArray = column("s", of="step_time")
 
     peak_memory: FloatArray = column("B")
-    weights_memory: FloatArray = column("B")
-    gradients_memory: FloatArray = column("B")
-    optimizer_memory: FloatArray = column("B")
-    activations_memory: FloatArray = column("B")
-    buffers_memory: FloatArray = column("B")
-    reserved_memory: FloatArray = column("B")
+    weights_memory: FloatArray = column("B", of="peak_memory")
+    gradients_memory: FloatArray = column("B", of="peak_memory")
+    optimizer_memory: FloatArray = column("B", of="peak_memory")
+    activations_memory: FloatArray = column("B", of="peak_memory")
+    buffers_memory: FloatArray = column("B", of="peak_memory")
+    reserved_memory: FloatArray = column("B", of="peak_memory")
 
     energy_per_step: FloatArray = column("J")
-    compute_energy: FloatArray = column("J")
-    memory_energy: FloatArray = column("J")
-    link_energy: FloatArray = column("J")
-    idle_energy: FloatArray = column("J")
+    compute_energy: FloatArray = column("J", of="energy_per_step")
+    memory_energy: FloatArray = column("J", of="energy_per_step")
+    link_energy: FloatArray = column("J", of="energy_per_step")
+    idle_energy: FloatArray = column("J", of="energy_per_step")
 
     memory_bound_time: FloatArray = column("s")
     launch_bound_time: FloatArray = column("s")
@@ -77,26 +76,8 @@ class Breakdown(Columns):
 
 #: Total -> the parts that add up to it.
 PARTS: dict[str, tuple[str, ...]] = {
-    "step_time": (
-        "forward_time",
-        "backward_time",
-        "recompute_time",
-        "tp_communication_time",
-        "pp_communication_time",
-        "bubble_time",
-        "dp_communication_time",
-        "optimizer_time",
-        "host_time",
-    ),
-    "peak_memory": (
-        "weights_memory",
-        "gradients_memory",
-        "optimizer_memory",
-        "activations_memory",
-        "buffers_memory",
-        "reserved_memory",
-    ),
-    "energy_per_step": ("compute_energy", "memory_energy", "link_energy", "idle_energy"),
+    total: tuple(each.name for each in fields(Breakdown) if each.metadata.get("of") == total)
+    for total in ("step_time", "peak_memory", "energy_per_step")
 }
 
 #: Times that are parts of forward, backward and recompute time together.

@@ -57,13 +57,9 @@ class CostTable:
             time=total(products) + total(others),
             memory_bound_time=waiting + total(np.where(self.pointwise_memory_bound[:, thin], others, 0.0)),
             compute_energy=flops * chip.energy_per_flop,
-            memory_energy=traffic_energy(moved, self.system),
+            memory_energy=traffic_energy(moved, self.system.memory),
             launches=total(count) + total(kernels.count[:, thin]),
         )
-
-    def kernel_time(self, part: Part, kernel: str, of_pass: str) -> FloatArray:
-        """Time of one row of a part's blocks in one pass. [s]"""
-        return self.kernels_time(part, (kernel,), of_pass)
 
     def kernels_time(self, part: Part, kernels: Collection[str], of_pass: str) -> FloatArray:
         """Time of some rows of a part's blocks in one pass. [s]"""

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, link_energy
+from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
@@ -31,7 +31,7 @@ STATISTIC_BYTES = 4.0
 def lstm_step(
     model: LstmShape, system: System, design: LstmDesign, *, precision: Precision = MIXED_PRECISION
 ) -> Breakdown:
-    """Price one optimizer step of each design.
+    """Time, memory and energy of one optimizer step of each design.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ def lstm_step(
     system : System
         The machine; each quantity holds one value, or one per design.
     design : LstmDesign
-        Layouts, (points,). Nothing is refused here: whether sizes divide is for the caller's rules to say.
+        Parallel configurations, (points,). Nothing is refused here: whether sizes divide is for the
+        caller's rules to say.
     precision : Precision
         Bytes of operands, gradients and optimizer states.
 
@@ -65,7 +66,7 @@ def lstm_step_of(run: LstmRun) -> Breakdown:
 
 
 def lstm_chunk(run: LstmRun) -> Breakdown:
-    """Price a chunk of designs, whose columns are all of one length."""
+    """Costs of a chunk of designs, whose columns are all of one length."""
     model, system, design = run.model, run.system, run.design
     gemms, pointwise = lstm_gemms(run), lstm_pointwise(run)
     costs = gemm_cost(gemms, system, element_bytes=run.precision.element_bytes)
@@ -76,7 +77,7 @@ def lstm_chunk(run: LstmRun) -> Breakdown:
         changes = layout_changes(run, part)
         for direction, change in zip(passes, changes, strict=True):
             cost = with_launch_overhead(table.cost(part, direction) + change, system)
-            passes[direction] += cost.times(times_run.get(part, 1.0))
+            passes[direction] += cost * times_run.get(part, 1.0)
     both, steps = passes["forward"] + passes["backward"], design.gradient_accumulation_steps
     reduced, update = update_cost(run)
     ranks = design.world_size
@@ -137,7 +138,7 @@ def over_shards(
     share = np.where(chosen & (members > 1), 1.0, 0.0)
     return KernelCost(
         tp_time=share * cost.time,
-        link_energy=share * link_energy(cost.bytes_sent, system),
+        link_energy=share * traffic_energy(cost.bytes_sent, system.network),
         launches=share,
     )
 
@@ -157,7 +158,7 @@ def update_cost(run: LstmRun) -> tuple[KernelCost, KernelCost]:
     for split, weights in zip((design.hidden, design.softmax), owned, strict=True):
         gradients = weights * run.precision.gradient_bytes
         cost = collective("all_reduce", gradients, design.ranks(split).group("rows", "dp"), network)
-        reduced += KernelCost(time=cost.time, link_energy=link_energy(cost.bytes_sent, run.system))
+        reduced += KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, network))
     everyone = Group.of_neighbours(design.world_size)
     return reduced, optimizer_step(owned[0] + owned[1], run.system, everyone)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, chosen, column, largest
+from costmodel.columns import BoolArray, Columns, FloatArray, chosen, column, largest
+from costmodel.kernels.cost import weighted_sum
 from costmodel.steps.pipeline import Stage, full_stages, micro_batches_in_flight
 from costmodel.training.blocks import HEAD, Kernel, Layer
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_NONE, DesignPoints
@@ -40,43 +40,33 @@ class StageMemory(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LayerMemory(Columns):
-    """What one layer of some kind needs on one rank, whatever the pipeline; (points,) each."""
+class PartMemory(Columns):
+    """What one part of the model needs on one rank, whatever the pipeline; (points,) each."""
 
-    parameters: FloatArray = column("-")
-    kept: FloatArray = column("B")  #: of a micro-batch, for its backward pass
-    working: FloatArray = column("B")  #: while the layer runs, beyond what is kept
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class EndMemory(Columns):
-    """What the ends of a model keep of a micro-batch on one rank, whatever the pipeline; (points,) each."""
-
-    kept_embedding: FloatArray = column("B")
-    kept_head: FloatArray = column("B")
+    parameters: FloatArray = column("-", 0)
+    kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
+    working: FloatArray = column("B", 0)  #: while the part runs, beyond what is kept
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankMemory:
-    """What a rank needs of memory in each part of the model, whatever the pipeline."""
+def rank_memory(run: RankRun) -> list[PartMemory]:
+    """Memory that depends on what a rank sees of a design alone: of each kind of layer, embedding and head.
 
-    layers: tuple[LayerMemory, ...]  #: of each kind
-    ends: EndMemory
-
-    def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
-        """The same with `function` applied to every column."""
-        return type(self)(tuple(layer.map(function) for layer in self.layers), self.ends.map(function))
-
-    def take(self, rows: IntArray | slice) -> Self:
-        """Rows of every table."""
-        return self.map(lambda values: values[rows] if values.size > 1 else values)
-
-
-def rank_memory(run: RankRun) -> RankMemory:
-    """Memory that depends on what a rank sees of a design alone."""
-    embedding, head = outer_activation_bytes(run)
-    layers = tuple(layer_memory(run, layer) for layer in run.model.kinds)
-    return RankMemory(layers, EndMemory(kept_embedding=embedding, kept_head=head))
+    The embedding keeps the mask of its dropout; the head the inputs of the last norm and of the product, and
+    fp32 logits: s b h / t and 4 s b h / t (1 + v / h) of [Korthikanti2022]_, all but the logits on every rank
+    without sequence parallelism. Beside them live 16-bit logits, and their gradient. Which parameters the
+    head has depends on its stage.
+    """
+    model, shape, mask = run.model, run.design, 1.0 if run.model.dropout else 0.0
+    logits = tokens(run) * vocabulary_share(run)
+    embedding = PartMemory(
+        parameters=model.embedding_parameters / shape.tp,
+        kept=tokens(run) * model.hidden_size / shape.shards(shape.stream) * mask,
+    )
+    head = PartMemory(
+        kept=2 * activation_bytes(run) / shape.shards(HEAD.kernels[0]) + 4.0 * logits,
+        working=2 * run.precision.element_bytes * logits,
+    )
+    return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head]
 
 
 def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
@@ -91,7 +81,7 @@ def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
     return own + sum(biases(run, layer, product)[0] for product in weights_of(layer))
 
 
-def layer_memory(run: RankRun, layer: Layer) -> LayerMemory:
+def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     """Parameters and activations of one layer and micro-batch on one rank.
 
     Parameters
@@ -103,7 +93,7 @@ def layer_memory(run: RankRun, layer: Layer) -> LayerMemory:
 
     Returns
     -------
-    memory : LayerMemory
+    memory : PartMemory
         (points,) columns. [-], [B]
 
     Notes
@@ -124,7 +114,7 @@ def layer_memory(run: RankRun, layer: Layer) -> LayerMemory:
     full = recompute == RECOMPUTE_FULL
     again = np.where(recompute > RECOMPUTE_NONE, everything - np.where(full, 0.0, selected), 0.0)
     wide = 2 * widest_output(run, layer) + widest_gathered(run, layer)
-    return LayerMemory(
+    return PartMemory(
         parameters=layer_parameters(run, layer),
         kept=np.where(full, activation_bytes(run) / shape.shards(layer.stream), selected),
         working=again + run.precision.element_bytes * tokens(run) * wide,
@@ -169,22 +159,6 @@ def core_activation_bytes(run: RankRun, keeps_scores: BoolArray) -> FloatArray:
     return np.where(keeps_scores, scores, np.where(run.design.attention > 0, 4.0 * rows, 0.0))
 
 
-def outer_activation_bytes(run: RankRun) -> tuple[FloatArray, FloatArray]:
-    """Bytes kept beside the layers: by the embedding's dropout, and by the last norm, head and loss.
-
-    Returns
-    -------
-    embedding, head : (points,) array
-        Of one micro-batch on one rank: s b h / t and 4 s b h / t (1 + v / h) of [Korthikanti2022]_, the
-        first two of the three without sequence parallelism on every rank. [B]
-    """
-    shape, mask = run.design, 1.0 if run.model.dropout else 0.0
-    final_norm = HEAD.kernels[0]
-    embedding = tokens(run) * run.model.hidden_size / shape.shards(shape.stream) * mask
-    logits = 4.0 * tokens(run) * vocabulary_share(run)
-    return embedding, 2 * activation_bytes(run) / shape.shards(final_norm) + logits
-
-
 def widest_output(run: RankRun, layer: Layer) -> FloatArray:
     """Features for each token of the widest output, among products that Megatron-LM splits by columns. [-]"""
     shape, widest = run.design, np.zeros(np.shape(run.design.tp))
@@ -204,43 +178,33 @@ def widest_gathered(run: RankRun, layer: Layer) -> FloatArray:
     return widest
 
 
-def stage_parameters(run: TransformerRun, stage: Stage, rank: RankMemory) -> FloatArray:
+def updated_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
+    """Parameters of a rank of a stage whose gradients a step reduces: layers and embedding. [-]"""
+    return weighted_sum([part.parameters for part in parts], stage.counts)
+
+
+def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
     """Parameters of a rank of a stage. [-]
 
     The embedding is on the first stage, the last norm and the head on the last. A tied head is the word
     table once more, unless both are on one stage.
     """
-    model, design = run.model, run.design
-    output = model.vocab_size * model.hidden_size / design.tp
+    model = run.model
     tied_here = model.tied_embeddings & (stage.has_embedding > 0)
-    head = np.where(tied_here, 0.0, output) + model.norm_parameters
-    return updated_parameters(run, stage, rank) + stage.has_head * head
+    output = np.where(tied_here, 0.0, model.vocab_size * model.hidden_size / run.design.tp)
+    return updated_parameters(stage, parts) + stage.has_head * (output + model.norm_parameters)
 
 
-def updated_parameters(run: TransformerRun, stage: Stage, rank: RankMemory) -> FloatArray:
-    """Parameters of a rank of a stage whose gradients a step reduces: layers and embedding. [-]"""
-    embedding = run.model.embedding_parameters / run.design.tp
-    return layer_sum(stage, [layer.parameters for layer in rank.layers]) + stage.has_embedding * embedding
-
-
-def layer_sum(stage: Stage, values: Sequence[FloatArray]) -> FloatArray:
-    """Sum over the layers of a stage of something that each kind of layer has; (points,)."""
-    own = [count * value for count, value in zip(stage.layers, values, strict=True)]
-    return sum(own[1:], start=own[0])
-
-
-def stage_activations(run: TransformerRun, stage: Stage, rank: RankMemory) -> FloatArray:
+def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
     """Activations that a rank of a stage keeps at its fullest moment. [B]"""
-    design = run.design
-    pp, steps = design.pp, design.gradient_accumulation_steps
-    in_flight = micro_batches_in_flight(stage.rank, pp=pp, vpp=design.vpp, gradient_accumulation_steps=steps)
-    own = [count * in_flight * layer.kept for count, layer in zip(stage.layers, rank.layers, strict=True)]
-    kept = sum(own[1:], start=own[0])
-    kept = kept + stage.has_embedding * (np.minimum(pp, steps) * rank.ends.kept_embedding)
-    return kept + stage.has_head * rank.ends.kept_head
+    pp, vpp, steps = run.design.pp, run.design.vpp, run.design.gradient_accumulation_steps
+    in_flight = micro_batches_in_flight(stage.rank, pp=pp, vpp=vpp, gradient_accumulation_steps=steps)
+    flying = [*[in_flight] * len(stage.layers), np.minimum(pp, steps), np.ones(())]
+    counts = [count * batches for count, batches in zip(stage.counts, flying, strict=True)]
+    return weighted_sum([part.kept for part in parts], counts)
 
 
-def fullest_stage(run: TransformerRun, ranks: RankRun, rank: RankMemory) -> StageMemory:
+def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory]) -> StageMemory:
     """Memory of the stage that needs most, without what the system reserves.
 
     Parameters
@@ -249,7 +213,7 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, rank: RankMemory) -> Stag
         Model, machines and designs, (points,).
     ranks : RankRun
         What a rank sees of them, (points,).
-    rank : RankMemory
+    parts : sequence of PartMemory
         Their `rank_memory`, (points,). [-], [B]
 
     Returns
@@ -257,29 +221,27 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, rank: RankMemory) -> Stag
     memory : StageMemory
         (points,) columns. [B]
     """
-    tables = stage_memories(run, ranks, rank)
+    tables = stage_memories(run, ranks, parts)
     fullest = largest([memory.total for memory in tables])
     columns = [memory.columns() for memory in tables]
     return StageMemory(**{name: chosen([table[name] for table in columns], fullest) for name in columns[0]})
 
 
-def stage_memories(run: TransformerRun, ranks: RankRun, rank: RankMemory) -> list[StageMemory]:
+def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory]) -> list[StageMemory]:
     """Memory of each of the `full_stages`; else as `fullest_stage`."""
-    design, precision = run.design, run.precision
-    working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in rank.layers)))
+    design, precision, tables = run.design, run.precision, []
+    *layers, _, head = parts
+    working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers)))
     buffers = working + message_buffers(run, ranks)
-    logits = design.micro_batch_size * run.model.seq_len * np.ceil(run.model.vocab_size / design.tp)
-    loss = 2 * precision.element_bytes * logits  # 16-bit logits, and their gradient
     shards = {state: state_shards(design, state) for state in STATES}
-    tables = []
     for stage in full_stages(run.model, design.pp, design.vpp):
-        parameters = stage_parameters(run, stage, rank)
+        parameters = stage_parameters(run, stage, parts)
         memory = StageMemory(
             weights=parameters * precision.element_bytes / shards["weights"],
             gradients=parameters * precision.gradient_bytes / shards["gradients"],
             optimizer=parameters * precision.state_bytes / shards["optimizer"],
-            activations=stage_activations(run, stage, rank),
-            buffers=buffers + np.where(stage.has_head > 0, loss, 0.0),
+            activations=stage_activations(run, stage, parts),
+            buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
         )
         tables.append(memory)
     return tables

@@ -1,12 +1,11 @@
 """What one micro-batch costs on one rank, by part of the model and direction.
 
-This is the expensive half of a step, and it depends on few columns of a design: those of `RankShape`. `step`
-prices its unique rows and scatters them back.
+This is the expensive half of a step, and it depends on the columns of `RankShape` alone. `step` evaluates
+its unique rows and scatters them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
@@ -20,107 +19,81 @@ from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, with_launch_overhead
 from costmodel.steps.tensor_parallel import tensor_parallel
+from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from costmodel.training.run import RankRun
-from costmodel.workload.transformer import (
-    Part,
-    parts_of,
-    tile_shares,
-    transformer_gemms,
-    transformer_pointwise,
-)
+from costmodel.workload.transformer import parts_of, tile_shares, transformer_gemms, transformer_pointwise
 
-#: Rows whose kernels are priced at once: (rows, kernels) arrays that fit into a core's cache.
+#: Rows whose kernels are evaluated at once: (rows, kernels) arrays that fit into a core's cache.
 KERNEL_CHUNK: Final = 1536
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartCost:
-    """One micro-batch in one part of the model, on one rank; (points,) columns each."""
-
-    forward: KernelCost
-    backward: KernelCost
-    core: KernelCost | None  #: of the forward pass in the attention core, where the part has one
-
-    def take(self, rows: IntArray | slice) -> Self:
-        """Rows of every table."""
-        core = self.core.take(rows) if self.core else None
-        return type(self)(self.forward.take(rows), self.backward.take(rows), core)
-
-    @classmethod
-    def joined(cls, pieces: Sequence[PartCost]) -> PartCost:
-        """One table from consecutive pieces of it."""
-        cores = [piece.core for piece in pieces if piece.core]
-        return cls(
-            concatenated([piece.forward for piece in pieces]),
-            concatenated([piece.backward for piece in pieces]),
-            concatenated(cores) if cores else None,
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
     """One micro-batch on one rank: in a layer of each kind, in the embedding, in the head with its loss."""
 
-    parts: tuple[PartCost, ...]
+    forward: tuple[KernelCost, ...]
+    backward: tuple[KernelCost, ...]
+    again: tuple[KernelCost, ...]  #: what recomputation repeats in the backward pass, of the layers alone
 
     @property
-    def layers(self) -> tuple[PartCost, ...]:
-        """One layer of each kind."""
-        return self.parts[:-2]
-
-    @property
-    def embedding(self) -> PartCost:
-        """The embedding."""
-        return self.parts[-2]
-
-    @property
-    def head(self) -> PartCost:
-        """The last norm, the head and the loss."""
-        return self.parts[-1]
+    def whole(self) -> list[KernelCost]:
+        """All passes of each part."""
+        both = [forward + backward for forward, backward in zip(self.forward, self.backward, strict=True)]
+        layers = [cost + again for cost, again in zip(both, self.again, strict=False)]
+        return [*layers, *both[len(layers) :]]
 
     def take(self, rows: IntArray | slice) -> Self:
         """Rows of every table."""
-        return type(self)(tuple(part.take(rows) for part in self.parts))
+        return type(self)(
+            *(tuple(cost.take(rows) for cost in costs) for costs in (self.forward, self.backward, self.again))
+        )
 
 
 def micro_batches(run: RankRun) -> MicroBatch:
-    """`micro_batch` in pieces that fit into a core's cache; parameters and result are the same."""
-    points = run.num_points
-    chunks = np.split(np.arange(points), range(KERNEL_CHUNK, points, KERNEL_CHUNK))
-    pieces = [micro_batch(run.take(rows)).parts for rows in chunks]
-    return MicroBatch(tuple(PartCost.joined(part) for part in zip(*pieces, strict=True)))
-
-
-def micro_batch(run: RankRun) -> MicroBatch:
-    """Price one micro-batch of each design.
-
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
+    """What one micro-batch of each design costs, in pieces that fit into a core's cache.
 
     Returns
     -------
     costs : MicroBatch
         (points,) columns. [s], [J]
     """
-    table = cost_table(run)
+    points = run.num_points
+    chunks = np.split(np.arange(points), range(KERNEL_CHUNK, points, KERNEL_CHUNK))
+    passes = zip(*(_micro_batch(run.take(rows)) for rows in chunks), strict=True)
+    return MicroBatch(*(tuple(map(concatenated, zip(*pieces, strict=True))) for pieces in passes))
+
+
+def _micro_batch(run: RankRun) -> tuple[list[KernelCost], ...]:
+    """Kernels, collectives and waiting for the host: forward, backward, and again."""
+    table, costs, again = cost_table(run), [], []
     fused = {direction: fused_cost(run, direction) for direction in DIRECTIONS}
-    return MicroBatch(tuple(part_cost(run, part, table, fused) for part in parts_of(run.model)))
+    for part in parts_of(run.model):
+        collectives = tensor_parallel(run, part.edges, partial(table.kernels_time, part))
+        own = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
+        core = []
+        if part.layer:
+            cores = sum(kernel.kind == "attention" for kernel in part.kernels)
+            core = [table.cost(part.core, d) + cost * cores for d, cost in fused.items()]
+            own = [cost + inside for cost, inside in zip(own, core, strict=True)]
+        forward, backward = (with_launch_overhead(cost, run.system) for cost in own)
+        costs.append((forward, backward))
+        again += [recomputed(run, forward, with_launch_overhead(cost, run.system)) for cost in core[:1]]
+    return [forward for forward, _ in costs], [backward for _, backward in costs], again
 
 
-def part_cost(run: RankRun, part: Part, table: CostTable, fused: Mapping[str, KernelCost]) -> PartCost:
-    """One part of the model: its kernels, the collectives between them, and waiting for the host."""
-    cores = sum(kernel.kind == "attention" for kernel in part.kernels)
-    own = {d: table.cost(part.core, d) + fused[d].times(cores) for d in DIRECTIONS} if cores else {}
-    costs = []
-    communication = tensor_parallel(run, part.edges, partial(table.kernel_time, part))
-    for direction, collectives in zip(DIRECTIONS, communication, strict=True):
-        cost = table.cost(part.name, direction) + collectives
-        cost = cost + own[direction] if cores else cost
-        costs.append(with_launch_overhead(cost, run.system))
-    core = with_launch_overhead(own["forward"], run.system) if cores else None
-    return PartCost(costs[0], costs[1], core)
+def recomputed(run: RankRun, forward: KernelCost, core: KernelCost) -> KernelCost:
+    """What is run again in the backward pass: the forward pass, the attention core, or nothing."""
+    recompute, selected = run.design.recompute, core.columns()
+    return KernelCost(
+        **{
+            name: np.where(
+                recompute == RECOMPUTE_FULL,
+                values,
+                np.where(recompute == RECOMPUTE_SELECTIVE, selected[name], 0.0),
+            )
+            for name, values in forward.columns().items()
+        }
+    )
 
 
 def cost_table(run: RankRun) -> CostTable:
@@ -139,6 +112,6 @@ def fused_cost(run: RankRun, direction: str) -> KernelCost:
         time=cost.time,
         memory_bound_time=np.where(cost.memory_bound, cost.time, 0.0),
         compute_energy=cost.flops * run.system.chip.energy_per_flop,
-        memory_energy=traffic_energy(cost.traffic, run.system),
+        memory_energy=traffic_energy(cost.traffic, run.system.memory),
         launches=np.where(run.design.attention > 0, 1.0, 0.0),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,39 +15,45 @@ from costmodel.training.model import ModelShape
 class Stage:
     """One stage of the pipeline of each design; (points,) columns. [-]"""
 
-    layers: tuple[FloatArray, ...]  #: of each kind that the model has
-    has_embedding: FloatArray  #: 1 on the first stage
-    has_head: FloatArray  #: 1 on the last
+    counts: tuple[FloatArray, ...]  #: layers of each kind; 1 or 0 for the embedding, and for the head
     rank: FloatArray  #: place in the pipeline, from 0
+
+    @property
+    def layers(self) -> tuple[FloatArray, ...]:
+        """Layers of each kind. [-]"""
+        return self.counts[:-2]
 
     @property
     def num_layers(self) -> FloatArray:
         """Layers of all kinds. [-]"""
         return sum(self.layers[1:], start=self.layers[0])
 
+    @property
+    def has_embedding(self) -> FloatArray:
+        """1 on the first stage. [-]"""
+        return self.counts[-2]
+
+    @property
+    def has_head(self) -> FloatArray:
+        """1 on the last stage. [-]"""
+        return self.counts[-1]
+
 
 def chosen_stage(stages: Sequence[Stage], places: IntArray) -> Stage:
     """For each design one of some stages; (points,) places among them."""
-    kinds = zip(*(stage.layers for stage in stages), strict=True)
-    return Stage(
-        layers=tuple(chosen(columns, places) for columns in kinds),
-        has_embedding=chosen([stage.has_embedding for stage in stages], places),
-        has_head=chosen([stage.has_head for stage in stages], places),
-        rank=chosen([stage.rank for stage in stages], places),
-    )
+    counts = zip(*(stage.counts for stage in stages), strict=True)
+    return Stage(tuple(chosen(each, places) for each in counts), chosen([s.rank for s in stages], places))
 
 
 def slow_stages(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> list[Stage]:
-    """Stages of which one takes longest: of layers of one kind the ends and the fullest between."""
+    """Stages of which one takes longest: of layers of one kind the last, the first and the second."""
     if len(model.kinds) > 1:
         return every_stage(model, pp, vpp)
-    outer, inner = stage_layers(model.num_layers, pp, vpp)
     one, single = np.ones_like(pp), np.where(pp == 1, 1.0, 0.0)
-    return [
-        Stage((outer,), single, one, pp - 1),
-        Stage((outer,), one, single, 0 * pp),
-        Stage((inner,), 0 * one, 0 * one, one),
-    ]
+    outer, second = stage_layers(model.num_layers, pp, vpp, np.stack([pp - 1, one]))
+    inner = np.where(pp > 2, second, 0.0)
+    last, first = Stage((outer, single, one), pp - 1), Stage((outer, one, single), 0 * pp)
+    return [last, first, Stage((inner, 0 * one, 0 * one), one)]
 
 
 def full_stages(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> list[Stage]:
@@ -59,92 +65,62 @@ def full_stages(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> list[Stag
     if len(model.kinds) > 1:
         return every_stage(model, pp, vpp)
     last, first, inner = slow_stages(model, pp, vpp)
-    fuller = np.maximum(first.layers[0], inner.layers[0])
-    return [Stage((fuller,), first.has_embedding, first.has_head, first.rank), last]
+    return [replace(first, counts=(np.maximum(first.counts[0], inner.counts[0]), *first.counts[1:])), last]
 
 
 def every_stage(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> list[Stage]:
     """All stages of the longest pipeline; a design whose pipeline is shorter has nothing on the last ones."""
     rows, back = distinct_rows(pp, vpp)
-    counts = layers_by_kind(model, pp[rows], vpp[rows])[back]
+    layers = layers_by_kind(model, pp[rows], vpp[rows])[back]
+    nothing = 0 * pp
     return [
-        Stage(
-            layers=tuple(np.moveaxis(counts[:, rank], -1, 0)),
-            has_embedding=np.where(rank == 0, 1.0, 0.0 * pp),
-            has_head=np.where(rank == pp - 1, 1.0, 0.0),
-            rank=rank + 0.0 * pp,
-        )
-        for rank in range(counts.shape[1])
+        Stage((*layers[:, rank].T, nothing + (rank == 0), nothing + (rank == pp - 1)), nothing + rank)
+        for rank in range(layers.shape[1])
     ]
 
 
 def layers_by_kind(model: ModelShape, pp: FloatArray, vpp: FloatArray) -> FloatArray:
     """Layers of each kind on each stage; (points, stages, kinds). [-]
 
-    Chunks follow one another over the stages, vpp rounds of them. Layers that do not divide evenly go to
-    inner stages first, as in `stage_layers`, and on a stage to its first chunks.
+    Chunks follow one another over the stages, vpp rounds of them. Layers of a stage that do not divide evenly
+    go to its first chunks.
     """
     stages, rounds = int(pp.max()), int(vpp.max())
-    chunk = np.arange(stages * rounds)
-    p, v = pp[:, np.newaxis], vpp[:, np.newaxis]
+    chunk, p, v = np.arange(stages * rounds), pp[:, np.newaxis], vpp[:, np.newaxis]
     rank, turn = chunk % p, chunk // p
-    even = np.floor(model.num_layers / (p * v))
-    extra = np.take_along_axis(_further_layers(model.num_layers, pp, vpp), rank.astype(np.intp), axis=1)
-    sizes = np.where(turn < v, even + (turn < extra), 0.0)
+    own = stage_layers(model.num_layers, p, v, rank)
+    sizes = np.where(turn < v, np.floor(own / v) + (turn < own % v), 0.0)
     ends = sizes.cumsum(axis=1)
-    counts = np.zeros((pp.size, stages, len(model.kinds)))
-    first, rows = 0.0, np.broadcast_to(np.arange(pp.size)[:, np.newaxis], rank.shape)
+    kinds, first = [*model.kinds], 0.0
+    counts = np.zeros((pp.size, stages, len(kinds)))
+    places = np.arange(pp.size)[:, np.newaxis], rank.astype(np.intp)
     for layer, count in model.sequence:
         inside = np.minimum(ends, first + count) - np.maximum(ends - sizes, first)
-        own = counts[:, :, model.kinds.index(layer)]
-        np.add.at(own, (rows, rank.astype(np.intp)), np.maximum(inside, 0.0))
+        np.add.at(counts[:, :, kinds.index(layer)], places, np.maximum(inside, 0.0))
         first += count
     return counts
 
 
-def _further_layers(num_layers: float, pp: FloatArray, vpp: FloatArray) -> FloatArray:
-    """Layers of each stage beyond an even share; (points, stages). [-]"""
-    rank = np.arange(int(pp.max()))
-    p, v = pp[:, np.newaxis], vpp[:, np.newaxis]
-    left_over = num_layers - np.floor(num_layers / (p * v)) * v * p
-    between = np.maximum(p - 2, 0.0)
-    share = np.floor(left_over / np.maximum(between, 1)) + (rank - 1 < left_over % np.maximum(between, 1))
-    inner = np.where((rank > 0) & (rank < p - 1), np.minimum(share, v), 0.0)
-    rest = left_over - inner.sum(axis=1, keepdims=True)
-    first, last = np.where(p == 1, rest, np.floor(rest / 2)), np.where(p == 1, rest, np.ceil(rest / 2))
-    return np.where(rank == 0, first, np.where(rank == p - 1, last, inner))
+def stage_layers(num_layers: float, pp: FloatArray, vpp: FloatArray, rank: FloatArray) -> FloatArray:
+    """Layers of the stage at some place in the pipeline, from 0. [-]
 
-
-def stage_layers(num_layers: float, pp: FloatArray, vpp: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Layers of an outer (first or last) stage, and of the fullest inner one. [-]
-
-    Layers that do not divide evenly go to inner stages first, since the outer ones carry the embedding
-    and the head as well.
+    Layers that do not divide evenly go to inner stages first, since the first and the last carry the
+    embedding and the head as well; of these the last has the odd one.
 
     Parameters
     ----------
     num_layers : float
         Layers of the model. [-]
-    pp, vpp : (points,) array
-        Stages, and model chunks per stage. [-]
-
-    Returns
-    -------
-    outer, inner : (points,) array
-        Layers; `inner` is 0 where there are only outer stages. [-]
+    pp, vpp, rank : arrays that broadcast against each other
+        Stages, model chunks per stage, and the place. [-]
     """
-    chunks = pp * vpp
-    even = np.floor(num_layers / chunks) * vpp
-    left_over = num_layers - even * pp
-    inner_stages = np.maximum(pp - 2, 0.0)
-    outer = even + np.where(
-        left_over > inner_stages * vpp, np.ceil((left_over - inner_stages * vpp) / 2), 0.0
-    )
-    outer = np.where(pp == 1, num_layers, np.minimum(outer, even + vpp))
-    inner = np.where(
-        inner_stages > 0, even + np.minimum(np.ceil(left_over / np.maximum(inner_stages, 1)), vpp), 0.0
-    )
-    return outer, inner
+    even = np.floor(num_layers / (pp * vpp)) * vpp
+    left_over, inner = num_layers - even * pp, np.maximum(pp - 2, 0.0)
+    shared = np.minimum(left_over, inner * vpp)
+    share = np.ceil((shared - (rank - 1)) / np.maximum(inner, 1))
+    rest = left_over - shared
+    last = np.where(pp == 1, rest, np.ceil(rest / 2))
+    return even + np.where(rank == pp - 1, last, np.where(rank == 0, np.floor(rest / 2), share))
 
 
 def bubble_time(

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective
-from costmodel.kernels.cost import KernelCost, link_energy
+from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.machine.system import System
 from costmodel.training.blocks import Edge
 from costmodel.training.ranks import Group
@@ -27,8 +27,8 @@ _CHANGES: Final = np.array(
     [[COLLECTIVES.index(TRANSITIONS.get((held, needed))) for needed in LAYOUTS] for held in LAYOUTS]
 )
 
-#: Kernel and pass -> its time, (points,). [s]
-KernelTime = Callable[[str, str], FloatArray]
+#: Kernels and pass -> their time, (points,). [s]
+KernelsTime = Callable[[tuple[str, ...], str], FloatArray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class LayoutChange:
     name: str
     message_bytes: FloatArray  #: the whole tensor [B]
     happens: BoolArray
-    hidden_by: tuple[str, str] | None = None  #: kernel and pass that run meanwhile
+    hidden_by: tuple[tuple[str, ...], str] = ((), "")  #: kernels and pass that run meanwhile
 
 
 def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[LayoutChange]]:
@@ -57,12 +57,14 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
         shared = _collectives(run, twin)
         forward = np.where(forward == shared[0], 0, forward)
         gradient = np.where(gradient == shared[1], 0, gradient)
-    into_product = end.kind == "product"
-    back = list(_present(gradient, message, (end.name, "weight_gradient") if into_product else None))
-    if into_product:
-        gathered = np.where(forward == COLLECTIVES.index("all_gather"), forward, 0)
-        back += _present(gathered, message, (end.name, "activation_gradient"))
-    return list(_present(forward, message, None)), back
+    if end.kind != "product":
+        return list(_present(forward, message)), list(_present(gradient, message))
+    gathered = np.where(forward == COLLECTIVES.index("all_gather"), forward, 0)
+    back = [
+        *_present(gradient, message, ((end.name,), "weight_gradient")),
+        *_present(gathered, message, ((end.name,), "activation_gradient")),
+    ]
+    return list(_present(forward, message)), back
 
 
 def _collectives(run: RankRun, edge: Edge) -> tuple[IntArray, IntArray]:
@@ -83,7 +85,7 @@ def _layouts(kind: str, side: str) -> IntArray:
 
 
 def _present(
-    codes: IntArray, message: FloatArray, hidden_by: tuple[str, str] | None
+    codes: IntArray, message: FloatArray, hidden_by: tuple[tuple[str, ...], str] = ((), "")
 ) -> Iterator[LayoutChange]:
     """The collectives among some codes."""
     if codes.any():
@@ -93,7 +95,7 @@ def _present(
 
 
 def tensor_parallel(
-    run: RankRun, edges: Iterable[Edge], kernel_time: KernelTime
+    run: RankRun, edges: Iterable[Edge], kernels_time: KernelsTime
 ) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of some edges, in the forward and in the backward pass.
 
@@ -103,8 +105,8 @@ def tensor_parallel(
         Model, machines and what a rank sees of the designs, (points,).
     edges : iterable of Edge
         Of one part of the model.
-    kernel_time : callable
-        Kernel, pass -> its time, (points,), which collectives may hide behind. [s]
+    kernels_time : callable
+        Kernels, pass -> their time, (points,), which collectives may hide behind. [s]
 
     Returns
     -------
@@ -113,33 +115,30 @@ def tensor_parallel(
     """
     forward, backward = KernelCost(), KernelCost()
     for edge in edges:
-        both = edge_cost(run, edge, kernel_time)
+        both = edge_cost(run, edge, kernels_time)
         forward, backward = forward + both[0], backward + both[1]
     return forward, backward
 
 
-def edge_cost(run: RankRun, edge: Edge, kernel_time: KernelTime) -> tuple[KernelCost, KernelCost]:
+def edge_cost(run: RankRun, edge: Edge, kernels_time: KernelsTime) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
-    passes = []
-    for changes in layout_changes(run, edge):
-        cost = KernelCost()
-        for change in changes:
-            hidden = kernel_time(*change.hidden_by) if change.hidden_by else 0.0
-            cost += exposed_communication(run, change, hidden)
-        passes.append(cost)
-    return passes[0], passes[1]
+    forward, backward = (
+        sum((exposed_communication(run, change, kernels_time) for change in changes), start=KernelCost())
+        for changes in layout_changes(run, edge)
+    )
+    return forward, backward
 
 
-def exposed_communication(run: RankRun, change: LayoutChange, hidden_time: FloatArray | float) -> KernelCost:
+def exposed_communication(run: RankRun, change: LayoutChange, kernels_time: KernelsTime) -> KernelCost:
     """What of a collective is not hidden behind kernels, and what it takes from their cores."""
     tp, system = run.design.tp, run.system
     cost = exchange(change.name, change.message_bytes, tp, system)
     share = np.where(change.happens & (tp > 1), 1.0, 0.0)
-    overlapped = np.minimum(cost.time, hidden_time)
+    overlapped = np.minimum(cost.time, kernels_time(*change.hidden_by) if change.hidden_by[0] else 0.0)
     taken = overlapped * system.chip.collective_cores / system.chip.cores
     return KernelCost(
         tp_time=share * (cost.time - overlapped + taken),
-        link_energy=share * link_energy(cost.bytes_sent, system),
+        link_energy=share * traffic_energy(cost.bytes_sent, system.network),
         launches=share,
     )
 
@@ -155,12 +154,11 @@ def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: Syste
 def sent_bytes(run: RankRun, edge: Edge) -> tuple[FloatArray, FloatArray]:
     """Bytes that a rank sends because of an edge, in the forward and in the backward pass. [B]"""
     passes, tp = [], run.design.tp
+    shares = {name: sent_of(tp)[1] for name, sent_of in RING.items()}
+    shares["all_to_all"] = (tp - 1) / tp**2  # each keeps what is its own
     for changes in layout_changes(run, edge):
         sent = np.zeros(np.shape(tp))
         for change in changes:
-            share = (tp - 1) / tp**2  # of an exchange in which each keeps what is its own
-            if change.name != "all_to_all":
-                share = RING[change.name](tp)[1]
-            sent = sent + np.where(change.happens, share * change.message_bytes, 0.0)
+            sent = sent + np.where(change.happens, shares[change.name] * change.message_bytes, 0.0)
         passes.append(sent)
     return passes[0], passes[1]

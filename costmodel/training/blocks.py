@@ -3,7 +3,7 @@
 A row is a kernel: its name, its kind, the features of a token that it reads (`>` those that it makes), how
 Megatron-LM splits its weight where it has one, and (after `<`) the kernels whose outputs it reads. Features
 are words of `ModelShape.features`. `stream` is the residual stream, the output of the last kernel before the
-block. Kernel tables, parameters, activations, ways to split, collectives, and the graphs and rows that other
+block. Kernel tables, parameters, activations, shardings, collectives, and the graphs and rows that other
 simulators read all follow from these rows.
 """
 

@@ -24,7 +24,7 @@ RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 MEGATRON, MEGATRON_SP, SOLVE, SOLVE_BYTES, SAMPLE = range(5)
 EXPLICIT_TILES = 1
 
-#: Most that the logarithm of a tile's edge may be below that of the largest tile, and what it is unless told.
+#: Most that the logarithm of a tile's edge may be below that of the largest tile, and the default.
 MOST_TILE_EXPONENT: Final = 2
 USUAL_TILE_EXPONENT: Final = 1.0
 
@@ -55,7 +55,7 @@ def words(options: Iterable[str], default: float = 0.0) -> Any:
 
 
 def switch() -> Any:
-    """A column that is off unless told."""
+    """A column that is off by default."""
     return column("-", 0, domain=SWITCH)
 
 
@@ -167,7 +167,7 @@ def tiled_products(blocks: Iterable[Block] = BLOCKS) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DesignPoints(Design):
-    """Candidate layouts of a transformer, one row each; every column has shape (points,). [-]
+    """Parallel configurations of a transformer, one row each; every column has shape (points,). [-]
 
     Switches are 0 or 1; columns with words hold their codes. Columns of single kernels count where
     `sharding` and `tiling` are "sample"; `sequence_parallel` is "megatron_sp" by another name.
@@ -254,7 +254,7 @@ class DesignPoints(Design):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LstmDesign(Design):
-    """Candidate layouts of an LSTM language model, one row each; every column has shape (points,). [-]
+    """Parallel configurations of an LSTM language model, one row each; every column has shape (points,). [-]
 
     The kinds hold the codes of `split.KINDS`: how the products of cells and projection, and those into the
     vocabulary, are split over a group of `dim1 * dim2` chips.

@@ -79,9 +79,12 @@ class ModelShape:
         return self.layers or ((DECODER, self.num_layers),)
 
     @property
-    def kinds(self) -> tuple[Layer, ...]:
-        """The kinds of its layers, each once."""
-        return tuple(dict.fromkeys(layer for layer, _ in self.sequence))
+    def kinds(self) -> dict[Layer, float]:
+        """The kinds of its layers, and how many it has of each in all."""
+        counts = dict.fromkeys((layer for layer, _ in self.sequence), 0.0)
+        for layer, count in self.sequence:
+            counts[layer] += count
+        return counts
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -62,8 +62,8 @@ class Run(Generic[AnyShape, AnyTable]):
 class RankShape(Columns):
     """What a rank computes of one micro-batch in one layer, the embedding and the head.
 
-    Stages that price this read nothing else of a design, so that its columns are the key by which equal rows
-    are priced once; (points,) each. [-]
+    Stages that evaluate this read nothing else of a design, so that its columns are the key by which equal
+    rows are evaluated once; (points,) each. [-]
     """
 
     assignments: Assignments  #: of the model's kernels
@@ -71,10 +71,9 @@ class RankShape(Columns):
     micro_batch_size: FloatArray = column("-")
     attention: FloatArray = column("-")
     recompute: FloatArray = column("-")
-    assignment: FloatArray = column("-")  #: number of the way in which all kernels are split
-    tiles: Mapping[str, FloatArray] = (
-        column_family()
-    )  #: edges of tiles over the largest; 0 where they are free
+    assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
+    #: Edges of tiles over the largest; 0 where they are free.
+    tiles: Mapping[str, FloatArray] = column_family()
 
     @property
     def stream(self) -> Kernel:
@@ -90,7 +89,7 @@ class RankShape(Columns):
         return np.zeros(np.shape(self.tp), dtype=np.intp)
 
     def is_split(self, kernel: Kernel, option: str) -> BoolArray:
-        """Where a kernel is split in one way; (points,)."""
+        """Where a kernel has one of its shardings; (points,)."""
         there: BoolArray = self.place(kernel) == [*OPTIONS[kernel.kind]].index(option)
         return there
 
@@ -110,7 +109,7 @@ LstmRun = Run[LstmShape, LstmDesign]
 def rank_run(run: TransformerRun) -> RankRun:
     """The part of a run that a rank sees of a micro-batch. Shardings to be solved for count as Megatron's."""
     model, design = run.model, run.design
-    assignments = assignments_of(model.kinds)
+    assignments = assignments_of(tuple(model.kinds))
     shape = RankShape(
         assignments=assignments,
         tp=design.tp,
@@ -165,28 +164,15 @@ def explicit_tiles(assignments: Assignments, design: DesignPoints) -> dict[str, 
 
 
 def with_assignments(
-    design: DesignPoints, assignments: Assignments, numbers: FloatArray, rows: BoolArray
+    design: DesignPoints, assignments: Assignments, numbers: FloatArray, rows: BoolArray | bool = True
 ) -> DesignPoints:
-    """The same designs with the sharding of some explicit, kernel by kernel.
-
-    Parameters
-    ----------
-    design : DesignPoints
-        (points,) columns.
-    assignments : Assignments
-        Of the model's kernels.
-    numbers : (points,) array
-        The assignment of each design. [-]
-    rows : (points,) array of bool
-        Which designs; the others stay as they are.
-    """
-    places = {
-        sharding_column(kernel): assignments.place(numbers, kernel).astype(np.float64)
-        for kernel in assignments.options
-    }
+    """The same designs, with numbered assignments made explicit where `rows` says; (points,) arrays."""
     return replace(
         design,
         sharding=np.where(rows, SAMPLE, design.sharding),
         sequence_parallel=np.where(rows, 0.0, design.sequence_parallel),
-        kernel_shardings=places,
+        kernel_shardings={
+            sharding_column(kernel): assignments.place(numbers, kernel).astype(np.float64)
+            for kernel in assignments.options
+        },
     )

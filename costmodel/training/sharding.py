@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -37,7 +37,7 @@ TRANSITIONS: Final[Mapping[tuple[TensorLayout, TensorLayout], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class OperatorSharding:
-    """Layouts around a kernel that is split in one way: of the forward pass, and of the gradients."""
+    """Layouts around a kernel with one sharding: of the forward pass, and of the gradients."""
 
     needs: TensorLayout  #: of its input
     gives: TensorLayout  #: of its output
@@ -45,17 +45,17 @@ class OperatorSharding:
     gradient_gives: TensorLayout  #: of its input's gradient
 
 
-#: Ways to split a kernel that treats each element, or each token, for itself.
+#: Shardings of a kernel that treats each element, or each token, for itself.
 _POINTWISE: Final[Mapping[str, OperatorSharding]] = {
     layout: OperatorSharding(layout, layout, layout, layout)
     for layout in ("replicated", "sequence", "column")
 }
-#: Ways to split a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
+#: Shardings of a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
 _PRODUCT: Final[Mapping[str, OperatorSharding]] = {
     "column": OperatorSharding("replicated", "column", "column", "partial"),
     "row": OperatorSharding("column", "partial", "replicated", "column"),
 }
-#: Kind of kernel -> ways to split it; their places are the codes of a design's columns. The order is that of
+#: Kind of kernel -> its shardings; their places are the codes of a design's columns. The order is that of
 #: the choice among equally good assignments. A norm needs all features of a token.
 OPTIONS: Final[Mapping[str, Mapping[str, OperatorSharding]]] = {
     "norm": {name: _POINTWISE[name] for name in ("replicated", "sequence")},
@@ -80,7 +80,7 @@ SHARDINGS: Final = (*ASSIGNMENTS, "solve", "solve_bytes", "sample")
 
 @dataclass(frozen=True)
 class Assignments:
-    """All ways to split the kernels of a model together, numbered in mixed radix, the last kernel fastest.
+    """All combinations of shardings of a model's kernels, numbered in mixed radix, the last kernel fastest.
 
     Kernels of one name are split alike. The embedding and the head are split by the vocabulary, and a norm
     outside of the layers as the residual stream is, as far as a norm can be.
@@ -89,16 +89,27 @@ class Assignments:
     layers: tuple[Layer, ...]  #: the kinds of a model
 
     @cached_property
+    def kernels(self) -> dict[str, Kernel]:
+        """Name -> kernel, of all kinds of layers; those without a choice last."""
+        kernels = {kernel.name: kernel for layer in self.layers for kernel in layer.kernels}
+        return dict(sorted(kernels.items(), key=lambda item: len(OPTIONS[item[1].kind]) == 1))
+
+    @cached_property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """Kernel with a choice -> ways to split it."""
-        kernels = {kernel.name: kernel.kind for layer in self.layers for kernel in layer.kernels}
-        return {name: tuple(OPTIONS[kind]) for name, kind in kernels.items() if len(OPTIONS[kind]) > 1}
+        """Kernel with a choice -> its shardings."""
+        options = {name: tuple(OPTIONS[kernel.kind]) for name, kernel in self.kernels.items()}
+        return {name: own for name, own in options.items() if len(own) > 1}
 
     @cached_property
     def _weights(self) -> dict[str, int]:
         """Kernel -> how far one of its options is from the next in the numbers of assignments. [-]"""
         sizes = [len(options) for options in self.options.values()]
         return {name: math.prod(sizes[place + 1 :]) for place, name in enumerate(self.options)}
+
+    @cached_property
+    def share_collectives(self) -> bool:
+        """Whether some edges share collectives, so that what edges cost depends on more than their ends."""
+        return any(edge.twins for layer in self.layers for edge in layer.edges)
 
     @property
     def count(self) -> int:
@@ -113,17 +124,17 @@ class Assignments:
     @cached_property
     def named(self) -> dict[str, float]:
         """Name of an assignment -> its number. [-]"""
-        kernels = {kernel.name: kernel for layer in self.layers for kernel in layer.kernels}
+        kernels = [self.kernels[name] for name in self.options]
         return {
-            name: self.number({k: kernels[k].megatron or kinds[kernels[k].kind] for k in self.options})
+            name: self.number({kernel.name: kernel.megatron or kinds[kernel.kind] for kernel in kernels})
             for name, kinds in ASSIGNMENTS.items()
         }
 
     def number(self, words: Mapping[str, str]) -> float:
-        """Number of the assignment that splits each kernel as told. [-]"""
+        """Number of the assignment that splits each kernel by the option named. [-]"""
         return sum(self._weights[name] * self.options[name].index(word) for name, word in words.items())
 
-    def numbers(self, places: Mapping[str, FloatArray | IntArray]) -> FloatArray:
+    def numbers(self, places: Mapping[str, Any]) -> FloatArray:
         """Numbers of assignments from the place of each kernel's option, (points,). [-]"""
         return np.asarray(
             sum(self._weights[name] * place for name, place in places.items()), dtype=np.float64

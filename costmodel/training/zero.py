@@ -22,7 +22,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class ZeroStage:
-    """One way to keep the states of the optimizer."""
+    """What replicas share out, and what they exchange for it."""
 
     sharded: tuple[State, ...]  #: over the replicas; each of them has all of the others
     exchanges: tuple[Exchange, ...]

@@ -25,11 +25,6 @@ def tokens(run: LstmRun) -> FloatArray:
 def lstm_gemms(run: LstmRun) -> Gemms:
     """Matrix products of the forward pass and of both gradients.
 
-    Parameters
-    ----------
-    run : LstmRun
-        Model, machines and layouts, (points,).
-
     Returns
     -------
     gemms : Gemms
@@ -61,17 +56,12 @@ def lstm_gemms(run: LstmRun) -> Gemms:
 def lstm_pointwise(run: LstmRun) -> Pointwise:
     """Kernels without reuse of a cell, of the embedding and of the loss.
 
-    Parameters
-    ----------
-    run : LstmRun
-        Model, machines and layouts, (points,).
-
     Returns
     -------
     kernels : Pointwise
         (points, kernels). A cell is one kernel: forward it reads gates and state, and writes gates, both
-        states and the hyperbolic tangent that the way back needs; back it reads these and both gradients,
-        and writes the gradients of gates and state.
+        states and the hyperbolic tangent that the backward pass needs; back it reads these and both
+        gradients, and writes the gradients of gates and state.
     """
     model, design, precision = run.model, run.design, run.precision
     gates = model.gates

@@ -17,7 +17,7 @@ from costmodel.training.blocks import ATTENTION_PRODUCTS, EMBEDDING, HEAD, Edge,
 from costmodel.training.design import tile_columns
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
-from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow, total
+from costmodel.workload.kernels import PASSES, Gemms, Label, Pointwise, PointwiseRow, total
 
 #: (m, n, k) of a product C[m, n] += A[m, k] B[k, n]. [elements]
 Dimensions = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
@@ -40,12 +40,9 @@ class Part:
 
 def parts_of(model: ModelShape) -> list[Part]:
     """The kinds of layers of a model, its embedding and its head."""
-    stream = model.kinds[-1].stream
-    layers = [
-        Part(f"layer {place}", layer.kernels, layer.edges, layer) for place, layer in enumerate(model.kinds)
-    ]
-    lookup = EMBEDDING.kernels[0]
-    embedding = Part(EMBEDDING.name, EMBEDDING.kernels, (Edge(lookup, stream),))
+    layers = [Part(f"layer {n}", layer.kernels, layer.edges, layer) for n, layer in enumerate(model.kinds)]
+    stream = layers[-1].kernels[-1]
+    embedding = Part(EMBEDDING.name, EMBEDDING.kernels, (Edge(EMBEDDING.kernels[0], stream),))
     return [*layers, embedding, Part(HEAD.name, HEAD.kernels, tuple(HEAD.edges(stream)))]
 
 
@@ -67,11 +64,6 @@ def vocabulary_share(run: RankRun) -> FloatArray:
 def transformer_gemms(run: RankRun) -> Gemms:
     """Matrix products of the forward pass and of both gradients.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-
     Returns
     -------
     gemms : Gemms
@@ -84,14 +76,10 @@ def transformer_gemms(run: RankRun) -> Gemms:
         for kernel in part.kernels:
             weight, of_part = (operand, part.core) if kernel.kind == "attention" else (accumulated, part.name)
             for name, (m, n, k), batch, count in products(run, kernel):
-                rows += [
-                    (Label(name, "forward", of_part, kernel.name), (m, n, k, batch, operand, count)),
-                    (
-                        Label(name, "activation_gradient", of_part, kernel.name),
-                        (m, k, n, batch, operand, count),
-                    ),
-                    (Label(name, "weight_gradient", of_part, kernel.name), (k, n, m, batch, weight, count)),
-                ]
+                sizes = ((m, n, k), operand), ((m, k, n), operand), ((k, n, m), weight)
+                for of_pass, (size, output_bytes) in zip(PASSES, sizes, strict=True):
+                    label = Label(name, of_pass, of_part, kernel.name)
+                    rows.append((label, (*size, batch, output_bytes, count)))
     return Gemms.stack(rows)
 
 
@@ -181,11 +169,6 @@ BIAS_GRADIENT: Final = ElementCost(1, 1)
 
 def transformer_pointwise(run: RankRun) -> Pointwise:
     """Kernels without reuse of each kind of layer, of the embedding and of the loss.
-
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""`dse cost`: price a workload file."""
+"""`dse cost`: evaluate a workload file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reader(Protocol):
         """Declare them, absent unless given."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Read, price, write."""
+        """Read, evaluate, write."""
 
 
 #: Kind of file -> its reader.
@@ -92,12 +92,12 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, price, write.
+    """Read, evaluate, write.
 
     Raises
     ------
     DseError
-        If the file is of no kind that is priced, or not of the kind that its profile or its options want.
+        If the file is of no kind that is evaluated, or not of the kind that its profile or its options want.
     """
     from costmodel.errors import DseError
     from costmodel.profiles.files import FILES, kind_named, kind_of

@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, price, write."""
+    """Read, evaluate, write."""
     from costmodel.profiles.deepflow import price
     from costmodel.profiles.deepflow.file import load_configuration, power_notes
 

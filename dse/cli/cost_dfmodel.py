@@ -61,7 +61,7 @@ def _tile_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, price, write."""
+    """Read, evaluate, write."""
     from costmodel.profiles.registry import profile_named
     from dse.export.tables import json_text
     from dse.report.dfmodel_report import Wanted, dfmodel_report, figures, priced_file, shortages

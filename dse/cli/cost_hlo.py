@@ -1,4 +1,4 @@
-"""`dse cost` for HLO modules: priced by the native model on a system."""
+"""`dse cost` for HLO modules: evaluated by the native model on a system."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, price, write."""
+    """Read, evaluate, write."""
     from costmodel.errors import DseError
     from dse.export.tables import json_text
     from dse.report.hlo_cost import ModuleCost

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dse.cli.options import positive
 
 if TYPE_CHECKING:
-    from costmodel.profiles.simai import Busbw, Links, Report
+    from costmodel.profiles.simai import Busbw, Links, SimaiReport
     from costmodel.profiles.simai.files.aicb import WorkloadFile
     from costmodel.profiles.simai.rows import StepRows
 
@@ -131,7 +131,7 @@ def share(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, price, write."""
+    """Read, evaluate, write."""
     from costmodel.profiles.simai import Overlap, missing, price
     from costmodel.profiles.simai.files.aicb import load_workload
 
@@ -148,10 +148,10 @@ def run(args: argparse.Namespace) -> int:
         overlap=overlap,
         strict=args.strict_compat,
     )
-    told = missing(report, network, revision=revision, overlap=overlap)
-    for text in told:
+    lacking = missing(report, network, revision=revision, overlap=overlap)
+    for text in lacking:
         print(f"dse: {args.file}: {text}", file=sys.stderr)
-    write(args, report, revision, told)
+    write(args, report, revision, lacking)
     return 0
 
 
@@ -214,7 +214,7 @@ def check_header(file: WorkloadFile, revision: str, args: argparse.Namespace) ->
         print(f"dse: {args.file}:1: {GPUS}: {written} there, and {args.gpus} counted", file=sys.stderr)
 
 
-def write(args: argparse.Namespace, report: Report, revision: str, told: list[str]) -> None:
+def write(args: argparse.Namespace, report: SimaiReport, revision: str, lacking: list[str]) -> None:
     """The report, as a person, a program or SimAI's own tools read it."""
     if args.format == "csv":
         from costmodel.profiles.simai.files.endtoend import endtoend_csv
@@ -231,7 +231,7 @@ def write(args: argparse.Namespace, report: Report, revision: str, told: list[st
             "profile": revision,
             "gpus": int(report.world_size[0]),
         }
-        print(json_text({**head, "missing": told, **simai_record(report, strict=args.strict_compat)}))
+        print(json_text({**head, "missing": lacking, **simai_record(report, strict=args.strict_compat)}))
         return
     from dse.report.text import show
 

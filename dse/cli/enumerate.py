@@ -100,7 +100,7 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
 
 
 def counter(space: Space) -> Callable[[int, int], None]:
-    """Says about once a second how many designs are priced."""
+    """Says about once a second how many designs are evaluated."""
     last = monotonic()
 
     def update(priced: int, feasible: int) -> None:

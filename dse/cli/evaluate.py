@@ -38,7 +38,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Price the design."""
+    """Evaluate the design."""
     from dse.pricing.profiles import NATIVE, rules_for
     from dse.search.exact import priced_design, simplest_design
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Commands = argparse._SubParsersAction
 
-#: What `dse search` searches when it is told nothing.
+#: What `dse search` searches when no space is named.
 DEFAULT_SPACE = "gpt3_175b_1024_a100"
 
 #: Trials of a search when nothing else is said.

@@ -14,7 +14,7 @@ from dse.pricing.profiles import NATIVE
 
 if TYPE_CHECKING:
     from costmodel.columns import IntArray
-    from costmodel.profiles.dfmodel import DataflowDesign, Graph
+    from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
     from costmodel.profiles.dfmodel.design import DataflowRun
     from costmodel.profiles.dfmodel.files.setup_files import Message
     from costmodel.training.run import TransformerRun
@@ -52,7 +52,7 @@ def artefacts(
         A key of `FORMS`: "aicb", the workload of the slowest stage; else the graph of a layer with the
         set-up of DFModel, as text, in binary, or as a picture.
     profile : str
-        What priced the designs, one of `dse.pricing.profiles.PROFILES`.
+        What evaluated the designs, one of `dse.pricing.profiles.PROFILES`.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
 
 
 def setup_artefact(
-    graph: Graph, run: DataflowRun, resolved: TransformerRun, form: str, profile: str
+    graph: DfmodelGraph, run: DataflowRun, resolved: TransformerRun, form: str, profile: str
 ) -> Artefact:
     """One design as DFModel's set-up, text or binary."""
     from costmodel.errors import DseError
@@ -129,7 +129,7 @@ def setup_artefact(
     [layer], shape = run.model.kinds, rank_run(resolved).design
     words = shape.assignments.words(float(shape.assignment.flat[0]))
     sharding = design_sharding(graph, layer, words)
-    rules = Rules.of(profile, run.design)
+    rules = FileVersions.of(profile, run.design)
     try:
         message, short = design_message(run, graph, sharding, rules)
     except DseError as error:
@@ -140,15 +140,15 @@ def setup_artefact(
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FileVersions:
     """Generations of DFModel that a file is made by."""
 
     generation: str  #: whose rules choose the groups of kernels
     blocks: str  #: whose names and words the file has
 
     @classmethod
-    def of(cls, profile: str, design: DataflowDesign) -> Rules:
-        """Those of the profile that priced a design; otherwise the first that can say its overlap."""
+    def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
+        """Those of the profile that evaluated a design; otherwise the first that can say its overlap."""
         from costmodel.profiles.dfmodel.setup import OVERLAPS
         from costmodel.profiles.registry import profile_named
 
@@ -165,7 +165,7 @@ class Rules:
 
 
 def design_message(
-    run: DataflowRun, graph: Graph, sharding: IntArray, rules: Rules
+    run: DataflowRun, graph: DfmodelGraph, sharding: IntArray, rules: FileVersions
 ) -> tuple[Message, list[str]]:
     """The set-up of one design, its kernels alone or in their fastest groups, and what these lack.
 

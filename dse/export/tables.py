@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dse.search.study import Study
     from dse.search.trial_table import Selection
 
-#: Keys of one design in JSON, in order: of a trial, and of a design that was priced for itself.
+#: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = ("trial", "params", "splits", "values", "margins", "breakdown")
 EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
 

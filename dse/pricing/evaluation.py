@@ -1,4 +1,4 @@
-"""Prices designs of a space: columns of parameters -> objectives, margins, breakdown."""
+"""Evaluates designs of a space: columns of parameters -> objectives, margins, breakdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dse.spaces.space import Space
 
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
-#: Designs priced at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
+#: Designs evaluated at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
 CHUNK: Final = 16384
 #: Relative violation of a limit where the profile has no number.
 NAN_VIOLATION: Final = 1e9
@@ -30,7 +30,7 @@ NAN_VIOLATION: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What pricing says about each design of a batch."""
+    """What evaluation says about each design of a batch."""
 
     values: FloatArray  #: (points, objectives), in the objectives' units
     margins: FloatArray  #: (points, limits), at least 0 where the limit holds, in the limits' units
@@ -47,7 +47,7 @@ class Evaluation:
 
 def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRules | None = None,
              chunk: int = CHUNK, jobs: int = 1) -> Evaluation:  # fmt: skip
-    """Price a batch of designs.
+    """Evaluate a batch of designs.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRul
     columns : mapping of (points,) arrays
         The parameters, as `Space.encode` gives them. [SI units]
     rules : SpaceRules, optional
-        What prices them; by default the native cost model.
+        What evaluates them; by default the native cost model.
     chunk : int
-        Designs priced at a time, which bounds the memory. [-]
+        Designs evaluated at a time, which bounds the memory. [-]
     jobs : int
-        Threads that price chunks. [-]
+        Threads that evaluate chunks. [-]
     """
     rules = rules or rules_for(space)
     points = next(iter(columns.values())).size
@@ -75,7 +75,7 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRul
 
 
 def machine(space: Space, known: Mapping[str, Any]) -> System:
-    """The system of a batch of designs of which everything is known that needs no pricing."""
+    """The system of a batch of designs of which everything is known that needs no evaluation."""
     chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
     return space.system.with_quantities({n: known[n] for n in space.system.units() if n in chosen})
 
@@ -127,7 +127,7 @@ def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: Spac
     breakdown = rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
     values = {**_by_both_names(breakdown), **known}
     for derived in space.derived:
-        if derived.priced:
+        if derived.evaluated:
             values[derived.name] = derived.formula(values)
     objectives = _stacked([o.formula(values) for o in space.objectives], points)
     margins, violations = _limits(space.limits, values, points)

@@ -26,7 +26,7 @@ class SpaceRules:
     rules: DesignRules
 
     def step(self, system: System, known: Mapping[str, Any]) -> Breakdown:
-        """Price one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
+        """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
         return self.rules.step(self.model, system, known)
 
     def reasons(self, system: System, known: Mapping[str, Any]) -> list[str]:
@@ -39,7 +39,7 @@ class SpaceRules:
 
 
 def rules_for(space: Space, profile: str = NATIVE) -> SpaceRules:
-    """How a profile prices the designs of a space.
+    """How a profile evaluates the designs of a space.
 
     Raises
     ------

@@ -37,7 +37,7 @@ PHRASES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class Contribution:
     """A part of a total."""
 
     name: str
@@ -50,12 +50,12 @@ class Part:
         return self.name.rpartition("_")[0].replace("_", " ")
 
 
-def parts_of(record: Record, total: str) -> list[Part]:
+def parts_of(record: Record, total: str) -> list[Contribution]:
     """The parts of a breakdown's total that are there, the largest first."""
     columns = record["breakdown"]
     whole = columns[with_unit_suffix(total)]
     parts = [
-        Part(name, columns[with_unit_suffix(name)], columns[with_unit_suffix(name)] / whole)
+        Contribution(name, columns[with_unit_suffix(name)], columns[with_unit_suffix(name)] / whole)
         for name in PARTS[total]
     ]
     return sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
@@ -73,7 +73,11 @@ def binding_tables(space: Space, record: Record, width: int) -> list[Table | Tex
     capacity = memory_capacity(space, record)
     used = record["breakdown"][with_unit_suffix("peak_memory")]
     memory = parts_of(record, "peak_memory")
-    headroom = [Part("headroom_memory", capacity - used, (capacity - used) / used)] if capacity > used else []
+    headroom = (
+        [Contribution("headroom_memory", capacity - used, (capacity - used) / used)]
+        if capacity > used
+        else []
+    )
     time = bars(
         f"{readable(record['breakdown'][with_unit_suffix('step_time')], 's')} per step",
         parts_of(record, "step_time"),
@@ -90,7 +94,7 @@ def binding_tables(space: Space, record: Record, width: int) -> list[Table | Tex
     return [time, Text(), space_used, Text(), Text(sentence(space, record))]
 
 
-def bars(title: str, parts: Sequence[Part], unit: str, whole: float | None = None) -> Table:
+def bars(title: str, parts: Sequence[Contribution], unit: str, whole: float | None = None) -> Table:
     """A table of parts with their shares as bars."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)

@@ -29,7 +29,7 @@ UNITS: Final[Mapping[str, str]] = {
     "power_per_chip_w": "W",
 }
 
-#: Facts that are told below the table, in words.
+#: Facts that stand below the table, in words.
 BELOW: Final = ("objectives", "description")
 
 #: Endings of such names.

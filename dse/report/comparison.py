@@ -69,7 +69,7 @@ class Comparison:
 
 
 def comparison(study: Study, profile: str) -> Comparison:
-    """Price the feasible designs of a study by another profile too.
+    """Evaluate the feasible designs of a study by another profile too.
 
     Parameters
     ----------
@@ -98,13 +98,13 @@ def comparison(study: Study, profile: str) -> Comparison:
         ],
         axis=1,
     )
-    told = np.flatnonzero(np.isfinite(values).all(axis=1))
-    if told.size < 2:
+    complete = np.flatnonzero(np.isfinite(values).all(axis=1))
+    if complete.size < 2:
         raise DseError(f"study {study.name!r}: fewer than two designs have a value under both profiles")
     direction = study.space.objectives[0].direction
-    ranks = middle_ranks(as_costs(values[told], [direction, direction]))
+    ranks = middle_ranks(as_costs(values[complete], [direction, direction]))
     order = np.argsort(ranks[:, 0], kind="stable")
-    rows = told[order]
+    rows = complete[order]
     return Comparison(
         study=study,
         profiles=(study.profile, profile),

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.profiles.deepflow import Report
+from costmodel.profiles.deepflow import DeepflowReport
 from costmodel.profiles.deepflow.kernels import GEMMS, OPTIMIZED
 from dse.report.design_table import ruled_table
 from dse.report.text import percent
@@ -44,13 +44,13 @@ _HARDWARE: Final = {
 }
 
 
-def figures(report: Report) -> Figures:
+def figures(report: DeepflowReport) -> Figures:
     """Every figure of the first configuration of a report; whole numbers as such."""
     values = {name: float(column[0]) for name, column in report.figures().items()}
     return {name: int(v) if v.is_integer() else v for name, v in values.items()}
 
 
-def deepflow_report(report: Report) -> list[RenderableType]:
+def deepflow_report(report: DeepflowReport) -> list[RenderableType]:
     """The first configuration of a report in tables, section by section."""
     found = figures(report)
     sections: list[tuple[str, RenderableType]] = [

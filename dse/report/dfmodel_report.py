@@ -15,9 +15,9 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.profiles.dfmodel.capacity import dram_capacity, within_capacity
-from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
-from costmodel.profiles.dfmodel.files import Priced, load_setup, priced
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
+from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.mapping import (
     Mapping,
     fastest_design,
@@ -47,33 +47,33 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DfmodelReport:
     """A set-up, what was decided about it, and what came out."""
 
-    file: Priced
+    file: SetupFile
     setup: Setup  #: with all sizes
     sharding: IntArray
     groups: IntArray
-    evaluation: Evaluation
+    evaluation: DfmodelEvaluation
     tile_chosen: bool  #: the size of a tile was found, not given
 
 
-def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> Report:
-    """Price a file by its own sharding, groups and tiles; where it leaves some open, by the best.
+def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
+    """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best.
 
     Notes
     -----
     Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles
     as fast, the smallest is taken: what it lacks, they all lack.
     """
-    file = priced(load_setup(path), str(path))
+    file = setup_file(load_setup(path), str(path))
     try:
         return _decided(file, generation, wanted)
     except DseError as error:
         raise DseError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
 
-def _decided(file: Priced, generation: str, wanted: Wanted) -> Report:
+def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     """The report, once what is open is found."""
     graph, sharding = file.graph, file.sharding
     if sharding is None or wanted.resolve or wanted.prefer:
@@ -99,11 +99,17 @@ def _decided(file: Priced, generation: str, wanted: Wanted) -> Report:
             f"group {crowded} has {np.sum(found.groups == crowded)} kernels on "
             f"{found.setup.cores.flat[0]:.0f} cores; each kernel takes at least one: fuse fewer"
         )
-    return Report(file, found.setup, sharding, found.groups, evaluation, _tile_is_open(file, wanted))
+    return DfmodelReport(file, found.setup, sharding, found.groups, evaluation, _tile_is_open(file, wanted))
 
 
 def _of_fixed_groups(
-    graph: Graph, designs: Setup, sharding: IntArray, groups: IntArray, generation: str, *, lenient: bool
+    graph: DfmodelGraph,
+    designs: Setup,
+    sharding: IntArray,
+    groups: IntArray,
+    generation: str,
+    *,
+    lenient: bool,
 ) -> Mapping:
     """The fastest design that fits; the only one whether it fits or not.
 
@@ -123,19 +129,19 @@ def _of_fixed_groups(
     return found
 
 
-def _fused(file: Priced, wanted: Wanted) -> bool:
+def _fused(file: SetupFile, wanted: Wanted) -> bool:
     """Whether kernels run in groups."""
     return not file.setup.kernel_by_kernel if wanted.most_groups is None else wanted.most_groups > 0
 
 
-def _tile_is_open(file: Priced, wanted: Wanted) -> bool:
+def _tile_is_open(file: SetupFile, wanted: Wanted) -> bool:
     """Whether the fastest tile is asked for, or neither the file nor the user names one."""
     if wanted.tile_size is not None:
         return wanted.tile_size == 0
     return file.tiles_open or (wanted.resolve and _fused(file, wanted))
 
 
-def _designs(file: Priced, generation: str, wanted: Wanted) -> Setup:
+def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
     """The set-up for all sizes of dimensions and of tiles that are to be tried."""
     setup = replace(file.setup, kernel_by_kernel=not _fused(file, wanted))
     if wanted.tile_size:
@@ -146,7 +152,7 @@ def _designs(file: Priced, generation: str, wanted: Wanted) -> Setup:
     return with_tiles(sized(setup), generation) if _tile_is_open(file, wanted) else sized(setup)
 
 
-def figures(report: Report) -> dict[str, Any]:
+def figures(report: DfmodelReport) -> dict[str, Any]:
     """The figures of the reference under names that end in their units, with the sharding and the groups."""
     found, names = report.evaluation, report.file.graph.names
     return {
@@ -170,7 +176,7 @@ def figures(report: Report) -> dict[str, Any]:
     }
 
 
-def dfmodel_report(report: Report) -> list[RenderableType]:
+def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
     """The set-up in tables, section by section."""
     found, setup = report.evaluation, report.setup
     rows = [
@@ -192,7 +198,7 @@ def dfmodel_report(report: Report) -> list[RenderableType]:
     ]  # fmt: skip
 
 
-def _tile(report: Report) -> str:
+def _tile(report: DfmodelReport) -> str:
     """Tokens of a tile, and why so many where that was chosen."""
     setup = report.setup
     tokens = f"{setup.tile_size.flat[0]:.0f} of {setup.seq_len.flat[0]:.0f} tokens"
@@ -201,7 +207,7 @@ def _tile(report: Report) -> str:
     return f"{tokens}, chosen: {'the fastest that fits' if report.evaluation.fits[0] else 'the smallest'}"
 
 
-def shortages(graph: Graph, setup: Setup, groups: IntArray, found: Evaluation) -> list[str]:
+def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, found: DfmodelEvaluation) -> list[str]:
     """What the groups of one design need more of than there is, a line each."""
     parts = [
         (f"SRAM of group {group} ({', '.join(names)})", found.sram_bytes[0, group], setup.sram_bytes)
@@ -221,13 +227,13 @@ def _of(needed: float, there: FloatArray) -> str:
     return readable(float(needed), "B") + limit
 
 
-def _members(graph: Graph, groups: IntArray) -> list[list[str]]:
+def _members(graph: DfmodelGraph, groups: IntArray) -> list[list[str]]:
     """Names of the kernels of each group."""
     names = np.array(graph.names)
     return [names[groups == group].tolist() for group in range(int(groups.max()) + 1)]
 
 
-def _group_table(report: Report) -> Table:
+def _group_table(report: DfmodelReport) -> Table:
     """Kernels with their sharding, and where the time of their group goes."""
     table = table_of("kernels", "sharded by", "compute", "memory", "network", "group", "SRAM")
     found, words = report.evaluation, np.array(sharding_words(report.sharding))

@@ -55,7 +55,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
 
 
 def heading(record: Record) -> str:
-    """What is priced, and the total."""
+    """What is evaluated, and the total."""
     count = sum(row["count"] for row in record["kinds"])
     text = (
         f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"

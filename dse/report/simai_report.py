@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.profiles.simai import Report
+from costmodel.profiles.simai import SimaiReport
 from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS
 from costmodel.workload.kernels import PASSES
 from dse.report.design_table import ruled_table
@@ -31,7 +31,7 @@ _PARTS: Final = {
 NOT_FINITE: Final = "NaN or Inf"
 
 
-def simai_record(report: Report, *, strict: bool = False) -> dict[str, Any]:
+def simai_record(report: SimaiReport, *, strict: bool = False) -> dict[str, Any]:
     """The first workload of a report as JSON: totals, and every row in the order of the step. [us]"""
     totals: dict[str, float | str] = {
         name.removesuffix("_time") + "_us": float(values[0]) * 1e6
@@ -43,7 +43,7 @@ def simai_record(report: Report, *, strict: bool = False) -> dict[str, Any]:
     return {**totals, "rows": [rows[place] for place in report.workload.unrolled().tolist()]}
 
 
-def row_records(report: Report) -> list[dict[str, Any]]:
+def row_records(report: SimaiReport) -> list[dict[str, Any]]:
     """Every row of the template, pass by pass."""
     workload = report.workload
     kinds, groups = workload.collective[0].tolist(), workload.group[0].tolist()
@@ -70,7 +70,7 @@ def row_records(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def simai_report(report: Report, revision: str) -> list[RenderableType]:
+def simai_report(report: SimaiReport, revision: str) -> list[RenderableType]:
     """The first workload of a report in tables: where the time goes, and which rows take it."""
     layout = report.workload.layout
     columns = {name: float(values[0]) for name, values in layout.columns().items() if name in _SHOWN}
@@ -82,7 +82,7 @@ def simai_report(report: Report, revision: str) -> list[RenderableType]:
 _SHOWN: Final = ("tp", "pp", "ep", "vpp")
 
 
-def totals_table(report: Report) -> Table:
+def totals_table(report: SimaiReport) -> Table:
     """Where the time of the step goes."""
     whole = float(report.totals.total_time[0])
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -97,7 +97,7 @@ def totals_table(report: Report) -> Table:
     return table
 
 
-def rows_table(report: Report) -> Table:
+def rows_table(report: SimaiReport) -> Table:
     """Rows of one name together, in the order of the step."""
     table = ruled_table()
     for heading in (

@@ -166,7 +166,7 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
 
 
 def evaluation_report(space: Space, record: Record, width: int) -> Report:
-    """One priced design."""
+    """One evaluated design."""
     verdict = "feasible" if record["feasible"] else "not feasible"
     heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
     if math.isnan(record["breakdown"]["step_time_s"]):
@@ -214,10 +214,10 @@ def studies_table(summaries: Sequence[Summary]) -> Report:
             "failed": study.failed,
             "running": study.running,
         }
-        told = [f"{count:,} {state}" for state, count in counts.items() if count or state == "finished"]
+        states = [f"{count:,} {state}" for state, count in counts.items() if count or state == "finished"]
         best = [best_text(key, value) for key, value in study.best.items()]
         table.add_row(
-            study.name, study.space or "-", study.sampler or "-", "\n".join(told), "\n".join(best) or "-"
+            study.name, study.space or "-", study.sampler or "-", "\n".join(states), "\n".join(best) or "-"
         )
     return [table]
 
@@ -278,11 +278,11 @@ def broken_limits(space: Space, records: Sequence[Record]) -> str:
     if not any(broken.values()):
         return f"none of {total} has finite objectives"
     limit = max(broken, key=lambda limit: broken[limit])
-    told = [record for record in records if limit.key in record["margins"]]
+    measured = [record for record in records if limit.key in record["margins"]]
     text = f"{broken[limit]} of {total} break {limit.name}"
-    if not told:
+    if not measured:
         return text
-    closest = max(told, key=lambda record: record["margins"][limit.key])
+    closest = max(measured, key=lambda record: record["margins"][limit.key])
     margin = closest["margins"][limit.key]
     where = design_text(space, closest["params"])
     text += f", closest by {readable(-margin, limit.unit)} at {where}" if margin < 0 else ""

@@ -1,4 +1,4 @@
-"""Every legal design priced: the exact front of a space, and how far a study is from it."""
+"""Every legal design evaluated: the exact front of a space, and how far a study is from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dse.search.study import Study
 from dse.spaces.parameters import Parameter, Value
 from dse.spaces.space import Params, Space
 
-#: Designs that are enumerated, priced and filtered at once.
+#: Designs that are enumerated, evaluated and filtered at once.
 CHUNK = 65536
 
 #: Most designs that are enumerated: an hour or so on one core.
@@ -33,7 +33,7 @@ class ExactFront:
     space: Space
     designs: dict[str, FloatArray]  #: encoded parameters, (points,) each
     evaluation: Evaluation
-    legal: int  #: designs priced
+    legal: int  #: designs evaluated
     infeasible: int  #: those of them that break a limit
 
     @property
@@ -53,18 +53,18 @@ def exact_front(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExactFront:
-    """Price every legal design of a finite space.
+    """Evaluate every legal design of a finite space.
 
     Parameters
     ----------
     space : Space
         What to enumerate.
     rules : SpaceRules, optional
-        What prices designs; by default the native cost model.
+        What evaluates designs; by default the native cost model.
     jobs : int
-        Threads that price designs. [-]
+        Threads that evaluate designs. [-]
     progress : callable, optional
-        Called after every chunk with the designs priced and feasible so far.
+        Called after every chunk with the designs evaluated and feasible so far.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
 def design_records(
     space: Space, designs: Mapping[str, FloatArray], evaluation: Evaluation
 ) -> list[dict[str, Any]]:
-    """One nested record per priced design, as in JSON output; names end in their units."""
+    """One nested record per evaluated design, as in JSON output; names end in their units."""
     points = len(evaluation.values)
 
     def rows(columns: Mapping[str, FloatArray]) -> list[dict[str, float]]:

@@ -25,13 +25,13 @@ from dse.storage.optuna_store import StoredStudy
 #: Study attribute: what a sampler remembers between batches (a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
 
-#: Trial attributes: what pricing a design says beside the objectives.
+#: Trial attributes: what the evaluation of a design says beside the objectives.
 BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a study proposes designs; settled when the study is created."""
+    """How a study proposes designs; fixed when the study is created."""
 
     sampler: str
     seed: int
@@ -48,7 +48,7 @@ class History:
     stored : StoredStudy
         The study, as the database holds it.
     trials : sequence of FrozenTrial
-        Every trial of it, in any state. Only those that dse priced count; other programs may add theirs.
+        Every trial of it, in any state. Only those that dse evaluated count; other programs may add theirs.
     """
 
     def __init__(self, space: Space, plan: Plan, stored: StoredStudy, trials: Sequence[FrozenTrial]) -> None:
@@ -106,7 +106,7 @@ class History:
         left = self.plan.batch_size - self.complete % self.plan.batch_size
         return [trial for trial in asked if self._key(trial) not in self._tail][:left]
 
-    def told(self, proposals: Sequence[Trial], evaluation: Evaluation) -> list[FrozenTrial]:
+    def finished(self, proposals: Sequence[Trial], evaluation: Evaluation) -> list[FrozenTrial]:
         """Tell the sampler what became of its proposals; the finished trials, ready to be stored."""
         attributes = trial_attributes(self.space, evaluation)
         values, violations = finite(evaluation, self._minimize)

@@ -1,4 +1,4 @@
-"""The search loop: propose a batch, price it in one call, store it in one transaction.
+"""The search loop: propose a batch, evaluate it in one call, store it in one transaction.
 
 Batch k is proposed from the first k full batches alone, with random numbers that follow from the study's
 seed and k. So the trials of a study do not depend on where it was interrupted, on how its budget was dealt
@@ -76,9 +76,9 @@ def search(
     budget : int
         Finished trials in all. [-]
     rules : SpaceRules, optional
-        What prices designs; by default the native cost model.
+        What evaluates designs; by default the native cost model.
     jobs : int
-        Threads that price designs. [-]
+        Threads that evaluate designs. [-]
     progress : callable, optional
         Called at the start and after every batch.
 
@@ -106,7 +106,7 @@ def search(
             columns = space.encode([trial.params for trial in proposals])
             evaluation = evaluate(space, columns, rules=rules, jobs=jobs)
         with outcome.timed("sampling"):
-            finished = history.told(proposals, evaluation)
+            finished = history.finished(proposals, evaluation)
         with outcome.timed("storage"):
             memory = history.memory(len(finished))
             if store.append(stored.study_id, finished, after=history.rows, user_attrs=memory):

@@ -32,7 +32,7 @@ class Choice:
     """A sampler on offer."""
 
     description: str
-    batch_size: int  #: trials that are proposed, and priced, together
+    batch_size: int  #: trials that are proposed, and evaluated, together
     build: Callable[[int], BaseSampler | None]  #: from a seed; None draws uniformly from the legal designs
     joint: bool = True  #: samples all parameters together; else it says which
     needs: tuple[str, ...] = ()  #: packages that do not come with dse

@@ -82,7 +82,7 @@ class Study:
         sampler : str, optional
             One of `dse.search.samplers.SAMPLERS`.
         profile : str
-            The rules that price designs, one of `dse.pricing.profiles.PROFILES`.
+            The rules that evaluate designs, one of `dse.pricing.profiles.PROFILES`.
 
         Raises
         ------
@@ -140,7 +140,9 @@ class Study:
             asked for.
         """
         storage, name = storage_url(storage), name or space.name
-        sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is told before a database comes into being
+        sampler_choice(
+            sampler or DEFAULT_SAMPLER
+        )  # a wrong name is reported before a database comes into being
         rules_for(space, profile or NATIVE)
         with Store(storage, "create") as store:
             stored = store.find(name)
@@ -207,7 +209,7 @@ class Study:
             Finished trials in all, those of earlier runs included; by default that of the last run. It
             is stored, so that a run that was killed can be resumed to its end. [-]
         jobs : int
-            Threads that price designs. [-]
+            Threads that evaluate designs. [-]
         progress : callable, optional
             Called at the start and after every batch.
         """

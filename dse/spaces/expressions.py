@@ -1,7 +1,7 @@
 """Formulas of search spaces: parsed, checked for names and units, and turned into functions of columns.
 
 The grammar is Python's, read with `ast`, and nothing is evaluated by Python: arithmetic, comparisons,
-``and or not`` (or ``& | ~``), ``a if c else b``, a few functions, words of a column (``recompute == full``),
+``and or not`` (or ``& | ~``), ``a if c else b``, some functions, words of a column (``recompute == full``),
 and quantities with units (``72 GiB``).
 """
 

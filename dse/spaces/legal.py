@@ -66,7 +66,7 @@ class Component:
         }
 
     def nearest_row(self, wanted: Mapping[str, int], rng: np.random.Generator) -> int:
-        """Row whose places are those wanted, or near them: settled one parameter after the other."""
+        """Row whose places are those wanted, or near them: chosen one parameter after the other."""
         low, high = 0, self.rows
         for parameter, places in zip(self.parameters, self.places, strict=True):
             own, want = places[low:high], wanted[parameter.name]
@@ -155,8 +155,8 @@ class LegalDesigns:
     def nearest(self, params: Mapping[str, Value], rng: np.random.Generator) -> dict[str, Value]:
         """A legal design near `params`, which keeps all of it where that is legal.
 
-        Parameters are settled in the order of the file: each takes the value proposed if some legal
-        design has it beside those settled before, else the nearest option that one has.
+        Parameters are chosen in the order of the file: each takes the value proposed if some legal
+        design has it beside those chosen before, else the nearest option that one has.
         """
         self._some()
         wanted = {p.name: _place(p, params[p.name]) for p in self._listed}
@@ -381,7 +381,7 @@ def _derived_checks(space: Definition) -> Iterator[Check]:
                 possible = possible & (found > 0)
             return possible & (found == np.floor(found)) if name in COUNTS else possible
 
-        if not derived.priced:
+        if not derived.evaluated:
             text = f"{derived.expression}, expected {expected}"
             yield Check(name, text, derived.parameters, derived.needs, holds)
 

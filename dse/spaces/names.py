@@ -44,7 +44,7 @@ class Derived:
     formula: Compiled
     parameters: frozenset[str]  #: that it depends on
     needs: tuple[str, ...]  #: derived columns it needs, in order, itself last
-    priced: bool  #: whether it needs pricing
+    evaluated: bool  #: whether it needs evaluation
 
 
 def impossible(name: str, value: float, quantities: Collection[str]) -> str:
@@ -71,7 +71,7 @@ class Names:
 
     def __init__(self, model: AnyWorkload, system: System) -> None:
         units, quantities = system.units(), system.quantities()
-        self.columns: Final = design_columns(model)  #: of its designs, whatever prices them
+        self.columns: Final = design_columns(model)  #: of its designs, whatever evaluates them
         self.totals: Final = design_rules(NATIVE, model).totals
         self.model: Final = (*model.dimensions, "num_parameters")
         self.settings: Final = {*MODEL_SETTINGS} & {*self.model}
@@ -80,31 +80,31 @@ class Names:
         self.known |= {name: Name(dimension(unit)) for name, unit in units.items()}
         self.constants: dict[str, Any] = {name: float(getattr(model, name)) for name in self.model}
         self.constants |= {name: float(values) for name, values in quantities.items()}
-        #: Columns of pricing's result, under both of their names.
-        self.priced: dict[str, Name] = {}
+        #: Columns of the evaluation's result, under both of their names.
+        self.evaluated: dict[str, Name] = {}
         for name, unit in column_units(Breakdown).items():
             if name not in self.known:
-                self.priced[name] = self.priced[with_unit_suffix(name)] = Name(dimension(unit))
+                self.evaluated[name] = self.evaluated[with_unit_suffix(name)] = Name(dimension(unit))
         self.derived: dict[str, Derived] = {}
         self.used: set[str] = set()  #: names that some formula reads
         self._decided_by: dict[str, frozenset[str]] = {}
         self._defined: set[str] = set()
 
     def all(self) -> dict[str, Name]:
-        """Every name, those that pricing gives included."""
-        return {**self.priced, **self.known}
+        """Every name, those that evaluation gives included."""
+        return {**self.evaluated, **self.known}
 
     def claim(self, section: Section, name: str) -> bool:
         """Whether the file may define this name here; notes why not."""
         settable = name in self.settings and section.at == ("given",)
-        fixed = (name in self.model and not settable) or (name in self.priced and name not in COUNTS)
+        fixed = (name in self.model and not settable) or (name in self.evaluated and name not in COUNTS)
         if not name.isidentifier():
             section.mistake(name, "not a name; expected letters, digits and _")
         elif fixed or name in self._defined:
             section.mistake(name, "already means something else")
         else:
             self._defined.add(name)
-            for names in (self.known, self.constants, self.priced):
+            for names in (self.known, self.constants, self.evaluated):
                 names.pop(name, None)
             return True
         return False
@@ -129,13 +129,13 @@ class Names:
         unit = self.quantities.get(name, "-")
         if (name in self.quantities or name in COUNTS) and dimension(unit) != compiled.dimension:
             section.mistake(name, f"{formula.text!r} is in {unit_name(compiled.dimension)}; expected {unit}")
-        priced = self.needs_pricing(formula)
-        if priced and (name in COUNTS or name in self.columns or name in self.quantities):
+        evaluated = self.needs_evaluation(formula)
+        if evaluated and (name in COUNTS or name in self.columns or name in self.quantities):
             section.mistake(name, "must be known before pricing, and this formula needs its result")
         behind, needs = self.parameters_behind(formula), (*self.derived_behind(formula), name)
         self.define(name, Name(compiled.dimension, boolean=compiled.kind == "boolean"), decided_by=behind)
         self.derived[name] = Derived(name, unit_name(compiled.dimension), formula.text, compiled, behind,
-                                     needs, priced)  # fmt: skip
+                                     needs, evaluated)  # fmt: skip
 
     def compiled(self, section: Section, key: str, formula: Expression) -> Compiled | None:
         """A formula with its names looked up; notes what is wrong with it."""
@@ -146,9 +146,11 @@ class Names:
             section.mistake(key, str(error))
             return None
 
-    def needs_pricing(self, formula: Expression) -> bool:
-        """Whether a formula reads pricing's result, be it through derived columns."""
-        return any(n in self.priced or (n in self.derived and self.derived[n].priced) for n in formula.names)
+    def needs_evaluation(self, formula: Expression) -> bool:
+        """Whether a formula reads the evaluation's result, be it through derived columns."""
+        return any(
+            n in self.evaluated or (n in self.derived and self.derived[n].evaluated) for n in formula.names
+        )
 
     def parameters_behind(self, formula: Expression) -> frozenset[str]:
         """Parameters that decide a formula."""

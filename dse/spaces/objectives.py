@@ -1,4 +1,4 @@
-"""What a search is judged by: objectives, and limits on what pricing finds."""
+"""What a search is judged by: objectives, and limits on what evaluation finds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A condition on designs. A rule is known before pricing; a limit needs it, and gives a margin."""
+    """A condition on designs. A rule is known before evaluation; a limit needs it, and gives a margin."""
 
     name: str
     unit: str  #: of the margin

@@ -150,7 +150,7 @@ def kind_of(written: Any) -> str:
 
 
 def merged(section: Section, base_data: Mapping[str, Any], added: Entries) -> Section:
-    """The space with more entries; what is wrong with these is told at the line of the system."""
+    """The space with more entries; what is wrong with these is reported at the line of the system."""
     data, source = {**section.data, "system": dict(base_data)}, section.source
     for key, entries in added.items():
         for name in entries:
@@ -159,5 +159,5 @@ def merged(section: Section, base_data: Mapping[str, Any], added: Entries) -> Se
                 if key != "constraints" and name in (section.data.get(other) or {}):
                     source.mistake((other, name), "follows from the power budget of the system")
         own = section.data.get(key) or {}
-        data[key] = {**own, **entries} if isinstance(own, dict) else own  # which is told when it is read
+        data[key] = {**own, **entries} if isinstance(own, dict) else own  # which is reported when it is read
     return Section(source, section.at, data)

@@ -35,7 +35,7 @@ def space_names() -> list[str]:
 
 @dataclass(frozen=True)
 class Space(Definition):
-    """A search space, and the ways between its designs and the columns that are priced.
+    """A search space, and the ways between its designs and the columns that are evaluated.
 
     One design is a mapping of parameter names to values as the file writes them, in SI units. A batch
     of designs is a column per parameter: numbers, 0 or 1, or the code of a word.
@@ -112,10 +112,10 @@ class Space(Definition):
         return decoded(self.parameters, columns)
 
     def known_values(self, columns: Mapping[str, FloatArray]) -> dict[str, Any]:
-        """Values of every name that is known before pricing: constants, parameters, derived columns."""
+        """Values of every name that is known before evaluation: constants, parameters, derived columns."""
         values: dict[str, Any] = {**self.constants, **columns}
         for derived in self.derived:
-            if not derived.priced:
+            if not derived.evaluated:
                 values[derived.name] = derived.formula(values)
         return values
 

@@ -1,4 +1,4 @@
-"""Reads a search space: YAML -> `Definition`, with every mistake told at once."""
+"""Reads a search space: YAML -> `Definition`, with every mistake reported at once."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Definition:
     given: Mapping[str, float]
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]
-    rules: tuple[Constraint, ...]  #: conditions that are known before pricing
-    limits: tuple[Constraint, ...]  #: conditions that need pricing
+    rules: tuple[Constraint, ...]  #: conditions that are known before evaluation
+    limits: tuple[Constraint, ...]  #: conditions that need evaluation
     objectives: tuple[Objective, ...]
-    names: Mapping[str, Name]  #: every name known before pricing
+    names: Mapping[str, Name]  #: every name known before evaluation
     constants: Mapping[str, float]  #: values of those that are the same for all designs
 
 
@@ -139,7 +139,7 @@ def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tupl
         section.mistake(key, str(error))
         section.source.finish()
         raise
-    part.source.mistakes = section.source.mistakes  # told together
+    part.source.mistakes = section.source.mistakes  # reported together
     return part, name
 
 
@@ -232,7 +232,7 @@ class _Reader:
             formula = section.value(name, _formula, None)
             constraint = formula and self._constraint(section, name, formula)
             if formula and constraint:
-                (limits if self.names.needs_pricing(formula) else rules).append(constraint)
+                (limits if self.names.needs_evaluation(formula) else rules).append(constraint)
         return tuple(rules), tuple(limits)
 
     def _constraint(self, section: Section, name: str, formula: Expression) -> Constraint | None:
@@ -261,7 +261,7 @@ class _Reader:
         section = self.section.section("objectives")
         section.only(("minimize", "maximize"))
         objectives: list[Objective] = []
-        told = len(section.source.mistakes)
+        before = len(section.source.mistakes)
         directions: tuple[Direction, ...] = ("minimize", "maximize")
         for direction in directions:
             for written in section.value(direction, _name_list, list[str](), required=False):
@@ -271,7 +271,7 @@ class _Reader:
                     section.mistake(direction, f"{name}: given twice")
                 elif objective:
                     objectives.append(objective)
-        if not objectives and "objectives" in self.section and len(section.source.mistakes) == told:
+        if not objectives and "objectives" in self.section and len(section.source.mistakes) == before:
             self.section.mistake("objectives", "expected at least one, such as minimize: [step_time]")
         return tuple(objectives)
 

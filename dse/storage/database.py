@@ -1,4 +1,4 @@
-"""A connection to SQLite or PostgreSQL, plain SQL on it, and its failures told in one line each."""
+"""A connection to SQLite or PostgreSQL, plain SQL on it, and its failures in one line each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def storage_url(url: str | None = None) -> str:
-    """The storage that a command uses: what it was told, else ``$DSE_STORAGE``, else `DEFAULT_URL`."""
+    """The storage that a command uses: what it was given, else ``$DSE_STORAGE``, else `DEFAULT_URL`."""
     return url or os.environ.get("DSE_STORAGE") or DEFAULT_URL
 
 
@@ -206,7 +206,7 @@ class Database:
             yield
         except self._driver_error as error:
             message = str(error).strip() or type(error).__name__
-            meaning = next((told for signs, told in FAILURES if any(s in message for s in signs)), None)
+            meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
             raise DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}") from error
 
 

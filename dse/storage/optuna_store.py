@@ -353,7 +353,7 @@ def bare_trial(
 
 @lru_cache(maxsize=1024)
 def distribution_of(text: str) -> BaseDistribution:
-    """A distribution from its text; the same few texts come back in every trial."""
+    """A distribution from its text; the same texts come back in every trial."""
     return json_to_distribution(text)
 
 

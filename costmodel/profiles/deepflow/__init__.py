@@ -5,6 +5,6 @@ in a line, and the native model does the right thing.
 """
 
 from costmodel.profiles.deepflow.configuration import Configuration, broken_guards
-from costmodel.profiles.deepflow.report import Report, price
+from costmodel.profiles.deepflow.report import DeepflowReport, price
 
-__all__ = ["Configuration", "Report", "broken_guards", "price"]
+__all__ = ["Configuration", "DeepflowReport", "broken_guards", "price"]

@@ -18,7 +18,7 @@ def step_energy(config: Configuration, gemms: GemmPrices, pointwise: dict[str, K
     config : Configuration
         Energies and sizes; (points,) columns.
     gemms, pointwise
-        Priced kernels.
+        Kernels with their times.
 
     Returns
     -------

@@ -115,7 +115,7 @@ def gemm_table(config: Configuration) -> Gemms:
 
 
 def gemm_prices(config: Configuration, machine: Hardware) -> GemmPrices:
-    """Price every product: rules GT1 to GT5.
+    """Evaluate every product: rules GT1 to GT5.
 
     Notes
     -----
@@ -144,7 +144,7 @@ def gemm_prices(config: Configuration, machine: Hardware) -> GemmPrices:
 
 
 def pointwise_prices(config: Configuration, machine: Hardware) -> dict[str, KernelPrice]:
-    """Price the LSTM cell and the softmax, forward and backward: rules PW1 to PW4, and section 8 where split.
+    """The LSTM cell and the softmax, forward and backward: rules PW1 to PW4, and section 8 where split.
 
     Notes
     -----

@@ -35,7 +35,7 @@ DATA_SCALE, DATA_TOKENS, BUDGET_BATCH, DAY = 100, 768_648_884, 32, 86400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Report:
+class DeepflowReport:
     """Everything that the profile says about each configuration."""
 
     config: Configuration
@@ -78,7 +78,7 @@ class Report:
             return {name: np.broadcast_to(values, shape) for group in groups for name, values in group}
 
 
-def price(config: Configuration) -> Report:
+def price(config: Configuration) -> DeepflowReport:
     """Price configurations by the rules of DeepFlow's first generation.
 
     Parameters
@@ -89,7 +89,7 @@ def price(config: Configuration) -> Report:
 
     Returns
     -------
-    report : Report
+    report : DeepflowReport
         (points,) columns, the same bits for a row whatever stands beside it. [s], [B], [J]
     """
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -97,7 +97,7 @@ def price(config: Configuration) -> Report:
         gemms, pointwise = gemm_prices(config, machine), pointwise_prices(config, machine)
         optimizer = optimizer_prices(config, machine)
         times = passes(config, machine, gemms, pointwise, optimizer)
-        return Report(
+        return DeepflowReport(
             config=config,
             machine=machine,
             gemms=gemms,
@@ -111,7 +111,7 @@ def price(config: Configuration) -> Report:
         )
 
 
-def optimizer_figures(report: Report) -> Iterator[Figure]:
+def optimizer_figures(report: DeepflowReport) -> Iterator[Figure]:
     """The optimizer's kernels, part by part."""
     for part in OPTIMIZED:
         kernels = {
@@ -127,7 +127,7 @@ def optimizer_figures(report: Report) -> Iterator[Figure]:
             yield f"{part}.{name}_time", kernel.time
 
 
-def gemm_figures(report: Report) -> Iterator[Figure]:
+def gemm_figures(report: DeepflowReport) -> Iterator[Figure]:
     """Reload factors, work, traffic and time of each product.
 
     Where the swapped order is run, work, traffic and time are of that order.
@@ -147,7 +147,7 @@ def gemm_figures(report: Report) -> Iterator[Figure]:
         yield f"{name}.GEMM_time", prices.time[:, place]
 
 
-def pointwise_figures(report: Report) -> Iterator[Figure]:
+def pointwise_figures(report: DeepflowReport) -> Iterator[Figure]:
     """The pointwise kernels, and the embedding's traffic."""
     for name, kernel in report.pointwise.items():
         yield f"{name}.inflection_point", report.machine.inflection
@@ -160,7 +160,7 @@ def pointwise_figures(report: Report) -> Iterator[Figure]:
         yield name, 2 * config.tokens * config.hidden_size * config.element_bytes
 
 
-def split_figures(report: Report) -> Iterator[Figure]:
+def split_figures(report: DeepflowReport) -> Iterator[Figure]:
     """The parallelism, as the reference prints it twice."""
     config = report.config
     sizes = [("dp", config.dp), ("lp", config.lp), ("hlp", config.hlp)]
@@ -180,7 +180,7 @@ def split_figures(report: Report) -> Iterator[Figure]:
     yield "par2.kp_embedding", config.embedding_dim1 * config.embedding_dim2
 
 
-def pass_figures(report: Report) -> Iterator[Figure]:
+def pass_figures(report: DeepflowReport) -> Iterator[Figure]:
     """Times of the parts."""
     times = report.passes
     yield "sum.Cf", times.cell_forward
@@ -192,7 +192,7 @@ def pass_figures(report: Report) -> Iterator[Figure]:
     yield "parameters", report.num_parameters / 1e9
 
 
-def hardware_figures(report: Report) -> Iterator[Figure]:
+def hardware_figures(report: DeepflowReport) -> Iterator[Figure]:
     """The machine, as bought rather than as derated."""
     config, machine = report.config, report.machine
     yield "hw.throughput", machine.flop_rate / config.core_derate / 1e12
@@ -204,7 +204,7 @@ def hardware_figures(report: Report) -> Iterator[Figure]:
     yield "hw.link_bw", machine.link_bandwidth / GIB
 
 
-def memory_figures(report: Report) -> Iterator[Figure]:
+def memory_figures(report: DeepflowReport) -> Iterator[Figure]:
     """Both memory tables. The second repeats the first one's sums by purpose, as the reference does."""
     capacity = report.machine.dram_capacity
     for table, own in (("mem1", report.whole), ("mem2", report.shard)):
@@ -217,7 +217,7 @@ def memory_figures(report: Report) -> Iterator[Figure]:
         yield f"{table}.overflow", own.total / capacity
 
 
-def result_figures(report: Report) -> Iterator[Figure]:
+def result_figures(report: DeepflowReport) -> Iterator[Figure]:
     """The step."""
     yield "Time", report.step_time
     yield "time_per_step", report.step_time_budget

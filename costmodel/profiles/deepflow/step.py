@@ -33,7 +33,7 @@ class Passes(Columns):
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class DeepflowLinks:
     """The ring of links between devices, with what the arithmetic of a reduction takes on a device."""
 
     config: Configuration
@@ -137,7 +137,7 @@ def passes(
     The backward pass of a row-column projection follows the rule of all split products. It differs from
     the reference's program, which prints the time of the forward pass there once more.
     """
-    links = Links(config, machine)
+    links = DeepflowLinks(config, machine)
     gemm = {name: gemms.time[:, place] for place, name in enumerate(GEMMS)}
     to_cell, from_cell = links.between_products("hidden")
     cell_forward, cell_backward = links.between_cells()

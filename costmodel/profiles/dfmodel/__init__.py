@@ -4,8 +4,8 @@ A profile over the shared solver. Where a rule of the reference is odd, the prof
 """
 
 from costmodel.profiles.dfmodel.design import DataflowDesign, design_setup
-from costmodel.profiles.dfmodel.evaluate import Evaluation, evaluate
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import Setup
@@ -15,8 +15,8 @@ from costmodel.profiles.dfmodel.step import dataflow_step, reasons
 __all__ = [
     "PUBLISHED",
     "DataflowDesign",
-    "Evaluation",
-    "Graph",
+    "DfmodelEvaluation",
+    "DfmodelGraph",
     "Mapping",
     "Setup",
     "Sharding",

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
 from costmodel.profiles.dfmodel.blocks import BEFORE, LOSS, fragment
-from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, Graph, K, M, N
+from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, DfmodelGraph, K, M, N
 from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
 from costmodel.training.blocks import Kernel, Layer
 from costmodel.training.design import EXPLICIT_TILES, RECOMPUTE_NONE, DesignPoints
@@ -38,7 +38,7 @@ _UNSUPPORTED: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]]
 )
 
 
-def rows_of(graph: Graph, layer: Layer) -> list[Kernel]:
+def rows_of(graph: DfmodelGraph, layer: Layer) -> list[Kernel]:
     """For each kernel of a graph the row of the layer whose work it does."""
     rows = {line.split()[0]: layer.stream for line in (BEFORE, LOSS.replace(GRADIENT, ""))}
     for kernel in layer.kernels:
@@ -49,12 +49,12 @@ def rows_of(graph: Graph, layer: Layer) -> list[Kernel]:
     return [rows[name] for name in own]
 
 
-def design_sharding(graph: Graph, layer: Layer, shardings: Mapping[str, str]) -> IntArray:
+def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> IntArray:
     """The sharding that says how the native model's kernels are split, or the nearest that is legal.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         Of the layer.
     layer : Layer
         What it consists of.
@@ -76,7 +76,7 @@ def design_sharding(graph: Graph, layer: Layer, shardings: Mapping[str, str]) ->
     return np.array([_legal(graph, place, asked.get(place)) for place in range(len(graph))])
 
 
-def unsupported_shardings(graph: Graph, layer: Layer, shardings: Mapping[str, str]) -> Iterator[str]:
+def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> Iterator[str]:
     """Rows whose split the graph cannot have, and what it has."""
     asked, written = _asked(graph, layer, shardings), design_sharding(graph, layer, shardings)
     rows = [row.name for row in rows_of(graph, layer)]
@@ -97,7 +97,7 @@ def unsupported_columns(design: DesignPoints, point: int) -> Iterator[str]:
         yield f"left out: {', '.join(left_out)}"
 
 
-def _asked(graph: Graph, layer: Layer, shardings: Mapping[str, str]) -> dict[int, int]:
+def _asked(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> dict[int, int]:
     """Place of a kernel -> the code that a split asks for."""
     asked = {}
     for place, (name, row) in enumerate(zip(graph.names, rows_of(graph, layer), strict=True)):
@@ -108,7 +108,7 @@ def _asked(graph: Graph, layer: Layer, shardings: Mapping[str, str]) -> dict[int
     return asked
 
 
-def _legal(graph: Graph, place: int, asked: int | None) -> int:
+def _legal(graph: DfmodelGraph, place: int, asked: int | None) -> int:
     """What is asked for where it is legal; else whole, or what splits the work."""
     legal = options(graph, place)
     if asked in legal:

@@ -16,7 +16,7 @@ from costmodel.training.blocks import ATTENTION, Block, Kernel, Layer
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PassRows:
     """Kernels in one pass, and the edges that come with them, both in the file's order."""
 
     kernels: str = ""
@@ -27,11 +27,11 @@ class Part:
 class Fragment:
     """A row of a block in the forward pass, in the backward pass, and in the gradients of its weights."""
 
-    forward: Part
+    forward: PassRows
     output: str  #: the kernel that makes its output
-    backward: Part = Part()
+    backward: PassRows = PassRows()
     gradient: str = ""  #: the kernels that make the gradient of its input; none in graphs that leave it out
-    gradients: Part = Part()
+    gradients: PassRows = PassRows()
 
 
 #: Makes the residual stream before the first layer, and its gradient after the last.
@@ -41,19 +41,19 @@ LOSS: Final = "Loss_bwd 1 H - S"
 
 def norm(name: str, *, backward: bool = True) -> Fragment:
     """A normalization."""
-    back = Part(f"{name}_bwd 1 H - S", f"{{gradient}} > {name}_bwd") if backward else Part()
+    back = PassRows(f"{name}_bwd 1 H - S", f"{{gradient}} > {name}_bwd") if backward else PassRows()
     gradient = f"{name}_bwd" if backward else ""
-    return Fragment(Part(f"{name} 1 H - S", f"{{0}} > {name}"), name, back, gradient)
+    return Fragment(PassRows(f"{name} 1 H - S", f"{{0}} > {name}"), name, back, gradient)
 
 
 def product(name: str, reads: str, makes: str) -> Fragment:
     """A product with a weight, from some features to others."""
     return Fragment(
-        Part(f"{name} 1 {makes} {reads} S *", f"{{0}} > {name}"),
+        PassRows(f"{name} 1 {makes} {reads} S *", f"{{0}} > {name}"),
         name,
-        Part(f"{name}_bwd 1 {reads} {makes} S *", f"{{gradient}} > {name}_bwd"),
+        PassRows(f"{name}_bwd 1 {reads} {makes} S *", f"{{gradient}} > {name}_bwd"),
         f"{name}_bwd",
-        Part(
+        PassRows(
             f"{name}_bwd_weight_update 1 {reads} S {makes}",
             f"{{gradient}} > {name}_bwd_weight_update\n{{0}} > {name}_bwd_weight_update",
         ),
@@ -62,8 +62,8 @@ def product(name: str, reads: str, makes: str) -> Fragment:
 
 def activation(name: str) -> Fragment:
     """An activation function, in a gated MLP of both halves."""
-    back = Part(f"{name}_bwd 1 U - S", f"{{gradient}} > {name}_bwd")
-    return Fragment(Part(f"{name} 1 F - S", f"{{0}} > {name}"), name, back, f"{name}_bwd")
+    back = PassRows(f"{name}_bwd 1 U - S", f"{{gradient}} > {name}_bwd")
+    return Fragment(PassRows(f"{name} 1 F - S", f"{{0}} > {name}"), name, back, f"{name}_bwd")
 
 
 def residual(drop: str, add: str, summands: int = 1) -> Fragment:
@@ -75,18 +75,18 @@ def residual(drop: str, add: str, summands: int = 1) -> Fragment:
         before = f"{add}_{place}"
     edges.append(f"{before} > {drop}\n{drop} > {add}\n{{{summands}}} > {add}")
     kernels = [*sums, f"{drop} 1 H - S", f"{add} 1 H - S"]
-    back = Part(f"{drop}_bwd 1 H - S", f"{{gradient}} > {drop}_bwd")
-    return Fragment(Part("\n".join(kernels), "\n".join(edges)), add, back, f"{drop}_bwd")
+    back = PassRows(f"{drop}_bwd 1 H - S", f"{{gradient}} > {drop}_bwd")
+    return Fragment(PassRows("\n".join(kernels), "\n".join(edges)), add, back, f"{drop}_bwd")
 
 
 #: Queries, keys and values as products of their own. The gradient of V is not split by heads, and stands
 #: among those of the core, in whose fragment it is.
 QKV: Final = Fragment(
-    Part("Q n d H S *\n K g d H S *\n V g d H S *", "{0} > Q K V"),
+    PassRows("Q n d H S *\n K g d H S *\n V g d H S *", "{0} > Q K V"),
     "Q K V",
-    Part("Q_bwd n d H S *\n K_bwd g d H S *", "MHA_GEMM_1_bwd1 > Q_bwd\n MHA_GEMM_1_bwd2 > K_bwd"),
+    PassRows("Q_bwd n d H S *\n K_bwd g d H S *", "MHA_GEMM_1_bwd1 > Q_bwd\n MHA_GEMM_1_bwd2 > K_bwd"),
     "Q_bwd K_bwd V_bwd",
-    Part(
+    PassRows(
         """
         V_bwd_weight_update 1 H S gd
         K_bwd_weight_update 1 H S gd
@@ -104,7 +104,7 @@ QKV: Final = Fragment(
 )
 
 CORE: Final = Fragment(
-    Part(
+    PassRows(
         """
         MHA_GEMM_1 n S d S
         SOFTMAX    n S - S
@@ -121,7 +121,7 @@ CORE: Final = Fragment(
         """,
     ),
     "MHA_GEMM_2",
-    Part(
+    PassRows(
         """
         MHA_GEMM_2_bwd1 n S d S
         MHA_GEMM_2_bwd2 g d rS S
@@ -149,7 +149,7 @@ CORE: Final = Fragment(
 #: What a token's experts make is summed by a product over them (k): split as they are, it ends in an
 #: all-reduce. As a vector kernel it would pass for rows of features, and move nothing.
 EXPERTS: Final = Fragment(
-    Part(
+    PassRows(
         """
         Router      1 E H S +
         Gate        1 E - S
@@ -172,7 +172,7 @@ EXPERTS: Final = Fragment(
         """,
     ),
     "Combine",
-    Part(
+    PassRows(
         """
         Combine_bwd      E H - C
         FFN1_bwd         E F H C *
@@ -199,7 +199,7 @@ EXPERTS: Final = Fragment(
         """,
     ),
     "Dispatch_bwd Router_bwd",
-    Part(
+    PassRows(
         """
         FFN1_bwd_weight_update   E F C H
         FFN0_bwd_weight_update   E H C U

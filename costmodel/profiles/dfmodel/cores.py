@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.setup import Setup
 
 #: The most layouts, or kernels in groups, that are looked at together.
@@ -57,7 +57,7 @@ class _Kernels:
 
 
 def fewest_cycles(
-    graph: Graph,
+    graph: DfmodelGraph,
     setup: Setup,
     m: FloatArray,
     k: FloatArray,

@@ -124,7 +124,7 @@ def alike(design: DataflowDesign) -> Iterator[IntArray]:
 
 
 def design_setup(run: DataflowRun) -> Setup:
-    """Designs on a machine as DFModel is told them; (points,) columns.
+    """Designs on a machine as DFModel describes them; (points,) columns.
 
     Parameters
     ----------

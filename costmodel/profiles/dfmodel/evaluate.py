@@ -23,7 +23,7 @@ from costmodel.profiles.dfmodel.graph import (
     ALL_TO_ALL,
     OUTER,
     PERIODIC,
-    Graph,
+    DfmodelGraph,
     K,
     M,
     N,
@@ -54,7 +54,7 @@ class Shards:
 class Loads:
     """What kernels and edges ask of a chip, however the kernels are grouped."""
 
-    graph: Graph
+    graph: DfmodelGraph
     setup: Setup
     part: Shards
     streams: FloatArray  #: tiles, times repetitions; (points, kernels) [-]
@@ -86,7 +86,7 @@ class GroupCosts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Evaluation:
+class DfmodelEvaluation:
     """Where the time of an iteration goes, and what the system costs; (points,) and (points, groups)."""
 
     iteration_time: FloatArray  #: [s]
@@ -104,7 +104,7 @@ class Evaluation:
     fits: BoolArray  #: SRAM of every group, and DRAM, hold what is needed
 
 
-def shards(graph: Graph, setup: Setup, sharding: IntArray) -> Shards:
+def shards(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> Shards:
     """Dimensions of kernels on one chip, by tiles."""
     tp, tiles = per_kernel(setup.degree("TP")), per_kernel(setup.tiles)
     by_rows = np.isin(sharding, (OUTER, M))
@@ -116,7 +116,7 @@ def shards(graph: Graph, setup: Setup, sharding: IntArray) -> Shards:
     return Shards(m=m, k=k, n=n, output_bytes=m * n * per_kernel(setup.element_bytes))
 
 
-def loads(graph: Graph, setup: Setup, sharding: IntArray, generation: str) -> Loads:
+def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str) -> Loads:
     """What the kernels and edges of a graph ask of a chip."""
     part = shards(graph, setup, sharding)
     streams = per_kernel(setup.tiles) * graph.repeats
@@ -136,7 +136,7 @@ def loads(graph: Graph, setup: Setup, sharding: IntArray, generation: str) -> Lo
     )
 
 
-def kernel_groups(graph: Graph, within: FloatArray) -> Groups:
+def kernel_groups(graph: DfmodelGraph, within: FloatArray) -> Groups:
     """Groups of kernels, each by itself: they may overlap, and need not hold all kernels."""
     first, second = within[graph.start], within[graph.end]
     inside = first * second
@@ -179,13 +179,13 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
 
 
 def evaluate(
-    graph: Graph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
-) -> Evaluation:
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
+) -> DfmodelEvaluation:
     """Time, price and power of an iteration.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         Kernels of one layer; dimensions (kernels,) or (points, kernels).
     setup : Setup
         (points,) columns.
@@ -210,7 +210,7 @@ def evaluate(
     work = np.sum(np.where(graph.systolic, 2.0, 1.0) * graph.outer * graph.m * graph.k * graph.n, axis=-1)
     done = setup.num_layers * setup.global_batch_size * work
     in_sram = within_capacity(costs.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
-    return Evaluation(
+    return DfmodelEvaluation(
         iteration_time=time,
         utilization=done / (time * setup.num_chips * setup.peak_rate),
         compute_time=costs.compute_time,
@@ -227,7 +227,7 @@ def evaluate(
     )
 
 
-def iteration_time(graph: Graph, setup: Setup, layer_time: FloatArray) -> FloatArray:
+def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray) -> FloatArray:
     """Of all layers and micro-batches, from the time of one layer and micro-batch; (points,). [s]"""
     sequences = setup.global_batch_size / setup.degree("DP")
     time: FloatArray = layer_time * pipeline_factor(setup) * setup.stage_layers * sequences
@@ -240,7 +240,7 @@ def pipeline_factor(setup: Setup) -> FloatArray:
     return 1 + (setup.degree("PP") - 1) / (setup.micro_batches * chunks)
 
 
-def transfer_time(graph: Graph, setup: Setup) -> FloatArray:
+def transfer_time(graph: DfmodelGraph, setup: Setup) -> FloatArray:
     """Between pipeline stages. [s]"""
     moved = 2 * setup.hidden_size * setup.seq_len * setup.element_bytes * setup.num_layers
     return moved * transfer_rate(setup) * bool(graph.backward.any())
@@ -258,7 +258,7 @@ def _compute_time(load: Loads, within: FloatArray, whole: BoolArray) -> FloatArr
 
 
 def _network_time(
-    graph: Graph, setup: Setup, part: Shards, sharding: IntArray, generation: str
+    graph: DfmodelGraph, setup: Setup, part: Shards, sharding: IntArray, generation: str
 ) -> FloatArray:
     """Collectives of each kernel and of the edges that leave it; (points, kernels). [s]"""
     tiles = per_kernel(setup.tiles)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import IntArray, distinct_rows
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.layer import model_graph
 from costmodel.profiles.dfmodel.mapping import fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.setup import BATCH, IDLE, NETWORK, Setup
@@ -23,7 +23,7 @@ _RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilizati
 
 
 @lru_cache(maxsize=16)
-def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[Graph, IntArray]:
+def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[DfmodelGraph, IntArray]:
     """The graph of a layer, and the sharding that moves least, whatever the layout.
 
     Parameters

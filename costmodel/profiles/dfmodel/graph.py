@@ -19,7 +19,7 @@ NOTHING, ALL_REDUCE, ALL_TO_ALL, ALL_GATHER, PERIODIC, POINT_TO_POINT, BROADCAST
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Graph:
+class DfmodelGraph:
     """Kernels C[outer, m, n] (+)= A[outer, m, k] B[outer, k, n]; columns of shape (kernels,).
 
     Dimensions and sizes of many designs are (points, kernels); all else is shared by the designs.

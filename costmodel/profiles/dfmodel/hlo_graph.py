@@ -22,11 +22,11 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.graph import Edge, Kernel, output_shape
+from costmodel.hlo.graph import HloEdge, HloKernel, output_shape
 from costmodel.hlo.module import Shape
 from costmodel.hlo.products import Product
 from costmodel.hlo.weight_operands import weight_sides
-from costmodel.profiles.dfmodel import Graph
+from costmodel.profiles.dfmodel import DfmodelGraph
 from costmodel.profiles.dfmodel.graph import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -60,7 +60,7 @@ Move = tuple[int, float]  #: code, and bytes of the whole message [B]
 class Dataflow:
     """A module as DFModel has it."""
 
-    graph: Graph
+    graph: DfmodelGraph
     traffic: Traffic
     notes: tuple[str, ...]  #: what the format cannot say, and what it says instead
 
@@ -98,7 +98,7 @@ def dataflow(analysis: Analysis, barriers: str = "barrier") -> Dataflow:
     DseError
         If the module has no kernels.
     """
-    builder = _Builder(analysis, barriers)
+    builder = _DfmodelGraphBuilder(analysis, barriers)
     if not builder.source.kernels:
         raise DseError("runs no kernels, so that there is no graph to write")
     for place, kernel in enumerate(builder.source.kernels):
@@ -110,14 +110,14 @@ def dataflow(analysis: Analysis, barriers: str = "barrier") -> Dataflow:
     return Dataflow(builder.graph(), builder.traffic(), tuple(notes))
 
 
-class _Builder:
+class _DfmodelGraphBuilder:
     """Goes through kernels in an order in which they can run."""
 
     def __init__(self, analysis: Analysis, barriers: str) -> None:
         self.analysis = analysis
         self.source = analysis.of(barriers)
         self.sides = weight_sides(analysis, self.source)
-        self.incoming: dict[int, list[Edge]] = defaultdict(list)
+        self.incoming: dict[int, list[HloEdge]] = defaultdict(list)
         for edge in self.source.edges:
             self.incoming[edge.consumer].append(edge)
         read = [(edge.producer, edge.output) for edge in self.source.edges]
@@ -129,7 +129,7 @@ class _Builder:
         self.kernel_moves: dict[int, Move] = {}
         self.edge_moves: dict[int, Move] = {}
 
-    def add(self, place: int, kernel: Kernel) -> None:
+    def add(self, place: int, kernel: HloKernel) -> None:
         """Nodes of a kernel, the edges to them, and what they move."""
         summed = self._summed_by(place, kernel)
         if summed is not None:
@@ -162,7 +162,7 @@ class _Builder:
                 late += 1
         return late
 
-    def _summed_by(self, place: int, kernel: Kernel) -> int | None:
+    def _summed_by(self, place: int, kernel: HloKernel) -> int | None:
         """The node that alone makes what an all-reduce sums, where nothing else reads that."""
         collective = self.analysis.collectives.get(place)
         if collective is None or collective.name != "all-reduce" or collective.operands != 1:
@@ -174,7 +174,7 @@ class _Builder:
         alone = self.readers[edges[0].producer, edges[0].output] == 1 and node not in self.kernel_moves
         return node if alone and self.nodes[node].repeats == kernel.count else None
 
-    def _add_other_outputs(self, place: int, leaves: Sequence[Shape], kernel: Kernel) -> None:
+    def _add_other_outputs(self, place: int, leaves: Sequence[Shape], kernel: HloKernel) -> None:
         """A node for each other output that a kernel reads, after the kernel's own."""
         source = self.last[place]
         for output, leaf in enumerate(leaves):
@@ -207,7 +207,7 @@ class _Builder:
             return
         self.edge_moves |= {at: (code, size * own / sum(fed)) for at, own in zip(data, fed, strict=True)}
 
-    def graph(self) -> Graph:
+    def graph(self) -> DfmodelGraph:
         """The nodes and edges as columns."""
         columns: dict[str, Any] = {
             name: np.array([getattr(node, name) for node in self.nodes], dtype=np.float64)
@@ -218,7 +218,7 @@ class _Builder:
             for name in ("backward", "systolic", "weighted")
         }
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 3)
-        return Graph(
+        return DfmodelGraph(
             names=tuple(node.name for node in self.nodes),
             tiling=np.full(len(self.nodes), NONE),
             start=edges[:, 0],
@@ -241,7 +241,7 @@ class _Builder:
 
 
 def _own_nodes(
-    kernel: Kernel, sides: Sequence[int | None], leaves: Sequence[Shape], backward: bool
+    kernel: HloKernel, sides: Sequence[int | None], leaves: Sequence[Shape], backward: bool
 ) -> tuple[list[_Node], int | None]:
     """A kernel's products in a row, or itself as a vector kernel; and the output that the last one makes."""
     if kernel.products:
@@ -260,7 +260,7 @@ def _own_nodes(
     return [_vector(kernel.name, shape, read, backward=backward, repeats=kernel.count)], largest
 
 
-def _product(kernel: Kernel, product: Product, side: int | None, number: int, backward: bool) -> _Node:
+def _product(kernel: HloKernel, product: Product, side: int | None, number: int, backward: bool) -> _Node:
     """A matrix product, its weight as the second operand: C = A B as it is, or transposed."""
     first, second = (operand.bytes for operand in product.operands[:2])
     m, n = product.n, product.m
@@ -298,7 +298,7 @@ def _vector(name: str, made: Shape, read: Sequence[int], *, backward: bool, repe
     )
 
 
-def _notes(analysis: Analysis, kernels: Sequence[Kernel]) -> Iterator[str]:
+def _notes(analysis: Analysis, kernels: Sequence[HloKernel]) -> Iterator[str]:
     """What the format cannot say of a module."""
     yield from analysis.graph.notes
     collectives = Counter(each.name for each in analysis.collectives.values())

@@ -10,8 +10,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel.blocks import BEFORE, EXPERT_LAYER, LOSS, Part, fragment
-from costmodel.profiles.dfmodel.graph import Graph, K, N
+from costmodel.profiles.dfmodel.blocks import BEFORE, EXPERT_LAYER, LOSS, PassRows, fragment
+from costmodel.profiles.dfmodel.graph import DfmodelGraph, K, N
 from costmodel.training.blocks import DECODER, STREAM, Layer
 from costmodel.training.model import ModelShape
 
@@ -26,7 +26,7 @@ _DROPOUT: Final = "DropOut"
 MOST_INPUTS: Final = 2
 
 
-def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> Graph:
+def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> DfmodelGraph:
     """The graph of one layer of a model whose layers are all alike, one sequence at a time.
 
     Parameters
@@ -56,7 +56,7 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
         dropout=model.dropout,
         backward=backward,
         element_bytes=element_bytes,
-        layer=model.kinds[0],
+        layer=next(iter(model.kinds)),
     )
 
 
@@ -75,7 +75,7 @@ def layer_graph(
     backward: bool = True,
     element_bytes: FloatArray | float = 2.0,
     layer: Layer | None = None,
-) -> Graph:
+) -> DfmodelGraph:
     """The graph of one layer, for one design or for many at once; by default that of GPT.
 
     Parameters
@@ -139,7 +139,7 @@ def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[
     residual stream have no gradient of their own. Weights get their gradients last.
     """
     made = _inputs_of(layer)
-    forward, back, gradients = [Part(BEFORE)], [Part(LOSS)], []
+    forward, back, gradients = [PassRows(BEFORE)], [PassRows(LOSS)], []
     for block in layer.blocks:
         forward += [_filled(fragment(k).forward, made[block.name, k.name], []) for k in block.kernels]
     from_stream = LOSS.split()[0]
@@ -173,27 +173,27 @@ def _inputs_of(layer: Layer) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _summed(makers: list[str], name: str) -> tuple[list[Part], list[str]]:
+def _summed(makers: list[str], name: str) -> tuple[list[PassRows], list[str]]:
     """Kernels that sum what others make until a kernel can read it, and who makes it then."""
     sums = []
     while len(makers) > MOST_INPUTS:
         own = f"{name}_{len(makers)}"
-        sums.append(Part(f"{own} 1 H - S", "\n".join(f"{maker} > {own}" for maker in makers[:2])))
+        sums.append(PassRows(f"{own} 1 H - S", "\n".join(f"{maker} > {own}" for maker in makers[:2])))
         makers = [own, *makers[2:]]
     return sums, makers
 
 
-def _filled(part: Part, inputs: Sequence[str], gradient: Sequence[str]) -> Part:
+def _filled(part: PassRows, inputs: Sequence[str], gradient: Sequence[str]) -> PassRows:
     """A part with the kernels around it in their places: a line for each that makes the gradient."""
     lines = [
         line.replace("{gradient}", name).format(*inputs)
         for line in part.edges.splitlines()
         for name in (gradient if "{gradient}" in line else [""])
     ]
-    return Part(part.kernels, "\n".join(lines))
+    return PassRows(part.kernels, "\n".join(lines))
 
 
-def _edges(part: Part) -> Iterator[tuple[str, str]]:
+def _edges(part: PassRows) -> Iterator[tuple[str, str]]:
     """Producer and consumer of each edge."""
     for line in part.edges.splitlines():
         producer, _, consumers = line.partition(">")
@@ -214,7 +214,7 @@ def _graph(
     edges: Sequence[tuple[str, str]],
     words: Words,
     element_bytes: FloatArray,
-) -> Graph:
+) -> DfmodelGraph:
     """Sizes follow from dimensions, and those of inputs from what makes them, in the order of the edges."""
     names = tuple(row[0] for row in rows)
     marks = ["".join(row[5:]) for row in rows]
@@ -224,7 +224,7 @@ def _graph(
     first, second = _inputs(output, start, end)
     has_weight = np.array([mark in (_WEIGHT, _WHOLE_WEIGHT) for mark in marks])
     second = np.where(has_weight, outer * m * k * element_bytes[..., np.newaxis], second)
-    return Graph(
+    return DfmodelGraph(
         names=names,
         backward=np.array(["_bwd" in name for name in names]),
         systolic=np.array([row[3] != "-" for row in rows]),

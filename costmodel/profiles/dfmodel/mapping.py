@@ -29,7 +29,7 @@ from costmodel.profiles.dfmodel.evaluate import (
     kernel_groups,
     loads,
 )
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.setup import GENERATIONS, IDLE, NETWORK, Setup
 from costmodel.solve.fusion import TIE, Groupings, carried, cheapest, groupings, windows
 from costmodel.solve.whole_numbers import divisors
@@ -46,12 +46,14 @@ class Mapping:
     groups: IntArray  #: group of each kernel, without gaps; (kernels,)
 
 
-def group_windows(graph: Graph, most_groups: int, pins: IntArray | None = None) -> tuple[IntArray, IntArray]:
+def group_windows(
+    graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None
+) -> tuple[IntArray, IntArray]:
     """First and last group that each kernel may be in.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         Forward kernels take the first half of the groups and backward ones the second; of an odd number,
         those of either direction may be in the middle one.
     most_groups : int
@@ -81,20 +83,20 @@ def group_windows(graph: Graph, most_groups: int, pins: IntArray | None = None) 
     return first, last
 
 
-def fused_ways(graph: Graph, most_groups: int, pins: IntArray | None = None) -> Groupings:
+def fused_ways(graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None) -> Groupings:
     """All legal ways to fuse the kernels of a graph."""
     first, last = group_windows(graph, most_groups, pins)
     return groupings(graph.start, graph.end, first, last, most_groups)
 
 
 def fastest_mapping(
-    graph: Graph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str
 ) -> Mapping | None:
     """The fastest design that fits, and its fastest groups; the first of equally fast ones.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         One design; its kernels' dimensions are (kernels,).
     setup : Setup
         Designs to choose from: (points,) columns.
@@ -107,7 +109,7 @@ def fastest_mapping(
 
     Notes
     -----
-    What a group costs depends on its kernels alone, so each distinct set is priced once; what is alive
+    What a group costs depends on its kernels alone, so each distinct set is evaluated once; what is alive
     in DRAM beside it, on the kernels done before and after it. With a second tier of DRAM the fastest
     groups within the first compete with the fastest within both, at the bandwidth of both, which is the
     lower: mappings that need only the first are never faster in the latter.
@@ -158,7 +160,7 @@ def _alike(setup: Setup) -> IntArray:
 
 
 def fastest_design(
-    graph: Graph, setup: Setup, sharding: IntArray, groups: IntArray, *, generation: str
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, groups: IntArray, *, generation: str
 ) -> Mapping | None:
     """The fastest design that fits, of several with the same groups; the first of equally fast ones."""
     found = evaluate(graph, setup, sharding, generation=generation, groups=groups)
@@ -201,7 +203,9 @@ def with_tiles(setup: Setup, generation: str) -> Setup:
     return replace(rows, tile_size=np.tile(sizes, setup.num_points))
 
 
-def shortage(graph: Graph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str) -> str:
+def shortage(
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str
+) -> str:
     """What no mapping has enough of, and by how much, in words: for the closest of designs that none fits."""
     row = setup.take(np.array([_closest(graph, setup, sharding, generation)]))
     load = loads(graph, row, sharding, generation)
@@ -231,7 +235,7 @@ def sram_shortage(load: Loads) -> str:
     return f"SRAM: {_short(setup, float(least), float(setup.sram_bytes.flat[0]))}; {_less_sram(setup)}"
 
 
-def _closest(graph: Graph, setup: Setup, sharding: IntArray, generation: str) -> int:
+def _closest(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str) -> int:
     """The design whose kernels alone, and weights, exceed SRAM and DRAM least."""
     load = loads(graph, setup, sharding, generation)
     sram = _least_sram(load, np.eye(len(graph), dtype=bool))[0].max(axis=-1)

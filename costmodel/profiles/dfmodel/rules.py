@@ -19,7 +19,7 @@ def rules_of(generation: str) -> tuple[DesignRules, ...]:
         Rules(
             model=ModelShape,
             design=DataflowDesign,
-            price=partial(dataflow_step, generation=generation),
+            cost=partial(dataflow_step, generation=generation),
             products=TRANSFORMER_TOTALS,
             unread=splits_kernels,  # the reference itself says how
             why=partial(reasons, generation=generation),

@@ -19,7 +19,7 @@ from costmodel.profiles.dfmodel.graph import (
     OUTER,
     PERIODIC,
     SHARDINGS,
-    Graph,
+    DfmodelGraph,
     K,
     M,
     N,
@@ -60,7 +60,7 @@ class Sharding:
     count: int
 
 
-def options(graph: Graph, place: int) -> list[int]:
+def options(graph: DfmodelGraph, place: int) -> list[int]:
     """Shardings that are legal for a kernel; an outer dimension above 1 is always split."""
     size = {dim: float(np.max(getattr(graph, dim)[..., place])) for dim in ("outer", "m", "k", "n")}
     tiled = int(graph.tiling[place])
@@ -71,7 +71,7 @@ def options(graph: Graph, place: int) -> list[int]:
     return split if graph.weighted[place] else [*split, NONE]
 
 
-def consumer_kind(graph: Graph, edge: int) -> str:
+def consumer_kind(graph: DfmodelGraph, edge: int) -> str:
     """How the consumer of an edge uses it: a row of `WANTED`."""
     end = graph.end[edge]
     if graph.systolic[end] and graph.tiling[end] == K:
@@ -89,13 +89,13 @@ def edge_collective(held: int, wanted: int) -> int:
     return ALL_GATHER if wanted == REPLICATED else ALL_TO_ALL
 
 
-def kernel_collectives(graph: Graph, choices: Sequence[int] | IntArray) -> IntArray:
+def kernel_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
     """What each kernel itself moves: a sum split by k, and gradients once a step."""
     gradient = graph.systolic & (graph.tiling == K) & graph.backward
     return np.where(np.asarray(choices) == K, ALL_REDUCE, np.where(gradient, PERIODIC, NOTHING))
 
 
-def edge_collectives(graph: Graph, choices: Sequence[int] | IntArray) -> IntArray:
+def edge_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
     """What each edge moves; (edges,)."""
     pairs = enumerate(zip(graph.start, graph.end, strict=True))
     return np.array(
@@ -107,19 +107,19 @@ def edge_collectives(graph: Graph, choices: Sequence[int] | IntArray) -> IntArra
     )
 
 
-def moved_bytes(graph: Graph, choices: Sequence[int] | IntArray) -> float:
+def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float:
     """All-reduces of kernels and changes of layout on edges, unsharded; gradients apart. [B]"""
     reduced = graph.output_bytes[kernel_collectives(graph, choices) == ALL_REDUCE].sum()
     changed = graph.output_bytes[graph.start][edge_collectives(graph, choices) != NOTHING].sum()
     return float(reduced + changed)
 
 
-def least_moving(graph: Graph, *, prefer: Mapping[str, int] | None = None) -> Sharding:
+def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None) -> Sharding:
     """The sharding that moves the fewest bytes, whatever the links and the size of the group.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         One design; its kernels' dimensions are (kernels,).
     prefer : mapping, optional
         Kernel -> sharding to take first among equally good ones, such as a row of `PUBLISHED`.
@@ -145,7 +145,7 @@ def least_moving(graph: Graph, *, prefer: Mapping[str, int] | None = None) -> Sh
     return Sharding(choices=choices, moved_bytes=best.cost, count=best.count)
 
 
-def _link(graph: Graph, edge: int, ranked: Sequence[Sequence[int]]) -> Link:
+def _link(graph: DfmodelGraph, edge: int, ranked: Sequence[Sequence[int]]) -> Link:
     """What an edge moves for each pair of options of its kernels. [B]"""
     start, end = int(graph.start[edge]), int(graph.end[edge])
     wanted = WANTED[consumer_kind(graph, edge)]

@@ -1,4 +1,4 @@
-"""Prices designs by DFModel's rules; memory and the energy of the work are the native model's."""
+"""Evaluates designs by DFModel's rules; memory and the energy of the work are the native model's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costmodel.profiles.dfmodel.capacity import within_capacity
 from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowRun, alike, design_setup
 from costmodel.profiles.dfmodel.evaluate import evaluate, loads
 from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
-from costmodel.profiles.dfmodel.graph import PERIODIC, Graph
+from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph
 from costmodel.profiles.dfmodel.mapping import sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import kernel_collectives
@@ -23,7 +23,7 @@ from costmodel.steps.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.workload.kernels import total
 
-#: Designs priced at once: their (points, kernels) tables fit into a core's cache.
+#: Designs evaluated at once: their (points, kernels) tables fit into a core's cache.
 KERNEL_CHUNK: Final = 2048
 
 #: Columns that are the native model's.
@@ -46,7 +46,7 @@ class Iteration(Columns):
 
 
 def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
-    """Price one optimizer step of each design, as `costmodel.step` does.
+    """Evaluate one optimizer step of each design, as `costmodel.step` does.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
 
 
 def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
-    """Price a chunk of designs, whose columns are all of one length."""
+    """Evaluate a chunk of designs, whose columns are all of one length."""
     native = transformer_step(run)
     graph, sharding = sharded_graph(run.model, run.precision.element_bytes)
     found = {name: np.full(run.num_points, np.nan) for name in column_units(Iteration)}
@@ -152,7 +152,7 @@ def remedies(run: DataflowRun) -> str:
 
 
 def iteration(
-    graph: Graph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
 ) -> Iteration:
     """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM.
 
@@ -193,7 +193,7 @@ def iteration(
 
 
 def _gradient_share(
-    graph: Graph, setup: Setup, sharding: IntArray, generation: str, groups: IntArray | None
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str, groups: IntArray | None
 ) -> FloatArray:
     """Share of summing gradients in the network's time of each group; (points, groups), or (groups,). [-]"""
     gradient = np.where(kernel_collectives(graph, sharding) == PERIODIC, 1.0, 0.0)

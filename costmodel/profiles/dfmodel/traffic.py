@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
-from costmodel.profiles.dfmodel.graph import NOTHING, Graph
+from costmodel.profiles.dfmodel.graph import NOTHING, DfmodelGraph
 from costmodel.profiles.dfmodel.sharding import edge_collectives, kernel_collectives
 
 
@@ -22,7 +22,7 @@ class Traffic:
     edge_bytes: FloatArray  #: (edges,) [B]
 
     @classmethod
-    def of(cls, graph: Graph, sharding: IntArray) -> Self:
+    def of(cls, graph: DfmodelGraph, sharding: IntArray) -> Self:
         """What a sharding moves: unsharded tensors."""
         of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
         made = graph.output_bytes

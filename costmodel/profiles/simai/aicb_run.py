@@ -1,4 +1,4 @@
-"""What AICB's generator is told: a model and its parallelism, and how many parameters it counts [AICB]_.
+"""What AICB's generator takes: a model and its parallelism, and how many parameters it counts [AICB]_.
 
 Two matrices in an MLP whether gated or not, two or four word tables, and tables of words and positions on
 every stage: the count decides the sizes of messages, so it is kept.
@@ -25,7 +25,7 @@ Release = Literal["2024-10", "2024-11", "2025-01", "2025-09"]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GeneratorRun(Columns):
-    """A training run as the generator is told it; (points,) columns. [-]"""
+    """A training run as the generator takes it; (points,) columns. [-]"""
 
     num_layers: FloatArray = column("-")
     hidden_size: FloatArray = column("-")

@@ -1,4 +1,4 @@
-"""Bus bandwidths of collectives: told by a file, or derived from the links of the machine.
+"""Bus bandwidths of collectives: given by a file, or derived from the links of the machine.
 
 Both come as tables with the axes (points, sides, groups, collectives). A side is 0 for the forward and
 activation-gradient passes and 1 for the weight gradient: the reference takes a group's size from there.
@@ -17,8 +17,8 @@ from costmodel.profiles.simai.efficiency import ALL_TO_ALL, NIC, NVLINK, WHOLE, 
 from costmodel.profiles.simai.revision import Revision
 from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS, Parallelism
 
-#: A bandwidth that nobody told, as the reference stores it; and that of what costs nothing.
-UNTOLD, FREE = -1.0, np.inf
+#: A bandwidth that is not defined, as the reference stores it; and that of what costs nothing.
+UNDEFINED, FREE = -1.0, np.inf
 
 #: NVLink bandwidth by GPU, and that of a NIC by type. [GiB/s]
 GPU_TYPES: Final[Mapping[str, float]] = {"A100": 240, "A800": 160, "H100": 370.8, "H20": 370.8, "H800": 164.8}
@@ -33,8 +33,8 @@ class Busbw:
     pp: float | None  #: of a message between stages
 
     def of(self, group: str, collective: str) -> float:
-        """A bandwidth, `UNTOLD` where the file has none. [GiB/s]"""
-        return self.by_name.get((group, collective), UNTOLD)
+        """A bandwidth, `UNDEFINED` where the file has none. [GiB/s]"""
+        return self.by_name.get((group, collective), UNDEFINED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -197,7 +197,7 @@ def ring_bandwidth(
     Returns
     -------
     bandwidth, by_nvlink : (points,) array
-        0 for a group of one, `UNTOLD` without a NIC. [GiB/s], [-]
+        0 for a group of one, `UNDEFINED` without a NIC. [GiB/s], [-]
     """
     out = single(nic_bandwidth * place.nics)
     per_node = np.maximum(place.per_node, 2.0)
@@ -220,10 +220,10 @@ def all_to_all_bandwidth(
 
 
 def judged(bandwidth: FloatArray, place: Placement) -> FloatArray:
-    """A bandwidth, 0 where there is nobody to talk to, `UNTOLD` where there is nothing to talk over."""
+    """A bandwidth, 0 where there is nobody to talk to, `UNDEFINED` where there is nothing to talk over."""
     lacking = (place.nics < 1) | (place.nodes < 1) | (place.per_node < 1) | (bandwidth <= 0)
     alone = place.nodes * place.per_node == 1
-    return single(np.where(alone, 0.0, np.where(lacking, UNTOLD, bandwidth)))
+    return single(np.where(alone, 0.0, np.where(lacking, UNDEFINED, bandwidth)))
 
 
 def single(values: FloatArray) -> FloatArray:

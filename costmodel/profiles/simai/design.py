@@ -1,4 +1,4 @@
-"""Prices designs by SimAI's closed forms, arithmetic by the native kernels."""
+"""Evaluates designs by SimAI's closed forms, arithmetic by the native kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def machine_links(system: System) -> Links:
 
 
 def simai_step(run: TransformerRun) -> Breakdown:
-    """Price one optimizer step of each design, as `costmodel.step` does.
+    """Evaluate one optimizer step of each design, as `costmodel.step` does.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The workload of a design, row by row: AICB's rows, filled from the native model.
 
-Arithmetic comes from the kernels that `micro_batch` prices, group sizes and messages from the design, and
+Arithmetic comes from the kernels that `micro_batches` finds, group sizes and messages from the design, and
 parameters from the model as it is. What recomputation repeats is added to the forward pass, as AICB has it.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, distinct_rows
 from costmodel.errors import DseError
 from costmodel.kernels.attention import fused_attention
+from costmodel.kernels.cost import KernelCost
 from costmodel.profiles.simai.aicb_rows import (
     NOTHING,
     column_row,
@@ -26,11 +27,11 @@ from costmodel.profiles.simai.aicb_rows import (
 from costmodel.profiles.simai.aicb_run import GeneratorRun
 from costmodel.profiles.simai.rows import Pass, Row, StepRows
 from costmodel.steps.cost_table import DIRECTIONS, CostTable
-from costmodel.steps.memory import RankMemory, rank_memory, state_shards, updated_parameters
-from costmodel.steps.microbatch import KERNEL_CHUNK, MicroBatch, PartCost, cost_table, micro_batches
+from costmodel.steps.memory import PartMemory, rank_memory, state_shards, updated_parameters
+from costmodel.steps.microbatch import KERNEL_CHUNK, MicroBatch, cost_table, micro_batches
 from costmodel.steps.optimizer import optimizer_step
 from costmodel.steps.pipeline import full_stages
-from costmodel.steps.transformer import recomputed, resolve_sharding, slowest_stage
+from costmodel.steps.transformer import resolve_sharding, slowest_stage
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 from costmodel.workload.kernels import PASSES, total
@@ -91,7 +92,7 @@ def design_workload(run: TransformerRun) -> StepRows:
         name: [np.concatenate([piece[name][place] for piece in pieces])[back] for place in range(3)]
         for name in pieces[0]
     }
-    parameters = rank_memory(unique).take(back)
+    parameters = [part.take(back) for part in rank_memory(unique)]
     return filled_rows(run, ranks, costs.take(back), parameters, times)
 
 
@@ -119,10 +120,10 @@ def rows_of(part: Part) -> dict[str, tuple[str, ...]]:
 def row_times(run: RankRun, costs: MicroBatch) -> RowTimes:
     """Arithmetic of each row of one layer, of the embedding and of the head.
 
-    The rows share out what the pricing says of a whole layer, waiting for the host included, by the times
+    The rows share out what the evaluation says of a whole layer, waiting for the host included, by the times
     of their kernels.
     """
-    table, layer = cost_table(run), costs.layers[0]
+    table, forward, backward = cost_table(run), costs.forward, costs.backward
     part, embedding, head = parts_of(run.model)
     found = {
         name: [table.kernels_time(part, kernels, of_pass) for of_pass in PASSES]
@@ -131,39 +132,39 @@ def row_times(run: RankRun, costs: MicroBatch) -> RowTimes:
     core = f"{HALVES[0]}_column"
     for place, of_pass in ((0, "forward"), (1, "backward")):
         found[core][place] = found[core][place] + fused_attention(run, of_pass).time
-    for places, whole in (((0,), layer.forward), ((1, 2), layer.backward)):
+    for places, whole in (((0,), forward[0]), ((1, 2), backward[0])):
         own = sum((passes[place] for passes in found.values() for place in places), start=np.zeros(()))
         for passes in found.values():
             for place in places:
                 passes[place] = passes[place] * whole.time / own
-    found["embedding_layer"] = outer_times(table, embedding.name, costs.embedding)
-    found["final_column"] = outer_times(table, head.name, costs.head)
+    found["embedding_layer"] = outer_times(table, embedding.name, forward[1], backward[1])
+    found["final_column"] = outer_times(table, head.name, forward[2], backward[2])
     return found
 
 
-def outer_times(table: CostTable, part: str, cost: PartCost) -> list[FloatArray]:
+def outer_times(table: CostTable, part: str, forward: KernelCost, backward: KernelCost) -> list[FloatArray]:
     """Times of the passes over the embedding or the head. [s]"""
     shares = []
     for of_pass in DIRECTIONS["backward"]:
         dense, thin = table.gemms.select(of_pass, part), table.pointwise.select(of_pass, part)
         shares.append(total(table.gemm_costs.time[:, dense]) + total(table.pointwise_times[:, thin]))
-    backward = cost.backward.time
-    return [cost.forward.time, *(backward * share / (shares[0] + shares[1]) for share in shares)]
+    return [forward.time, *(backward.time * share / (shares[0] + shares[1]) for share in shares)]
 
 
 def filled_rows(
-    run: TransformerRun, ranks: RankRun, costs: MicroBatch, parameters: RankMemory, times: RowTimes
+    run: TransformerRun,
+    ranks: RankRun,
+    costs: MicroBatch,
+    parameters: list[PartMemory],
+    times: RowTimes,
 ) -> StepRows:
     """The template with times, messages and counts of each design."""
-    design, layer = run.design, costs.layers[0]
-    whole_layer = layer.forward + layer.backward + recomputed(design, layer)
-    ends = costs.embedding.forward + costs.embedding.backward, costs.head.forward + costs.head.backward
-    stage = slowest_stage(run, [whole_layer], ends)
+    design, stage = run.design, slowest_stage(run, costs.whole)
     generated = generator_run(run, ranks)
     full, selective = design.recompute == RECOMPUTE_FULL, design.recompute == RECOMPUTE_SELECTIVE
     times = {name: [*passes] for name, passes in times.items()}
     for name in (f"{part}_{half}" for part in HALVES for half in ("column", "row")):
-        core = layer.core.time if layer.core and name == f"{HALVES[0]}_column" else 0.0
+        core = costs.again[0].time if name == f"{HALVES[0]}_column" else 0.0
         again = np.where(full, times[name][0], np.where(selective, core, 0.0))
         times[name][0] = times[name][0] + again
     first, last = ([own * there for own in times[name]] for name, there in (
@@ -190,7 +191,7 @@ def filled_rows(
 
 
 def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
-    """A design as AICB's generator would be told it."""
+    """A design as AICB's generator would take it."""
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "seq_len", "vocab_size")
     design, shape, one = run.design, ranks.design, np.ones_like(run.design.tp)
     return GeneratorRun(
@@ -202,12 +203,12 @@ def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
     )
 
 
-def weight_rows(run: TransformerRun, parameters: RankMemory) -> list[Row]:
+def weight_rows(run: TransformerRun, parameters: list[PartMemory]) -> list[Row]:
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
     design, precision = run.design, run.precision
     sharded = design.zero > 0
     first, *_ = full_stages(run.model, design.pp, design.vpp)
-    owned = updated_parameters(run, first, parameters)
+    owned = updated_parameters(first, parameters)
     gradients = np.floor(owned * precision.gradient_bytes)
     weights = np.where(sharded, np.floor(owned * precision.element_bytes), 0.0)
     update = optimizer_step(owned / state_shards(design, "optimizer"), run.system, design.ranks.all).time

@@ -82,5 +82,5 @@ def efficiency(table: IntArray, column: IntArray, message_bytes: FloatArray) -> 
     size = np.maximum(message_bytes, SIZES[0])
     share = low + (high - low) * (size - SIZES[row]) / (SIZES[row + 1] - SIZES[row])
     share = share / TABLES[table, column, -1]
-    untold = (message_bytes > SIZES[-1]) & (table != WHOLE)
-    return np.where(untold, np.nan, np.where(message_bytes == 0, 1.0, share))
+    beyond = (message_bytes > SIZES[-1]) & (table != WHOLE)
+    return np.where(beyond, np.nan, np.where(message_bytes == 0, 1.0, share))

@@ -10,7 +10,7 @@ from costmodel.profiles.simai.bandwidth import Busbw, Links
 from costmodel.profiles.simai.efficiency import SIZES
 from costmodel.profiles.simai.revision import REVISIONS
 from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS, StepRows
-from costmodel.profiles.simai.time import LARGEST_PP_MESSAGE, Overlap, Report
+from costmodel.profiles.simai.time import LARGEST_PP_MESSAGE, Overlap, SimaiReport
 
 #: A longer time of a row never ends. [ns]
 LONGEST_TIME = 2.0**31
@@ -18,13 +18,13 @@ ENDLESS = "a time of 2^31 ns or more, on which SimAI never ends"
 
 
 def missing(
-    report: Report, network: Busbw | Links, *, revision: str, overlap: Overlap | None = None
+    report: SimaiReport, network: Busbw | Links, *, revision: str, overlap: Overlap | None = None
 ) -> list[str]:
     """What the first workload of a report lacks for a whole answer, one text each.
 
     Parameters
     ----------
-    report : Report
+    report : SimaiReport
         As `price` gave it.
     network, revision, overlap
         What `price` was given.
@@ -44,12 +44,12 @@ def endless_rows(workload: StepRows) -> list[str]:
     return list(dict.fromkeys(workload.names[row] for row in np.flatnonzero(endless).tolist()))
 
 
-def untimed_rows(report: Report, network: Busbw | Links) -> Iterator[str]:
+def untimed_rows(report: SimaiReport, network: Busbw | Links) -> Iterator[str]:
     """Collectives without a time, or with one that overflowed."""
     workload = report.workload
     present = workload.present[0][:, None] > 0
     found: dict[tuple[str, str], dict[str, None]] = {}
-    for row, place in np.argwhere(report.untold[0] & present).tolist():
+    for row, place in np.argwhere(report.undefined[0] & present).tolist():
         group = GROUPS[int(workload.group[0, row, place])]
         large = workload.message_bytes[0, row, place] > SIZES[-1]
         why = reason(int(report.group_size[0, row, place]), bool(large), network)
@@ -73,7 +73,7 @@ def reason(size: int, large: bool, network: Busbw | Links) -> str:
     return "no whole NIC is left for a member of the group; raise the NICs per server"
 
 
-def untold_header(report: Report, revision: str) -> Iterator[str]:
+def untold_header(report: SimaiReport, revision: str) -> Iterator[str]:
     """Tokens without which there is no bubble."""
     layout, rules = report.workload.layout, REVISIONS[revision]
     for token, name in (("ga", "gradient_accumulation_steps"), (rules.bubble_by, rules.bubble_by)):
@@ -82,7 +82,7 @@ def untold_header(report: Report, revision: str) -> Iterator[str]:
             yield f"header: {token}: missing, so that SimAI's bubble is no number; add '{token}: N'{older}"
 
 
-def untold_messages(report: Report, network: Busbw | Links, overlap: Overlap) -> Iterator[str]:
+def untold_messages(report: SimaiReport, network: Busbw | Links, overlap: Overlap) -> Iterator[str]:
     """What keeps messages between stages from having a time."""
     message = float(report.workload.layout.pp_message_bytes[0])
     if message >= LARGEST_PP_MESSAGE:

@@ -1,6 +1,6 @@
 """A workload row by row: what one rank computes and sends in a step, as a template that repeats.
 
-The rows of a step are few and recur: once before the micro-batches, once per micro-batch, once per layer of
+The rows of a step recur: once before the micro-batches, once per micro-batch, once per layer of
 each. So a workload holds every row once, with how often it occurs; `StepRows.unrolled` gives their order.
 Design columns decide times, sizes and counts, so one template holds the workloads of many designs.
 """
@@ -20,7 +20,7 @@ from costmodel.workload.kernels import PASSES
 COLLECTIVES = ("none", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 GROUPS = ("tp", "dp", "ep", "dp_ep")
 
-#: The group that each of `PASSES`, the last axis of every table, talks to unless told otherwise.
+#: The group that each of `PASSES`, the last axis of every table, talks to unless a row says otherwise.
 DEFAULT_GROUPS = ("tp", "tp", "dp")
 
 #: Parts of a step, in order: "first" opens the first micro-batch and "next" every other one.

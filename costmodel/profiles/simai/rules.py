@@ -10,4 +10,4 @@ from costmodel.profiles.simai.design import simai_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 
-RULES: Final = (Rules(model=ModelShape, design=DesignPoints, price=simai_step, products=TRANSFORMER_TOTALS),)
+RULES: Final = (Rules(model=ModelShape, design=DesignPoints, cost=simai_step, products=TRANSFORMER_TOTALS),)

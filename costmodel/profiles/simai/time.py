@@ -62,13 +62,13 @@ class Totals(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Report:
+class SimaiReport:
     """What the profile says about workloads."""
 
     workload: StepRows
     world_size: FloatArray  #: (points,) GPUs of the run [-]
     group_size: FloatArray  #: (points, rows, passes) ranks that each collective counts, 0 without one [-]
-    untold: BoolArray  #: (points, rows, passes) where the reference has no number
+    undefined: BoolArray  #: (points, rows, passes) where the reference has no number
     communication: FloatArray  #: (points, rows, passes) of each collective [ns]
     exposed: FloatArray  #: (points, rows, passes) what overlap leaves of it [ns]
     totals: Totals
@@ -83,8 +83,8 @@ def price(
     gpus_per_server: float = 8.0,
     overlap: Overlap | None = None,
     strict: bool = False,
-) -> Report:
-    """Price workloads by the rules of SimAI's analytical mode.
+) -> SimaiReport:
+    """Evaluate workloads by the rules of SimAI's analytical mode.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def price(
     world_size : (points,) array or float, optional
         GPUs of the run; those of the workload's header by default. [-]
     gpus_per_server : float
-        Of a machine whose bandwidths are told. [-]
+        Of a machine whose bandwidths are known. [-]
     overlap : Overlap, optional
         Shares that are hidden; none but those of pipeline messages by default.
     strict : bool
@@ -134,7 +134,7 @@ def _priced(
     world: FloatArray,
     overlap: Overlap,
     strict: bool,
-) -> Report:
+) -> SimaiReport:
     """Times of every collective, what of them is exposed, and their sums."""
     rows, passes = np.nonzero(~silent(workload.collective).all(axis=0))  # cells where anything is sent
     kind = workload.collective[:, rows, passes]
@@ -147,8 +147,8 @@ def _priced(
         ratio = efficiency(bandwidths.table[(*where, kind)], bandwidths.column[(*where, kind)], message)
     took = message_time(message, size, bandwidth * ratio, kind, rules)
     sent = ~silent(kind)
-    untold = sent & ~(np.isfinite(took) & (took >= 0)) & (strict | (message > 0))
-    took = ticks(took) if strict else np.where(untold, np.nan, np.floor(np.nan_to_num(took)))
+    undefined = sent & ~(np.isfinite(took) & (took >= 0)) & (strict | (message > 0))
+    took = ticks(took) if strict else np.where(undefined, np.nan, np.floor(np.nan_to_num(took)))
     took = np.where(np.isnan(ratio), np.nan, took)
 
     def table(values: FloatArray) -> FloatArray:
@@ -158,11 +158,11 @@ def _priced(
 
     communication = table(took)
     exposed = exposed_time(workload, communication, overlap, strict) if rules.overlaps else communication
-    return Report(
+    return SimaiReport(
         workload=workload,
         world_size=world,
         group_size=table(size),
-        untold=table(untold.astype(np.float64)) > 0,
+        undefined=table(undefined.astype(np.float64)) > 0,
         communication=communication,
         exposed=exposed,
         totals=summed(workload, communication, exposed, network, rules, overlap, strict),
@@ -183,7 +183,7 @@ def raised(message_bytes: FloatArray, passes: IntArray, rules: Revision) -> Floa
 def message_time(
     message: FloatArray, size: FloatArray, bandwidth: FloatArray, collective: IntArray, rules: Revision
 ) -> FloatArray:
-    """Time of a ring collective, or of a small message where those are told apart. [ns]"""
+    """Time of a ring collective, or of a small message where those are distinguished. [ns]"""
     twice = np.where(collective == ALL_REDUCE, 2.0, 1.0)
     reached = single(bandwidth)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodel.profiles.dfmodel.assigned import rows_of
 from costmodel.profiles.dfmodel.files.picture import drawn
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.steps.tensor_parallel import layout_changes
 from costmodel.training.blocks import Edge, Kernel, Layer
 from costmodel.training.run import RankRun, TransformerRun, rank_run
@@ -16,12 +16,12 @@ from costmodel.training.run import RankRun, TransformerRun, rank_run
 HEADS: Final = "heads"
 
 
-def design_picture(graph: Graph, run: TransformerRun) -> str:
+def design_picture(graph: DfmodelGraph, run: TransformerRun) -> str:
     """One design as DOT text.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         The model's layer, `model_graph(model)`.
     run : TransformerRun
         A model of one kind of layers, and one design, its sharding named or explicit.

@@ -18,7 +18,7 @@ from costmodel.profiles.dfmodel.graph import (
     PERIODIC,
     POINT_TO_POINT,
     SHARDINGS,
-    Graph,
+    DfmodelGraph,
 )
 from costmodel.profiles.dfmodel.traffic import Traffic
 
@@ -51,12 +51,12 @@ _HEAD: Final = """digraph dataflow {
 """
 
 
-def picture(graph: Graph, sharding: IntArray | None = None, traffic: Traffic | None = None) -> str:
+def picture(graph: DfmodelGraph, sharding: IntArray | None = None, traffic: Traffic | None = None) -> str:
     """The graph as DOT text.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         One design; its kernels' dimensions are (kernels,).
     sharding : (kernels,) array of int, optional
         Dimension that each kernel is split by. [code]
@@ -75,12 +75,14 @@ def picture(graph: Graph, sharding: IntArray | None = None, traffic: Traffic | N
     return drawn(graph, splits, [NAMES[int(c)] for c in of_kernels], [NAMES[int(c)] for c in of_edges])
 
 
-def drawn(graph: Graph, splits: Sequence[str], of_kernels: Sequence[str], of_edges: Sequence[str]) -> str:
+def drawn(
+    graph: DfmodelGraph, splits: Sequence[str], of_kernels: Sequence[str], of_edges: Sequence[str]
+) -> str:
     """The graph as DOT text, with words for how kernels are split and what moves.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         One design; its kernels' dimensions are (kernels,).
     splits, of_kernels : sequence of str
         How each kernel is split, and what moves once it is done, a key of `COLOURS`; empty for nothing.
@@ -106,7 +108,7 @@ def drawn(graph: Graph, splits: Sequence[str], of_kernels: Sequence[str], of_edg
     return "".join([*lines, "}\n"])
 
 
-def _node(graph: Graph, place: int, split: str, moved: str) -> str:
+def _node(graph: DfmodelGraph, place: int, split: str, moved: str) -> str:
     """One kernel: name, dimensions, weight, sharding, collective."""
     dims = ("outer", "m", "k", "n") if graph.systolic[place] else ("outer", "m", "n")
     shape = "  ".join(f"{dim} {float(getattr(graph, dim)[place]):.0f}" for dim in dims)

@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.files.checks import DATAFLOW, mistakes
 from costmodel.profiles.dfmodel.files.setup_files import Message
-from costmodel.profiles.dfmodel.graph import Graph
+from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.setup import AXES, TOPOLOGIES, Setup
 
 GIGA: Final = 1e9
@@ -59,10 +59,10 @@ OVERLAPS: Final = ("none", "perfect", "none", "compute_memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
-    """All that a set-up file says, ready to be priced."""
+class SetupFile:
+    """All that a set-up file says, ready to be evaluated."""
 
-    graph: Graph
+    graph: DfmodelGraph
     setup: Setup
     sharding: IntArray | None  #: (kernels,); None where the file leaves some kernel open
     pins: IntArray  #: group that the file gives each kernel, -1 where it is open; (kernels,)
@@ -102,7 +102,7 @@ def variant(kernel: Message) -> Message:
     return getattr(kernel, kernel.WhichOneof("variant"))
 
 
-def priced(message: Message, where: str) -> Priced:
+def setup_file(message: Message, where: str) -> SetupFile:
     """Graph, set-up, sharding and groups of a set-up.
 
     Raises
@@ -123,7 +123,7 @@ def priced(message: Message, where: str) -> Priced:
     run = run_block(message)
     fused = run.execution_style == DATAFLOW
     alone = run.num_config in (0, len(kernels))  # then the reference runs each kernel alone
-    return Priced(
+    return SetupFile(
         graph=graph,
         setup=_setup(message),
         sharding=sharding if sharding.all() else None,
@@ -133,13 +133,13 @@ def priced(message: Message, where: str) -> Priced:
     )
 
 
-def _graph(message: Message) -> Graph:
+def _graph(message: Message) -> DfmodelGraph:
     kernels = message.kernels
     parts = [variant(kernel) for kernel in kernels]
     kinds = np.array([kernel.WhichOneof("variant") for kernel in kernels])
     place = {kernel.id: at for at, kernel in enumerate(kernels)}
     edges = message.connections
-    return Graph(
+    return DfmodelGraph(
         names=tuple(kernel.name for kernel in kernels),
         backward=np.array([kernel.fwd_bwd == 2 for kernel in kernels]),
         systolic=np.array([kernel.type == 1 for kernel in kernels]),

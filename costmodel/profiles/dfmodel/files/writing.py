@@ -12,7 +12,7 @@ from costmodel.profiles.dfmodel.evaluate import Shards, shards
 from costmodel.profiles.dfmodel.files.checks import DATAFLOW
 from costmodel.profiles.dfmodel.files.records import FIELDS, OVERLAPS, block, run_block
 from costmodel.profiles.dfmodel.files.setup_files import ROOTS, Message, empty_setup
-from costmodel.profiles.dfmodel.graph import NONE, NOTHING, Graph, K, N
+from costmodel.profiles.dfmodel.graph import NONE, NOTHING, DfmodelGraph, K, N
 from costmodel.profiles.dfmodel.setup import AXES, Setup
 from costmodel.profiles.dfmodel.traffic import Traffic
 
@@ -24,7 +24,7 @@ class ZeroMarks:
     """Kernels and connections, by their numbers, whose communication size is a negative zero.
 
     The reference's solver leaves them where it rounds to nothing. They mean nothing, and follow from
-    nothing that the cost model knows: a file is written byte for byte as the reference's when it is told.
+    nothing that the cost model knows: with them a file is written byte for byte as the reference's.
     """
 
     kernels: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ GPT_1T_MARKS: Final = ZeroMarks(kernels=(14,), connections=(1, 12, 13, 14, 15, 1
 
 
 def setup_message(
-    graph: Graph,
+    graph: DfmodelGraph,
     setup: Setup,
     sharding: IntArray,
     *,
@@ -50,7 +50,7 @@ def setup_message(
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         One design; its kernels' dimensions are (kernels,).
     setup : Setup
         One row.
@@ -84,12 +84,12 @@ def setup_message(
     return message
 
 
-def graph_message(graph: Graph, traffic: Traffic) -> Message:
+def graph_message(graph: DfmodelGraph, traffic: Traffic) -> Message:
     """A graph alone, of what one chip runs: nothing in it is split further.
 
     Parameters
     ----------
-    graph : Graph
+    graph : DfmodelGraph
         Kernels of one chip; their dimensions are (kernels,).
     traffic : Traffic
         What moves between chips.
@@ -103,7 +103,7 @@ def graph_message(graph: Graph, traffic: Traffic) -> Message:
 
 def _fill_graph(
     block: Message,
-    graph: Graph,
+    graph: DfmodelGraph,
     sharding: IntArray,
     traffic: Traffic,
     part: Shards,
@@ -134,7 +134,7 @@ def _state_traffic(block: Message, moved: int, size: float, marked: bool) -> Non
         block.communication_size = size if moved != NOTHING else -0.0
 
 
-def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
+def _fill_kernel(kernel: Message, graph: DfmodelGraph, place: int) -> None:
     """What a kernel is, whatever the sharding."""
     kernel.name, kernel.id = graph.names[place], place + 1
     kernel.fwd_bwd = 2 if graph.backward[place] else 1
@@ -160,7 +160,12 @@ def _fill_kernel(kernel: Message, graph: Graph, place: int) -> None:
 
 
 def _fill_connections(
-    connections: Message, graph: Graph, levels: IntArray, traffic: Traffic, part: Shards, marks: ZeroMarks
+    connections: Message,
+    graph: DfmodelGraph,
+    levels: IntArray,
+    traffic: Traffic,
+    part: Shards,
+    marks: ZeroMarks,
 ) -> None:
     zero_out = np.broadcast_to(graph.zero_out, graph.start.shape)
     for number, (start, end) in enumerate(zip(graph.start, graph.end, strict=True), start=1):
@@ -194,7 +199,7 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
         run.separate_rs_ag_for_ar = setup.doubled
 
 
-def _one_token_is_fastest(graph: Graph, setup: Setup, sharding: IntArray) -> bool:
+def _one_token_is_fastest(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> bool:
     """Whether tiles are of one token, and no other size is faster.
 
     So it is where each kernel runs alone at the given utilization, and has as many tokens in each tile,

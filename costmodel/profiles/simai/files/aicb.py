@@ -65,7 +65,7 @@ FIELDS: Final = 12
 #: Numbers from here on are not exact in seconds and back. [ns], [B]
 TOO_LARGE: Final = 2.0**50
 #: Mistakes that one message tells.
-MOST_TOLD: Final = 20
+MOST_LISTED_MISTAKES: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ def read_workload(text: str, name: str) -> WorkloadFile:
         With one line for each mistake.
     """
     lines = text.rstrip().split("\n")
-    reader = _Reader(name)
+    reader = _AicbReader(name)
     loop, words = reader.header(lines[0])
     rows = reader.rows(lines)
     layout = reader.layout(loop, {word.removesuffix(":"): value for word, value in words.items()}, rows)
@@ -198,7 +198,7 @@ class _Row:
     delay: float
 
 
-class _Reader:
+class _AicbReader:
     """Reads the parts of a file and notes every mistake with its line."""
 
     def __init__(self, name: str) -> None:
@@ -212,11 +212,11 @@ class _Reader:
     def finish(self) -> None:
         """Raise what was noted."""
         if self.mistakes:
-            more = len(self.mistakes) - MOST_TOLD
-            told = self.mistakes[:MOST_TOLD] + (
+            more = len(self.mistakes) - MOST_LISTED_MISTAKES
+            listed = self.mistakes[:MOST_LISTED_MISTAKES] + (
                 [f"{self.name}: and {more} more mistakes"] if more > 0 else []
             )
-            raise DseError("\n".join(told))
+            raise DseError("\n".join(listed))
 
     def header(self, line: str) -> tuple[str, dict[str, str]]:
         """Training loop and tokens, from the first line."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.formats.strict_yaml import Section, parse, read_text
-from costmodel.profiles.simai.bandwidth import UNTOLD, Busbw
+from costmodel.profiles.simai.bandwidth import UNDEFINED, Busbw
 
 GROUPS: Final = {"TP": "tp", "DP": "dp", "EP": "ep"}
 COLLECTIVES: Final = {
@@ -65,5 +65,5 @@ def _bandwidth(section: Section, key: str) -> float:
     value = section.number(key)
     if not value > 0 and value == value:
         section.mistake(key, f"{section.data[key]!r}: expected more than 0, in GiB/s, or null")
-        return UNTOLD
+        return UNDEFINED
     return value

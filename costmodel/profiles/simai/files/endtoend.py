@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.profiles.simai.revision import REVISIONS, Revision
-from costmodel.profiles.simai.time import ALL_REDUCE, Report, raised, silent
+from costmodel.profiles.simai.time import ALL_REDUCE, SimaiReport, raised, silent
 
 #: Columns of the summary, and of the first revision's, with the totals that they hold.
 SUMMARY: Final = {
@@ -39,12 +39,12 @@ FIRST_SUMMARY: Final = {
 ORDER: Final = (0, 2, 1)
 
 
-def endtoend_csv(report: Report, name: str, *, revision: str) -> str:
+def endtoend_csv(report: SimaiReport, name: str, *, revision: str) -> str:
     """What SimAI would write about the first workload of a report.
 
     Parameters
     ----------
-    report : Report
+    report : SimaiReport
         As the profile's `price` gave it.
     name : str
         Name of the run.
@@ -64,7 +64,7 @@ def endtoend_csv(report: Report, name: str, *, revision: str) -> str:
     return "\n".join([head, ", ".join([name, *cells]), *rows, ""])
 
 
-def row_table(report: Report, name: str, rules: Revision) -> list[str]:
+def row_table(report: SimaiReport, name: str, rules: Revision) -> list[str]:
     """The heading of the rows, and every row in the order of the step."""
     bandwidths = "algbw,busbw"
     ways = ("fwd", "wg", "ig")
@@ -91,7 +91,9 @@ def row_table(report: Report, name: str, rules: Revision) -> list[str]:
     return [",".join([*head, "workload finished at"]), *(lines[row] + end for row in order)]
 
 
-def reached_bandwidths(report: Report, took: FloatArray, rules: Revision) -> tuple[FloatArray, FloatArray]:
+def reached_bandwidths(
+    report: SimaiReport, took: FloatArray, rules: Revision
+) -> tuple[FloatArray, FloatArray]:
     """(rows, passes) Message over time, and what of it goes over a link; in single precision, as there."""
     workload = report.workload
     kind, size = workload.collective[0], report.group_size[0]
