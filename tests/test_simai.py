@@ -87,7 +87,7 @@ def test_any_group_on_any_machine_as_one_collective_at_a_time():
         "of_pass": PASSES,
         "size": (0, 1, 4, 5000, 2**20 - 1, 2**20, 3 * 2**23, 5 * 2**27, 2**33),
     }
-    untold = 0
+    undefined = 0
     for _ in range(400):
         kind, of_pass = (str(rng.choice(choices[name])) for name in ("kind", "of_pass"))
         size = float(rng.choice(choices["size"]))
@@ -103,10 +103,10 @@ def test_any_group_on_any_machine_as_one_collective_at_a_time():
             kind, size, of_pass=of_pass, group=group, tp=tp, ep=ep, world_size=tp * dp,
             network=links(nvlink, nic, gpus_per_server=gpus, nics_per_server=nics),
         )  # fmt: skip
-        untold += expected is None
+        undefined += expected is None
         # In single precision, so that a bandwidth may be its neighbour.
         assert found == pytest.approx(NAN if expected is None else expected, rel=2e-7, abs=1, nan_ok=True)
-    assert 0 < untold < 100
+    assert 0 < undefined < 100
 
 
 def test_a_batch_gives_each_workload_what_it_gets_alone():
@@ -189,7 +189,7 @@ def test_the_bubble_leaves_out_the_embedding_and_weights():
 
 
 # What is wrong -> what is said, and what SimAI shows.
-UNTOLD = {
+UNDEFINED = {
     "vpp": (with_header(sp_rows(), vpp=NAN), H100, "vpp: missing", NAN),
     "ga": (with_header(sp_rows(), gradient_accumulation_steps=NAN), H100, "ga: missing", NAN),
     "alone": (one_row("all_gather", 2.0**20, tp=1), H100, "a group of one, where SimAI", 2.0**63),
@@ -208,9 +208,9 @@ UNTOLD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", UNTOLD)
+@pytest.mark.parametrize("case", UNDEFINED)
 def test_what_has_no_number_is_said_and_shown_on_request(case):
-    rows, network, said, shown = UNTOLD[case]
+    rows, network, said, shown = UNDEFINED[case]
     revision = FILE if isinstance(network, Busbw) else LINKS
     report = price(rows, network, revision=revision)
     assert np.isnan(report.totals.total_time[0])

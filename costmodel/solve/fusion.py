@@ -1,4 +1,7 @@
-"""The cheapest way to put the nodes of a graph into groups, one after another; exact."""
+"""The cheapest way to put the nodes of a graph into groups, one after another; exact.
+
+It serves DFModel's mappings alone: the native model fuses what its blocks say is one kernel.
+"""
 
 from __future__ import annotations
 

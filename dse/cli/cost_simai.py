@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--gpu-type",
         metavar="NAME",
         type=gpu_type,
-        help=f"A100, A800, H100, H800 or H20: settles the NVLink bandwidth (default: {USUAL_GPU})",
+        help=f"A100, A800, H100, H800 or H20: gives the NVLink bandwidth (default: {USUAL_GPU})",
     )
     option("--nvlink-bandwidth", metavar="X", type=bandwidth, help="of a GPU: 360 (GiB/s), 386GB/s")
     option("--nics-per-server", metavar="N", type=positive, help="default: one per GPU")
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--nic-type",
         metavar="NAME",
         type=nic_type,
-        help="cx6, cx7 or bf3: settles its bandwidth (default: cx7)",
+        help="cx6, cx7 or bf3: gives its bandwidth (default: cx7)",
     )
     option("--nic-bandwidth", metavar="X", type=bandwidth, help="of a NIC: 48.5 (GiB/s), 50GB/s")
     for name, what in (

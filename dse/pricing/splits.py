@@ -37,4 +37,4 @@ def with_splits(space: Space, records: Sequence[Record]) -> list[Record]:
 def splits_text(record: Mapping[str, Any]) -> str:
     """The splits of a record in words."""
     shardings = " ".join(f"{kernel}={option}" for kernel, option in record["splits"].items())
-    return f"solved to be split: {shardings}"
+    return f"sharding as solved: {shardings}"

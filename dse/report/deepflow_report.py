@@ -158,7 +158,7 @@ def step_rows(found: Figures) -> list[tuple[str, str]]:
 def energy_rows(found: Figures) -> list[tuple[str, str]]:
     """Energy and power, where the rules tell them."""
     if found["energy"] != found["energy"]:
-        return [("energy of a step", "not told where products are split")]
+        return [("energy of a step", "not known where products are split")]
     return [
         ("energy of a step", readable(found["energy"], "J")),
         ("power", readable(found["power"], "W")),

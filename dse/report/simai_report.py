@@ -122,4 +122,4 @@ def rows_table(report: SimaiReport) -> Table:
 
 def time_text(seconds: float) -> str:
     """A time, or that there is none."""
-    return readable(seconds, "s", digits=4) if np.isfinite(seconds) else "not told"
+    return readable(seconds, "s", digits=4) if np.isfinite(seconds) else "not given"

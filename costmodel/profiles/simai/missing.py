@@ -32,8 +32,8 @@ def missing(
     texts = [
         *(f"row {name}: {ENDLESS}; split it" for name in endless_rows(report.workload)),
         *untimed_rows(report, network),
-        *untold_header(report, revision),
-        *untold_messages(report, network, overlap or Overlap()),
+        *undefined_header(report, revision),
+        *undefined_messages(report, network, overlap or Overlap()),
     ]
     return list(dict.fromkeys(texts))
 
@@ -73,7 +73,7 @@ def reason(size: int, large: bool, network: Busbw | Links) -> str:
     return "no whole NIC is left for a member of the group; raise the NICs per server"
 
 
-def untold_header(report: SimaiReport, revision: str) -> Iterator[str]:
+def undefined_header(report: SimaiReport, revision: str) -> Iterator[str]:
     """Tokens without which there is no bubble."""
     layout, rules = report.workload.layout, REVISIONS[revision]
     for token, name in (("ga", "gradient_accumulation_steps"), (rules.bubble_by, rules.bubble_by)):
@@ -82,7 +82,7 @@ def untold_header(report: SimaiReport, revision: str) -> Iterator[str]:
             yield f"header: {token}: missing, so that SimAI's bubble is no number; add '{token}: N'{older}"
 
 
-def untold_messages(report: SimaiReport, network: Busbw | Links, overlap: Overlap) -> Iterator[str]:
+def undefined_messages(report: SimaiReport, network: Busbw | Links, overlap: Overlap) -> Iterator[str]:
     """What keeps messages between stages from having a time."""
     message = float(report.workload.layout.pp_message_bytes[0])
     if message >= LARGEST_PP_MESSAGE:
