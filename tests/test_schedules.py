@@ -291,14 +291,17 @@ def test_many_designs_of_one_order_run_side_by_side():
 
 
 def grown(one: Order) -> list[np.ndarray]:
-    """Entries, sources' distances and places of an order with its last period before the cut once more."""
+    """The tables of an order with its last period before the cut once more."""
     return [np.concatenate([table[: one.cut], table[one.cut - one.period :]]) for table in tables(one)]
 
 
 def tables(one: Order) -> list[np.ndarray]:
-    """Entries, sources' distances and places of an order."""
+    """Entries of an order and their sources: how far back, whether by message, on which rank."""
     slots = np.arange(len(one.entry))[:, np.newaxis]
-    return [one.entry] + [table for slot, place in one.sources for table in (slots - slot, place)]
+    found = [one.entry]
+    for place, rank in one.sources:
+        found += [(slots - (place >> 1)) % one.window, place & 1, rank]
+    return found
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 6, 7])

@@ -14,7 +14,7 @@ from costmodel.steps.schedule_order import BACKWARD, FORWARD, PAIR, WEIGHT, Orde
 WIDTH = 16
 
 #: Ranks of all designs that run at once: enough to pay for a slot's calls, few enough for the caches. [ranks]
-LANES = 8192
+LANES = 16384
 
 #: Error that may come of periods that are not run, relative to the whole. [-]
 PRECISION = 1e-11
@@ -86,16 +86,14 @@ def ends_of_ranks(orders: Sequence[Order], of_order: Sequence[IntArray], passes:
     """
     points = passes.message.size
     ends = Ends(end=np.zeros(passes.forward.shape), shift=np.zeros(points), spread=np.zeros(points))
-    for width in (1, WIDTH):
-        pieces = [
-            Piece(order, points)
-            for order, own in zip(orders, of_order, strict=True)
-            for points in _pieces(own, width)
-        ]
-        for sources in (1, 2):
-            alike = [piece for piece in pieces if len(piece.order.sources) == sources]
-            for batch in _batches(alike, width):
-                _run(batch, passes, width, ends)
+    alike: dict[tuple[int, int, int], list[Piece]] = {}
+    for order, own in zip(orders, of_order, strict=True):
+        for width in (1, WIDTH):
+            kind = (len(order.sources), order.window, width)
+            alike.setdefault(kind, []).extend(Piece(order, some) for some in _pieces(own, width))
+    for (_, window, width), pieces in alike.items():
+        for batch in _batches(pieces, width):
+            _run(batch, passes, window, width, ends)
     return ends
 
 
@@ -123,13 +121,12 @@ def _batches(pieces: list[Piece], width: int) -> list[list[Piece]]:
     return batches
 
 
-def _run(batch: list[Piece], passes: Passes, width: int, ends: Ends) -> None:
+def _run(batch: list[Piece], passes: Passes, window: int, width: int, ends: Ends) -> None:
     """Time the pieces of a batch and put down when their ranks are done."""
     ranks = [piece.shape[1] for piece in batch]
     firsts = np.cumsum([0, *ranks])
     lanes = int(firsts[-1])
-    window = 1 << max(piece.order.reach for piece in batch).bit_length()
-    entry, sources = _places(batch, firsts, window)
+    entry, sources = _places(batch, firsts)
     times = np.concatenate([passes.entries(piece.points, piece.shape[1]) for piece in batch], axis=1)
     message = np.repeat(passes.message[np.stack([piece.points for piece in batch])], ranks, axis=0)
     states = _States(batch, firsts)
@@ -138,14 +135,15 @@ def _run(batch: list[Piece], passes: Passes, width: int, ends: Ends) -> None:
     flat, flat_times = done.reshape(-1, width), times.reshape(-1, width)
     start, time = np.empty((2, lanes, width))
     for slot, count in enumerate(_running(batch, firsts)):
-        states.note(slot, done)
+        if slot in states.due:
+            states.note(slot, done)
         own, arrived = done[slot % window, :, :count]
         begin, took = start[:count], time[:count]
         np.copyto(begin, done[slot % window - 1, 0, :count])
         for source in sources:
-            np.take(flat, source[slot, :count], axis=0, out=took, mode="clip")
+            flat.take(source[slot, :count], axis=0, out=took, mode="clip")
             np.maximum(begin, took, out=begin)
-        np.take(flat_times, entry[slot, :count], axis=0, out=took, mode="clip")
+        flat_times.take(entry[slot, :count], axis=0, out=took, mode="clip")
         np.add(begin, took, out=own)
         np.add(own, message[:count], out=arrived)
     for piece, first in zip(batch, firsts, strict=False):
@@ -179,7 +177,7 @@ class _States:
 
     def note(self, slot: int, done: FloatArray) -> None:
         """Look at the pieces that are due before a slot."""
-        for number in self.due.get(slot, ()):
+        for number in self.due[slot]:
             piece, first = self.pieces[number]
             back = (slot - 1 - np.arange(piece.order.reach)) % len(done)
             state = done[back, 0, first : first + piece.shape[1]].reshape(-1, done.shape[-1])
@@ -191,7 +189,7 @@ class _States:
             self.shifts[first] = (least + most) / 2, most - least
 
 
-def _places(batch: list[Piece], firsts: IntArray, window: int) -> tuple[IntArray, list[IntArray]]:
+def _places(batch: list[Piece], firsts: IntArray) -> tuple[IntArray, list[IntArray]]:
     """Where a batch finds the time of each entry, and when its sources are done; (slots, ranks) each."""
     shape = batch[0].shape[0], int(firsts[-1])
     entry = np.empty(shape, np.intp)
@@ -199,17 +197,12 @@ def _places(batch: list[Piece], firsts: IntArray, window: int) -> tuple[IntArray
     for piece, first in zip(batch, firsts.tolist(), strict=False):
         slots, p = piece.shape
         own = slice(None, slots), slice(first, first + p)
-        lane = np.arange(first, first + p)
         np.multiply(piece.order.entry, shape[1], out=entry[own], dtype=np.intp)
-        entry[own] += lane
-        for places, (slot, place) in zip(sources, piece.order.sources, strict=True):
-            part = places[own]
-            np.bitwise_and(slot, window - 1, out=part)
-            part *= 2
-            part += place & 1
-            part *= shape[1]
-            part += place >> 1
-            part += first
+        entry[own] += np.arange(first, first + p)
+        for places, (place, rank) in zip(sources, piece.order.sources, strict=True):
+            np.multiply(place, shape[1], out=places[own], dtype=np.intp)
+            places[own] += rank
+            places[own] += first
     return entry, sources
 
 

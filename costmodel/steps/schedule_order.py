@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,13 @@ FORWARD, BACKWARD, WEIGHT = 1, 2, 4
 WHOLE = BACKWARD | WEIGHT
 PAIR = FORWARD | WHOLE
 
-SlotArray = NDArray[np.int32]
+#: Of either width, as narrow as will do.
+SlotArray = NDArray[np.signedinteger[Any]]
 
-#: How many orders are remembered; one takes about 10 bytes for each slot and rank.
+#: Least window, so that most orders have the same. [slots]
+SMALLEST_WINDOW = 4
+
+#: How many orders are remembered; one takes 5 bytes for each slot and rank, or 9.
 REMEMBERED = 512
 
 
@@ -27,15 +32,17 @@ class Order:
     """Entries of the ranks of one pipeline; (slots, ranks) arrays. [-]
 
     An entry waits for the one before it on its rank and for its sources, of which a pair has two. An entry
-    without a source, and a slot without an entry, name their own rank's slot before.
+    without a source, and a slot without an entry, name their own rank's slot before. No source is `window`
+    slots back, so that its slot modulo the window tells which one it is.
 
     With `Schedule.turn` more micro-batches, slots from `cut - period` to `cut` come once more and all else
     stays, if the pipeline is full by then.
     """
 
     entry: NDArray[np.int8]  #: bits; 0: nothing runs
-    sources: tuple[tuple[SlotArray, SlotArray], ...]  #: slot, and 2 rank + (1 if it comes as a message)
+    sources: tuple[tuple[SlotArray, SlotArray], ...]  #: 2 (slot % window) + (1: as a message); rank
     reach: int  #: most slots between an entry and its source
+    window: int  #: a power of two
     cut: int  #: first slot that is not as it is with more micro-batches
     period: int
     until_b: FloatArray  #: chunk activations held at once until B has run; (ranks,)
@@ -49,9 +56,9 @@ class Order:
 
     def messages(self, turns: FloatArray) -> FloatArray:
         """Messages between ranks with some periods more; (points,). [-]"""
-        sent: FloatArray = np.sum([(place & 1).sum(axis=1) for _, place in self.sources], axis=0).astype(
-            np.float64
-        )
+        sent = np.zeros(len(self.entry))
+        for place, _ in self.sources:
+            sent += (place & 1).sum(axis=1)
         total: FloatArray = sent.sum() + turns * sent[self.repeated].sum()
         return total
 
@@ -73,17 +80,24 @@ def order(schedule: str, p: int, v: int, m: int, n: int) -> Order:
     entry[table.forward, rank] = FORWARD
     entry[table.backward, rank] |= np.where(weight_apart, BACKWARD, WHOLE).astype(np.int8)
     entry[table.weight[weight_apart], rank[weight_apart]] = WEIGHT
-    sources = _sources(table, rank, entry.shape, apart=row.pairs)
+    sources, reach = _sources(table, rank, entry.shape, apart=row.pairs)
+    window = max(SMALLEST_WINDOW, 1 << reach.bit_length())
+    narrow: type[np.signedinteger[Any]] = np.int16 if max(2 * window, p) < 2**15 else np.int32
+    held = _held(entry, BACKWARD)
     chains, _, each = table.forward.shape
     turn = row.turn(v, n)
     return Order(
         entry=entry,
-        sources=sources,
-        reach=max(int((np.arange(slots)[:, None] - slot).max()) for slot, _ in sources),
+        sources=tuple(
+            ((2 * (slot & (window - 1)) + (place & 1)).astype(narrow), (place >> 1).astype(narrow))
+            for slot, place in sources
+        ),
+        reach=reach,
+        window=window,
         cut=int(table.forward[..., (each - 1) // (turn // chains) * (turn // chains)].min()),
         period=turn * v * row.pace,
-        until_b=_held(entry, BACKWARD),
-        until_w=_held(entry, WEIGHT) if weight_apart.any() else _held(entry, BACKWARD),
+        until_b=held,
+        until_w=_held(entry, WEIGHT) if weight_apart.any() else held,
     )
 
 
@@ -97,9 +111,13 @@ def _held(entry: NDArray[np.int8], until: int) -> FloatArray:
 
 def _sources(
     table: Timetable, rank: IntArray, shape: tuple[int, int], *, apart: bool
-) -> tuple[tuple[SlotArray, SlotArray], ...]:
-    """Slots and places of what entries wait for; of forward and backward passes apart where they pair."""
-    found = []
+) -> tuple[list[tuple[SlotArray, SlotArray]], int]:
+    """Slots and places, 2 rank + (1: as a message), of what entries wait for, and how far back they are.
+
+    Sources of forward and backward passes are apart where the two may be pairs.
+    """
+    found: list[tuple[SlotArray, SlotArray]] = []
+    reach = 1
     for _ in range(1 + apart):
         slot = np.repeat(np.arange(-1, shape[0] - 1, dtype=np.int32)[:, None], shape[1], axis=1)
         found.append((slot, np.repeat(2 * np.arange(shape[1], dtype=np.int32)[None], shape[0], axis=0)))
@@ -111,7 +129,8 @@ def _sources(
         cells = passes[:, to], rank[:, to]
         slot[cells] = passes[:, of]
         place[cells] = 2 * rank[:, of] + (rank[:, of] != rank[:, to])
-    return tuple(found)
+        reach = max(reach, int((passes[:, to] - passes[:, of]).max(initial=1)))
+    return found, reach
 
 
 #: Micro-batches for each rank, or for each of a turn if more, that fill a pipeline before its last turn. [-]
