@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, System
     from costmodel.steps.breakdown import Breakdown
     from costmodel.steps.lstm import lstm_step
+    from costmodel.steps.pipeline_times import PipelineTimes, pipeline_times
     from costmodel.steps.transformer import resolve_sharding, step
     from costmodel.training.design import DesignPoints, LstmDesign
     from costmodel.training.model import LstmShape, ModelShape
@@ -25,11 +26,13 @@ __all__ = [
     "LstmShape",
     "MemoryLevel",
     "ModelShape",
+    "PipelineTimes",
     "System",
     "load_model",
     "load_system",
     "lstm_step",
     "model_names",
+    "pipeline_times",
     "resolve_sharding",
     "step",
     "system_names",
@@ -47,11 +50,13 @@ _HOMES = {
     "LstmShape": "costmodel.training.model",
     "MemoryLevel": "costmodel.machine.system",
     "ModelShape": "costmodel.training.model",
+    "PipelineTimes": "costmodel.steps.pipeline_times",
     "System": "costmodel.machine.system",
     "load_model": "costmodel.formats.model_file",
     "load_system": "costmodel.formats.system_file",
     "lstm_step": "costmodel.steps.lstm",
     "model_names": "costmodel.formats.model_file",
+    "pipeline_times": "costmodel.steps.pipeline_times",
     "resolve_sharding": "costmodel.steps.transformer",
     "settled_sharding": "costmodel.steps.transformer",
     "step": "costmodel.steps.transformer",

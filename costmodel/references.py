@@ -13,9 +13,17 @@ REFERENCES: Mapping[str, str] = {
         "T. Dao et al., FlashAttention: fast and memory-efficient exact attention with IO-awareness, "
         "NeurIPS 2022, arXiv:2205.14135; T. Dao, FlashAttention-2, arXiv:2307.08691"
     ),
+    "DeepSeek2024": (
+        "DeepSeek-AI, DeepSeek-V3 technical report, arXiv:2412.19437; the schedules as in "
+        "github.com/deepseek-ai/DualPipe"
+    ),
     "DeepFlow": (
         "N. Ardalani et al., DeepFlow: a cross-stack pathfinding framework for distributed AI systems, "
         "ACM TODAES 29(2), 2024, arXiv:2211.03309; first generation of the code, 2019"
+    ),
+    "Huang2019": (
+        "Y. Huang et al., GPipe: efficient training of giant neural networks using pipeline parallelism, "
+        "NeurIPS 2019, arXiv:1811.06965"
     ),
     "Ko2024": (
         "S. Ko et al., DFModel: design space optimization of large-scale systems exploiting dataflow "
@@ -29,6 +37,7 @@ REFERENCES: Mapping[str, str] = {
         "V. Korthikanti et al., Reducing activation recomputation in large transformer models, "
         "MLSys 2023, arXiv:2205.05198"
     ),
+    "LamyPoirier2023": ("J. Lamy-Poirier, Breadth-first pipeline parallelism, MLSys 2023, arXiv:2211.05953"),
     "Narayanan2021": (
         "D. Narayanan et al., Efficient large-scale language model training on GPU clusters using "
         "Megatron-LM, SC 2021, arXiv:2104.04473"
@@ -36,6 +45,10 @@ REFERENCES: Mapping[str, str] = {
     "Patarasuk2009": (
         "P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, "
         "JPDC 69(2), 2009"
+    ),
+    "Qi2024": (
+        "P. Qi, X. Wan, G. Huang and M. Lin, Zero bubble (almost) pipeline parallelism, ICLR 2024, "
+        "arXiv:2401.10241; ZB-V by hand as in pytorch/pytorch, torch/distributed/pipelining/schedules.py"
     ),
     "Rajbhandari2020": (
         "S. Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models, "
