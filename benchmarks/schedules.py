@@ -23,13 +23,14 @@ from costmodel.columns import FloatArray
 from costmodel.steps.schedule_order import order
 from costmodel.steps.schedules import SCHEDULES
 
-POWERS = 2.0 ** np.arange(10)
+POWERS: FloatArray = np.array([2.0**exponent for exponent in range(10)])
+COUNTS: FloatArray = np.arange(1, 513).astype(np.float64)
 #: Mix -> (schedules, ranks, chunks per rank, micro-batches).
 MIXES: dict[str, tuple[list[str], FloatArray, FloatArray, FloatArray]] = {
     "1F1B, powers of two": (["1f1b"], POWERS[:6], POWERS[:1], POWERS[3:9]),
     "1F1B and interleaved, powers of two": (["1f1b"], POWERS[:6], np.array([1.0, 2, 3, 4, 6]), POWERS[3:9]),
     "every schedule, powers of two": (list(SCHEDULES), POWERS[:7], POWERS[:4], POWERS[3:]),
-    "every schedule, any size": (list(SCHEDULES), np.arange(1.0, 65), np.arange(1.0, 9), np.arange(1.0, 513)),
+    "every schedule, any size": (list(SCHEDULES), COUNTS[:64], COUNTS[:8], COUNTS),
 }
 
 
@@ -43,11 +44,12 @@ def designs(mix: str, points: int, rng: np.random.Generator) -> dict[str, Any]:
             one = p[place : place + 1], v[place : place + 1], m[place : place + 1]
             if all(rule.met(*one, one[0]).all() for rule in SCHEDULES[word].rules):
                 found.append((word, *(float(size[0]) for size in one)))
-    word, p, v, m = zip(*found[:points], strict=True)
+    word, *sizes = zip(*found[:points], strict=True)
+    p, v, m = (np.array(each, dtype=np.float64) for each in sizes)
     names = ("forward", "input_gradient", "weight_gradient")
-    scale = np.ones((points, int(max(p))))
+    scale = np.ones((points, int(p.max())))
     scale[:, 0] = rng.uniform(0.9, 1.1, points)
-    scale[np.arange(points), np.array(p, dtype=np.intp) - 1] = rng.uniform(0.9, 1.2, points)
+    scale[np.arange(points), p.astype(np.intp) - 1] = rng.uniform(0.9, 1.2, points)
     return {
         "schedule": list(word),
         "pp": p,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from costmodel.steps.pipeline_times import PipelineTimes, pipeline_times
     from costmodel.steps.transformer import resolve_sharding, step
     from costmodel.training.design import DesignPoints, LstmDesign
-    from costmodel.training.model import LstmShape, ModelShape
+    from costmodel.training.lstm import LstmShape
+from costmodel.training.model import ModelShape
 
 __all__ = [
     "Breakdown",

@@ -88,12 +88,20 @@ class Columns:
 
 
 def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
-    """One table from consecutive pieces of it; every column of a piece is as long as the piece."""
-    first = pieces[0]
+    """One table from consecutive pieces of it; columns are as long as the piece, or one value in all."""
+    first, tables = pieces[0], [piece.columns() for piece in pieces]
     if len(pieces) == 1:
         return first
-    tables = [piece.columns() for piece in pieces]
-    return first.with_columns({name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
+    joined = {}
+    for name in tables[0]:
+        values = [table[name] for table in tables]
+        if any(own.ndim for own in values):
+            full = (
+                own if own.ndim else np.broadcast_to(own, (piece.num_points,))
+                for own, piece in zip(values, pieces, strict=True)
+            )
+            joined[name] = np.concatenate(list(full))
+    return first.with_columns(joined)
 
 
 def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:
@@ -138,9 +146,10 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     >>> rows.tolist(), back.tolist()
     ([1, 0], [1, 0, 1])
     """
-    varying = [values for values in columns if values.size > 1]
+    varying = [values for values in columns if values.size > 1 and (values != values[0]).any()]
     if not varying:
-        return np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp)
+        points = max((values.size for values in columns), default=1)
+        return np.zeros(1, dtype=np.intp), np.zeros(points, dtype=np.intp)
     codes = np.zeros(varying[0].size, dtype=np.int64)
     for values in varying:
         levels, code = np.unique(values, return_inverse=True)

@@ -13,31 +13,44 @@ REFERENCES: Mapping[str, str] = {
         "T. Dao et al., FlashAttention: fast and memory-efficient exact attention with IO-awareness, "
         "NeurIPS 2022, arXiv:2205.14135; T. Dao, FlashAttention-2, arXiv:2307.08691"
     ),
-    "DeepSeek2024": (
-        "DeepSeek-AI, DeepSeek-V3 technical report, arXiv:2412.19437; the schedules as in "
-        "github.com/deepseek-ai/DualPipe"
+    "DeepEP2025": (
+        "C. Zhao et al., DeepEP: an efficient expert-parallel communication library, "
+        "github.com/deepseek-ai/DeepEP, 2025"
     ),
     "DeepFlow": (
         "N. Ardalani et al., DeepFlow: a cross-stack pathfinding framework for distributed AI systems, "
         "ACM TODAES 29(2), 2024, arXiv:2211.03309; first generation of the code, 2019"
     ),
+    "DeepSeek2024": (
+        "DeepSeek-AI, DeepSeek-V3 technical report, arXiv:2412.19437; the schedules as in "
+        "github.com/deepseek-ai/DualPipe"
+    ),
     "Huang2019": (
         "Y. Huang et al., GPipe: efficient training of giant neural networks using pipeline parallelism, "
         "NeurIPS 2019, arXiv:1811.06965"
     ),
-    "Ko2024": (
-        "S. Ko et al., DFModel: design space optimization of large-scale systems exploiting dataflow "
-        "mappings, arXiv:2412.16432"
+    "Jacobs2023": (
+        "S. A. Jacobs et al., DeepSpeed Ulysses: system optimizations for enabling training of extreme long "
+        "sequence transformer models, arXiv:2309.14509, 2023"
     ),
     "Klenk2020": (
         "B. Klenk et al., An in-network architecture for accelerating shared-memory multiprocessor "
         "collectives, ISCA 2020"
+    ),
+    "Ko2024": (
+        "S. Ko et al., DFModel: design space optimization of large-scale systems exploiting dataflow "
+        "mappings, arXiv:2412.16432"
     ),
     "Korthikanti2022": (
         "V. Korthikanti et al., Reducing activation recomputation in large transformer models, "
         "MLSys 2023, arXiv:2205.05198"
     ),
     "LamyPoirier2023": ("J. Lamy-Poirier, Breadth-first pipeline parallelism, MLSys 2023, arXiv:2211.05953"),
+    "Liu2023": (
+        "H. Liu, M. Zaharia and P. Abbeel, Ring attention with blockwise transformers for near-infinite "
+        "context, arXiv:2310.01889, 2023"
+    ),
+    "Llama2024": "A. Grattafiori et al., The Llama 3 herd of models, arXiv:2407.21783, 2024",
     "Narayanan2021": (
         "D. Narayanan et al., Efficient large-scale language model training on GPU clusters using "
         "Megatron-LM, SC 2021, arXiv:2104.04473"

@@ -38,7 +38,7 @@ from costmodel.profiles.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOL
 from costmodel.profiles.files import kind_of
 from costmodel.profiles.registry import DESIGN_PROFILES, design_columns, profile_named, profiles_reading
 from costmodel.steps.breakdown import PARTS
-from costmodel.training.design import splits_kernels
+from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.run import Run
 from dse.cli import main
 from dse.pricing.evaluation import evaluate as evaluated
@@ -505,6 +505,7 @@ def test_columns_of_designs_that_not_all_profiles_know(gpt):
     assert {name: by for name, by in known.items() if by != DESIGN_PROFILES} == {
         **dict.fromkeys(("topology", "tile_size", "overlap", "execution"), DFMODEL),
         **dict.fromkeys(filter(splits_kernels, known), ("native", "simai")),
+        **dict.fromkeys({*MODERN} & {*known}, ("native",)),
     }
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from costmodel import DseError, PipelineTimes, pipeline_times
-from costmodel.steps.pipeline_simulation import Passes, chunk_by_chunk, ends_of_ranks
+from costmodel.steps.pipeline_simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
 from costmodel.steps.pipeline_times import pipeline_ranks
 from costmodel.steps.pipelines import checked_pipelines
 from costmodel.steps.schedule_order import FULL, Order, order, pipeline_order, shortest
@@ -334,7 +334,7 @@ def test_long_pipelines_by_their_beginning_and_end_are_those_run_in_full():
         scale[:, 5], scale[::3] = rng.uniform(0.9, 1.4, 60), rng.uniform(0.99, 1.01, (20, 6))
         comm = rng.uniform(0, 1, 60)
         found = timed(schedule, 6, 240, v, message_time=comm, stage_scale=scale)
-        passes = Passes(
+        passes = TimedPasses(
             forward=F * scale, backward=B * scale, weight=W * scale, pair=(F + B + W) * scale, message=comm
         )
         ends = ends_of_ranks([order(schedule, 6, v, 240, 6)], [np.arange(60)], passes)
@@ -347,7 +347,7 @@ def test_chunk_by_chunk_needs_only_the_first_and_the_last_micro_batch():
     for p, v, m in [(2, 1, 1), (3, 1, 7), (4, 3, 2), (5, 2, 13), (6, 4, 6)]:
         forward, backward = rng.uniform(1, 2, (2, 30, p))
         message = rng.uniform(0, 2, 30)
-        passes = Passes(
+        passes = TimedPasses(
             forward=forward, backward=backward, weight=0 * backward, pair=forward, message=message
         )
         in_full = ends_of_ranks([order("breadth_first", p, v, m, p)], [np.arange(30)], passes).end

@@ -10,11 +10,12 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
-from costmodel.training.model import AnyModel, LstmShape, ModelShape
+from costmodel.training.lstm import LstmShape
+from costmodel.training.model import AnyModel, ModelShape
 
 #: Schema -> what its files describe.
 SCHEMAS: Final[Mapping[str, type[AnyModel]]] = {"model/v1": ModelShape, "lstm_model/v1": LstmShape}
-_TEXTS: Final = ("schema", "name", "description", "source")
+_TEXTS: Final = ("schema", "name", "title", "description", "source")
 
 
 def model_names() -> list[str]:
@@ -40,18 +41,19 @@ def read_model(section: Section, name: str) -> AnyModel:
     """The model that a mapping describes; mistakes are noted in its source, and a stand-in returned."""
     shape = SCHEMAS[section.word("schema", SCHEMAS)]
     kinds = get_type_hints(shape)
-    others = [f.name for f in fields(shape) if kinds[f.name] is bool or get_origin(kinds[f.name]) is Literal]
-    section.only((*_TEXTS, *shape.dimensions, *others))
+    switches = [f.name for f in fields(shape) if kinds[f.name] in (bool, bool | None)]
+    others = [*switches, *(f.name for f in fields(shape) if get_origin(kinds[f.name]) is Literal)]
+    section.only((*_TEXTS, *shape.dimensions, *shape.counts, *others))
     section.text("source")
-    for key in ("name", "description"):
-        section.text(key, required=False)
-    values: dict[str, Any] = {"name": section.text("name", required=False) or name}
+    section.text("description", required=False)
+    values: dict[str, Any] = {key: section.text(key, required=False) for key in ("name", "title")}
+    values["name"] = values["name"] or name
     required = [f.name for f in fields(shape) if f.default is MISSING]
-    for key in shape.dimensions:
+    for key in (*shape.dimensions, *shape.counts):
         if key in required or key in section:
             values[key] = section.number(key)
     for key in (key for key in others if key in section):
-        switch = kinds[key] is bool
+        switch = key in switches
         values[key] = (
             section.switch(key, default=False) if switch else section.word(key, get_args(kinds[key]))
         )

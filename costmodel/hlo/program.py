@@ -65,6 +65,7 @@ class Program:
 
     #: What formulas may name of it.
     dimensions: ClassVar[tuple[str, ...]] = ("devices",)
+    counts: ClassVar[tuple[str, ...]] = ()
 
     name: str
     kernels: tuple[ProgramKernel, ...]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
+from costmodel.training.blocks import Kernel
+from costmodel.training.design import CP_A2A
+from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
 
 #: Rows of queries that a core works on at once, as in the published kernels. [elements]
@@ -17,15 +20,16 @@ QUERY_TILE = 128.0
 class FusedPass:
     """What one pass of the kernel does per score."""
 
-    products: float  #: matrix products with the scores' tile
+    score_products: float  #: matrix products of the scores' tile along the width of keys
+    value_products: float  #: ... and along the width of values
     vector_flops: float  #: for scale, mask, running maximum, exponential, sum [FLOP]
     reads: tuple[float, float]  #: tensors of query width and of key width moved through memory
 
 
 #: Pass -> work. The backward pass recomputes the scores, then forms four gradients [Dao2022]_.
 FUSED_PASSES = {
-    "forward": FusedPass(2, 16, (2, 2)),
-    "backward": FusedPass(5, 40, (5, 4)),
+    "forward": FusedPass(1, 1, 16, (2, 2)),
+    "backward": FusedPass(3, 2, 40, (5, 4)),
 }
 
 
@@ -39,23 +43,36 @@ class FusedAttentionCost:
     traffic: tuple[FloatArray, ...]  #: per memory level, nearest first [B]
 
 
-def causal_share(seq_len: float) -> float:
-    """Share of the scores' tiles that causal attention visits: half, and the diagonal. [-]
+def visited_share(seq_len: float, window: float = np.inf) -> float:
+    """Share of the scores' tiles that causal attention visits: half, and the diagonal; less in a window. [-]
 
-    >>> causal_share(2048.0)
-    0.53125
+    >>> visited_share(2048.0), visited_share(2048.0, 256.0)
+    (0.53125, 0.17578125)
     """
     tiles = np.ceil(seq_len / QUERY_TILE)
-    return float((tiles + 1) / (2 * tiles))
+    before = min(np.ceil(window / QUERY_TILE), tiles - 1)  # tiles of keys that a tile of queries sees
+    visited = tiles * (before + 1) - before * (before + 1) / 2
+    return float(visited / tiles**2)
 
 
-def fused_attention(run: RankRun, of_pass: str) -> FusedAttentionCost:
+def core_share(model: ModelShape, kernel: Kernel) -> float:
+    """Share of all scores of a sequence that an attention core visits. [-]"""
+    if kernel.kind != "window" or model.window >= model.seq_len:
+        return visited_share(model.seq_len)
+    if model.window_kind == "chunked":
+        return visited_share(model.window) * model.window / model.seq_len
+    return visited_share(model.seq_len, model.window)
+
+
+def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentionCost:
     """Time, work and traffic of the fused attention core of one layer and micro-batch.
 
     Parameters
     ----------
     run : RankRun
         Model, machines and what a rank sees of the designs, (points,).
+    kernel : Kernel
+        The attention core.
     of_pass : str
         A key of `FUSED_PASSES`.
 
@@ -67,23 +84,29 @@ def fused_attention(run: RankRun, of_pass: str) -> FusedAttentionCost:
     Notes
     -----
     Matrix units and vector lanes take turns on a tile, so their times add up. Each tile of queries
-    streams its keys and values from the second level; the third sees each tensor once.
+    streams its keys and values from the second level; the third sees each tensor once. Ranks that share a
+    sequence have equal parts of its causal half; each works on the keys of all of them.
     """
     work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
     chip, memory = run.system.chip, run.system.memory
-    fused = np.where(shape.attention > 0, 1.0, 0.0)
-    heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp
-    scores = heads * model.seq_len**2 * causal_share(model.seq_len)
-    flops = scores * work.products * 2 * model.head_size
+    fused, width = np.where(shape.attention > 0, 1.0, 0.0), model.query_size + model.attention_size
+    products = work.score_products + work.value_products
+    size = (work.score_products * model.score_size + work.value_products * model.value_size) / products
+    heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
+    scores = heads * model.seq_len**2 * core_share(model, kernel)
+    flops = scores * products * 2 * size
     tiles = heads * np.ceil(model.seq_len / QUERY_TILE)
     idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
     arithmetic = flops / chip.matrix_flop_rate + scores * work.vector_flops / chip.vector_flop_rate
     queries, keys = work.reads
+    seen = np.where(
+        shape.cp_communication == CP_A2A, shape.cp, 1.0
+    )  # ranks that share out the keys of a head
     tokens = fused * shape.micro_batch_size * model.seq_len
     w = run.precision.element_bytes
-    once = w * tokens * (queries * model.attention_size + keys * model.key_value_size) / shape.tp
-    streamed = once + w * scores / QUERY_TILE * keys * model.head_size
-    feed = w * scores * work.products * model.head_size / QUERY_TILE
+    once = w * tokens * (queries * width / 2 / shape.cp + keys * model.key_value_size / seen) / shape.tp
+    streamed = once + w * scores / QUERY_TILE * keys * size
+    feed = w * scores * products * size / QUERY_TILE
     traffic = (feed, streamed, *[once for _ in memory[2:]])[: len(memory)]
     transfer = [
         moved / (level.bandwidth * level.efficiency)

@@ -12,10 +12,12 @@ from costmodel.machine.system import LinkTier, MemoryLevel
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KernelCost(Columns):
-    """Time and energy of some kernels and their tensor-parallel collectives; (points,) each."""
+    """Time and energy of some kernels and their collectives; (points,) each."""
 
     time: FloatArray = column("s", 0)
     tp_time: FloatArray = column("s", 0)
+    cp_time: FloatArray = column("s", 0)
+    ep_time: FloatArray = column("s", 0)
     compute_energy: FloatArray = column("J", 0)
     memory_energy: FloatArray = column("J", 0)
     link_energy: FloatArray = column("J", 0)
@@ -33,7 +35,7 @@ class KernelCost(Columns):
     @property
     def total_time(self) -> FloatArray:
         """Kernels and exposed collectives. [s]"""
-        return self.time + self.tp_time
+        return self.time + self.tp_time + self.cp_time + self.ep_time
 
 
 Summand = TypeVar("Summand", FloatArray, KernelCost)

@@ -11,7 +11,8 @@ from costmodel.profiles.rules import Rules
 from costmodel.steps.lstm import lstm_step_of
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import Design, DesignPoints, LstmDesign
-from costmodel.training.model import LstmShape, ModelShape
+from costmodel.training.lstm import LstmShape
+from costmodel.training.model import ModelShape
 from costmodel.training.ranks import ORDER
 
 _BATCH: Final = ("dp", "micro_batch_size", "gradient_accumulation_steps")

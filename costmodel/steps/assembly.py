@@ -54,7 +54,8 @@ def assemble_breakdown(
         Of a step. [-], [FLOP]
     """
     zero = np.zeros_like(world_size)
-    columns = {name: parts.get(name, zero) for names in (*PARTS.values(), BOUNDS) for name in names}
+    names = [name for names in (*PARTS.values(), BOUNDS) for name in names]
+    columns = {name: zero + parts[name] if name in parts else zero for name in names}
 
     def sum_of(total: str) -> FloatArray:
         first, *others = (columns[name] for name in PARTS[total])

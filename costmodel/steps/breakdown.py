@@ -37,6 +37,8 @@ class Breakdown(Columns):
     backward_time: FloatArray = column("s", of="step_time")
     recompute_time: FloatArray = column("s", of="step_time")
     tp_communication_time: FloatArray = column("s", of="step_time")
+    cp_communication_time: FloatArray = column("s", of="step_time")
+    ep_communication_time: FloatArray = column("s", of="step_time")
     pp_communication_time: FloatArray = column("s", of="step_time")
     bubble_time: FloatArray = column("s", of="step_time")
     dp_communication_time: FloatArray = column("s", of="step_time")

@@ -26,7 +26,7 @@ def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
     """
     waiting = np.maximum(cost.launches * system.host.dispatch - cost.total_time, 0.0)
     slowed = replace(cost, time=cost.time + waiting, launch_bound_time=cost.launch_bound_time + waiting)
-    return slowed.map(lambda values: np.broadcast_to(values, waiting.shape))
+    return slowed.map(lambda values: np.broadcast_to(values, waiting.shape) if values.ndim else values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from costmodel.steps.breakdown import BOUNDS, Breakdown
 from costmodel.steps.cost_table import CostTable, with_launch_overhead
 from costmodel.steps.optimizer import optimizer_step
 from costmodel.training.design import LstmDesign
-from costmodel.training.model import LstmShape
+from costmodel.training.lstm import LstmShape
 from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.ranks import Group
 from costmodel.training.run import LstmRun, Run

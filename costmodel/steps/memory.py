@@ -10,13 +10,16 @@ import numpy as np
 from costmodel.columns import BoolArray, Columns, FloatArray, chosen, column, largest
 from costmodel.kernels.cost import weighted_sum
 from costmodel.steps.pipeline import Stage, full_stages, micro_batches_in_flight
-from costmodel.training.blocks import HEAD, Kernel, Layer
-from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_NONE, DesignPoints
+from costmodel.training.blocks import HEAD, OF_EXPERTS, Kernel, Layer
+from costmodel.training.design import CP_A2A, CP_ALL_GATHER, RECOMPUTE_FULL, RECOMPUTE_NONE, DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
+from costmodel.training.sharding import OPTIONS
 from costmodel.training.zero import STATES, ZERO, State
 from costmodel.workload.transformer import (
     activation_bytes,
+    biased,
     biases,
+    expert_tokens,
     tokens,
     vocabulary_share,
     weights_of,
@@ -43,7 +46,8 @@ class StageMemory(Columns):
 class PartMemory(Columns):
     """What one part of the model needs on one rank, whatever the pipeline; (points,) each."""
 
-    parameters: FloatArray = column("-", 0)
+    parameters: FloatArray = column("-", 0)  #: that replicas have in common, those of experts aside
+    expert_parameters: FloatArray = column("-", 0)
     kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
     working: FloatArray = column("B", 0)  #: while the part runs, beyond what is kept
 
@@ -66,19 +70,38 @@ def rank_memory(run: RankRun) -> list[PartMemory]:
         kept=2 * activation_bytes(run) / shape.shards(HEAD.kernels[0]) + 4.0 * logits,
         working=2 * run.precision.element_bytes * logits,
     )
+    if count := model.mtp_layers:
+        ahead = layer_memory(run, model.mtp_layer)
+        head = PartMemory(
+            parameters=count * (ahead.parameters + model.norm_parameters),
+            expert_parameters=count * ahead.expert_parameters,
+            kept=(1 + count) * head.kept + count * ahead.kept,
+            working=np.maximum(head.working, ahead.working),
+        )
     return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head]
 
 
 def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
-    """Parameters of one layer on one rank. [-]
+    """Parameters of one layer on one rank, those of routed experts aside. [-]
 
-    Matrices are split, and biases where they are added to a split output; norms are on every rank.
+    Matrices of products are split, and biases where they are added to a split output; norms, routers and
+    latents are on every rank, and what attention cores have is split by heads.
     """
-    norms = sum(kernel.kind == "norm" for kernel in layer.kernels)
-    own = run.model.matrix_parameters(layer) / run.design.tp + norms * run.model.norm_parameters
-    if not run.model.biases:
-        return own
-    return own + sum(biases(run, layer, product)[0] for product in weights_of(layer))
+    model, split, whole = run.model, 0.0, 0.0
+    for kernel in layer.kernels:
+        if kernel.kind != "experts":
+            own, shared = (
+                model.kernel_parameters(kernel) - model.bias_size(kernel),
+                "replicated" in OPTIONS[kernel.kind],
+            )
+            split, whole = (split, whole + own) if shared else (split + own, whole)
+    return split / run.design.tp + whole + sum(biases(run, layer, k)[0] for k in biased(run, layer))
+
+
+def expert_parameters(run: RankRun, layer: Layer) -> FloatArray:
+    """Parameters of the routed experts of one layer on one rank. [-]"""
+    experts = sum(run.model.kernel_parameters(k) for k in layer.kernels if k.kind == "experts")
+    return experts / (run.design.ep * run.design.etp)
 
 
 def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
@@ -106,19 +129,34 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     """
     shape, recompute = run.design, run.design.recompute
     whole, shared = kept_activations(run, layer)
-    cores = sum(kernel.kind == "attention" for kernel in layer.kernels)
+    cores = sum(kernel.is_core for kernel in layer.kernels)
+    routed = router_bytes(run, layer)
     everything, selected = (
-        whole + (shared + cores * core_activation_bytes(run, keeps_scores)) / shape.tp
+        whole + (shared + cores * core_activation_bytes(run, keeps_scores) + routed) / shape.tp
         for keeps_scores in (shape.attention == 0, (shape.attention == 0) & (recompute == RECOMPUTE_NONE))
     )
     full = recompute == RECOMPUTE_FULL
     again = np.where(recompute > RECOMPUTE_NONE, everything - np.where(full, 0.0, selected), 0.0)
-    wide = 2 * widest_output(run, layer) + widest_gathered(run, layer)
+    wide = tokens(run) * (2 * widest_output(run, layer) + widest_gathered(run, layer))
+    if any(kernel.kind == "experts" for kernel in layer.kernels):
+        sizes = run.model.features
+        wide = np.maximum(
+            wide, expert_tokens(run) * (2 * sizes["expert_up"] / shape.etp + sizes["expert_in"])
+        )
     return PartMemory(
         parameters=layer_parameters(run, layer),
+        expert_parameters=expert_parameters(run, layer),
         kept=np.where(full, activation_bytes(run) / shape.shards(layer.stream), selected),
-        working=again + run.precision.element_bytes * tokens(run) * wide,
+        working=again + run.precision.element_bytes * (wide + sequence_buffers(run)),
     )
+
+
+def sequence_buffers(run: RankRun) -> FloatArray:
+    """Keys and values of other ranks of a sequence: of one, or of all where they are gathered. [elements]"""
+    shape = run.design
+    gathered = np.where(shape.cp_communication == CP_ALL_GATHER, shape.cp - 1, np.minimum(shape.cp - 1, 1.0))
+    held = np.where(shape.cp_communication == CP_A2A, 0.0, gathered)
+    return held * tokens(run) * 2 * run.model.key_value_size / shape.tp
 
 
 def kept_activations(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray]:
@@ -132,14 +170,13 @@ def kept_activations(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray
     whole, shared : (points,) array
         On each rank of a group, and on all of them together. [B]
     """
-    shape, dropout = run.design, 1.0 if run.model.dropout else 0.0
+    shape = run.design
     whole, shared = np.zeros(np.shape(shape.tp)), np.zeros(np.shape(shape.tp))
     kept_inputs: dict[Kernel, list[BoolArray]] = {}
     for kernel in layer.kernels:
         is_shared = shape.shards(kernel) == shape.tp
-        mask = tokens(run) * run.model.features[kernel.makes] * dropout
-        kept = mask if kernel.kind == "residual" else activation_bytes(run, kernel.reads)
-        if kernel.kind == "product":
+        kept = kept_input(run, kernel)
+        if kernel.kind in ("product", "latent", "router"):
             before = layer.input_of(kernel)
             is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
             for others in kept_inputs.get(before, ()):  # what one product keeps, others need not
@@ -148,6 +185,27 @@ def kept_activations(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray
         whole = whole + np.where(is_shared, 0.0, kept)
         shared = shared + np.where(is_shared, kept, 0.0)
     return whole, shared
+
+
+def kept_input(run: RankRun, kernel: Kernel) -> FloatArray:
+    """Bytes that the gradients of a kernel need of its forward pass, on all ranks of a group together. [B]"""
+    model, w = run.model, run.precision.element_bytes
+    if kernel.kind == "residual":
+        return tokens(run) * model.features[kernel.makes] * (1.0 if model.dropout else 0.0)
+    if kernel.kind in ("dispatch", "combine"):
+        return 0.0 * tokens(run)
+    if kernel.kind in OF_EXPERTS:
+        width = model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / run.design.etp)
+        return w * run.design.tp * expert_tokens(run) * width
+    if kernel.is_core and model.attention == "mla":  # expanded keys and values beside the queries
+        return w * tokens(run) * (model.query_size + 2 * model.key_value_size)
+    return activation_bytes(run, kernel.reads)
+
+
+def router_bytes(run: RankRun, layer: Layer) -> FloatArray:
+    """Bytes of the fp32 scores and probabilities of experts. [B]"""
+    routers = sum(kernel.kind == "router" for kernel in layer.kernels)
+    return 8.0 * routers * tokens(run) * run.model.num_experts
 
 
 def core_activation_bytes(run: RankRun, keeps_scores: BoolArray) -> FloatArray:
@@ -183,8 +241,13 @@ def updated_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
     return weighted_sum([part.parameters for part in parts], stage.counts)
 
 
+def stage_expert_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
+    """Parameters of the routed experts of a rank of a stage. [-]"""
+    return weighted_sum([part.expert_parameters for part in parts], stage.counts)
+
+
 def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
-    """Parameters of a rank of a stage. [-]
+    """Parameters of a rank of a stage, those of routed experts aside. [-]
 
     The embedding is on the first stage, the last norm and the head on the last. A tied head is the word
     table once more, unless both are on one stage.
@@ -232,14 +295,19 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
     design, precision, tables = run.design, run.precision, []
     *layers, _, head = parts
     working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers)))
-    buffers = working + message_buffers(run, ranks)
-    shards = {state: state_shards(design, state) for state in STATES}
+    buffers = working + message_buffers(run, ranks) + unit_buffers(run, layers)
+    sizes = [precision.element_bytes, precision.gradient_bytes, precision.state_bytes]
+    states = list(zip(STATES, sizes, strict=True))
     for stage in full_stages(run.model, design.pp, design.vpp):
         parameters = stage_parameters(run, stage, parts)
+        kept = {state: parameters * size / state_shards(design, state) for state, size in states}
+        if run.model.num_experts:
+            experts = stage_expert_parameters(stage, parts)
+            for state, size in states:
+                shards = state_shards(design, state, of_experts=True)
+                kept[state] = kept[state] + experts * size / shards
         memory = StageMemory(
-            weights=parameters * precision.element_bytes / shards["weights"],
-            gradients=parameters * precision.gradient_bytes / shards["gradients"],
-            optimizer=parameters * precision.state_bytes / shards["optimizer"],
+            **kept,
             activations=stage_activations(run, stage, parts),
             buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
         )
@@ -247,10 +315,35 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
     return tables
 
 
-def state_shards(design: DesignPoints, state: State) -> FloatArray:
-    """Replicas that share out a state of the parameters of a rank. [-]"""
-    stages = [number for number, stage in enumerate(ZERO) if state in stage.sharded]
-    return np.where(np.isin(design.zero, stages), design.dp, 1.0) if stages else np.ones(())
+def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False) -> FloatArray:
+    """Replicas that share out a state of the parameters of a rank, or of its experts. [-]
+
+    Weights that are not resharded after the forward pass are whole on every rank while a step lasts.
+    """
+    replicas = design.edp if of_experts else design.replicas.size
+    shards: FloatArray = np.where(is_sharded(design, state), replicas, 1.0)
+    return np.where(design.reshard_after_forward > 0, shards, 1.0) if state == "weights" else shards
+
+
+def is_sharded(design: DesignPoints, state: State) -> BoolArray:
+    """Where replicas share out a state; (points,)."""
+    stages = np.array([state in stage.sharded for stage in ZERO])
+    there: BoolArray = stages[design.zero_stage.astype(np.intp)]
+    return there
+
+
+def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArray:
+    """Bytes of what is whole for a while of sharded weights and gradients: of two layers at once. [B]"""
+    design, precision = run.design, run.precision
+    if not is_sharded(design, "gradients").any():
+        return np.zeros(())
+    largest_layer = np.maximum.reduce(
+        np.broadcast_arrays(*(layer.parameters + layer.expert_parameters for layer in layers))
+    )
+    weights = np.where(is_sharded(design, "weights"), precision.element_bytes, 0.0)
+    gradients = np.where(is_sharded(design, "gradients"), precision.gradient_bytes, 0.0)
+    buffers: FloatArray = 2 * (weights + gradients) * largest_layer
+    return buffers
 
 
 def message_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:

@@ -6,7 +6,7 @@ its unique rows and scatters them back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Self
 
@@ -17,11 +17,20 @@ from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
+from costmodel.steps.context_parallel import context_parallel
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, with_launch_overhead
+from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.steps.tensor_parallel import tensor_parallel
+from costmodel.training.blocks import Kernel
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from costmodel.training.run import RankRun
-from costmodel.workload.transformer import parts_of, tile_shares, transformer_gemms, transformer_pointwise
+from costmodel.workload.transformer import (
+    Part,
+    every_part,
+    tile_shares,
+    transformer_gemms,
+    transformer_pointwise,
+)
 
 #: Rows whose kernels are evaluated at once: (rows, kernels) arrays that fit into a core's cache.
 KERNEL_CHUNK: Final = 1536
@@ -66,34 +75,38 @@ def micro_batches(run: RankRun) -> MicroBatch:
 def _micro_batch(run: RankRun) -> tuple[list[KernelCost], ...]:
     """Kernels, collectives and waiting for the host: forward, backward, and again."""
     table, costs, again = cost_table(run), [], []
-    fused = {direction: fused_cost(run, direction) for direction in DIRECTIONS}
-    for part in parts_of(run.model):
+    for part in every_part(run.model):
         collectives = tensor_parallel(run, part.edges, partial(table.kernels_time, part))
         own = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
         core = []
         if part.layer:
-            cores = sum(kernel.kind == "attention" for kernel in part.kernels)
-            core = [table.cost(part.core, d) + cost * cores for d, cost in fused.items()]
+            core = [core_cost(run, part, table, direction) for direction in DIRECTIONS]
             own = [cost + inside for cost, inside in zip(own, core, strict=True)]
+        if any(kernel.kind == "dispatch" for kernel in part.kernels):
+            exchanged = expert_exchange(run, part, table)
+            own = [cost + exchange for cost, exchange in zip(own, exchanged, strict=True)]
         forward, backward = (with_launch_overhead(cost, run.system) for cost in own)
         costs.append((forward, backward))
         again += [recomputed(run, forward, with_launch_overhead(cost, run.system)) for cost in core[:1]]
-    return [forward for forward, _ in costs], [backward for _, backward in costs], again
+    forwards, backwards = ([cost[place] for cost in costs] for place in (0, 1))
+    if count := run.model.mtp_layers:  # its layer and a head once more, on the stage of the head
+        backwards[-1] = backwards[-1] + again.pop()
+        for passes in (forwards, backwards):
+            layer, head = passes.pop(), passes[-1]
+            passes[-1] = head + (layer + head) * count
+    return forwards, backwards, again
 
 
 def recomputed(run: RankRun, forward: KernelCost, core: KernelCost) -> KernelCost:
     """What is run again in the backward pass: the forward pass, the attention core, or nothing."""
     recompute, selected = run.design.recompute, core.columns()
-    return KernelCost(
-        **{
-            name: np.where(
-                recompute == RECOMPUTE_FULL,
-                values,
-                np.where(recompute == RECOMPUTE_SELECTIVE, selected[name], 0.0),
-            )
-            for name, values in forward.columns().items()
-        }
-    )
+    full, selective = recompute == RECOMPUTE_FULL, recompute == RECOMPUTE_SELECTIVE
+    again = {
+        name: np.where(full, values, np.where(selective, selected[name], 0.0))
+        for name, values in forward.columns().items()
+        if values.ndim  # else there is none
+    }
+    return KernelCost(**again)
 
 
 def cost_table(run: RankRun) -> CostTable:
@@ -105,9 +118,31 @@ def cost_table(run: RankRun) -> CostTable:
     return CostTable(gemms, gemm_costs, pointwise, *pointwise_time(pointwise, run.system), run.system)
 
 
-def fused_cost(run: RankRun, direction: str) -> KernelCost:
-    """The fused attention core of one layer."""
-    cost = fused_attention(run, direction)
+def core_cost(run: RankRun, part: Part, table: CostTable, direction: str) -> KernelCost:
+    """The attention cores of a layer, with what ranks that share the sequence exchange."""
+    core = table.cost(part.core, direction)
+    for kernel in part.kernels:
+        if kernel.is_core:
+            core = core + fused_cost(run, kernel, direction)
+    if (run.design.cp > 1).any():
+        core = core + context_parallel(run, core.time, direction)
+    return core
+
+
+def expert_exchange(run: RankRun, part: Part, table: CostTable) -> list[KernelCost]:
+    """What ranks of a layer with experts exchange forward and backward, less what the shared expert hides."""
+    exchange, costs = expert_parallel(run), []
+    shared = [kernel.name for kernel in part.kernels if "shared_ffn" in (kernel.reads, kernel.makes)]
+    for passes in DIRECTIONS.values():
+        beside = sum(table.kernels_time(part, shared, of_pass) for of_pass in passes)
+        hidden = np.where(run.design.overlap_shared_expert > 0, np.minimum(exchange.ep_time, beside), 0.0)
+        costs.append(replace(exchange, ep_time=exchange.ep_time - hidden))
+    return costs
+
+
+def fused_cost(run: RankRun, kernel: Kernel, direction: str) -> KernelCost:
+    """A fused attention core of one layer."""
+    cost = fused_attention(run, kernel, direction)
     return KernelCost(
         time=cost.time,
         memory_bound_time=np.where(cost.memory_bound, cost.time, 0.0),

@@ -24,7 +24,7 @@ CELLS = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Passes:
+class TimedPasses:
     """What passes take on the ranks of each design. [s]"""
 
     forward: FloatArray  #: (points, ranks)
@@ -78,7 +78,7 @@ class Piece:
         return slots, ranks
 
 
-def ends_of_ranks(orders: Sequence[Order], of_order: Sequence[IntArray], passes: Passes) -> Ends:
+def ends_of_ranks(orders: Sequence[Order], of_order: Sequence[IntArray], passes: TimedPasses) -> Ends:
     """When each rank of each design has run its last entry, from the start of the first rank.
 
     An entry starts when the one before it on its rank is done and its sources have arrived; messages take
@@ -121,7 +121,7 @@ def _batches(pieces: list[Piece], width: int) -> list[list[Piece]]:
     return batches
 
 
-def _run(batch: list[Piece], passes: Passes, window: int, width: int, ends: Ends) -> None:
+def _run(batch: list[Piece], passes: TimedPasses, window: int, width: int, ends: Ends) -> None:
     """Time the pieces of a batch and put down when their ranks are done."""
     ranks = [piece.shape[1] for piece in batch]
     firsts = np.cumsum([0, *ranks])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, distinct_rows
-from costmodel.steps.pipeline_simulation import Passes, chunk_by_chunk, ends_of_ranks
+from costmodel.steps.pipeline_simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
 from costmodel.steps.pipelines import Pipelines, checked_pipelines
 from costmodel.steps.schedule_order import Order, order, shortest
 from costmodel.steps.schedules import SCHEDULES
@@ -201,7 +201,7 @@ def _starts(asked: Pipelines) -> FloatArray:
 
 def _ends(asked: Pipelines, in_line: BoolArray, followers: Followers) -> FloatArray:
     """When each rank is done; (points, ranks). [s]"""
-    passes = Passes(
+    passes = TimedPasses(
         forward=asked.on_ranks(asked.forward_time),
         backward=asked.on_ranks(asked.input_gradient_time),
         weight=asked.on_ranks(asked.weight_gradient_time),

@@ -278,7 +278,7 @@ class _Solver:
         """Exposed collectives of an edge, and the gradient of a bias that is added on it. [s]"""
         forward, backward = edge_cost(run, edge, partial(self.tables[end].kernels_time, part))
         time = _forward_passes(run) * forward.tp_time + backward.tp_time
-        is_biased = run.model.biases and edge.start.kind == "product"
+        is_biased = run.model.has_bias(edge.start)
         if part.layer and is_biased and edge.end == part.layer.reader_of(edge.start):
             row = bias_gradient_row(run, part.layer, [edge.start], part.name)
             kernel = Pointwise.of_rows([row], element_bytes=run.precision.element_bytes)

@@ -9,7 +9,7 @@ simulators read all follow from these rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -18,6 +18,33 @@ STREAM: Final = "stream"
 
 #: Matrix products of an attention core: of queries with keys, and of their softmax with values.
 ATTENTION_PRODUCTS: Final = ("scores", "context")
+
+
+#: Kind of kernel -> what it is.
+KINDS: Final = {
+    "norm": "layer norm or RMS norm, over all features of a token",
+    "product": "matrix product with a weight, and a bias in models with biases",
+    "latent": "matrix product with a weight that every rank holds whole, since it is small",
+    "attention": "the attention core: rotation, scores, softmax, context; each head for itself",
+    "window": "an attention core in which a query sees the keys of a window alone",
+    "delta_net": "the core of a gated delta net: convolution, recurrence over chunks, norm and gate of heads",
+    "activation": "activation function, element by element; of gated MLPs the gate too",
+    "residual": "dropout, and the addition to the residual stream",
+    "router": "scores of the experts for each token in fp32, and the choice among them",
+    "dispatch": "tokens sorted by expert, and sent to the ranks that hold theirs",
+    "experts": "matrix products of each expert with the tokens that chose it, in one launch",
+    "expert_activation": "activation function of the experts",
+    "combine": "results sent back, and added up for each token",
+    "lookup": "look-up of the word table, split by the vocabulary, and dropout",
+    "loss": "cross entropy over the vocabulary",
+}
+#: Kinds that are attention cores; and those whose kernels work on the copies of tokens that experts receive.
+CORES: Final = ("attention", "window")
+OF_EXPERTS: Final = ("experts", "expert_activation")
+#: Kinds that multiply by weights.
+WEIGHTED: Final = ("product", "latent", "router", "experts")
+#: Model fields that say whether products have biases, as rows name them.
+BIASES: Final = ("qkv_bias", "out_bias", "mlp_bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +57,19 @@ class Kernel:
     makes: str  #: features of its output
     megatron: str  #: how Megatron-LM splits its weight, "column" or "row"; "" where it has none
     inputs: tuple[str, ...]  #: kernels whose outputs it reads
+    bias: str = ""  #: one of `BIASES`: the field of a model that says whether it has one
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it is an attention core."""
+        return self.kind in CORES
 
     @property
     def products(self) -> tuple[str, ...]:
         """Names of the matrix products that it consists of."""
-        return {"product": (self.name,), "attention": ATTENTION_PRODUCTS}.get(self.kind, ())
-
-
-#: Kind of kernel -> what it is.
-KINDS: Final = {
-    "norm": "layer norm or RMS norm, over all features of a token",
-    "product": "matrix product with a weight, and a bias in models with biases",
-    "attention": "the attention core: rotation, scores, softmax, context; each head for itself",
-    "activation": "activation function, element by element; of gated MLPs the gate too",
-    "residual": "dropout, and the addition to the residual stream",
-    "lookup": "look-up of the word table, split by the vocabulary, and dropout",
-    "loss": "cross entropy over the vocabulary",
-}
+        if self.is_core:
+            return ATTENTION_PRODUCTS
+        return (self.name,) if self.kind in (*WEIGHTED, "delta_net") else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +115,9 @@ def _kernel(line: str) -> Kernel:
     """A row from its line."""
     left, _, inputs = line.partition("<")
     name, kind, *words = left.replace(">", " ").split()
+    bias = words.pop() if words[-1] in BIASES else ""
     megatron = words.pop() if words[-1] in ("column", "row") else ""
-    return Kernel(name, kind, words[0], words[-1], megatron, tuple(inputs.split()))
+    return Kernel(name, kind, words[0], words[-1], megatron, tuple(inputs.split()), bias)
 
 
 @dataclass(frozen=True)
@@ -131,28 +155,6 @@ class Layer:
         return next(edge.end for edge in self.edges if edge.start == kernel)
 
 
-ATTENTION: Final = Block(
-    "attention",
-    """
-    attention_norm      norm       hidden                     < stream
-    qkv                 product    hidden > qkv        column < attention_norm
-    core                attention  qkv > attention            < qkv
-    projection          product    attention > hidden  row    < core
-    attention_residual  residual   hidden                     < projection stream
-    """,
-)
-
-MLP: Final = Block(
-    "mlp",
-    """
-    mlp_norm      norm        hidden               < stream
-    mlp_up        product     hidden > up  column  < mlp_norm
-    activation    activation  up > ffn             < mlp_up
-    mlp_down      product     ffn > hidden  row    < activation
-    mlp_residual  residual    hidden               < mlp_down stream
-    """,
-)
-
 #: Before the first layer, and after the last.
 EMBEDDING: Final = Block("embedding", "embedding  lookup  hidden")
 HEAD: Final = Block(
@@ -164,6 +166,33 @@ HEAD: Final = Block(
     """,
 )
 
-#: Blocks that ship, of which layers are made; and the layer of GPT and Llama.
+#: Blocks of GPT and Llama, and the layer of both.
+ATTENTION: Final = Block(
+    "attention",
+    """
+    attention_norm      norm       hidden                               < stream
+    qkv                 product    hidden > qkv        column qkv_bias  < attention_norm
+    core                attention  qkv > attention                      < qkv
+    projection          product    attention > hidden  row    out_bias  < core
+    attention_residual  residual   hidden                               < projection stream
+    """,
+)
+MLP: Final = Block(
+    "mlp",
+    """
+    mlp_norm      norm        hidden                         < stream
+    mlp_up        product     hidden > up  column  mlp_bias  < mlp_norm
+    activation    activation  up > ffn                       < mlp_up
+    mlp_down      product     ffn > hidden  row    mlp_bias  < activation
+    mlp_residual  residual    hidden                         < mlp_down stream
+    """,
+)
 BLOCKS: Final = (ATTENTION, MLP)
 DECODER: Final = Layer(BLOCKS)
+
+
+def kinds_beyond(layers: Iterable[Layer]) -> list[str]:
+    """Kinds of kernels that the layer of GPT and Llama has not, in the order in which they come."""
+    known = {kernel.kind for kernel in DECODER.kernels}
+    every = (kernel.kind for layer in layers for kernel in layer.kernels)
+    return [kind for kind in dict.fromkeys(every) if kind not in known]

@@ -11,9 +11,10 @@ import numpy as np
 from costmodel.columns import Columns, FloatArray, broadcast_columns, column, column_family
 from costmodel.errors import DseError, suggestion
 from costmodel.training.blocks import BLOCKS, HEAD, Block
-from costmodel.training.ranks import ORDER, Ranks
+from costmodel.training.ranks import EXPERT_ORDER, ORDER, Group, Ranks
 from costmodel.training.sharding import OPTIONS, SHARDINGS
 from costmodel.training.split import KINDS, WHOLE, Split
+from costmodel.training.zero import ZERO
 
 #: Words of `recompute`, and their codes: activations of no kernel, of the attention core, or of whole layers
 #: are computed again in the backward pass (activation checkpointing).
@@ -23,6 +24,18 @@ RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 #: Codes of `sharding`, and of `tiling` where tiles are explicit.
 MEGATRON, MEGATRON_SP, SOLVE, SOLVE_BYTES, SAMPLE = range(5)
 EXPLICIT_TILES = 1
+
+#: Words of `cp_communication`, and their codes: keys and values go around a ring, or are gathered; or heads
+#: are exchanged for tokens; or that in groups of `cp_a2a` ranks, and a ring between those.
+CP_COMMUNICATION = ("p2p", "all_gather", "a2a", "a2a_p2p")
+CP_P2P, CP_ALL_GATHER, CP_A2A, CP_A2A_P2P = range(4)
+
+#: Words of `dispatcher`, and their codes: how tokens come to the ranks of their experts.
+DISPATCHERS = ("all_to_all", "all_gather", "two_hop")
+DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_TWO_HOP = range(3)
+
+#: Highest stage of sharded data parallelism: a row of `ZERO`.
+HIGHEST_ZERO: Final = len(ZERO) - 1
 
 #: Most that the logarithm of a tile's edge may be below that of the largest tile, and the default.
 MOST_TILE_EXPONENT: Final = 2
@@ -37,6 +50,7 @@ class Domain:
     switch: bool = False  #: off (0) or on (1)
     low: float = 1.0  #: [-]
     high: float = np.inf  #: [-]
+    whole: bool = True  #: whether it counts something
 
     @classmethod
     def of_words(cls, words: Iterable[str]) -> Domain:
@@ -49,14 +63,19 @@ SWITCH: Final = Domain(switch=True, low=0.0, high=1.0)
 TILE_EXPONENT: Final = Domain(low=0.0, high=float(MOST_TILE_EXPONENT))
 
 
-def words(options: Iterable[str], default: float = 0.0) -> Any:
+def words(options: Iterable[str], default: float = 0.0, **kind: Any) -> Any:
     """A column that holds codes of words."""
-    return column("-", default, domain=Domain.of_words(options))
+    return column("-", default, domain=Domain.of_words(options), **kind)
 
 
-def switch() -> Any:
+def switch(default: float = 0.0, **kind: Any) -> Any:
     """A column that is off by default."""
-    return column("-", 0, domain=SWITCH)
+    return column("-", default, domain=SWITCH, **kind)
+
+
+def ratio(low: float, default: float, **kind: Any) -> Any:
+    """A column of numbers that need not be whole."""
+    return column("-", default, domain=Domain(low=low, whole=False), **kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -111,12 +130,12 @@ class Design(Columns):
 
 def _check_column(name: str, values: FloatArray, domain: Domain) -> None:
     """Refuse a column with a value outside of its domain."""
-    wrong = values[(values < domain.low) | (values > domain.high) | (values != np.floor(values))]
+    uneven = (values != np.floor(values)) & domain.whole
+    wrong = values[(values < domain.low) | (values > domain.high) | uneven]
     if wrong.size:
         upper = "" if domain.high == np.inf else f" to {domain.high:g}"
-        raise DseError(
-            f"design: {name}: expected a whole number from {domain.low:g}{upper}, got {wrong[0]:g}"
-        )
+        kind = "a whole number" if domain.whole else "a number"
+        raise DseError(f"design: {name}: expected {kind} from {domain.low:g}{upper}, got {wrong[0]:g}")
 
 
 def encoded(name: str, value: Any, domain: Domain) -> FloatArray:
@@ -155,6 +174,13 @@ def tiled_product(column: str) -> str:
     return column[: -len("_tile_m")]
 
 
+#: Columns of context, expert and fully sharded data parallelism.
+MODERN: Final = (
+    *("cp", "cp_communication", "cp_a2a", "ep", "etp", "dispatcher", "imbalance", "overlap_ep"),
+    *("overlap_shared_expert", "zero", "reshard_after_forward"),
+)
+
+
 def splits_kernels(column: str) -> bool:
     """Whether a column says how kernels are split or tiled."""
     return column in ("sharding", "tiling") or column.endswith(("_sharding", "_tile_m", "_tile_n"))
@@ -174,16 +200,27 @@ class DesignPoints(Design):
     """
 
     tp: FloatArray = column("-", 1)
+    cp: FloatArray = column("-", 1)
     pp: FloatArray = column("-", 1)
     vpp: FloatArray = column("-", 1)
     dp: FloatArray = column("-", 1)
+    ep: FloatArray = column("-", 1, experts=True)
+    etp: FloatArray = column("-", 1, experts=True)
     micro_batch_size: FloatArray = column("-", 1)
     gradient_accumulation_steps: FloatArray = column("-", 1)
     sequence_parallel: FloatArray = switch()
+    cp_communication: FloatArray = words(CP_COMMUNICATION)
+    cp_a2a: FloatArray = column("-", 1)  #: ranks that exchange heads, where `cp_communication` is a2a_p2p
     recompute: FloatArray = words(RECOMPUTE)
-    distributed_optimizer: FloatArray = switch()
+    zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO))
+    distributed_optimizer: FloatArray = switch()  #: ZeRO 1 by another name
+    reshard_after_forward: FloatArray = switch(1.0)  #: in ZeRO 3, weights are gathered again to go back
     attention: FloatArray = words(("unfused", "fused"), 1)
     overlap_grad_reduce: FloatArray = switch()
+    dispatcher: FloatArray = words(DISPATCHERS, experts=True)
+    imbalance: FloatArray = ratio(1.0, 1.0, experts=True)  #: tokens of the fullest rank over the mean
+    overlap_ep: FloatArray = switch(experts=True)  #: exchanges hide behind another micro-batch
+    overlap_shared_expert: FloatArray = switch(experts=True)
     sharding: FloatArray = words(SHARDINGS)
     tiling: FloatArray = words(("solve", "sample"))
     #: How kernels are split, by their options; and log2 of the largest tile's edge over that of a product's.
@@ -194,9 +231,16 @@ class DesignPoints(Design):
     def domains(cls, blocks: Iterable[Block] = BLOCKS) -> dict[str, Domain]:
         """Column -> values that it may take, those of single kernels of some blocks included."""
         blocks = tuple(blocks)
-        kernels = (kernel for block in blocks for kernel in block.kernels if len(OPTIONS[kernel.kind]) > 1)
+        every = [kernel for block in blocks for kernel in block.kernels]
+        kernels = {kernel.name: kernel for kernel in every if len(OPTIONS[kernel.kind]) > 1}.values()
+        dense = not any(kernel.kind == "experts" for kernel in every)
+        of_experts = {f.name for f in fields(cls) if dense and f.metadata.get("experts")}
         return {
-            **super(DesignPoints, cls).domains(),
+            **{
+                name: own
+                for name, own in super(DesignPoints, cls).domains().items()
+                if name not in of_experts
+            },
             **{sharding_column(k.name): Domain.of_words(OPTIONS[k.kind]) for k in kernels},
             **{name: TILE_EXPONENT for product in tiled_products(blocks) for name in tile_columns(product)},
         }
@@ -237,14 +281,29 @@ class DesignPoints(Design):
         return Ranks({axis: getattr(self, axis) for axis in ORDER})
 
     @property
+    def edp(self) -> FloatArray:
+        """Replicas of each expert. [-]"""
+        return self.tp * self.cp * self.dp / (self.ep * self.etp)
+
+    @property
+    def expert_ranks(self) -> Ranks:
+        """The same ranks as experts see them."""
+        return Ranks({axis: getattr(self, axis) for axis in EXPERT_ORDER})
+
+    @property
+    def replicas(self) -> Group:
+        """Ranks with the same weights, those of experts aside: gradients are summed over them."""
+        return self.ranks.group("cp", "dp")
+
+    @property
     def world_size(self) -> FloatArray:
         """Chips of the run. [-]"""
         return self.ranks.all.size
 
     @property
-    def zero(self) -> FloatArray:
+    def zero_stage(self) -> FloatArray:
         """Stage of sharded data parallelism, a row of `ZERO`: a distributed optimizer is stage 1. [-]"""
-        return np.where(self.distributed_optimizer > 0, 1.0, 0.0)
+        return np.maximum(self.zero, np.where(self.distributed_optimizer > 0, 1.0, 0.0))
 
     @property
     def global_batch_size(self) -> FloatArray:

@@ -11,7 +11,9 @@ import numpy as np
 from costmodel.columns import FloatArray
 
 #: Axes of a transformer's grid, neighbours first, as Megatron-LM numbers its ranks by default.
-ORDER: Final = ("tp", "dp", "pp")
+ORDER: Final = ("tp", "cp", "dp", "pp")
+#: Axes of the same ranks as experts see them: within a stage of the pipeline they are shared out anew.
+EXPERT_ORDER: Final = ("etp", "ep", "edp", "pp")
 
 
 @dataclass(frozen=True, slots=True)

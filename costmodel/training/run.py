@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from costmodel.training.design import (
     tile_columns,
     tiled_products,
 )
-from costmodel.training.model import LstmShape, ModelShape
+from costmodel.training.lstm import LstmShape
+from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.sharding import OPTIONS, Assignments, assignments_of
 
@@ -71,6 +72,14 @@ class RankShape(Columns):
     micro_batch_size: FloatArray = column("-")
     attention: FloatArray = column("-")
     recompute: FloatArray = column("-")
+    cp: FloatArray = column("-")
+    cp_communication: FloatArray = column("-")
+    cp_a2a: FloatArray = column("-")
+    ep: FloatArray = column("-", 1)
+    etp: FloatArray = column("-", 1)
+    dispatcher: FloatArray = column("-", 0)
+    imbalance: FloatArray = column("-", 1)
+    overlap_shared_expert: FloatArray = column("-", 0)
     assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
     #: Edges of tiles over the largest; 0 where they are free.
     tiles: Mapping[str, FloatArray] = column_family()
@@ -84,13 +93,14 @@ class RankShape(Columns):
         """How a kernel is split: (points,) places among the options of its kind. [-]"""
         if kernel.name in self.assignments.options:
             return self.assignments.place(self.assignment, kernel.name)
-        if kernel.kind == "norm":
+        if "replicated" in OPTIONS[kernel.kind]:
             return np.where(self.is_split(self.stream, "sequence"), 1, 0)
         return np.zeros(np.shape(self.tp), dtype=np.intp)
 
     def is_split(self, kernel: Kernel, option: str) -> BoolArray:
-        """Where a kernel has one of its shardings; (points,)."""
-        there: BoolArray = self.place(kernel) == [*OPTIONS[kernel.kind]].index(option)
+        """Where a kernel is split by one of its shardings; (points,)."""
+        options = [*OPTIONS[kernel.kind]]
+        there: BoolArray = self.place(kernel) == (options.index(option) if option in options else -1)
         return there
 
     def shards(self, kernel: Kernel) -> FloatArray:
@@ -106,6 +116,10 @@ RankRun = Run[ModelShape, RankShape]
 LstmRun = Run[LstmShape, LstmDesign]
 
 
+#: What a rank sees of a design only where its model has experts.
+_OF_EXPERTS: Final = ("ep", "etp", "dispatcher", "imbalance", "overlap_shared_expert")
+
+
 def rank_run(run: TransformerRun) -> RankRun:
     """The part of a run that a rank sees of a micro-batch. Shardings to be solved for count as Megatron's."""
     model, design = run.model, run.design
@@ -116,8 +130,12 @@ def rank_run(run: TransformerRun) -> RankRun:
         micro_batch_size=design.micro_batch_size,
         attention=design.attention,
         recompute=design.recompute,
+        cp=design.cp,
+        cp_communication=design.cp_communication,
+        cp_a2a=design.cp_a2a,
+        **({name: getattr(design, name) for name in _OF_EXPERTS} if model.num_experts else {}),
         assignment=assignment_numbers(assignments, design),
-        tiles=explicit_tiles(assignments, design),
+        tiles=explicit_tiles(model, design),
     )
     return run.of(shape)
 
@@ -150,15 +168,14 @@ def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatA
     return np.where(explicit, assignments.numbers(places), numbers)
 
 
-def explicit_tiles(assignments: Assignments, design: DesignPoints) -> dict[str, FloatArray]:
+def explicit_tiles(model: ModelShape, design: DesignPoints) -> dict[str, FloatArray]:
     """Edges of explicit output tiles as shares of the largest, 0 where free; none where all are. [-]"""
     explicit = design.tiling == EXPLICIT_TILES
     if not explicit.any():
         return {}
-    blocks = dict.fromkeys(block for layer in assignments.layers for block in layer.blocks)
     return {
         name: np.where(explicit, 0.5**exponent, 0.0)
-        for product in tiled_products(blocks)
+        for product in dict.fromkeys(tiled_products(model.blocks))
         for name, exponent in zip(tile_columns(product), design.tile_exponent(product), strict=True)
     }
 

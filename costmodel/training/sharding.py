@@ -50,19 +50,31 @@ _POINTWISE: Final[Mapping[str, OperatorSharding]] = {
     layout: OperatorSharding(layout, layout, layout, layout)
     for layout in ("replicated", "sequence", "column")
 }
+#: ... that needs all features of a token.
+_BY_TOKENS: Final[Mapping[str, OperatorSharding]] = {
+    layout: _POINTWISE[layout] for layout in ("replicated", "sequence")
+}
 #: Shardings of a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
 _PRODUCT: Final[Mapping[str, OperatorSharding]] = {
     "column": OperatorSharding("replicated", "column", "column", "partial"),
     "row": OperatorSharding("column", "partial", "replicated", "column"),
 }
 #: Kind of kernel -> its shardings; their places are the codes of a design's columns. The order is that of
-#: the choice among equally good assignments. A norm needs all features of a token.
+#: the choice among equally good assignments.
 OPTIONS: Final[Mapping[str, Mapping[str, OperatorSharding]]] = {
-    "norm": {name: _POINTWISE[name] for name in ("replicated", "sequence")},
+    "norm": _BY_TOKENS,
     "product": _PRODUCT,
+    "latent": _BY_TOKENS,
     "attention": {"column": _POINTWISE["column"]},
+    "window": {"column": _POINTWISE["column"]},
+    "delta_net": {"column": _POINTWISE["column"]},
     "activation": _POINTWISE,
     "residual": _POINTWISE,
+    "router": _BY_TOKENS,
+    "dispatch": {"sequence": _POINTWISE["sequence"]},
+    "experts": {"sequence": _POINTWISE["sequence"]},
+    "expert_activation": {"sequence": _POINTWISE["sequence"]},
+    "combine": {"sequence": _POINTWISE["sequence"]},
     "lookup": {"row": OperatorSharding("replicated", "partial", "replicated", "replicated")},
     "loss": {"column": _POINTWISE["column"]},
 }
@@ -70,8 +82,8 @@ OPTIONS: Final[Mapping[str, Mapping[str, OperatorSharding]]] = {
 #: Named assignments [Shoeybi2019]_, [Korthikanti2022]_: the layout of what is no product, by its kind.
 #: Products are split as the rows of their blocks say.
 ASSIGNMENTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "megatron": {"norm": "replicated", "activation": "column", "residual": "replicated"},
-    "megatron_sp": {"norm": "sequence", "activation": "column", "residual": "sequence"},
+    name: dict.fromkeys(("norm", "latent", "residual", "router"), tokens) | {"activation": "column"}
+    for name, tokens in (("megatron", "replicated"), ("megatron_sp", "sequence"))
 }
 
 #: How shardings are chosen: a named assignment, the best in time or in bytes sent, or explicitly per kernel.

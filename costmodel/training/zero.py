@@ -17,7 +17,7 @@ class Exchange:
     of: State
     every: Literal["step", "micro_batch"]  #: how often it runs
     behind: Literal["forward", "backward"]  #: the pass over the layers that may hide it
-    axes: tuple[str, ...] = ("dp",)  #: of the grid of ranks, along which the replicas lie
+    again: bool = False  #: left out where what the forward pass gathered is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,23 @@ class ZeroStage:
     exchanges: tuple[Exchange, ...]
 
 
-#: Stage -> what it is. Gradients that are all-reduced, or reduce-scattered before and weights gathered after
-#: each replica's update of its share: Megatron-LM's distributed optimizer.
+_GATHERED: Final = Exchange("all_gather", "weights", "step", "forward")
+_SCATTERED: Final = Exchange("reduce_scatter", "gradients", "micro_batch", "backward")
+
+#: Stage -> what it is. Gradients that are all-reduced; or reduce-scattered before and weights gathered after
+#: each replica's update of its share, Megatron-LM's distributed optimizer; or reduce-scattered for each
+#: micro-batch; or weights gathered too, for each pass of each micro-batch: PyTorch's fully sharded data
+#: parallelism.
 ZERO: Final = (
     ZeroStage((), (Exchange("all_reduce", "gradients", "step", "backward"),)),
+    ZeroStage(("optimizer",), (Exchange("reduce_scatter", "gradients", "step", "backward"), _GATHERED)),
+    ZeroStage(("optimizer", "gradients"), (_SCATTERED, _GATHERED)),
     ZeroStage(
-        ("optimizer",),
+        ("optimizer", "gradients", "weights"),
         (
-            Exchange("reduce_scatter", "gradients", "step", "backward"),
-            Exchange("all_gather", "weights", "step", "forward"),
+            _SCATTERED,
+            Exchange("all_gather", "weights", "micro_batch", "forward"),
+            Exchange("all_gather", "weights", "micro_batch", "backward", again=True),
         ),
     ),
 )

@@ -46,9 +46,31 @@ def parts_of(model: ModelShape) -> list[Part]:
     return [*layers, embedding, Part(HEAD.name, HEAD.kernels, tuple(HEAD.edges(stream)))]
 
 
+def mtp_part(model: ModelShape) -> Part:
+    """The layer of a multi-token prediction module; its head is the model's once more."""
+    layer = model.mtp_layer
+    return Part("mtp", layer.kernels, layer.edges, layer)
+
+
+def every_part(model: ModelShape) -> list[Part]:
+    """`parts_of` a model, and multi-token prediction where it has some."""
+    return [*parts_of(model), *([mtp_part(model)] if model.mtp_layers else [])]
+
+
 def tokens(run: RankRun) -> FloatArray:
-    """Tokens of one micro-batch on a rank. [-]"""
-    return run.design.micro_batch_size * run.model.seq_len
+    """Tokens of one micro-batch on a rank, before tensor parallelism shares them out. [-]"""
+    return run.design.micro_batch_size * run.model.seq_len / run.design.cp
+
+
+def routed_tokens(run: RankRun) -> FloatArray:
+    """Tokens of one micro-batch that a rank sends to experts. [-]"""
+    return tokens(run) / run.design.tp
+
+
+def expert_tokens(run: RankRun) -> FloatArray:
+    """Copies of tokens that the experts of a rank receive, of the fullest one. [-]"""
+    shape = run.design
+    return run.model.moe_topk * shape.imbalance * shape.etp * routed_tokens(run)
 
 
 def activation_bytes(run: RankRun, features: str = "hidden") -> FloatArray:
@@ -72,9 +94,9 @@ def transformer_gemms(run: RankRun) -> Gemms:
     """
     operand, accumulated = run.precision.element_bytes, 2 * run.precision.gradient_bytes
     rows = []
-    for part in parts_of(run.model):
+    for part in every_part(run.model):
         for kernel in part.kernels:
-            weight, of_part = (operand, part.core) if kernel.kind == "attention" else (accumulated, part.name)
+            weight, of_part = (operand, part.core) if kernel.is_core else (accumulated, part.name)
             for name, (m, n, k), batch, count in products(run, kernel):
                 sizes = ((m, n, k), operand), ((m, k, n), operand), ((k, n, m), weight)
                 for of_pass, (size, output_bytes) in zip(PASSES, sizes, strict=True):
@@ -88,19 +110,31 @@ def products(
 ) -> Iterator[tuple[str, Dimensions, FloatArray | float, FloatArray | float]]:
     """Name, (m, n, k), batch and count of a kernel's matrix products on one rank. [elements], [-]"""
     model, shape = run.model, run.design
-    if kernel.kind == "product":
+    if kernel.kind in ("product", "latent", "router"):
         yield kernel.name, weight_product(run, kernel), 1.0, 1.0
-    elif kernel.kind == "attention":
-        sequence, head_size = model.seq_len, model.head_size
+    elif kernel.kind == "experts":
+        sizes = model.features
+        own = expert_tokens(run) * shape.ep / model.num_experts
+        n, k = (
+            sizes[word] / (shape.etp if word != "expert_in" else 1.0) for word in (kernel.makes, kernel.reads)
+        )
+        yield kernel.name, (own, n, k), model.num_experts / shape.ep, 1.0
+    elif kernel.kind == "delta_net":
+        size = model.linear_head_dim
+        yield kernel.name, (tokens(run), size, 4 * size), model.linear_value_heads / shape.tp, 1.0
+    elif kernel.is_core:
+        keys, queries = model.seq_len, model.seq_len / shape.cp
         heads = shape.micro_batch_size * model.num_attention_heads / shape.tp
         unfused = np.where(shape.attention == 0, 1.0, 0.0)
-        sizes = (sequence, sequence, head_size), (sequence, head_size, sequence)
-        yield from ((name, own, heads, unfused) for name, own in zip(ATTENTION_PRODUCTS, sizes, strict=True))
+        shapes = (queries, keys, model.score_size), (queries, model.value_size, keys)
+        yield from ((name, own, heads, unfused) for name, own in zip(ATTENTION_PRODUCTS, shapes, strict=True))
 
 
 def weight_product(run: RankRun, kernel: Kernel) -> Dimensions:
-    """(m, n, k) of a product on one rank, its weight split by columns or by rows. [elements]"""
+    """(m, n, k) of a product on one rank: its weight is split by columns or rows, or tokens. [elements]"""
     sizes, tp = run.model.features, run.design.tp
+    if kernel.kind != "product":
+        return tokens(run) / run.design.shards(kernel), sizes[kernel.makes], sizes[kernel.reads]
     by_columns = run.design.is_split(kernel, "column")
     n = sizes[kernel.makes] / np.where(by_columns, tp, 1.0)
     if kernel.makes == "vocabulary":
@@ -122,8 +156,13 @@ def biases(run: RankRun, layer: Layer, product: Kernel) -> tuple[FloatArray, Flo
 
 
 def weights_of(layer: Layer) -> list[Kernel]:
-    """The kernels of a layer that multiply by weights."""
+    """The kernels of a layer that multiply by weights which tensor parallelism splits."""
     return [kernel for kernel in layer.kernels if kernel.kind == "product"]
+
+
+def biased(run: RankRun, layer: Layer) -> list[Kernel]:
+    """Those of them that have biases."""
+    return [kernel for kernel in weights_of(layer) if run.model.has_bias(kernel)]
 
 
 def tile_shares(run: RankRun, labels: Sequence[Label]) -> tuple[FloatArray, FloatArray] | None:
@@ -157,10 +196,16 @@ class ElementCost:
 ELEMENT_COSTS: Final[Mapping[str, tuple[ElementCost, ElementCost]]] = {
     "norm": (ElementCost(2, 8), ElementCost(5, 12)),
     "rotary": (ElementCost(2, 6), ElementCost(2, 6)),
+    "head_norm": (ElementCost(2, 8), ElementCost(5, 12)),
     "softmax": (ElementCost(2, 8), ElementCost(3, 6)),
     "attention_dropout": (ElementCost(2, 2, masks=1), ElementCost(2, 2, masks=1)),
     "activation": (ElementCost(2, 12, gates=1), ElementCost(3, 16, gates=2)),
     "residual": (ElementCost(3, 4, masks=1), ElementCost(5, 2, masks=1)),
+    "router": (ElementCost(4, 16), ElementCost(4, 16)),
+    "dispatch": (ElementCost(2, 0), ElementCost(2, 1)),
+    "expert_activation": (ElementCost(2, 12, gates=1), ElementCost(3, 16, gates=2)),
+    "combine": (ElementCost(2, 1), ElementCost(2, 0)),
+    "delta_net": (ElementCost(6, 32), ElementCost(10, 64)),
 }
 #: The kernel that reduces the gradients of all biases of a layer, and its cost for each output.
 BIAS_GRADIENTS: Final = "bias_gradient"
@@ -180,11 +225,11 @@ def transformer_pointwise(run: RankRun) -> Pointwise:
     The norms of a layer come first: times are added up in the order of the table, which their last bits show.
     """
     rows: list[PointwiseRow] = []
-    for part in parts_of(run.model):
+    for part in every_part(run.model):
         for kernel in sorted(part.kernels, key=lambda kernel: kernel.kind != "norm"):
             rows += _pointwise_rows(run, part, kernel)
-        if part.layer is not None:
-            rows.append(bias_gradient_row(run, part.layer, weights_of(part.layer), part.name))
+        if part.layer is not None and biased(run, part.layer):
+            rows.append(bias_gradient_row(run, part.layer, biased(run, part.layer), part.name))
     return Pointwise.of_rows(rows, element_bytes=run.precision.element_bytes)
 
 
@@ -192,19 +237,21 @@ def _pointwise_rows(run: RankRun, part: Part, kernel: Kernel) -> Iterator[Pointw
     """Kernels without reuse that a row of a block consists of, forward and backward."""
     model, shape = run.model, run.design
     whole = tokens(run) * model.features[kernel.makes]
-    if kernel.kind in ("norm", "activation", "residual"):
-        yield from _both_passes(run, Label(kernel.name, "", part.name, kernel.name), kernel.kind,
-                                whole / shape.shards(kernel), 1.0)  # fmt: skip
-    elif kernel.kind == "attention":
+    label = Label(kernel.name, "", part.name, kernel.name)
+    if kernel.kind in ("norm", "activation", "residual", "router", "delta_net"):
+        yield from _both_passes(run, label, kernel.kind, whole / shape.shards(kernel), 1.0)
+    elif kernel.kind in ("dispatch", "combine", "expert_activation"):
+        copies = expert_tokens(run) * model.features[kernel.makes] / shape.etp
+        yield from _both_passes(run, label, kernel.kind, copies, 1.0)
+    elif kernel.is_core:
         unfused = np.where(shape.attention == 0, 1.0, 0.0)
-        rotated = (
-            tokens(run) * model.attention_size / shape.tp + tokens(run) * model.key_value_size / shape.tp
-        )
+        rotated = tokens(run) * model.query_size / shape.tp + tokens(run) * model.key_value_size / shape.tp
         scores = unfused * tokens(run) * model.seq_len * model.num_attention_heads / shape.tp
         rotary = 1.0 if model.position_embedding == "rotary" else 0.0
         dropout = unfused if model.dropout else 0.0
         for name, of_part, elements, count in (
             ("rotary", part.name, rotated, rotary),
+            ("head_norm", part.name, rotated, 1.0 if model.qk_norm else 0.0),
             ("softmax", part.core, scores, unfused),
             ("attention_dropout", part.core, scores, dropout),
         ):
@@ -233,8 +280,7 @@ def bias_gradient_row(run: RankRun, layer: Layer, of_products: Sequence[Kernel],
     """The kernel that reduces the gradients of some products' biases."""
     outputs = tokens(run) * total(np.stack([biases(run, layer, p)[1] for p in of_products], axis=-1))
     label = Label(BIAS_GRADIENTS, "weight_gradient", part, BIAS_GRADIENTS)
-    present = 1.0 if run.model.biases else 0.0
-    return label, outputs, BIAS_GRADIENT.tensors, 0.0, BIAS_GRADIENT.flops, present
+    return label, outputs, BIAS_GRADIENT.tensors, 0.0, BIAS_GRADIENT.flops, 1.0
 
 
 def loss_rows(logits: FloatArray, part: str) -> list[PointwiseRow]:

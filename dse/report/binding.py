@@ -22,6 +22,8 @@ BOUND_PHRASES = {"memory_bound_time": "memory traffic", "launch_bound_time": "ke
 PHRASES = {
     **dict.fromkeys(KERNELS, "arithmetic"),
     "tp_communication_time": "tensor-parallel communication",
+    "cp_communication_time": "context-parallel communication",
+    "ep_communication_time": "exchanges between experts",
     "pp_communication_time": "pipeline communication",
     "bubble_time": "the pipeline bubble",
     "dp_communication_time": "data-parallel communication",

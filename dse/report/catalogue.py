@@ -16,6 +16,7 @@ from costmodel.formats.system_file import load_system
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import System
 from costmodel.training.model import AnyModel, ModelShape
+from costmodel.training.precision import MIXED_PRECISION
 from dse.spaces.space import Space
 
 #: Fact -> its SI unit, for those that are physical.
@@ -29,8 +30,14 @@ UNITS: Final[Mapping[str, str]] = {
     "power_per_chip_w": "W",
 }
 
-#: Facts that stand below the table, in words.
-BELOW: Final = ("objectives", "description")
+#: Facts that a table leaves out, or says below it in words.
+BELOW: Final = (
+    "objectives",
+    "description",
+    "title",
+    "flops_per_token_full",
+    "active_parameters_without_input_table",
+)
 
 #: Endings of such names.
 SUFFIXES: Final = ("_bytes_per_s", "_flop_per_s", "_bytes", "_usd", "_w")
@@ -64,21 +71,61 @@ def fact_text(fact: str, value: Any) -> str:
 
 
 def model_facts(model: AnyModel) -> dict[str, Any]:
-    """What a model is; one without attention has no heads."""
-    attention = (
-        {"heads": model.num_attention_heads, "query_groups": model.num_query_groups}
-        if isinstance(model, ModelShape)
-        else {}
+    """What a model is; one without attention has no heads, and every parameter of it is active."""
+    facts: dict[str, Any] = {"name": model.name, "parameters": model.num_parameters}
+    if isinstance(model, ModelShape):
+        without = model.active_parameters - model.hidden_size * (
+            0.0 if model.tied_embeddings else model.vocab_size
+        )
+        facts |= {
+            "active_parameters": model.active_parameters,
+            "layers": model.num_layers,
+            "hidden_size": model.hidden_size,
+            "heads": model.num_attention_heads,
+            "query_groups": model.num_query_groups,
+            "experts": model.num_experts,
+            "seq_len": model.seq_len,
+            "vocab_size": model.vocab_size,
+            "flops_per_token": 3 * model.forward_flops(causal=True),
+            "flops_per_token_full": 3 * model.forward_flops(causal=False),
+            "active_parameters_without_input_table": without,
+        }
+    else:
+        facts |= {
+            "active_parameters": model.num_parameters,
+            "layers": model.num_layers,
+            "hidden_size": model.hidden_size,
+            "seq_len": model.seq_len,
+            "vocab_size": model.vocab_size,
+            "flops_per_token": 3 * model.forward_flops_per_sequence / model.seq_len,
+        }
+    return {**facts, "title": model.title or model.name}
+
+
+def model_text(model: AnyModel) -> str:
+    """What follows from the dimensions of a model, as comments of its file."""
+    facts, precision = model_facts(model), MIXED_PRECISION
+    parameters, states = facts["parameters"], precision.state_bytes
+    kept = precision.element_bytes + precision.gradient_bytes
+    lines = [f"parameters: {parameters:,.0f}"]
+    if isinstance(model, ModelShape):
+        if model.mtp_layers:
+            lines.append(f"... of multi-token prediction beside them: {model.mtp_parameters:,.0f}")
+        lines.append(
+            f"active parameters: {facts['active_parameters']:,.0f}, "
+            f"without the input table {facts['active_parameters_without_input_table']:,.0f}"
+        )
+    lines.append(
+        f"FLOPs per token, forward and backward, at {model.seq_len:,.0f} tokens: "
+        f"{facts['flops_per_token']:.5g}"
+        + (f" (causal half), {facts['flops_per_token_full']:.5g} (full)" if "heads" in facts else "")
     )
-    return {
-        "name": model.name,
-        "parameters": model.num_parameters,
-        "layers": model.num_layers,
-        "hidden_size": model.hidden_size,
-        **attention,
-        "seq_len": model.seq_len,
-        "vocab_size": model.vocab_size,
-    }
+    lines.append(
+        f"memory of weights, gradients and Adam states: {kept + states:g} B per parameter, "
+        f"{kept:g} + {states:g}/dp with a distributed optimizer; "
+        f"{readable((kept + states) * parameters, 'B')} in all"
+    )
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def system_facts(system: System) -> dict[str, Any]:
@@ -122,9 +169,12 @@ LISTS: Final[Mapping[str, Callable[[], list[dict[str, Any]]]]] = {
 def text_of(name: str, kind: str) -> str:
     """The file of that name and kind ("spaces", "models" or "systems"), as it ships.
 
+    Behind that of a model stands what follows from it, as comments.
+
     Raises
     ------
     DseError
         If there is none.
     """
-    return read_text(shipped.located(name, kind, Path()))
+    text = read_text(shipped.located(name, kind, Path()))
+    return text + model_text(load_model(name)) if kind == "models" else text

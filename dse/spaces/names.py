@@ -73,7 +73,7 @@ class Names:
         units, quantities = system.units(), system.quantities()
         self.columns: Final = design_columns(model)  #: of its designs, whatever evaluates them
         self.totals: Final = design_rules(NATIVE, model).totals
-        self.model: Final = (*model.dimensions, "num_parameters")
+        self.model: Final = (*model.dimensions, *model.counts, "num_parameters")
         self.settings: Final = {*MODEL_SETTINGS} & {*self.model}
         self.quantities: Final = units  #: name -> unit of every quantity of the system
         self.known: dict[str, Name] = dict.fromkeys(self.model, Name())

@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.blocks import BEFORE, EXPERT_LAYER, LOSS, PassRows, fragment
 from costmodel.profiles.dfmodel.graph import DfmodelGraph, K, N
-from costmodel.training.blocks import DECODER, STREAM, Layer
+from costmodel.training.blocks import DECODER, STREAM, Layer, kinds_beyond
 from costmodel.training.model import ModelShape
 
 Words = Mapping[str, FloatArray]
@@ -41,10 +41,12 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
     Raises
     ------
     DseError
-        If the model has layers of several kinds.
+        If the model has layers of several kinds, or kernels that the graph has not.
     """
     if len(model.kinds) > 1:
         raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")
+    if beyond := kinds_beyond(model.kinds):
+        raise DseError(f"model {model.name}: has {', '.join(beyond)}; DFModel's graph has no such kernels")
     return layer_graph(
         model.hidden_size,
         model.num_attention_heads,

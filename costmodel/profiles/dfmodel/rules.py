@@ -8,8 +8,13 @@ from costmodel.profiles.dfmodel.design import DataflowDesign
 from costmodel.profiles.dfmodel.step import dataflow_step, reasons, remedies
 from costmodel.profiles.native import TRANSFORMER_TOTALS
 from costmodel.profiles.rules import DesignRules, Rules
-from costmodel.training.design import splits_kernels
+from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.model import ModelShape
+
+
+def _unread(column: str) -> bool:
+    """Columns that the reference has no rules for, or settles itself: how kernels are split."""
+    return splits_kernels(column) or column in MODERN
 
 
 @cache
@@ -21,7 +26,7 @@ def rules_of(generation: str) -> tuple[DesignRules, ...]:
             design=DataflowDesign,
             cost=partial(dataflow_step, generation=generation),
             products=TRANSFORMER_TOTALS,
-            unread=splits_kernels,  # the reference itself says how
+            unread=_unread,
             why=partial(reasons, generation=generation),
             what_would_do=remedies,
         ),

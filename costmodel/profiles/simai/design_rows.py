@@ -32,6 +32,7 @@ from costmodel.steps.microbatch import KERNEL_CHUNK, MicroBatch, cost_table, mic
 from costmodel.steps.optimizer import optimizer_step
 from costmodel.steps.pipeline import full_stages
 from costmodel.steps.transformer import resolve_sharding, slowest_stage
+from costmodel.training.blocks import kinds_beyond
 from costmodel.training.design import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 from costmodel.workload.kernels import PASSES, total
@@ -74,8 +75,11 @@ def design_workload(run: TransformerRun) -> StepRows:
     Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and say
     whether the optimizer is distributed; vpp is the design's.
     """
-    if tuple(block.name for layer in run.model.kinds for block in layer.blocks) != HALVES:
+    names = tuple(block.name for layer in run.model.kinds for block in layer.blocks)
+    if names != HALVES or kinds_beyond(run.model.kinds):
         raise DseError(f"model {run.model.name}: {UNKNOWN_LAYERS}")
+    if (run.design.cp > 1).any():
+        raise DseError("AICB's rows know no context parallelism; take cp: 1")
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (run.num_points,))))
     run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
     ranks = rank_run(run)
@@ -130,8 +134,9 @@ def row_times(run: RankRun, costs: MicroBatch) -> RowTimes:
         for name, kernels in rows_of(part).items()
     }
     core = f"{HALVES[0]}_column"
-    for place, of_pass in ((0, "forward"), (1, "backward")):
-        found[core][place] = found[core][place] + fused_attention(run, of_pass).time
+    for kernel in (kernel for kernel in part.kernels if kernel.is_core):
+        for place, of_pass in ((0, "forward"), (1, "backward")):
+            found[core][place] = found[core][place] + fused_attention(run, kernel, of_pass).time
     for places, whole in (((0,), forward[0]), ((1, 2), backward[0])):
         own = sum((passes[place] for passes in found.values() for place in places), start=np.zeros(()))
         for passes in found.values():
@@ -206,7 +211,7 @@ def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
 def weight_rows(run: TransformerRun, parameters: list[PartMemory]) -> list[Row]:
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
     design, precision = run.design, run.precision
-    sharded = design.zero > 0
+    sharded = design.zero_stage > 0
     first, *_ = full_stages(run.model, design.pp, design.vpp)
     owned = updated_parameters(first, parameters)
     gradients = np.floor(owned * precision.gradient_bytes)

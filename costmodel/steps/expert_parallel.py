@@ -1,0 +1,120 @@
+"""What ranks that hold different experts exchange: tokens on their way to their experts, and results back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, subgroups_per_tier
+from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.machine.system import LinkTier
+from costmodel.training.design import DISPATCH_ALL_GATHER, DISPATCH_TWO_HOP
+from costmodel.training.model import ModelShape
+from costmodel.training.ranks import Group
+from costmodel.training.run import RankRun
+from costmodel.workload.transformer import routed_tokens
+
+
+def expert_parallel(run: RankRun) -> KernelCost:
+    """Dispatch and combination of the tokens of one layer of experts, in either direction.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+
+    Returns
+    -------
+    cost : KernelCost
+        (points,) columns, nothing hidden; nothing where a rank holds all experts. [s], [J]
+
+    Notes
+    -----
+    An all-to-all sends each token to the ranks of its experts, as often as it has some there; an all-gather
+    brings all tokens to all; two hops send a token once to each node and from there once to each rank
+    [DeepEP2025]_. Bytes follow the fullest rank. Tensor-parallel ranks of an expert gather what each of them
+    received, and scatter the sums.
+    """
+    shape, model, network = run.design, run.model, run.system.network
+    token = routed_tokens(run) * model.features["expert_in"] * run.precision.element_bytes
+    copies = token * model.moe_topk * shape.imbalance
+    ep, etp, how = Group(shape.ep, shape.etp), Group.of_neighbours(shape.etp), shape.dispatcher
+    both = Group.of_neighbours(shape.ep * shape.etp)
+
+    direct = all_to_all(copies, ep, network)
+    hops = two_hops(model, token * shape.imbalance, ep, network)
+    gathered = [
+        collective(name, token * both.size, both, network) for name in ("all_gather", "reduce_scatter")
+    ]
+    within = [collective(name, copies * etp.size, etp, network) for name in ("all_gather", "reduce_scatter")]
+    sent = _chosen(how == DISPATCH_TWO_HOP, hops, direct)
+    cost = KernelCost()
+    for own, inside in zip(gathered, within, strict=True):
+        whole = _chosen(how == DISPATCH_ALL_GATHER, own, _sum(sent, inside))
+        cost += KernelCost(
+            ep_time=whole.time,
+            link_energy=traffic_energy(whole.bytes_sent, network),
+            launches=np.where(whole.time > 0, 1.0, 0.0),
+        )
+    return cost
+
+
+def places_reached(places: FloatArray, model: ModelShape) -> FloatArray:
+    """Places, each with an equal share of the experts, that hold one of a token's experts on average. [-]
+
+    Experts are drawn without replacement: p (1 - C(E - E/p, k) / C(E, k)).
+    """
+    experts, missed = model.num_experts, np.ones_like(places)
+    for drawn in range(int(model.moe_topk)):
+        missed = missed * np.maximum(experts - experts / places - drawn, 0.0) / (experts - drawn)
+    return places * (1 - missed)
+
+
+def two_hops(
+    model: ModelShape, token_bytes: FloatArray, group: Group, network: Sequence[LinkTier]
+) -> CollectiveCost:
+    """Time and traffic of a dispatch that sends a token once to each node, and there once to each rank.
+
+    Parameters
+    ----------
+    model : ModelShape
+        Its experts, and the nodes that routing may reach.
+    token_bytes : (points,) array
+        What a rank's tokens hold, each once. [B]
+    group : Group
+        Ranks that hold different experts, (points,).
+    network : sequence of LinkTier
+        Tiers from the inside out.
+    """
+    nodes = subgroups_per_tier(group, network)[1] if len(network) > 1 else np.ones_like(group.size)
+    reached = places_reached(nodes, model)
+    if model.routing_groups:
+        limit = model.routing_group_topk * np.maximum(nodes / model.routing_groups, 1.0)
+        reached = np.minimum(reached, limit)
+    ranks = places_reached(group.size, model) * np.minimum(group.size - 1, 1.0)
+    ranks = ranks * (1 - np.where(nodes > 1, 0.0, 1 / group.size))  # what stays is not sent
+    sent = [token_bytes * ranks, token_bytes * reached * (1 - 1 / nodes)]
+    time, launch = np.zeros_like(token_bytes * group.size), np.zeros_like(group.size)
+    per_tier = []
+    for place, tier in enumerate(network):
+        own = sent[place] if place < 2 else 0.0 * sent[0]
+        time = np.maximum(
+            time, own / (tier.bandwidth * tier.efficiency) + np.where(own > 0, tier.latency, 0.0)
+        )
+        launch = np.maximum(launch, np.where(own > 0, tier.launch, 0.0))
+        per_tier.append(own)
+    return CollectiveCost(time + launch, tuple(per_tier))
+
+
+def _chosen(where: FloatArray, one: CollectiveCost, other: CollectiveCost) -> CollectiveCost:
+    tiers = zip(one.bytes_sent, other.bytes_sent, strict=True)
+    return CollectiveCost(
+        np.where(where, one.time, other.time), tuple(np.where(where, a, b) for a, b in tiers)
+    )
+
+
+def _sum(one: CollectiveCost, other: CollectiveCost) -> CollectiveCost:
+    tiers = zip(one.bytes_sent, other.bytes_sent, strict=True)
+    return CollectiveCost(one.time + other.time, tuple(a + b for a, b in tiers))
