@@ -24,7 +24,9 @@ def column(unit: str, default: float | None = None, **kind: Any) -> Any:
     metadata = {"unit": unit, **kind}
     if default is None:
         return field(metadata=metadata)
-    return field(default_factory=lambda: np.asarray(default, dtype=np.float64), metadata=metadata)
+    shared = np.asarray(default, dtype=np.float64)
+    shared.flags.writeable = False
+    return field(default_factory=lambda: shared, metadata=metadata)
 
 
 def column_family() -> Any:

@@ -48,7 +48,7 @@ def read_model(section: Section, name: str) -> AnyModel:
     section.text("description", required=False)
     values: dict[str, Any] = {key: section.text(key, required=False) for key in ("name", "title")}
     values["name"] = values["name"] or name
-    required = [f.name for f in fields(shape) if f.default is MISSING]
+    required = [f.name for f in fields(shape) if f.init and f.default is MISSING]
     for key in (*shape.dimensions, *shape.counts):
         if key in required or key in section:
             values[key] = section.number(key)

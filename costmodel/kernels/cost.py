@@ -26,11 +26,17 @@ class KernelCost(Columns):
     launch_bound_time: FloatArray = column("s", 0)  #: of it waiting for the host to launch kernels
 
     def __add__(self, other: KernelCost) -> KernelCost:
-        mine, others = self.columns(), other.columns()
-        return KernelCost(**{name: mine[name] + others[name] for name in mine})
+        sums, others = self.present(), other.present()
+        for name, values in others.items():
+            sums[name] = sums[name] + values if name in sums else values
+        return KernelCost(**sums)
 
     def __mul__(self, count: FloatArray | float) -> KernelCost:
-        return KernelCost(**{name: values * count for name, values in self.columns().items()})
+        return KernelCost(**{name: values * count for name, values in self.present().items()})
+
+    def present(self) -> dict[str, FloatArray]:
+        """The columns that are not 0 for all designs because nothing of their kind is there."""
+        return {name: values for name, values in self.columns().items() if values.ndim or values}
 
     @property
     def total_time(self) -> FloatArray:

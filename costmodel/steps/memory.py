@@ -297,15 +297,14 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
     working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers)))
     buffers = working + message_buffers(run, ranks) + unit_buffers(run, layers)
     sizes = [precision.element_bytes, precision.gradient_bytes, precision.state_bytes]
-    states = list(zip(STATES, sizes, strict=True))
+    owned = [(STATES[place], size, state_shards(design, STATES[place])) for place, size in enumerate(sizes)]
     for stage in full_stages(run.model, design.pp, design.vpp):
         parameters = stage_parameters(run, stage, parts)
-        kept = {state: parameters * size / state_shards(design, state) for state, size in states}
+        kept = {state: parameters * size / shards for state, size, shards in owned}
         if run.model.num_experts:
             experts = stage_expert_parameters(stage, parts)
-            for state, size in states:
-                shards = state_shards(design, state, of_experts=True)
-                kept[state] = kept[state] + experts * size / shards
+            for state, size, _ in owned:
+                kept[state] = kept[state] + experts * size / state_shards(design, state, of_experts=True)
         memory = StageMemory(
             **kept,
             activations=stage_activations(run, stage, parts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Literal
 
@@ -94,6 +94,8 @@ class ModelShape:
     mtp_layers: float = 0.0
     #: Kinds of layers and how many of each, in order; () means what the fields say. They sum to `num_layers`.
     layers: tuple[tuple[Layer, float], ...] = ()
+    #: Features of a token in the activations that kernels read and make, by word. [elements]
+    features: Mapping[str, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         defaults = {
@@ -106,6 +108,7 @@ class ModelShape:
                 object.__setattr__(self, name, value)
         check_dimensions(self)
         self._check()
+        object.__setattr__(self, "features", self._features())
         if sum(count for _, count in self.sequence) != self.num_layers:
             raise DseError(
                 f"model {self.name}: layers: expected {self.num_layers:g} in all, as num_layers says"
@@ -157,9 +160,7 @@ class ModelShape:
         layers = [*self.kinds, *([self.mtp_layer] if self.mtp_layers else [])]
         return tuple(dict.fromkeys(block for layer in layers for block in layer.blocks))
 
-    @property
-    def features(self) -> Mapping[str, float]:
-        """Features of a token in the activations that kernels read and make, by word. [elements]"""
+    def _features(self) -> Mapping[str, float]:
         halves = 2 if self.gated_mlp else 1
         keys = self.linear_key_heads * self.linear_head_dim
         values = self.linear_value_heads * self.linear_head_dim
