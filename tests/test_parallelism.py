@@ -122,7 +122,7 @@ def test_context_parallelism_halves_activations_and_keeps_weights(gqa):
 
 
 @pytest.mark.parametrize("dispatcher", ["all_to_all", "all_gather"])
-def test_dispatched_bytes_are_those_of_the_specification(dispatcher, experts, links):
+def test_each_dispatcher_sends_what_its_formula_says(dispatcher, experts, links):
     """All-to-all: (e - 1)/e k (T/t) h w each way; all-gather over e x: (e x - 1) (T/t) h w each way."""
     tp, ep, etp = 4, 4, 2
     token = experts.seq_len / tp * experts.hidden_size * W
