@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.machine.system import LinkTier
+from costmodel.machine.system import Chip, LinkTier
 from costmodel.training.ranks import Group
 
 #: An algorithm: group size n -> (steps, bytes that each rank sends as a share of the message).
@@ -34,6 +34,11 @@ class CollectiveCost:
 
     time: FloatArray  #: [s]
     bytes_sent: tuple[FloatArray, ...]  #: by one rank over each tier [B]
+
+
+def exposed_time(time: FloatArray, overlapped: FloatArray, chip: Chip) -> FloatArray:
+    """Time of a collective that runs beside kernels for a while: the rest, and the cores it takes. [s]"""
+    return time - overlapped + overlapped * chip.collective_cores / chip.cores
 
 
 def subgroups_per_tier(group: Group, network: Sequence[LinkTier]) -> list[FloatArray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
+from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, exposed_time, send_recv
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.machine.system import System
 from costmodel.training.design import CP_A2A, CP_A2A_P2P, CP_ALL_GATHER
@@ -63,11 +63,9 @@ def context_parallel(run: RankRun, core_time: FloatArray, direction: str) -> Ker
 def _exposed(
     cost: CollectiveCost, hidden_by: FloatArray | float, launches: float, system: System
 ) -> KernelCost:
-    """What of an exchange is not hidden behind kernels, and what it takes from their cores."""
-    overlapped = np.minimum(cost.time, hidden_by)
-    taken = overlapped * system.chip.collective_cores / system.chip.cores
+    """An exchange, less what kernels hide of it."""
     return KernelCost(
-        cp_time=cost.time - overlapped + taken,
+        cp_time=exposed_time(cost.time, np.minimum(cost.time, hidden_by), system.chip),
         link_energy=traffic_energy(cost.bytes_sent, system.network),
         launches=np.where(cost.time > 0, launches, 0.0),
     )

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective
+from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.machine.system import System
 from costmodel.training.blocks import Edge
@@ -135,9 +135,8 @@ def exposed_communication(run: RankRun, change: LayoutChange, kernels_time: Kern
     cost = exchange(change.name, change.message_bytes, tp, system)
     share = np.where(change.happens & (tp > 1), 1.0, 0.0)
     overlapped = np.minimum(cost.time, kernels_time(*change.hidden_by) if change.hidden_by[0] else 0.0)
-    taken = overlapped * system.chip.collective_cores / system.chip.cores
     return KernelCost(
-        tp_time=share * (cost.time - overlapped + taken),
+        tp_time=share * exposed_time(cost.time, overlapped, system.chip),
         link_energy=share * traffic_energy(cost.bytes_sent, system.network),
         launches=share,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.columns import FloatArray, chosen, distinct_rows, largest
-from costmodel.kernels.collectives import collective, send_recv
+from costmodel.kernels.collectives import collective, exposed_time, send_recv
 from costmodel.kernels.cost import KernelCost, traffic_energy, weighted_sum
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks
@@ -161,11 +161,10 @@ def overlapped_experts(design: DesignPoints, costs: MicroBatch, system: System) 
         return costs
     alone = 1 / design.gradient_accumulation_steps
     share = np.where(design.overlap_ep > 0, 1 - alone, 0.0)
-    taken = system.chip.collective_cores / system.chip.cores
 
     def beside(cost: KernelCost, other: KernelCost) -> KernelCost:
         hidden = share * np.minimum(cost.ep_time, other.time)
-        return replace(cost, ep_time=cost.ep_time - hidden * (1 - taken))
+        return replace(cost, ep_time=exposed_time(cost.ep_time, hidden, system.chip))
 
     forward = [beside(*both) for both in zip(costs.forward, costs.backward, strict=True)]
     backward = [beside(*both) for both in zip(costs.backward, costs.forward, strict=True)]
