@@ -34,6 +34,9 @@ CP_P2P, CP_ALL_GATHER, CP_A2A, CP_A2A_P2P = range(4)
 DISPATCHERS = ("all_to_all", "all_gather", "two_hop")
 DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_TWO_HOP = range(3)
 
+#: What some columns are of: experts, shared sequences, states that replicas share out.
+EXPERTS, SEQUENCE, STATES = "experts", "sequence", "states"
+
 #: Highest stage of sharded data parallelism: a row of `ZERO`.
 HIGHEST_ZERO: Final = len(ZERO) - 1
 
@@ -174,13 +177,6 @@ def tiled_product(column: str) -> str:
     return column[: -len("_tile_m")]
 
 
-#: Columns of context, expert and fully sharded data parallelism.
-MODERN: Final = (
-    *("cp", "cp_communication", "cp_a2a", "ep", "etp", "dispatcher", "imbalance", "overlap_ep"),
-    *("overlap_shared_expert", "zero", "reshard_after_forward"),
-)
-
-
 def splits_kernels(column: str) -> bool:
     """Whether a column says how kernels are split or tiled."""
     return column in ("sharding", "tiling") or column.endswith(("_sharding", "_tile_m", "_tile_n"))
@@ -200,27 +196,31 @@ class DesignPoints(Design):
     """
 
     tp: FloatArray = column("-", 1)
-    cp: FloatArray = column("-", 1)
+    cp: FloatArray = column("-", 1, of=SEQUENCE)
     pp: FloatArray = column("-", 1)
     vpp: FloatArray = column("-", 1)
     dp: FloatArray = column("-", 1)
-    ep: FloatArray = column("-", 1, experts=True)
-    etp: FloatArray = column("-", 1, experts=True)
+    ep: FloatArray = column("-", 1, of=EXPERTS)
+    etp: FloatArray = column("-", 1, of=EXPERTS)
     micro_batch_size: FloatArray = column("-", 1)
     gradient_accumulation_steps: FloatArray = column("-", 1)
     sequence_parallel: FloatArray = switch()
-    cp_communication: FloatArray = words(CP_COMMUNICATION)
-    cp_a2a: FloatArray = column("-", 1)  #: ranks that exchange heads, where `cp_communication` is a2a_p2p
+    cp_communication: FloatArray = words(CP_COMMUNICATION, of=SEQUENCE)
+    cp_a2a: FloatArray = column(
+        "-", 1, of=SEQUENCE
+    )  #: ranks that exchange heads, where `cp_communication` is a2a_p2p
     recompute: FloatArray = words(RECOMPUTE)
-    zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO))
+    zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO), of=STATES)
     distributed_optimizer: FloatArray = switch()  #: ZeRO 1 by another name
-    reshard_after_forward: FloatArray = switch(1.0)  #: in ZeRO 3, weights are gathered again to go back
+    reshard_after_forward: FloatArray = switch(
+        1.0, of=STATES
+    )  #: in ZeRO 3, weights are gathered again to go back
     attention: FloatArray = words(("unfused", "fused"), 1)
     overlap_grad_reduce: FloatArray = switch()
-    dispatcher: FloatArray = words(DISPATCHERS, experts=True)
-    imbalance: FloatArray = ratio(1.0, 1.0, experts=True)  #: tokens of the fullest rank over the mean
-    overlap_ep: FloatArray = switch(experts=True)  #: exchanges hide behind another micro-batch
-    overlap_shared_expert: FloatArray = switch(experts=True)
+    dispatcher: FloatArray = words(DISPATCHERS, of=EXPERTS)
+    imbalance: FloatArray = ratio(1.0, 1.0, of=EXPERTS)  #: tokens of the fullest rank over the mean
+    overlap_ep: FloatArray = switch(of=EXPERTS)  #: exchanges hide behind another micro-batch
+    overlap_shared_expert: FloatArray = switch(of=EXPERTS)
     sharding: FloatArray = words(SHARDINGS)
     tiling: FloatArray = words(("solve", "sample"))
     #: How kernels are split, by their options; and log2 of the largest tile's edge over that of a product's.
@@ -234,7 +234,7 @@ class DesignPoints(Design):
         every = [kernel for block in blocks for kernel in block.kernels]
         kernels = {kernel.name: kernel for kernel in every if len(OPTIONS[kernel.kind]) > 1}.values()
         dense = not any(kernel.kind == "experts" for kernel in every)
-        of_experts = {f.name for f in fields(cls) if dense and f.metadata.get("experts")}
+        of_experts = {f.name for f in fields(cls) if dense and f.metadata.get("of") == EXPERTS}
         return {
             **{
                 name: own
@@ -309,6 +309,11 @@ class DesignPoints(Design):
     def global_batch_size(self) -> FloatArray:
         """Sequences of one optimizer step. [-]"""
         return self.dp * self.micro_batch_size * self.gradient_accumulation_steps
+
+
+#: Columns that designs have only where a model has experts; and all that the reference models do not know.
+EXPERT_COLUMNS: Final = tuple(f.name for f in fields(DesignPoints) if f.metadata.get("of") == EXPERTS)
+MODERN: Final = tuple(f.name for f in fields(DesignPoints) if "of" in f.metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

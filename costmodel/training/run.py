@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, column_family
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, column_family, column_units
 from costmodel.errors import DseError, suggestion
 from costmodel.machine.system import System
 from costmodel.training.blocks import Kernel
 from costmodel.training.design import (
+    EXPERT_COLUMNS,
     EXPLICIT_TILES,
     MEGATRON_SP,
     SAMPLE,
@@ -116,24 +117,14 @@ RankRun = Run[ModelShape, RankShape]
 LstmRun = Run[LstmShape, LstmDesign]
 
 
-#: What a rank sees of a design only where its model has experts.
-_OF_EXPERTS: Final = ("ep", "etp", "dispatcher", "imbalance", "overlap_shared_expert")
-
-
 def rank_run(run: TransformerRun) -> RankRun:
     """The part of a run that a rank sees of a micro-batch. Shardings to be solved for count as Megatron's."""
     model, design = run.model, run.design
     assignments = assignments_of(tuple(model.kinds))
+    other = {"assignment"} if model.num_experts else {"assignment", *EXPERT_COLUMNS}
     shape = RankShape(
         assignments=assignments,
-        tp=design.tp,
-        micro_batch_size=design.micro_batch_size,
-        attention=design.attention,
-        recompute=design.recompute,
-        cp=design.cp,
-        cp_communication=design.cp_communication,
-        cp_a2a=design.cp_a2a,
-        **({name: getattr(design, name) for name in _OF_EXPERTS} if model.num_experts else {}),
+        **{name: getattr(design, name) for name in column_units(RankShape) if name not in other},
         assignment=assignment_numbers(assignments, design),
         tiles=explicit_tiles(model, design),
     )
