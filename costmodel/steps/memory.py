@@ -90,11 +90,11 @@ def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
     model, split, whole = run.model, 0.0, 0.0
     for kernel in layer.kernels:
         if kernel.kind != "experts":
-            own, shared = (
-                model.kernel_parameters(kernel) - model.bias_size(kernel),
-                "replicated" in OPTIONS[kernel.kind],
-            )
-            split, whole = (split, whole + own) if shared else (split + own, whole)
+            own = model.kernel_parameters(kernel) - model.bias_size(kernel)
+            if "replicated" in OPTIONS[kernel.kind]:
+                whole += own
+            else:
+                split += own
     return split / run.design.tp + whole + sum(biases(run, layer, k)[0] for k in biased(run, layer))
 
 
@@ -297,16 +297,18 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
     working = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers)))
     buffers = working + message_buffers(run, ranks) + unit_buffers(run, layers)
     sizes = [precision.element_bytes, precision.gradient_bytes, precision.state_bytes]
-    owned = [(STATES[place], size, state_shards(design, STATES[place])) for place, size in enumerate(sizes)]
+    routed = run.model.num_experts > 0
+    shards = [state_shards(design, state) for state in STATES]
+    expert_shards = [state_shards(design, state, of_experts=True) for state in STATES if routed]
     for stage in full_stages(run.model, design.pp, design.vpp):
         parameters = stage_parameters(run, stage, parts)
-        kept = {state: parameters * size / shards for state, size, shards in owned}
-        if run.model.num_experts:
+        kept = [parameters * size / over for size, over in zip(sizes, shards, strict=True)]
+        if routed:
             experts = stage_expert_parameters(stage, parts)
-            for state, size, _ in owned:
-                kept[state] = kept[state] + experts * size / state_shards(design, state, of_experts=True)
+            of_experts = [experts * size / over for size, over in zip(sizes, expert_shards, strict=True)]
+            kept = [own + more for own, more in zip(kept, of_experts, strict=True)]
         memory = StageMemory(
-            **kept,
+            **dict(zip(STATES, kept, strict=True)),
             activations=stage_activations(run, stage, parts),
             buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
         )

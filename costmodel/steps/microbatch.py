@@ -6,6 +6,7 @@ its unique rows and scatters them back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Self
@@ -74,13 +75,15 @@ def micro_batches(run: RankRun) -> MicroBatch:
 
 def _micro_batch(run: RankRun) -> tuple[list[KernelCost], ...]:
     """Kernels, collectives and waiting for the host: forward, backward, and again."""
-    table, costs, again = cost_table(run), [], []
-    for part in every_part(run.model):
+    table, costs, again, parts = cost_table(run), [], [], every_part(run.model)
+    cores = dict.fromkeys(kernel for part in parts for kernel in part.kernels if kernel.is_core)
+    fused = {(core, d): fused_cost(run, core, d) for core in cores for d in DIRECTIONS}
+    for part in parts:
         collectives = tensor_parallel(run, part.edges, partial(table.kernels_time, part))
         own = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
         core = []
         if part.layer:
-            core = [core_cost(run, part, table, direction) for direction in DIRECTIONS]
+            core = [core_cost(run, part, table, fused, direction) for direction in DIRECTIONS]
             own = [cost + inside for cost, inside in zip(own, core, strict=True)]
         if any(kernel.kind == "dispatch" for kernel in part.kernels):
             exchanged = expert_exchange(run, part, table)
@@ -118,12 +121,18 @@ def cost_table(run: RankRun) -> CostTable:
     return CostTable(gemms, gemm_costs, pointwise, *pointwise_time(pointwise, run.system), run.system)
 
 
-def core_cost(run: RankRun, part: Part, table: CostTable, direction: str) -> KernelCost:
+def core_cost(
+    run: RankRun,
+    part: Part,
+    table: CostTable,
+    fused: Mapping[tuple[Kernel, str], KernelCost],
+    direction: str,
+) -> KernelCost:
     """The attention cores of a layer, with what ranks that share the sequence exchange."""
     core = table.cost(part.core, direction)
     for kernel in part.kernels:
         if kernel.is_core:
-            core = core + fused_cost(run, kernel, direction)
+            core = core + fused[kernel, direction]
     if (run.design.cp > 1).any():
         core = core + context_parallel(run, core.time, direction)
     return core
