@@ -153,13 +153,9 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
     for stage, held in zip(stages, held_micro_batches(design, stages), strict=True):
         parameters = stage_parameters(run, stage, parts)
         experts = stage_expert_parameters(stage, parts) if routed else None
-        copies = [np.where(over > 1, 1.0, stage.copies) for over in shards]
-        kept = [parameters * size * n / over for size, n, over in zip(sizes, copies, shards, strict=True)]
+        kept = held_states(parameters, stage, sizes, shards)
         if experts is not None:
-            copies = [np.where(over > 1, 1.0, stage.copies) for over in expert_shards]
-            of_experts = [
-                experts * size * n / over for size, n, over in zip(sizes, copies, expert_shards, strict=True)
-            ]
+            of_experts = held_states(experts, stage, sizes, expert_shards)
             kept = [others + more for others, more in zip(kept, of_experts, strict=True)]
         if some_narrow(run):
             kept[0] = kept[0] + quantised_weights(run, stage, parts)
@@ -174,6 +170,22 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
         )
         tables.append(memory)
     return tables
+
+
+def held_states(
+    parameters: FloatArray,
+    stage: Stage,
+    sizes: Sequence[FloatArray | float],
+    shards: Sequence[FloatArray],
+) -> list[FloatArray]:
+    """Bytes of each state of some parameters of a stage, shared out among so many replicas. [B]
+
+    What is not shared out is there as often as the model.
+    """
+    held = [parameters * size / over for size, over in zip(sizes, shards, strict=True)]
+    if not stage.copies.ndim:
+        return held
+    return [own * np.where(over > 1, 1.0, stage.copies) for own, over in zip(held, shards, strict=True)]
 
 
 def quantised_weights(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
@@ -220,7 +232,8 @@ def optimizer_memory(
         plain, matrices = owned_parameters(run, stage, parameters, experts)
         own = plain * state_bytes(run, ADAM) + matrices * state_bytes(run, MUON)
         usual = np.where(orthogonal, own, usual)
-    return (1 - run.design.offload_optimizer) * usual
+    on_host = run.design.offload_optimizer
+    return (1 - on_host) * usual if (on_host > 0).any() else usual
 
 
 def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArray:

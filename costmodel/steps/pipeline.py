@@ -23,7 +23,8 @@ class Stage:
     #: Layers of each kind; 1 or 0 for the embedding, for the head, and for multi-token prediction.
     counts: tuple[FloatArray, ...]
     rank: FloatArray  #: place in the pipeline, from 0
-    copies: FloatArray = field(default_factory=lambda: np.ones(()))  #: of the model on all ranks together
+    #: Of the model on all ranks together; one value where no pipeline has more than one.
+    copies: FloatArray = field(default_factory=lambda: np.ones(()))
 
     @property
     def layers(self) -> tuple[FloatArray, ...]:
@@ -52,7 +53,7 @@ def chosen_stage(stages: Sequence[Stage], places: IntArray) -> Stage:
     return Stage(
         tuple(chosen(each, places) for each in counts),
         chosen([stage.rank for stage in stages], places),
-        chosen([stage.copies for stage in stages], places),
+        stages[0].copies,  # the same for all stages of a design
     )
 
 
@@ -103,7 +104,8 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
     """
     placed, back = differently_placed(design)
     counts, nothing = rank_layers(model, placed)[back], 0 * design.pp
-    copies = np.where(of_schedule(design, lambda schedule: schedule.both_ends), 2.0, 1.0)
+    both_ends = of_schedule(design, lambda schedule: schedule.both_ends)
+    copies = np.where(both_ends, 2.0, 1.0) if both_ends.any() else np.ones(())
     return [
         Stage(tuple(nothing + own for own in counts[:, rank].T), nothing + rank, copies)
         for rank in range(counts.shape[1])

@@ -53,12 +53,12 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
     routed = [stage_expert_parameters(stage, parts) for stage in stages]
     most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
     stage, parameters, experts = chosen_stage(stages, most), chosen(owned, most), chosen(routed, most)
-    quantised, of_experts = stage_quantised(stage, parts), None
+    quantised = stage_quantised(run, stage, parts)
     here = stage.copies  # of all stages together: a rank has two of them where a pipeline has two ends
     owners = [Owner(parameters * here, quantised[0] * here, design.sharing)]
-    if run.model.num_experts:
-        owners.append(Owner(experts * here, quantised[1] * here, design.expert_sharing))
-        of_experts = experts
+    of_experts = experts if run.model.num_experts else None
+    if of_experts is not None:
+        owners.append(Owner(of_experts * here, quantised[1] * here, design.expert_sharing))
     units = stage_units(run, stage, costs, parts) if (design.zero_stage > 1).any() else []
     reduced = replica_exchanges(run, owners, pass_times(run, stage, costs), units, stage)
     tied = tied_embedding_reduction(run)
@@ -93,8 +93,10 @@ def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str
     }
 
 
-def stage_quantised(stage: Stage, parts: Sequence[PartMemory]) -> list[FloatArray]:
+def stage_quantised(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> list[FloatArray]:
     """Weights of a rank of a stage that products read in fewer bits: of all but experts, and of these. [-]"""
+    if not some_narrow(run):
+        return [np.zeros(()), np.zeros(())]
     return [
         weighted_sum([getattr(part, name) for part in parts], stage.counts)
         for name in ("quantised", "quantised_experts")
