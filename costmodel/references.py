@@ -37,6 +37,10 @@ REFERENCES: Mapping[str, str] = {
         "W. Fedus et al., Switch transformers: scaling to trillion parameter models with simple and "
         "efficient sparsity, JMLR 23, 2022, arXiv:2101.03961"
     ),
+    "Guerreiro2021": (
+        "A. P. Guerreiro, C. M. Fonseca and L. Paquete, The hypervolume indicator: computational problems "
+        "and algorithms, ACM Computing Surveys 54(6), 2021, arXiv:2005.00515"
+    ),
     "Jacobs2023": (
         "S. A. Jacobs et al., DeepSpeed Ulysses: system optimizations for enabling training of extreme long "
         "sequence transformer models, arXiv:2309.14509, 2023"
@@ -57,6 +61,10 @@ REFERENCES: Mapping[str, str] = {
     "Korthikanti2022": (
         "V. Korthikanti et al., Reducing activation recomputation in large transformer models, "
         "MLSys 2023, arXiv:2205.05198"
+    ),
+    "Kung1975": (
+        "H. T. Kung, F. Luccio and F. P. Preparata, On finding the maxima of a set of vectors, "
+        "Journal of the ACM 22(4), 1975"
     ),
     "LamyPoirier2023": ("J. Lamy-Poirier, Breadth-first pipeline parallelism, MLSys 2023, arXiv:2211.05953"),
     "Liu2023": (
@@ -100,10 +108,6 @@ REFERENCES: Mapping[str, str] = {
     "Wang2023": (
         "S. Wang et al., Overlap communication with dependent computation via decomposition in large deep "
         "learning models, ASPLOS 2023"
-    ),
-    "While2012": (
-        "L. While, L. Bradstreet and L. Barone, A fast way of calculating exact hypervolumes, "
-        "IEEE TEC 16(1), 2012"
     ),
     "Zhao2023": (
         "Y. Zhao et al., PyTorch FSDP: experiences on scaling fully sharded data parallel, "

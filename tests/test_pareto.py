@@ -20,6 +20,20 @@ def test_front_is_what_the_definition_says(objectives):
         assert non_dominated(costs).tolist() == expected
 
 
+@pytest.mark.parametrize("objectives", [2, 3, 4])
+def test_front_of_many_points_beats_the_rest_and_not_itself(objectives):
+    """Enough points that most are sieved out; of points in a plane, all stay."""
+    rng = np.random.default_rng(objectives)
+    costs = np.round(rng.random((20_000, objectives)), 2)
+    costs[::1000, -1] = np.inf
+    kept = non_dominated(costs)
+    assert all(beaten(point, costs[kept]) for point in costs[~kept][::50])
+    assert not any(beaten(point, costs) for point in costs[kept])
+    plane = 1.0 * rng.integers(0, 1000, (20_000, objectives))
+    plane[:, -1] = -plane[:, :-1].sum(axis=1)
+    assert non_dominated(plane).all()
+
+
 def test_equal_points_are_kept_or_dropped_together():
     costs = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
     assert non_dominated(costs).tolist() == [True, True, True, False, False]
@@ -60,9 +74,20 @@ def test_hypervolume_is_the_measure_of_the_union_of_boxes(objectives):
     assert hypervolume(points, reference) == pytest.approx(union, rel=1e-9)
 
 
-@pytest.mark.parametrize("objectives", [2, 3])
+@pytest.mark.parametrize("objectives", [2, 3, 4])
+def test_hypervolume_knows_no_order_of_points_or_objectives(objectives):
+    rng = np.random.default_rng(objectives)
+    points = np.round(rng.random((80, objectives)), 1)
+    volume = hypervolume(points, np.ones(objectives))
+    for _ in range(5):
+        axes = rng.permutation(objectives)
+        again = rng.permutation(np.vstack([points, points[:20]]))[:, axes]
+        assert hypervolume(again, np.ones(objectives)) == pytest.approx(volume, rel=1e-12)
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
 def test_history_is_the_hypervolume_of_each_prefix(objectives):
-    points = np.random.default_rng(objectives).random((30, objectives))
+    points = np.round(np.random.default_rng(objectives).random((30, objectives)), 1)  # few levels: ties
     points[[3, 17]] = np.nan  # infeasible
     reference = np.ones(objectives)
     prefixes = [hypervolume(points[: i + 1][~np.isnan(points[: i + 1, 0])], reference) for i in range(30)]

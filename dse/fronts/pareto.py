@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray
+
+#: Rows of three objectives and more that are worth a sieve before the exact methods, and its cells at most.
+SIEVED_ROWS, MOST_CELLS = 4096, 2**16
+
+#: Rows whose quantiles divide the sides of the sieve.
+SAMPLE = 4096
 
 
 def as_costs(values: FloatArray, directions: Sequence[str]) -> FloatArray:
@@ -47,23 +53,81 @@ def non_dominated(costs: FloatArray) -> NDArray[np.bool_]:
     kept : (points,) array of bool
         [-]
 
+    Notes
+    -----
+    O(n log n) for up to three objectives [Kung1975]_, rows times front for more.
+
     >>> non_dominated(np.array([[1.0, 3.0], [2.0, 2.0], [2.0, 3.0], [1.0, 3.0]])).tolist()
     [True, True, False, True]
     """
     kept = np.zeros(len(costs), dtype=bool)
     rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
+    if costs.shape[1] > 2:
+        rows = sieved(costs, rows)
     if rows.size == 0:
         return kept
-    distinct, back = np.unique(costs[rows], axis=0, return_inverse=True)
-    best = sweep(distinct) if distinct.shape[1] <= 2 else cull(distinct)
-    kept[rows] = best[back.ravel()]
+    rows = rows[np.lexsort(costs[rows].T[::-1])]
+    columns = costs[rows].T
+    new = np.concatenate([[True], (columns[:, 1:] != columns[:, :-1]).any(axis=0)])
+    best = NON_DOMINATED.get(len(columns), cull)(costs[rows[new]])
+    kept[rows] = best[np.cumsum(new) - 1]
     return kept
+
+
+def sieved(costs: FloatArray, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Rows without most of those that others dominate, as long as a sieve takes out half of them. [-]"""
+    while rows.size > SIEVED_ROWS:
+        before, rows = rows.size, rows[uncovered(costs[rows])]
+        if rows.size > before / 2:
+            break
+    return rows
+
+
+def uncovered(costs: FloatArray) -> NDArray[np.bool_]:
+    """Rows that are not plainly dominated: a sieve that keeps the whole front, and little else.
+
+    A grid over all objectives but the last knows the least last objective of the cells that are below a
+    cell in every direction. Whoever is there is better in all but the last objective.
+    """
+    sides = costs.shape[1] - 1
+    cells = max(1, int(min(len(costs), MOST_CELLS) ** (1 / sides)))
+    sample = np.sort(costs[:: max(1, len(costs) // SAMPLE), :-1], axis=0)
+    edges = sample[np.linspace(0, len(sample) - 1, cells + 1).astype(int)[1:-1]]
+    place = [np.searchsorted(edges[:, side], costs[:, side], side="right") for side in range(sides)]
+    least = np.full((cells + 1,) * sides, np.inf)  # the first cell of a side has nothing below it
+    np.minimum.at(least, tuple(cell + 1 for cell in place), costs[:, -1])
+    for side in range(sides):
+        np.minimum.accumulate(least, axis=side, out=least)
+    below = least[tuple(place)]
+    return np.asarray((costs[:, -1] < below) | (below == np.inf))
 
 
 def sweep(costs: FloatArray) -> NDArray[np.bool_]:
     """Non-dominated rows of distinct ones in lexicographic order, of one or two objectives."""
     last = costs[:, -1]
     return np.concatenate([[True], last[1:] < np.minimum.accumulate(last)[:-1]])
+
+
+def halve(costs: FloatArray) -> NDArray[np.bool_]:
+    """Non-dominated rows of distinct ones in lexicographic order, of three objectives.
+
+    Of two halves of such rows, only the first can dominate the second: where, in the order of the second
+    objective, the least third objective of the first half so far is no greater. All blocks of a size are
+    halved at once, from the whole table down to pairs; who has been dominated is left out from then on.
+    """
+    rows = np.argsort(costs[:, 1], kind="stable")  # by block, then by second objective
+    rank = np.unique(costs[:, 2], return_inverse=True)[1].ravel()
+    worst = len(costs)  # a rank behind all others
+    kept = np.ones(len(costs), dtype=bool)
+    for bit in reversed(range((len(costs) - 1).bit_length())):
+        second = (rows >> bit & 1).astype(bool)
+        start = -(rows >> bit + 1) * (worst + 1)  # each block's ranks are below those of all blocks before
+        least = np.minimum.accumulate(np.where(second, worst, rank[rows]) + start)
+        beaten = second & (least <= rank[rows] + start)
+        kept[rows[beaten]] = False
+        rows = rows[~beaten]
+        rows = rows[np.argsort(rows >> bit, kind="stable")]
+    return kept
 
 
 def cull(costs: FloatArray) -> NDArray[np.bool_]:
@@ -80,3 +144,7 @@ def cull(costs: FloatArray) -> NDArray[np.bool_]:
         kept[left[0]] = True
         left = left[(costs[left] < best).any(axis=1)]
     return kept
+
+
+#: Number of objectives -> what finds the non-dominated rows of distinct ones in lexicographic order.
+NON_DOMINATED: Mapping[int, Callable[[FloatArray], NDArray[np.bool_]]] = {1: sweep, 2: sweep, 3: halve}
