@@ -199,11 +199,14 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if outcome.exhausted:
-        print(
-            f"dse: all {outcome.complete} legal designs are evaluated, so the front is exact; "
-            f"the budget of {study.budget} is not used up",
-            file=sys.stderr,
+        counted = study.space.legal.count == outcome.complete
+        every = "the one legal design is" if outcome.complete == 1 else f"all {outcome.complete} legal designs are"
+        ended = (
+            f"{every} evaluated, so the front is exact"
+            if counted
+            else f"no legal design was found beside the {outcome.complete} evaluated"
         )
+        print(f"dse: {ended}; the budget of {study.budget} is not used up", file=sys.stderr)
     elif not outcome.added:
         print(
             f"dse: study {study.name} holds {outcome.complete} finished trials already; "

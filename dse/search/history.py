@@ -109,9 +109,11 @@ class History:
         seeds = SeedSequence([self.plan.seed, number])
         sampler = legal_sampler(self.plan.sampler, self.space, seeds, self._seen, self.rules)
         self._study.sampler = sampler
+        # Optuna asks no sampler for a design that is pinned as a whole: there is one.
+        size = self.plan.batch_size if sampler.varying else max(0, 1 - len(self._seen))
         asked = []
         try:
-            for _ in range(self.plan.batch_size):
+            for _ in range(size):
                 asked.append(self._study.ask(sampler.distributions))
         except SpaceExhausted:
             pass  # the batch ends early; the next one will be empty

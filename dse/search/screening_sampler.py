@@ -168,7 +168,8 @@ class ScreeningSampler(BaseSampler):
             rest = np.setdiff1d(fresh, rows)
             there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
             more = most_dominating(archive.costs[rest], size - rows.size, corner(archive.costs), there)
-            rows = np.concatenate([rows, rest[more]])
+            equal = np.delete(rest, more)  # adds nothing, but is no worse
+            rows = np.concatenate([rows, rest[more], equal[: size - rows.size - more.size]])
         sent[rows] = True
         spare = archive.reserve[: size - rows.size]
         left = replace(archive, reserve=archive.reserve[len(spare) :])
