@@ -239,7 +239,7 @@ class Study:
         with Store(self.storage, "read") as store:
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
-                _, columns, _ = store.columns(self._stored, attribute=BREAKDOWN)
+                columns = store.columns(self._stored, attribute=BREAKDOWN)
                 self._table, self._counts = TrialTable(self.space, columns, self._trials), counts
             return self._table
 
@@ -314,7 +314,7 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     """Counts and best values of one study."""
     counts = store.counts(stored.study_id)
     ours = SPACE in stored.user_attrs
-    _, columns, _ = store.columns(stored, attribute=BREAKDOWN if ours else None)
+    columns = store.columns(stored, attribute=BREAKDOWN if ours else None)
     names = stored.system_attrs.get("study:metric_names") or [
         f"value_{i}" for i in range(len(stored.directions))
     ]
