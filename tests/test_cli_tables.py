@@ -63,6 +63,7 @@ def test_tables_written_in_pieces_are_the_same(capsys, monkeypatch):
     whole = [printed(capsys, *command) for command in commands]
     monkeypatch.setattr("dse.search.trial_table.BLOCK", 7)
     monkeypatch.setattr("dse.export.tables.CSV_ROWS", 4)
+    monkeypatch.setattr("dse.report.design_table.ROWS_DRAWN", 5)
     assert [printed(capsys, *command) for command in commands] == whole
     assert whole[1] == json_text(study_record(Study.load("small"), "trials")) + "\n"
 
