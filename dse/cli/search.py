@@ -200,7 +200,8 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
         )
     if outcome.exhausted:
         counted = study.space.legal.count == outcome.complete
-        every = "the one legal design is" if outcome.complete == 1 else f"all {outcome.complete} legal designs are"
+        all_of_them = f"all {outcome.complete} legal designs are"
+        every = "the one legal design is" if outcome.complete == 1 else all_of_them
         ended = (
             f"{every} evaluated, so the front is exact"
             if counted

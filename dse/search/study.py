@@ -239,7 +239,7 @@ class Study:
         with Store(self.storage, "read") as store:
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
-                _, columns, _ = store.columns(self._stored, attribute=BREAKDOWN)
+                columns = store.columns(self._stored, attribute=BREAKDOWN)
                 self._table, self._counts = TrialTable(self.space, columns, self._trials), counts
             return self._table
 
