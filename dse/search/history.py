@@ -36,6 +36,7 @@ class Plan:
     sampler: str
     seed: int
     batch_size: int
+    focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
 
 
 class History:
@@ -76,7 +77,7 @@ class History:
     def _sampler(self, number: int) -> LegalSampler:
         """The sampler of a batch."""
         seeds = SeedSequence([self.plan.seed, number])
-        return legal_sampler(self.plan.sampler, self.space, seeds, self._seen, self.rules)
+        return legal_sampler(self.plan.sampler, self.space, seeds, self._seen, self.rules, self.plan.focus)
 
     def refresh(self) -> None:
         """Read what the database holds beyond what is known."""
