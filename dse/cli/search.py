@@ -163,9 +163,10 @@ def steer(study: Study, args: argparse.Namespace) -> None:
     from dse.search.starts import front_designs, named_starts
     from dse.search.study import Study
 
-    starts = named_starts(study.space, args.start, rules_for(study.space, study.profile))
+    rules = rules_for(study.space, study.profile)
+    starts = named_starts(study.space, args.start, rules)
     if args.warm_start:
-        starts |= front_designs(Study.load(args.warm_start, storage=args.storage), study.space)
+        starts |= front_designs(Study.load(args.warm_start, storage=args.storage), study.space, rules)
     study.steer(args.focus, starts)
 
 

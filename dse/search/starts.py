@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
+from dse.fronts.pareto import as_costs
 from dse.fronts.thinning import most_dominating
 from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules
@@ -15,9 +17,13 @@ from dse.search.study import Study
 from dse.spaces.space import Params, Space
 
 #: What asks for `expert_design`.
-EXPERT = "expert"
+EXPERT: Final = "expert"
+#: Switches that save memory and cost next to no time.
+THRIFTY: Final = {"sequence_parallel": True, "distributed_optimizer": True}
 #: Most designs that are taken from another study.
-MOST_TAKEN = 20
+MOST_TAKEN: Final = 20
+#: Designs that are tried to complete one of them.
+COMPLETIONS: Final = 64
 
 
 def named_starts(space: Space, texts: Sequence[str], rules: SpaceRules) -> dict[str, Params]:
@@ -59,13 +65,7 @@ def expert_design(space: Space, rules: SpaceRules) -> Params:
     for again in ("none", "selective", "full") if "recompute" in space.by_name else ("none",):
         for pp in _options(space, "pp") or [1]:
             for tp in reversed(_options(space, "tp") or [1]):
-                own = {
-                    "tp": tp,
-                    "pp": pp,
-                    "recompute": again,
-                    "sequence_parallel": True,
-                    "distributed_optimizer": True,
-                }
+                own = {**THRIFTY, "tp": tp, "pp": pp, "recompute": again}
                 values = {name: value for name, value in own.items() if name in space.by_name}
                 params = space.completed(values)
                 if values.items() <= params.items():
@@ -82,8 +82,10 @@ def _options(space: Space, name: str) -> list[float]:
     return [] if options is None else sorted(options.tolist())
 
 
-def front_designs(study: Study, space: Space) -> dict[str, Params]:
+def front_designs(study: Study, space: Space, rules: SpaceRules) -> dict[str, Params]:
     """The designs of another study's front that dominate most, as the nearest legal ones of a space.
+
+    What that study did not choose is completed so that the designs are feasible here, if possible.
 
     Raises
     ------
@@ -100,5 +102,21 @@ def front_designs(study: Study, space: Space) -> dict[str, Params]:
         shared = {name: value for name, value in trial.params.items() if name in space.by_name}
         if not shared:
             raise DseError(f"study {study.name!r}: shares no parameter with space {space.name}")
-        starts[f"{study.name}_{trial.number}"] = space.completed(shared)
+        starts[f"{study.name}_{trial.number}"] = best_completion(space, shared, rules)
     return starts
+
+
+def best_completion(space: Space, values: Params, rules: SpaceRules) -> Params:
+    """Of some legal designs near some values, the feasible one that is best in the first objective.
+
+    What the values leave open is drawn at random; where none is feasible, it is the least violating one.
+    """
+    rng, legal = np.random.default_rng(0), space.legal
+    tried = [space.completed(values)]
+    if values.keys() != tried[0].keys():
+        others = space.decode(legal.random(COMPLETIONS, rng))
+        tried += [legal.nearest({**other, **values}, rng) for other in others]
+    evaluation = evaluate(space, space.encode(tried), rules=rules)
+    costs = as_costs(evaluation.values[:, :1], [space.objectives[0].direction])[:, 0]
+    violations = np.maximum(evaluation.violations, 0.0).sum(axis=1)
+    return tried[int(np.lexsort((costs, violations))[0])]

@@ -233,12 +233,10 @@ class Space(Definition):
             if unknown := next((parameter for parameter in values if parameter not in self.by_name), None):
                 raise DseError(f"{unknown}: no parameter of this space{suggestion(unknown, self.by_name)}")
             self.pinned(values)
-            written[name] = {
-                parameter: self.in_file(
-                    parameter, self.by_name[parameter].accepted(self.in_file(parameter, value))
-                )
-                for parameter, value in values.items()
+            accepted = {
+                key: self.by_name[key].accepted(self.in_file(key, own)) for key, own in values.items()
             }
+            written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
         return self._changed({**self.data, "layouts": written})
 
     def focused(self, condition: str) -> Self:
