@@ -66,6 +66,10 @@ REFERENCES: Mapping[str, str] = {
         "H. T. Kung, F. Luccio and F. P. Preparata, On finding the maxima of a set of vectors, "
         "Journal of the ACM 22(4), 1975"
     ),
+    "Lacour2017": (
+        "R. Lacour, K. Klamroth and C. M. Fonseca, A box decomposition algorithm to compute the hypervolume "
+        "indicator, Computers & Operations Research 79, 2017"
+    ),
     "LamyPoirier2023": ("J. Lamy-Poirier, Breadth-first pipeline parallelism, MLSys 2023, arXiv:2211.05953"),
     "Liu2023": (
         "H. Liu, M. Zaharia and P. Abbeel, Ring attention with blockwise transformers for near-infinite "
@@ -79,6 +83,10 @@ REFERENCES: Mapping[str, str] = {
     "NVIDIA2026": (
         "NVIDIA, Megatron-LM, Megatron-Bridge and Transformer Engine, August 2026: --fp8-recipe, "
         "--fp4-format, --fp8-param-gather, megatron/core/distributed, transformer_engine/common/recipe"
+    ),
+    "Nemhauser1978": (
+        "G. L. Nemhauser, L. A. Wolsey and M. L. Fisher, An analysis of approximations for maximizing "
+        "submodular set functions I, Mathematical Programming 14, 1978"
     ),
     "Patarasuk2009": (
         "P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,13 +116,13 @@ def write(args: argparse.Namespace, study: Study, part: Selection) -> None:
         show(sys.stdout, lambda width: designs_report(study, part, width))
 
 
-def to_stdout(content: bytes, form: str) -> None:
+def to_stdout(content: Iterable[bytes], form: str) -> None:
     """A file's content for another program, or for a terminal if it is text."""
     if form != "parquet":
-        sys.stdout.write(content.decode())
+        sys.stdout.writelines(piece.decode() for piece in content)
         return
     if sys.stdout.isatty():
         from costmodel.errors import DseError
 
         raise DseError("parquet is not for reading on a terminal; name a file with -o, or pipe it")
-    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.writelines(content)

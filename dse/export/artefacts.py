@@ -212,17 +212,17 @@ def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
     from costmodel.errors import DseError
 
     table = study.table
-    candidates = table.front().trials[:1] if number is None else table.trials
-    for trial in candidates:
-        if number in (None, trial.number):
-            file = next(artefacts(study.space, [trial.params], form, profile=study.profile))
-            if file.content is None:
-                raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
-            return file
+    front = table.front()
+    rows = np.arange(min(1, len(front))) if number is None else np.flatnonzero(table.numbers == number)
+    for trial in (front if number is None else table).take(rows).trials:
+        file = next(artefacts(study.space, [trial.params], form, profile=study.profile))
+        if file.content is None:
+            raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
+        return file
     if number is None:
         raise DseError(f"study {study.name!r}: has found nothing feasible; name a trial with --trial")
-    known = [trial.number for trial in table.trials]
-    held = f"it holds {len(known)}, from {min(known)} to {max(known)}" if known else "it holds none yet"
+    known = table.numbers
+    held = f"it holds {len(known)}, from {min(known)} to {max(known)}" if len(known) else "it holds none yet"
     raise DseError(f"study {study.name!r}: no finished trial {number}; {held}")
 
 
@@ -250,11 +250,13 @@ def write_artefacts(
         If a file cannot be written.
     """
     writable_directory(directory)
-    trials = (study.table.front() if part == "front" else study.table).trials
-    files = artefacts(study.space, [trial.params for trial in trials], form, profile=study.profile)
-    for trial, file in zip(trials, files, strict=True):
-        path = directory / f"trial_{trial.number:05d}{FORMS[form]}"
-        if file.content is not None:
-            write_file(path, file.content)
-        for text in file.notes:
-            note(f"{path}: {text}")
+    shown = study.table.front() if part == "front" else study.table
+    for block in shown.blocks():
+        designs = [trial.params for trial in block.trials]
+        files = artefacts(study.space, designs, form, profile=study.profile)
+        for trial, file in zip(block.trials, files, strict=True):
+            path = directory / f"trial_{trial.number:05d}{FORMS[form]}"
+            if file.content is not None:
+                write_file(path, file.content)
+            for text in file.notes:
+                note(f"{path}: {text}")

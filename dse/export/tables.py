@@ -6,7 +6,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dse.search.study import Study
     from dse.search.trial_table import Selection
 
+#: Rows of a CSV file that are written at once.
+CSV_ROWS = 1000
+
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = ("trial", "params", "splits", "values", "margins", "breakdown")
 EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
@@ -28,17 +31,23 @@ EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdo
 
 def study_record(study: Study, part: Selection = "front") -> dict[str, Any]:
     """A study as one JSON object: what it is, how far it is, and its front or its trials."""
+    shown = study.table.front() if part == "front" else study.table
+    return {
+        **study_summary(study),
+        part: [design_record(record) for record in with_splits(study.space, shown.records())],
+    }
+
+
+def study_summary(study: Study) -> dict[str, Any]:
+    """What a study is, and how far it is."""
     table = study.table
-    feasible = table.feasible
-    shown = table.front() if part == "front" else table
     return {
         "study": study.name,
         "space": study.space.name,
         "directions": {objective.key: objective.direction for objective in study.space.objectives},
-        "n_complete": len(table.trials),
-        "n_infeasible": int((~feasible).sum()),
+        "n_complete": len(table),
+        "n_infeasible": int((~table.feasible).sum()),
         "hypervolume": study.hypervolume,
-        part: [design_record(record) for record in with_splits(study.space, shown.records())],
     }
 
 
@@ -80,24 +89,41 @@ def only_finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def encoded(study: Study, part: Selection, form: str) -> bytes:
-    """The front or the trials as a "csv", "json" or "parquet" file."""
+def encoded(study: Study, part: Selection, form: str) -> Iterator[bytes]:
+    """The front or the trials as a "csv", "json" or "parquet" file, piece by piece."""
     if form == "json":
-        return (json_text(study_record(study, part)) + "\n").encode()
+        return json_pieces(study, part)
     frame = study.pareto_front() if part == "front" else study.trials()
-    return csv_bytes(frame) if form == "csv" else parquet_bytes(frame)
+    return csv_pieces(frame) if form == "csv" else parquet_pieces(frame)
 
 
-def csv_bytes(frame: pd.DataFrame) -> bytes:
+def json_pieces(study: Study, part: Selection) -> Iterator[bytes]:
+    """What `study_record` says, as text, without holding it all."""
+    shown = study.table.front() if part == "front" else study.table
+    head, _, end = json_text({**study_summary(study), part: []}).rpartition("[]")
+    yield f"{head}[".encode()
+    separator = ""
+    for block in shown.blocks():
+        for record in with_splits(study.space, block.records()):
+            indented = json_text(design_record(record)).replace("\n", "\n    ")
+            yield f"{separator}\n    {indented}".encode()
+            separator = ","
+    last = "\n  " if separator else ""
+    yield f"{last}]{end}\n".encode()
+
+
+def csv_pieces(frame: pd.DataFrame) -> Iterator[bytes]:
     """A table as CSV."""
-    return str(frame.to_csv(index=False)).encode()
+    for first in range(0, max(1, len(frame)), CSV_ROWS):
+        rows = frame.iloc[first : first + CSV_ROWS]
+        yield str(rows.to_csv(index=False, header=first == 0)).encode()
 
 
-def parquet_bytes(frame: pd.DataFrame) -> bytes:
+def parquet_pieces(frame: pd.DataFrame) -> Iterator[bytes]:
     """A table as Parquet."""
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
-    return buffer.getvalue()
+    yield buffer.getvalue()
 
 
 def write_study(study: Study, directory: Path) -> None:
@@ -110,9 +136,9 @@ def write_study(study: Study, directory: Path) -> None:
     """
     writable_directory(directory)
     for name, frame in (("pareto", study.pareto_front()), ("trials", study.trials())):
-        write_file(directory / f"{name}.csv", csv_bytes(frame))
-        write_file(directory / f"{name}.parquet", parquet_bytes(frame))
-    write_file(directory / "hypervolume.csv", csv_bytes(study.hypervolume_history()))
+        write_file(directory / f"{name}.csv", csv_pieces(frame))
+        write_file(directory / f"{name}.parquet", parquet_pieces(frame))
+    write_file(directory / "hypervolume.csv", csv_pieces(study.hypervolume_history()))
     write_file(directory / "study.json", encoded(study, "front", "json"))
 
 
@@ -132,8 +158,8 @@ def writable_directory(directory: Path) -> None:
         raise DseError(f"{directory}: cannot be written; change its permissions, or name another folder")
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all.
+def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write a file, in one piece or several, whole or not at all.
 
     Raises
     ------
@@ -143,7 +169,8 @@ def write_file(path: Path, content: bytes) -> None:
     special = path.exists() and not path.is_file()  # such as /dev/stdout
     partial = path if special else path.with_name(path.name + ".part")
     try:
-        partial.write_bytes(content)
+        with partial.open("wb") as file:
+            file.writelines([content] if isinstance(content, bytes) else content)
         partial.replace(path)
     except OSError as error:
         if not special:

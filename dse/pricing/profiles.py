@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.profiles.registry import NATIVE, design_rules, profiles_reading
 
@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from costmodel.steps.breakdown import Breakdown
     from dse.spaces.space import Space
 
-__all__ = ["NATIVE", "SpaceRules", "rules_for"]
+__all__ = ["NATIVE", "SpaceRules", "nominal_rate", "rules_for"]
+
+#: Designs priced in a second on one core: of compiled programs, of shardings solved on open machines, and of
+#: everything else. [1/s]
+PROGRAM_RATE: Final = 2e3
+SOLVED_RATE: Final = 5e3
+USUAL_RATE: Final = 5e4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +63,19 @@ def rules_for(space: Space, profile: str = NATIVE) -> SpaceRules:
                 f"space {space.name}: {name}: profile {profile} does not know it; {', '.join(others)} do"
             )
     return SpaceRules(profile, space.model, rules)
+
+
+def nominal_rate(space: Space) -> float:
+    """Designs of a space that are priced in a second on one core, to the order of magnitude. [1/s]
+
+    It decides how many designs are priced for one trial, so it is no measurement: the same for everyone.
+    """
+    from costmodel.hlo.program import Program
+    from costmodel.training.design import SOLVE, SOLVE_BYTES
+
+    if isinstance(space.model, Program):
+        return PROGRAM_RATE
+    options = space.by_name["sharding"].options if "sharding" in space.by_name else None
+    codes = [space.constants.get("sharding", 0.0)] if options is None else options.tolist()
+    machine = {*space.by_name, *(derived.name for derived in space.derived)} & space.system.units().keys()
+    return SOLVED_RATE if machine and {SOLVE, SOLVE_BYTES} & {*codes} else USUAL_RATE

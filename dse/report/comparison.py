@@ -85,8 +85,7 @@ def comparison(study: Study, profile: str) -> Comparison:
     """
     if profile == study.profile:
         raise DseError(f"study {study.name!r}: is priced by {profile} itself; compare with another --profile")
-    table = study.table
-    trials = [trial for trial, kept in zip(table.trials, table.feasible, strict=True) if kept]
+    trials = study.table.take(np.flatnonzero(study.table.feasible)).trials
     designs = [trial.params for trial in trials]
     if not designs:
         raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to compare")

@@ -50,8 +50,8 @@ Report = list[RenderableType]
 def study_report(study: Study, width: int) -> Report:
     """What a study has found so far: counts, front, picks, and what binds the best design."""
     table = study.table
-    infeasible = len(table.trials) - int(table.feasible.sum())
-    heading = f"Study {study.name}: {counted(len(table.trials), 'trial')}, {infeasible} infeasible"
+    infeasible = len(table) - int(table.feasible.sum())
+    heading = f"Study {study.name}: {counted(len(table), 'trial')}, {infeasible} infeasible"
     front = table.front().records()
     if not front:
         return [Text(heading + ".")]
@@ -62,7 +62,7 @@ def study_report(study: Study, width: int) -> Report:
 def designs_report(study: Study, part: Selection, width: int) -> Report:
     """The whole front, or all finished trials, as one table."""
     table = study.table.front() if part == "front" else study.table
-    if not table.trials:
+    if not len(table):
         return [Text(f"Study {study.name}: none so far.")]
     feasible = table.feasible.tolist()
     notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}

@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from costmodel.columns import FloatArray
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.pricing.evaluation import Evaluation
+from dse.pricing.profiles import SpaceRules
 from dse.search.samplers import Key, SpaceExhausted, legal_sampler
 from dse.spaces.space import Space
 from dse.storage.optuna_store import StoredStudy
@@ -49,10 +50,20 @@ class History:
         The study, as the database holds it.
     trials : sequence of FrozenTrial
         Every trial of it, in any state. Only those that dse evaluated count; other programs may add theirs.
+    rules : SpaceRules, optional
+        What evaluates designs; by default the native cost model.
     """
 
-    def __init__(self, space: Space, plan: Plan, stored: StoredStudy, trials: Sequence[FrozenTrial]) -> None:
+    def __init__(
+        self,
+        space: Space,
+        plan: Plan,
+        stored: StoredStudy,
+        trials: Sequence[FrozenTrial],
+        rules: SpaceRules | None = None,
+    ) -> None:
         self.space = space
+        self.rules = rules
         self.plan = plan
         self.rows = len(trials)  #: trials in the database, in any state
         complete = [trial for trial in trials if is_priced(trial)]
@@ -95,7 +106,7 @@ class History:
         """The designs of the batch in progress that are not yet stored; none when the space is exhausted."""
         number = self.complete // self.plan.batch_size
         seeds = SeedSequence([self.plan.seed, number])
-        sampler = legal_sampler(self.plan.sampler, self.space, seeds, self._seen)
+        sampler = legal_sampler(self.plan.sampler, self.space, seeds, self._seen, self.rules)
         self._study.sampler = sampler
         asked = []
         try:

@@ -91,7 +91,7 @@ def search(
     while True:
         if history is None or (history.stale and history.complete < budget):
             with outcome.timed("storage"):
-                history = read_history(store, stored.name, space, plan)
+                history = read_history(store, stored.name, space, plan, rules)
         outcome.complete = history.complete
         if progress:
             progress(Progress(history.complete, budget, history.infeasible, history.best()))
@@ -116,8 +116,10 @@ def search(
                 history = None
 
 
-def read_history(store: Store, name: str, space: Space, plan: Plan) -> History:
+def read_history(
+    store: Store, name: str, space: Space, plan: Plan, rules: SpaceRules | None = None
+) -> History:
     """What the database holds of a study now."""
     # Trials first: a batch stored in between shows as a count that has changed, and is read again.
     trials = store.trials(store.study(name).study_id)
-    return History(space, plan, store.study(name), trials)
+    return History(space, plan, store.study(name), trials, rules)

@@ -17,6 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.errors import DseError, suggestion
+from dse.pricing.profiles import SpaceRules, rules_for
 from dse.spaces.space import Params, Space
 
 #: What tells two designs apart.
@@ -33,38 +34,49 @@ class Choice:
 
     description: str
     batch_size: int  #: trials that are proposed, and evaluated, together
-    build: Callable[[int], BaseSampler | None]  #: from a seed; None draws uniformly from the legal designs
+    build: Callable[[Space, SpaceRules, int], BaseSampler | None]  #: from a seed; None draws legal designs
     joint: bool = True  #: samples all parameters together; else it says which
+    learns: bool = True  #: from trials, so that its first batch is drawn; else it knows what to propose
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
+
+
+def screening(space: Space, rules: SpaceRules, seed: int) -> BaseSampler:
+    """The sampler that prices designs itself."""
+    from dse.search.screening_sampler import ScreeningSampler
+
+    return ScreeningSampler(space, rules=rules, seed=seed)
 
 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
 SAMPLERS: Mapping[str, Choice] = {
+    "screening": Choice(
+        "prices some hundreds of designs for each that it proposes (the default)", 50, screening, learns=False
+    ),
     "nsga2": Choice(
-        "genetic search by non-dominated sorting (the default)",
+        "genetic search by non-dominated sorting",
         20,
-        lambda seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
+        lambda space, rules, seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
     ),
     "nsga3": Choice(
         "genetic search by reference points, for three objectives and more",
         20,
-        lambda seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
+        lambda space, rules, seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
     ),
     "tpe": Choice(
         "tree-structured Parzen estimator: ahead up to a few hundred trials, ten times as slow",
         10,
-        lambda seed: optuna.samplers.TPESampler(seed=seed),
+        lambda space, rules, seed: optuna.samplers.TPESampler(seed=seed),
         joint=False,
     ),
     "gp": Choice(
         "Gaussian process: for very few trials, about a second each",
         5,
-        lambda seed: optuna.samplers.GPSampler(seed=seed),
+        lambda space, rules, seed: optuna.samplers.GPSampler(seed=seed),
         needs=("scipy", "torch"),
     ),
-    "random": Choice("uniform over the legal designs", 50, lambda seed: None),
+    "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None),
 }
-DEFAULT_SAMPLER = "nsga2"
+DEFAULT_SAMPLER = "screening"
 
 
 def sampler_choice(name: str) -> Choice:
@@ -87,10 +99,10 @@ def sampler_choice(name: str) -> Choice:
 class LegalSampler(BaseSampler):
     """Makes each proposal of another sampler legal, and different from every design before it.
 
-    The first batch has nothing to learn from: it is the space's starting points, and others drawn uniformly
-    from the legal designs, whatever the sampler. Later, a proposal is replaced by the nearest legal design,
-    and one that was seen before by a new neighbour of it. `Study.ask` then records the design that is really
-    evaluated.
+    A sampler that learns from trials has nothing to learn from at first: its first batch is the space's
+    starting points, and others drawn uniformly from the legal designs. Later, a proposal is replaced by the
+    nearest legal design, and one that was seen before by a new neighbour of it. `Study.ask` then records the
+    design that is really evaluated.
     """
 
     def __init__(
@@ -101,6 +113,7 @@ class LegalSampler(BaseSampler):
         *,
         seen: Iterable[Key] = (),
         joint: bool = True,
+        learns: bool = True,
     ) -> None:
         self.base = base
         self.space = space
@@ -109,7 +122,8 @@ class LegalSampler(BaseSampler):
         self.distributions = {p.name: p.distribution() for p in space.parameters}
         self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
         self.seen = set(seen)
-        self.informed = base is not None and bool(self.seen)
+        self.informed = base is not None and (bool(self.seen) or not learns)
+        self.starts = space.starting_points if learns else []
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self.distributions
@@ -120,7 +134,7 @@ class LegalSampler(BaseSampler):
         # A genetic sampler counts generations as it proposes, so it is asked even where it knows nothing.
         proposal = self._proposal(self.base, study, trial) if self.base else {}
         legal = self.space.legal
-        starts = [start for start in self.space.starting_points if legal.key(start) not in self.seen]
+        starts = [start for start in self.starts if legal.key(start) not in self.seen]
         if starts:
             params = starts[0]
         elif self.informed:
@@ -164,7 +178,9 @@ class LegalSampler(BaseSampler):
             self.base.after_trial(study, trial, state, values)
 
 
-def legal_sampler(name: str, space: Space, seeds: SeedSequence, seen: Iterable[Key]) -> LegalSampler:
+def legal_sampler(
+    name: str, space: Space, seeds: SeedSequence, seen: Iterable[Key], rules: SpaceRules | None = None
+) -> LegalSampler:
     """A fresh sampler of that name for one batch.
 
     Parameters
@@ -177,9 +193,13 @@ def legal_sampler(name: str, space: Space, seeds: SeedSequence, seen: Iterable[K
         Source of all its random numbers.
     seen : iterable of keys
         Designs that it must not propose again.
+    rules : SpaceRules, optional
+        What prices designs for samplers that know their space; by default the native cost model.
     """
     choice = sampler_choice(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        base = choice.build(int(seeds.generate_state(1)[0]))
-    return LegalSampler(base, space, np.random.default_rng(seeds), seen=seen, joint=choice.joint)
+        base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]))
+    return LegalSampler(
+        base, space, np.random.default_rng(seeds), seen=seen, joint=choice.joint, learns=choice.learns
+    )

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import optuna
 import yaml
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
+from costmodel.columns import IntArray
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.profiles import NATIVE, rules_for
-from dse.search.history import Plan, is_feasible, is_priced
+from dse.search.history import BREAKDOWN, Plan
 from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.trial_table import TrialTable
@@ -238,9 +239,14 @@ class Study:
         with Store(self.storage, "read") as store:
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
-                trials = [trial for trial in store.trials(study_id) if is_priced(trial)]
-                self._table, self._counts = TrialTable(self.space, trials), counts
+                _, columns, _ = store.columns(self._stored, attribute=BREAKDOWN)
+                self._table, self._counts = TrialTable(self.space, columns, self._trials), counts
             return self._table
+
+    def _trials(self, ids: IntArray) -> list[FrozenTrial]:
+        """All that is known of some trials."""
+        with Store(self.storage, "read") as store:
+            return store.some_trials(ids)
 
     def trials(self) -> pd.DataFrame:
         """All finished trials; names of columns end in their units."""
@@ -266,8 +272,7 @@ class Study:
         import pandas as pd
 
         table = self.table
-        numbers = [trial.number for trial in table.trials]
-        return pd.DataFrame({"trial": numbers, "hypervolume": self.box.history(table.costs)})
+        return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(table.costs)})
 
     @cached_property
     def optuna(self) -> optuna.Study:
@@ -307,28 +312,26 @@ def studies(storage: str | None = None) -> list[Summary]:
 
 def summary(store: Store, stored: StoredStudy) -> Summary:
     """Counts and best values of one study."""
-    trials = store.trials(stored.study_id)
-    states = [trial.state for trial in trials]
+    counts = store.counts(stored.study_id)
     ours = SPACE in stored.user_attrs
-    complete = [t for t in trials if (is_priced(t) if ours else t.state == TrialState.COMPLETE)]
-    feasible = [trial.values for trial in complete if is_feasible(trial)]  # noqa: PD011 - an Optuna trial
+    _, columns, _ = store.columns(stored, attribute=BREAKDOWN if ours else None)
     names = stored.system_attrs.get("study:metric_names") or [
         f"value_{i}" for i in range(len(stored.directions))
     ]
+    feasible = columns.objectives[columns.feasible]
     best = {
-        name: (min if direction == "minimize" else max)(values)
-        for name, direction, values in zip(
-            names, stored.directions, zip(*feasible, strict=True), strict=False
-        )
+        name: float(values.min() if direction == "minimize" else values.max())
+        for name, direction, values in zip(names, stored.directions, feasible.T, strict=False)
+        if len(feasible)
     }
     return Summary(
         name=stored.name,
         space=stored.user_attrs.get(SPACE_NAME),
         sampler=stored.user_attrs.get(SAMPLER),
-        complete=len(complete),
-        failed=states.count(TrialState.FAIL),
-        running=states.count(TrialState.RUNNING),
-        infeasible=len(complete) - len(feasible),
+        complete=len(columns.ids),
+        failed=counts[TrialState.FAIL],
+        running=counts[TrialState.RUNNING],
+        infeasible=len(columns.ids) - len(feasible),
         best=best,
     )
 

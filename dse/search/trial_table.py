@@ -2,65 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.search.history import BREAKDOWN, DERIVED, MARGINS, WORST, is_feasible
+from dse.search.history import BREAKDOWN, DERIVED, MARGINS, WORST
 from dse.spaces.space import Space
+from dse.storage.trial_columns import TrialColumns
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Trials that are loaded at once, all that is known of them.
+BLOCK = 1000
 
 #: What of a study is shown: its non-dominated designs, or every finished trial.
 Selection = Literal["front", "trials"]
 
 
 class TrialTable:
-    """The finished trials of a study, by number.
+    """The finished trials of a study, by number. What they are besides their values is read when wanted.
 
     Parameters
     ----------
     space : Space
         What the study searches.
-    trials : sequence of FrozenTrial
+    columns : TrialColumns
         Its finished trials.
+    load : callable
+        Trials of some identities, by number.
     """
 
-    def __init__(self, space: Space, trials: Sequence[FrozenTrial]) -> None:
+    def __init__(
+        self, space: Space, columns: TrialColumns, load: Callable[[IntArray], list[FrozenTrial]]
+    ) -> None:
         self.space = space
-        self.trials = list(trials)
         self.directions = [objective.direction for objective in space.objectives]
+        self._columns = columns
+        self._load = load
+
+    def __len__(self) -> int:
+        return len(self._columns.ids)
 
     @property
-    def feasible(self) -> NDArray[np.bool_]:
+    def numbers(self) -> IntArray:
+        """(trials,) [-]"""
+        return self._columns.numbers
+
+    @property
+    def feasible(self) -> BoolArray:
         """(trials,) Whether each keeps every limit. [-]"""
-        return np.array([is_feasible(trial) for trial in self.trials], dtype=bool)
+        return self._columns.feasible
 
     @property
     def values(self) -> FloatArray:
         """(trials, objectives) Objective values; NaN where they were not finite. [the unit of each]"""
-        rows = [trial.values for trial in self.trials]  # noqa: PD011 - an Optuna trial
-        values = np.array(rows, dtype=np.float64).reshape(len(rows), len(self.directions))
-        return np.where(np.abs(values) < WORST, values, np.nan)
+        found = self._columns.objectives
+        return np.where(np.abs(found) < WORST, found, np.nan)
 
     @property
     def costs(self) -> FloatArray:
         """(trials, objectives) Values turned so that less is better; NaN where infeasible."""
         return np.where(self.feasible[:, None], as_costs(self.values, self.directions), np.nan)
 
+    @cached_property
+    def trials(self) -> list[FrozenTrial]:
+        """All that is known of each; much, where there are many: see `blocks`."""
+        loaded = {trial.number: trial for trial in self._load(self._columns.ids)}
+        return [loaded[number] for number in self.numbers.tolist()]
+
+    def take(self, rows: IntArray) -> TrialTable:
+        """Some of the trials, in the order of the rows."""
+        return TrialTable(self.space, self._columns.take(rows), self._load)
+
+    def blocks(self) -> Iterator[TrialTable]:
+        """The trials in tables of at most `BLOCK`, for what goes through all of them one by one."""
+        if len(self) <= BLOCK:
+            yield self
+            return
+        rows = np.arange(len(self))
+        for first in range(0, len(self), BLOCK):
+            yield self.take(rows[first : first + BLOCK])
+
     def front(self) -> TrialTable:
         """The feasible trials that no feasible trial beats, the best of the first objective first."""
         costs = self.costs
         rows = np.flatnonzero(non_dominated(costs))
-        order = rows[np.lexsort(costs[rows].T[::-1])]
-        return TrialTable(self.space, [self.trials[row] for row in order])
+        return self.take(rows[np.lexsort(costs[rows].T[::-1])])
 
     def records(self) -> list[dict[str, Any]]:
         """One nested record per trial, as in JSON output; names end in their units."""
@@ -81,15 +115,23 @@ class TrialTable:
         """One row per trial, one column per number; margins are called ``margin_...``."""
         import pandas as pd
 
+        if not len(self):
+            return pd.DataFrame(columns=self._names())
+        return pd.concat([block._block_frame() for block in self.blocks()], ignore_index=True)
+
+    def _block_frame(self) -> pd.DataFrame:
+        """The same, of trials that are loaded at once."""
+        import pandas as pd
+
         rows = [
             flat(record) | {"feasible": feasible, "completed": in_utc(trial.datetime_complete)}
             for record, feasible, trial in zip(
                 self.records(), self.feasible.tolist(), self.trials, strict=True
             )
         ]
-        return pd.DataFrame(rows, columns=None if rows else self._columns())
+        return pd.DataFrame(rows)
 
-    def _columns(self) -> list[str]:
+    def _names(self) -> list[str]:
         """The columns that a table has even without trials."""
         parameters = [parameter.name for parameter in self.space.parameters]
         objectives = [objective.key for objective in self.space.objectives]

@@ -226,6 +226,10 @@ class LegalDesigns:
         """Identity of a design: equal for equal designs, and hashable."""
         return tuple(params[p.name] for p in self.space.parameters)
 
+    def kept(self, columns: Batch) -> NDArray[np.bool_]:
+        """Which designs keep every rule; (points,)."""
+        return self._kept(columns, self.checks, next(iter(columns.values())).size)
+
     def values_of(self, name: str) -> list[Value]:
         """Values that a listed parameter has in some legal design."""
         for component in self.components:

@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote
@@ -21,6 +21,9 @@ Mode = Literal["read", "write", "create"]
 
 #: Seconds to wait for another program's transaction; ``sqlite:///dse.db?timeout=60`` waits longer.
 PATIENCE = 10.0
+
+#: Rows that are fetched at once.
+ROWS_AT_ONCE = 10_000
 
 #: SQLite settings of a connection. A write-ahead log takes one fsync per transaction, and lets readers and
 #: the writer be; "full": what was acknowledged survives not only a killed process but also a power cut.
@@ -155,9 +158,13 @@ class Database:
 
     @contextmanager
     def transaction(self, *, writes: bool = False) -> Iterator[None]:
-        """All statements of a block, or none of them; one that writes has its lock from the start."""
+        """All statements of a block, or none of them: one that writes has its lock from the start, one that
+        only reads sees the database as it was at its first statement.
+        """
+        reading = "BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ"
+        writing = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         with self._failures_in_one_line():
-            self._connection.execute("BEGIN IMMEDIATE" if writes and self.is_sqlite else "BEGIN")
+            self._connection.execute(writing if writes else reading)
             try:
                 yield
                 self._connection.execute("COMMIT")
@@ -174,6 +181,14 @@ class Database:
         """What a query finds."""
         rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
         return rows
+
+    def each(self, statement: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
+        """What a query finds, row by row, some thousands at a time in memory; within a transaction."""
+        server_side = {} if self.is_sqlite else {"name": "each"}
+        with closing(self._connection.cursor(**server_side)) as cursor:
+            cursor.execute(self._spelt(statement), parameters)
+            while rows := cursor.fetchmany(ROWS_AT_ONCE):
+                yield from rows
 
     def change(self, statement: str, **parameters: Any) -> int:
         """Number of rows that a statement changed. [-]"""

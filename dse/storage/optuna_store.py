@@ -8,28 +8,29 @@ by one. Here a batch is a handful of multi-row inserts in one transaction, into 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 import optuna
-from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
+from costmodel.columns import IntArray
 from costmodel.errors import DseError, suggestion
 from dse.spaces.objectives import Direction
 from dse.storage.database import Database, Mode, optuna_url
+from dse.storage.trial_columns import TrialColumns, read_columns, read_params
+from dse.storage.trial_rows import read_trials, utc_text, write_trials
 
 #: Revision of Optuna's tables that this module reads and writes; unchanged from Optuna 3.2 to 5.
 REVISION = "v3.2.0.a"
 TABLES = Path(__file__).with_name("optuna_tables.sql")
 
-#: Infinite values are stored by name, without a number.
-INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf")}
+#: Trials that are asked for by their identities in one query.
+IDS_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,55 @@ class Store:
     def trials(self, study_id: int) -> list[FrozenTrial]:
         """Every trial of a study, by number, in five queries."""
         with self.database.transaction():
-            return read_trials(self.database, study_id)
+            return read_trials(self.database, f"SELECT trial_id FROM trials WHERE study_id = {study_id:d}")
+
+    def some_trials(self, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
+        """Trials of these identities, (trials,), by number; without what is told of them if so wanted."""
+        with self.database.transaction():
+            found = [
+                trial
+                for first in range(0, len(ids), IDS_AT_ONCE)
+                for trial in read_trials(
+                    self.database,
+                    ", ".join(map(str, ids[first : first + IDS_AT_ONCE].tolist())),
+                    user_attrs=user_attrs,
+                )
+            ]
+        return sorted(found, key=lambda trial: trial.number)
+
+    def columns(
+        self, stored: StoredStudy, *, attribute: str | None = None, first: int = 0, params: bool = False
+    ) -> tuple[int, TrialColumns, dict[str, list[Any]]]:
+        """Finished trials of a study in bulk, all of one moment.
+
+        Parameters
+        ----------
+        stored : StoredStudy
+            The study.
+        attribute : str, optional
+            Only trials that have a user attribute of this name.
+        first : int
+            Only trials of this number and later. [-]
+        params : bool
+            Whether their parameters are wanted too.
+
+        Returns
+        -------
+        rows : int
+            Trials of the study, in any state. [-]
+        columns : TrialColumns
+            What the trials came to.
+        params : dict
+            Parameter -> its value in each trial, if they are wanted.
+        """
+        database, study_id = self.database, stored.study_id
+        with database.transaction():
+            [(rows,)] = database.rows("SELECT COUNT(*) FROM trials WHERE study_id = :id", id=study_id)
+            columns = read_columns(
+                database, study_id, len(stored.directions), attribute=attribute, first=first
+            )
+            known = read_params(database, study_id, columns.ids, first=first) if params else {}
+        return rows, columns, known
 
     def append(
         self,
@@ -250,129 +299,7 @@ def set_up(database: Database, url: str) -> None:
         return
     from sqlalchemy.pool import NullPool
 
-    with database.transaction():
+    with database.transaction(writes=True):
         database.rows("SELECT pg_advisory_xact_lock(20190402)")  # any number; Optuna's set-up has no lock
         if not database.has_table("alembic_version"):
             optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
-
-
-def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int) -> None:
-    """Insert finished trials as Optuna would, table by table."""
-    heads = [
-        {
-            "number": number,
-            "study_id": study_id,
-            "state": trial.state.name,
-            "datetime_start": utc_text(trial.datetime_start),
-            "datetime_complete": utc_text(trial.datetime_complete),
-        }
-        for number, trial in enumerate(trials, start=first)
-    ]
-    if not heads:
-        return
-    database.insert("trials", heads)
-    query = "SELECT trial_id FROM trials WHERE study_id = :study_id AND number >= :first ORDER BY number"
-    ids = [trial_id for (trial_id,) in database.rows(query, study_id=study_id, first=first)]
-    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for trial_id, trial in zip(ids, trials, strict=True):
-        for table, row in trial_rows(trial):
-            rows[table].append({"trial_id": trial_id, **row})
-    for table, table_rows in rows.items():
-        database.insert(table, table_rows)
-
-
-def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of one trial in the tables that hang on it, without its id."""
-    for name, value in trial.params.items():
-        distribution = trial.distributions[name]
-        stored = {"param_name": name, "param_value": distribution.to_internal_repr(value)}
-        yield "trial_params", stored | {"distribution_json": distribution_text(distribution)}
-    for objective, value in enumerate(trial.values):
-        kind = next((name for name, infinite in INFINITE.items() if value == infinite), "FINITE")
-        number = value if kind == "FINITE" else None
-        yield "trial_values", {"objective": objective, "value": number, "value_type": kind}
-    for key, value in trial.user_attrs.items():
-        yield "trial_user_attributes", {"key": key, "value_json": json.dumps(value)}
-    for key, value in trial.system_attrs.items():
-        yield "trial_system_attributes", {"key": key, "value_json": json.dumps(value)}
-
-
-def read_trials(database: Database, study_id: int) -> list[FrozenTrial]:
-    """Trials of a study, by number."""
-    heads = database.rows(
-        "SELECT trial_id, number, state, datetime_start, datetime_complete FROM trials "
-        "WHERE study_id = :study_id ORDER BY number",
-        study_id=study_id,
-    )
-    trials = {trial_id: bare_trial(trial_id, *rest) for trial_id, *rest in heads}
-
-    def rows(table: str, order: str, columns: str) -> Iterable[tuple[Any, ...]]:
-        """Columns of a table that hangs on trials, in the order they were written."""
-        return database.rows(
-            f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN "
-            f"(SELECT trial_id FROM trials WHERE study_id = :study_id) ORDER BY {order}",
-            study_id=study_id,
-        )
-
-    params = rows("trial_params", "param_id", "param_name, param_value, distribution_json")
-    for trial_id, name, value, text in params:
-        distribution = distribution_of(text)
-        trials[trial_id].params[name] = distribution.to_external_repr(value)
-        trials[trial_id].distributions[name] = distribution
-    values: dict[int, list[float]] = defaultdict(list)
-    for trial_id, value, kind in rows("trial_values", "objective", "value, value_type"):
-        values[trial_id].append(INFINITE.get(kind, value))
-    for trial_id, numbers in values.items():
-        trials[trial_id].values = numbers
-    for kind in ("user", "system"):
-        attributes = rows(f"trial_{kind}_attributes", f"trial_{kind}_attribute_id", '"key", value_json')
-        for trial_id, key, text in attributes:
-            getattr(trials[trial_id], f"{kind}_attrs")[key] = json.loads(text)
-    return list(trials.values())
-
-
-def bare_trial(
-    trial_id: int, number: int, state: str, start: str | datetime | None, complete: str | datetime | None
-) -> FrozenTrial:
-    """A trial as its own row tells it, before the other tables fill it in."""
-    return FrozenTrial(
-        trial_id=trial_id,
-        number=number,
-        state=TrialState[state],
-        value=None,
-        values=None,
-        datetime_start=local_time(start),
-        datetime_complete=local_time(complete),
-        params={},
-        distributions={},
-        user_attrs={},
-        system_attrs={},
-        intermediate_values={},
-    )
-
-
-@lru_cache(maxsize=1024)
-def distribution_of(text: str) -> BaseDistribution:
-    """A distribution from its text; the same texts come back in every trial."""
-    return json_to_distribution(text)
-
-
-@lru_cache(maxsize=1024)
-def distribution_text(distribution: BaseDistribution) -> str:
-    """A distribution as Optuna writes it."""
-    return distribution_to_json(distribution)
-
-
-def utc_text(local: datetime | None) -> str | None:
-    """Trials hold naive local time; the tables hold naive UTC."""
-    if local is None:
-        return None
-    return local.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
-
-
-def local_time(utc: str | datetime | None) -> datetime | None:
-    """The inverse of `utc_text`; PostgreSQL has a type for times, SQLite has text."""
-    if utc is None:
-        return None
-    moment = datetime.fromisoformat(utc) if isinstance(utc, str) else utc
-    return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)

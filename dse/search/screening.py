@@ -1,0 +1,175 @@
+"""Finds the designs of a batch of trials by bulk pricing: hundreds are priced for each that becomes a trial.
+
+Each round prices a few thousand designs in one call: neighbours of the front's designs, crossings of them,
+steps of climbers, each of which seeks a goal of its own, and designs at random, from which climbers start
+again where no step is better. In the end the best design of each objective is polished until no neighbour
+beats it. A space of few designs is priced whole. What was found is an `Archive`, from which the next batch
+goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from costmodel.columns import FloatArray
+from dse.search.archive import Archive, least_beaten
+from dse.search.climbers import Climbers
+from dse.search.moves import Lattice, Move
+
+#: Designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
+ROUND: Final = 4096
+#: Share of the first batch's designs that are drawn at random, before anything is known.
+DRAWN: Final = 0.15
+#: Shares of a round that are steps of climbers, crossings, and designs at random; the others are neighbours.
+CLIMBING, CROSSED, FRESH = 0.25, 0.25, 0.1
+#: Spaces of at most so many times the designs of a batch are priced whole.
+WHOLE: Final = 4
+
+#: Prices designs given as places: costs, less is better, NaN where infeasible; and violations of limits.
+Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+#: Designs with their costs and violations.
+Priced = tuple[FloatArray, FloatArray, FloatArray]
+
+
+class Screening:
+    """The search for the designs of one batch.
+
+    Parameters
+    ----------
+    lattice : Lattice
+        The designs of a space.
+    price : callable
+        Prices some of them.
+    archive : Archive
+        What earlier batches have found.
+    budget : int
+        Designs to be priced; polishing prices some hundreds more. [-]
+    rng : Generator
+        Source of all random numbers.
+    """
+
+    def __init__(self, lattice: Lattice, price: Price, archive: Archive, budget: int, rng: Generator) -> None:
+        self.lattice = lattice
+        self.price = price
+        self.archive = archive
+        self.budget = budget
+        self.rng = rng
+        self.priced = 0  #: designs so far
+        self._moves: tuple[Move, ...] = (*lattice.one_step, *lattice.swaps)
+        self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+        self._all: list[Priced] = []
+        self._whole = lattice.space.legal.count <= WHOLE * budget
+
+    def run(self, reserve: int, starts: FloatArray) -> Archive:
+        """Spend the budget; what is found then, with so many designs in reserve where the front is small."""
+        if self.archive.complete:
+            return self.archive
+        self._noted(starts)
+        if self._whole:
+            for columns in self.lattice.space.legal.enumerate(4 * ROUND):
+                self._noted(self.lattice.places(columns))
+            self.archive = replace(self.archive, complete=True)
+        else:
+            if not len(self.archive.climbers.places):
+                self._draw()
+            while self.priced < self.budget:
+                self._round()
+            self._polish()
+        return replace(self.archive.thinned(), reserve=self._reserve(reserve))
+
+    def _noted(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Costs and violations of designs, which are kept where nothing beats them."""
+        if not len(places):
+            return np.empty((0, self.archive.costs.shape[1])), np.empty(0)
+        costs, violations = self.price(places)
+        self.priced += len(places)
+        self._all.append((places, costs, violations))
+        self.archive = self.archive.joined(places, costs, ties=self._whole)
+        return costs, violations
+
+    def _new(self, places: FloatArray) -> FloatArray:
+        """Those of some designs that no round of this batch has had, each once."""
+        keys = hashes(places)
+        first = np.unique(keys, return_index=True)[1]
+        new = np.sort(first[~np.isin(keys[first], self._known)])
+        self._known = np.concatenate([self._known, keys[new]])
+        return places[new]
+
+    def _draw(self) -> None:
+        """Designs at random, and climbers that start from some of them."""
+        most = max(int(self.budget * DRAWN), 1)
+        for start in range(0, most, ROUND):
+            self._noted(self._new(self.lattice.random(min(ROUND, most - start), self.rng)))
+        count = max(1, int(ROUND * CLIMBING) // max(len(self._moves), 1))
+        climbers = Climbers.starting(count, *joined(self._all), self.archive.costs, self.rng)
+        self.archive = replace(self.archive, climbers=climbers)
+
+    def _round(self) -> None:
+        """Price in one call steps of climbers, neighbours and crossings of the front, and random designs."""
+        climbers = self.archive.climbers
+        steps, parents = self.lattice.moved(climbers.places, self._moves)
+        others = self._new(np.concatenate([self._near(), self._crossings()]))
+        free = max(int(ROUND * FRESH), ROUND - len(steps) - len(others))
+        places = np.concatenate([steps, others, self.lattice.random(free, self.rng)])
+        costs, violations = self._noted(places)
+        ends = np.cumsum([len(steps), len(others)])
+        found = list(zip(*(np.split(column, ends) for column in (places, costs, violations)), strict=True))
+        climbers = climbers.stepped(parents, found[0], found[2], self.archive.costs, self.rng)
+        self.archive = replace(self.archive, climbers=climbers)
+
+    def _near(self) -> FloatArray:
+        """Neighbours of some designs of the front whose neighbours are not priced yet."""
+        unexplored = np.flatnonzero(self.archive.explored == 0)
+        most = int(ROUND * (1 - CLIMBING - CROSSED - FRESH)) // max(len(self._moves), 1)
+        parents = self.rng.permutation(unexplored)[: max(most, 1)]
+        self.archive.explored[parents] = 1
+        return self.lattice.moved(self.archive.places[parents], self._moves)[0]
+
+    def _crossings(self) -> FloatArray:
+        """Children of designs of the front; the best of each objective have many."""
+        front = self.archive
+        best = front.costs.argmin(axis=0) if len(front.costs) else np.empty(0, dtype=np.intp)
+        return self.lattice.crossed(front.places, best, int(ROUND * CROSSED), self.rng)
+
+    def _polish(self) -> None:
+        """Move the best design of each objective until no other option and no pair of steps is better."""
+        moves = (*self.lattice.lines, *self.lattice.pairs)
+        for objective in range(self.archive.costs.shape[1]):
+            while len(self.archive.costs):
+                best = int(self.archive.costs[:, objective].argmin())
+                if self.archive.explored[best] == 2:
+                    break
+                self.archive.explored[best] = 2
+                self._noted(self._new(self.lattice.moved(self.archive.places[[best]], moves)[0]))
+
+    def _reserve(self, n: int) -> FloatArray:
+        """The designs next to the front; where nothing is feasible, those next to feasibility."""
+        if int((~self.archive.sent).sum()) >= n or not self._all:
+            return self.archive.reserve
+        places, costs, violations = joined(self._all)
+        if not len(self.archive.places):
+            return places[np.argsort(violations, kind="stable")[:n]]
+        front = {row.tobytes() for row in self.archive.places}
+        rows = least_beaten(costs, self.archive.costs, n + len(front))
+        return places[[row for row in rows if places[row].tobytes() not in front]][:n]
+
+
+def joined(parts: Iterable[Priced]) -> Priced:
+    """Designs of several calls as one table."""
+    places, costs, violations = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return places, costs, violations
+
+
+def hashes(places: FloatArray) -> NDArray[np.uint64]:
+    """(designs,) A number for each row of places, by which rows are told apart."""
+    bits: NDArray[np.uint64] = np.ascontiguousarray(places + 0.0).view(np.uint64)
+    factors = np.random.default_rng(0).integers(2**63, size=places.shape[1], dtype=np.uint64)
+    mixed = (bits ^ (bits >> np.uint64(32))) * (factors * np.uint64(2) + np.uint64(1))
+    total: Any = (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)
+    return np.asarray(total, dtype=np.uint64)

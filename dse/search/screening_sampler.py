@@ -1,0 +1,181 @@
+"""An Optuna sampler whose proposals were found by bulk pricing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+import optuna
+from numpy.random import SeedSequence
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from costmodel.columns import FloatArray, IntArray
+from dse.fronts.pareto import as_costs
+from dse.fronts.thinning import most_dominating
+from dse.pricing.evaluation import evaluate
+from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
+from dse.search.archive import Archive
+from dse.search.moves import Lattice
+from dse.search.screening import Screening
+from dse.spaces.space import Space
+
+#: Study attribute: how many batches there were, and what they found.
+FOUND: Final = "dse:screening"
+#: Trial attribute: designs that were priced to find it.
+DESIGNS_PRICED: Final = "designs_priced"
+
+#: CPU time that pricing may take for each trial. [s]
+TIME_SHARE: Final = 3e-3
+#: The first batch prices as many designs as so many others.
+FIRST_BATCH: Final = 4
+#: How far beyond the worst values of a front its hypervolume is measured, as a share of its span.
+BEYOND: Final = 0.1
+#: Beaten designs that are kept to become trials when there are no others.
+RESERVE: Final = 1024
+
+
+class ScreeningSampler(BaseSampler):
+    """Proposes designs that bulk pricing has found: see `dse.search.screening`.
+
+    It works on any Optuna study whose trials suggest the parameters of a space; what is no parameter of the
+    space is drawn at random. What it has found is an attribute of the study, so that a study that is loaded
+    again is continued.
+
+    Parameters
+    ----------
+    space : Space
+        What the trials suggest, and the objectives that matter.
+    rules : SpaceRules, optional
+        What prices designs; by default the native cost model.
+    seed : int
+        Source of all its random numbers, with the number of the batch. [-]
+    batch_size : int
+        Trials whose designs are found together. [-]
+    designs_per_trial : int, optional
+        Designs priced for each trial; by default what takes some milliseconds by the nominal rate of `rules`.
+    jobs : int
+        Threads that price. [-]
+
+    Examples
+    --------
+    >>> space = Space.load("gpt3_175b_1024_a100")
+    >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=ScreeningSampler(space))
+    >>> trial = study.ask(ScreeningSampler(space).distributions)
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        rules: SpaceRules | None = None,
+        seed: int = 0,
+        batch_size: int = 50,
+        designs_per_trial: int | None = None,
+        jobs: int = 1,
+    ) -> None:
+        self.space = space
+        self.rules = rules or rules_for(space)
+        self.seed = seed
+        self.batch_size = batch_size
+        self.designs_per_trial = designs_per_trial or designs_per_trial_of(space)
+        self.jobs = jobs
+        self.lattice = Lattice(space)
+        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self._directions = [objective.direction for objective in space.objectives]
+        self._queue: list[tuple[dict[str, Any], int]] = []
+        self._others = optuna.samplers.RandomSampler(seed=seed)
+        self._lock = Lock()
+
+    def reseed_rng(self) -> None:
+        self._others.reseed_rng()
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        with self._lock:
+            if not self._queue:
+                self._queue = self.next_batch(study)
+            params, priced = self._queue.pop(0)
+        study._storage.set_trial_user_attr(trial._trial_id, DESIGNS_PRICED, priced)
+        return {
+            name: params[name] if self.distributions.get(name) == distribution
+            else self.sample_independent(study, trial, name, distribution)
+            for name, distribution in search_space.items()
+        }  # fmt: skip
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._others.sample_independent(study, trial, param_name, param_distribution)
+
+    def next_batch(self, study: Study) -> list[tuple[dict[str, Any], int]]:
+        """Designs of the next batch, each with the number of designs that were priced for it."""
+        found = study._storage.get_study_system_attrs(study._study_id).get(FOUND, {"batches": 0})
+        number, shape = found["batches"], (len(self.space.parameters), len(self.space.objectives))
+        archive = Archive.unpacked(found["archive"], *shape) if number else Archive.empty(*shape)
+        rng = np.random.default_rng(SeedSequence([self.seed, number]))
+        budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
+        search = Screening(self.lattice, self.priced, archive, budget, rng)
+        starts = np.empty((0, shape[0])) if number else self._starts
+        archive = search.run(RESERVE, starts)
+        chosen, archive = self._chosen(archive, starts)
+        missing = self.batch_size - len(chosen)
+        if missing:
+            chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
+        attribute = {"batches": number + 1, "archive": archive.packed()}
+        study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
+        shares = np.diff(np.arange(self.batch_size + 1) * search.priced // self.batch_size).tolist()
+        return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
+
+    def priced(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Costs of designs, NaN where infeasible, and the sum of their violations."""
+        evaluation = evaluate(self.space, self.lattice.columns(places), rules=self.rules, jobs=self.jobs)
+        costs = as_costs(evaluation.values, self._directions)
+        violations = np.maximum(evaluation.violations, 0.0).sum(axis=1)
+        return np.where(evaluation.feasible[:, None], costs, np.nan), violations
+
+    @cached_property
+    def _starts(self) -> FloatArray:
+        """The space's starting points, as places."""
+        return self.lattice.places(self.space.encode(self.space.starting_points))
+
+    def _chosen(self, archive: Archive, starts: FloatArray) -> tuple[FloatArray, Archive]:
+        """The designs of a batch: starts, the best of each objective, what adds most, then the reserve."""
+        starts = starts[: self.batch_size]
+        size = self.batch_size - len(starts)
+        sent = archive.sent | (archive.places[:, None] == starts).all(axis=2).any(axis=1)
+        archive = replace(archive, sent=sent)
+        fresh = np.flatnonzero(~sent)
+        rows: IntArray = np.empty(0, dtype=np.intp)
+        if fresh.size:
+            best = np.unique(archive.costs.argmin(axis=0))
+            rows = best[~archive.sent[best]][:size]
+            rest = np.setdiff1d(fresh, rows)
+            there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
+            more = most_dominating(archive.costs[rest], size - rows.size, corner(archive.costs), there)
+            rows = np.concatenate([rows, rest[more]])
+        sent[rows] = True
+        spare = archive.reserve[: size - rows.size]
+        left = replace(archive, reserve=archive.reserve[len(spare) :])
+        return np.concatenate([starts, archive.places[rows], spare]), left
+
+
+def corner(costs: FloatArray) -> FloatArray:
+    """Where the hypervolume of a front ends: somewhat beyond its worst values. [the unit of each]"""
+    low, high = costs.min(axis=0), costs.max(axis=0)
+    far: FloatArray = high + BEYOND * np.where(high > low, high - low, 1.0)
+    return far
+
+
+def designs_per_trial_of(space: Space) -> int:
+    """Designs to be priced for one trial: as many as take `TIME_SHARE` by their nominal rate. [-]"""
+    return max(1, round(TIME_SHARE * nominal_rate(space)))

@@ -1,0 +1,135 @@
+"""Trials as rows of Optuna's tables: five tables and their texts, written and read."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+from optuna.trial import FrozenTrial, TrialState
+
+from dse.storage.database import Database
+from dse.storage.trial_columns import INFINITE
+
+
+def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int) -> None:
+    """Insert finished trials as Optuna would, table by table."""
+    heads = [
+        {
+            "number": number,
+            "study_id": study_id,
+            "state": trial.state.name,
+            "datetime_start": utc_text(trial.datetime_start),
+            "datetime_complete": utc_text(trial.datetime_complete),
+        }
+        for number, trial in enumerate(trials, start=first)
+    ]
+    if not heads:
+        return
+    database.insert("trials", heads)
+    query = "SELECT trial_id FROM trials WHERE study_id = :study_id AND number >= :first ORDER BY number"
+    ids = [trial_id for (trial_id,) in database.rows(query, study_id=study_id, first=first)]
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for trial_id, trial in zip(ids, trials, strict=True):
+        for table, row in trial_rows(trial):
+            rows[table].append({"trial_id": trial_id, **row})
+    for table, table_rows in rows.items():
+        database.insert(table, table_rows)
+
+
+def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of one trial in the tables that hang on it, without its id."""
+    for name, value in trial.params.items():
+        distribution = trial.distributions[name]
+        stored = {"param_name": name, "param_value": distribution.to_internal_repr(value)}
+        yield "trial_params", stored | {"distribution_json": distribution_text(distribution)}
+    for objective, value in enumerate(trial.values):
+        kind = next((name for name, infinite in INFINITE.items() if value == infinite), "FINITE")
+        number = value if kind == "FINITE" else None
+        yield "trial_values", {"objective": objective, "value": number, "value_type": kind}
+    for key, value in trial.user_attrs.items():
+        yield "trial_user_attributes", {"key": key, "value_json": json.dumps(value)}
+    for key, value in trial.system_attrs.items():
+        yield "trial_system_attributes", {"key": key, "value_json": json.dumps(value)}
+
+
+def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> list[FrozenTrial]:
+    """Trials whose identities a list or a query gives, by number; user attributes only if wanted."""
+    heads = database.rows(
+        "SELECT trial_id, number, state, datetime_start, datetime_complete FROM trials "
+        f"WHERE trial_id IN ({meant}) ORDER BY number"
+    )
+    trials = {trial_id: bare_trial(trial_id, *rest) for trial_id, *rest in heads}
+
+    def rows(table: str, order: str, columns: str) -> Iterable[tuple[Any, ...]]:
+        """Columns of a table that hangs on trials, in the order they were written."""
+        return database.rows(
+            f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN ({meant}) ORDER BY {order}"
+        )
+
+    params = rows("trial_params", "param_id", "param_name, param_value, distribution_json")
+    for trial_id, name, value, text in params:
+        distribution = distribution_of(text)
+        trials[trial_id].params[name] = distribution.to_external_repr(value)
+        trials[trial_id].distributions[name] = distribution
+    values: dict[int, list[float]] = defaultdict(list)
+    for trial_id, value, kind in rows("trial_values", "objective", "value, value_type"):
+        values[trial_id].append(INFINITE.get(kind, value))
+    for trial_id, numbers in values.items():
+        trials[trial_id].values = numbers
+    for kind in ("user", "system") if user_attrs else ("system",):
+        attributes = rows(f"trial_{kind}_attributes", f"trial_{kind}_attribute_id", '"key", value_json')
+        for trial_id, key, text in attributes:
+            getattr(trials[trial_id], f"{kind}_attrs")[key] = json.loads(text)
+    return list(trials.values())
+
+
+def bare_trial(
+    trial_id: int, number: int, state: str, start: str | datetime | None, complete: str | datetime | None
+) -> FrozenTrial:
+    """A trial as its own row tells it, before the other tables fill it in."""
+    return FrozenTrial(
+        trial_id=trial_id,
+        number=number,
+        state=TrialState[state],
+        value=None,
+        values=None,
+        datetime_start=local_time(start),
+        datetime_complete=local_time(complete),
+        params={},
+        distributions={},
+        user_attrs={},
+        system_attrs={},
+        intermediate_values={},
+    )
+
+
+@lru_cache(maxsize=1024)
+def distribution_of(text: str) -> BaseDistribution:
+    """A distribution from its text; the same texts come back in every trial."""
+    return json_to_distribution(text)
+
+
+@lru_cache(maxsize=1024)
+def distribution_text(distribution: BaseDistribution) -> str:
+    """A distribution as Optuna writes it."""
+    return distribution_to_json(distribution)
+
+
+def utc_text(local: datetime | None) -> str | None:
+    """Trials hold naive local time; the tables hold naive UTC."""
+    if local is None:
+        return None
+    return local.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def local_time(utc: str | datetime | None) -> datetime | None:
+    """The inverse of `utc_text`; PostgreSQL has a type for times, SQLite has text."""
+    if utc is None:
+        return None
+    moment = datetime.fromisoformat(utc) if isinstance(utc, str) else utc
+    return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
