@@ -50,25 +50,43 @@ class ScalarStep:
                 again = math.ceil(cols / e) if k > e else 1
                 orders.append(W * (rows * k * again + k * cols * math.ceil(rows / e)) + out * m * n)
             floor = max(floor, batch * min(orders) / rate)
-        e = self.edge(levels[0].capacity / chip.cores)
+        shares = ((0.5, 1), (1, 0.5), (0.5, 0.5), (0.25, 0.5), (0.5, 0.25), (0.25, 0.25))
+        candidates = [(2.0**power, *pair) for power in range(16) for pair in shares]
+        return min(self.tiled(m, n, k, batch, out, *own, floor) for own in candidates) + chip.kernel_launch
+
+    def tiled(
+        self,
+        m: float,
+        n: float,
+        k: float,
+        batch: float,
+        out: float,
+        e: float,
+        a: float,
+        b: float,
+        floor: float,
+    ) -> float:
+        """The best of all numbers of pieces of k for one tile of one block."""
+        chip, source = self.chip, self.levels[1]
+        cores = min(chip.cores, math.floor(self.levels[0].capacity / (6 * W * e**2 / 2)))
+        if cores < 1:
+            return math.inf
+        tile_m, tile_n, resident = max(e * a, 1), max(e * b, 1), 0.5 / (a * b)
+        rows, cols = math.ceil(m / tile_m), math.ceil(n / tile_n)
+        tiles = batch * rows * cols
+        blocks = math.ceil(tile_m / chip.array_height) * math.ceil(tile_n / chip.array_width)
+        rate = chip.clock * chip.sustained * chip.matrix_efficiency
         times = []
-        for a, b in ((0.5, 1), (1, 0.5), (0.5, 0.5), (0.25, 0.5), (0.5, 0.25), (0.25, 0.25)):
-            tile_m, tile_n, resident = e * a, e * b, 0.5 / (a * b)
-            rows, cols = math.ceil(m / tile_m), math.ceil(n / tile_n)
-            tiles = batch * rows * cols
-            longest = max(k // 1024, 1)
-            for split in (1, min(max(math.floor(resident * chip.cores / tiles), 1), longest)):
-                blocks = math.ceil(tile_m / chip.array_height) * math.ceil(tile_n / chip.array_width)
-                cycles = math.ceil(blocks / chip.arrays_per_core) * k / split
-                cycles += chip.array_height + chip.array_width
-                rate = chip.clock * chip.sustained * chip.matrix_efficiency
-                waves = math.ceil(tiles * split / (resident * chip.cores))
-                per_core = min(math.ceil(tiles * split / chip.cores), resident)
-                time = waves * (per_core * cycles / rate + chip.tile_latency)
-                moved = W * (m * k * cols + k * n * rows) + out * m * n
-                moved += 8 * split * m * n if split > 1 else 0
-                times.append(max(time, batch * moved / rates[1], floor))
-        return min(times) + chip.kernel_launch
+        for split in range(1, 1 + int(max(1, min(cores // tiles, k // 1024)))):
+            cycles = math.ceil(blocks / chip.arrays_per_core) * k / split
+            cycles += chip.array_height + chip.array_width
+            waves = math.ceil(tiles * split / (resident * cores))
+            per_core = min(math.ceil(tiles * split / cores), resident)
+            moved = W * (m * k * cols + k * n * rows) + out * m * n
+            moved += 8 * split * m * n if split > 1 else 0
+            time = waves * (per_core * cycles / rate + chip.tile_latency)
+            times.append(max(time, batch * moved / (source.bandwidth * source.efficiency), floor))
+        return min(times)
 
     def pointwise(self, elements: float, tensors: float, extra: float, flops: float) -> float:
         lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock

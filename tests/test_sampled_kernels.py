@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError
-from costmodel.kernels.gemm import TILE_SHARES, gemm_cost
+from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.tiling import TILE_SHARES
 from costmodel.steps.transformer import step
 from costmodel.training.blocks import DECODER
 from costmodel.training.design import MOST_TILE_EXPONENT, tiled_products
@@ -157,8 +158,17 @@ def products(**shape):
     return Gemms.stack(rows)
 
 
-@pytest.mark.parametrize("shape", [(4096, 640, 1111), (96, 16384, 8192), (640, 640, 16384)])
-def test_the_solved_tile_is_the_best_of_those_that_can_be_told(shape, toy_system):
+@pytest.mark.parametrize(
+    ("shape", "of_largest_block"),
+    [
+        ((4096, 640, 1111), True),
+        ((4096, 2560, 8192), True),
+        ((96, 16384, 8192), False),
+        ((640, 640, 16384), False),
+    ],
+)
+def test_the_solved_tile_is_no_slower_than_any_that_can_be_told(shape, of_largest_block, toy_system):
+    """Told are tiles of the largest block of a core; the solver has those of others too."""
     gemms = products(**dict(zip("mnk", (float(size) * np.ones(1) for size in shape), strict=True)))
     solved = gemm_cost(gemms, toy_system, element_bytes=2.0)
     told = {
@@ -170,8 +180,9 @@ def test_the_solved_tile_is_the_best_of_those_that_can_be_told(shape, toy_system
     times = {shares: cost.time.item() for shares, cost in told.items()}
     assert {shares for shares, time in times.items() if np.isfinite(time)} == {*TILE_SHARES}
     best = min(times, key=times.__getitem__)
-    assert times[best] == solved.time.item()
-    assert told[best].traffic[1] == solved.traffic[1]
+    assert (times[best] == solved.time.item()) == of_largest_block
+    assert solved.time.item() <= times[best]
+    assert told[best].traffic[1] == solved.traffic[1] or not of_largest_block
     assert len(set(times.values())) > 2
 
 
