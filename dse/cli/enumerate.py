@@ -180,7 +180,7 @@ def write(args: argparse.Namespace, exact: ExactFront, certified: Certificate | 
         else:
             show(sys.stdout, lambda width: report(exact, certified, width))
         return
-    content = as_json(exact, certified) if form == "json" else encoded_front(exact, form)
+    content = [as_json(exact, certified)] if form == "json" else encoded_front(exact, form)
     write_file(args.output, content) if args.output else to_stdout(content, form)
 
 

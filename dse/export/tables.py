@@ -65,9 +65,9 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
     }
 
 
-def encoded_front(exact: ExactFront, form: str) -> bytes:
-    """The exact front as a "csv" or "parquet" file."""
-    return csv_bytes(exact.to_frame()) if form == "csv" else parquet_bytes(exact.to_frame())
+def encoded_front(exact: ExactFront, form: str) -> Iterator[bytes]:
+    """The exact front as a "csv" or "parquet" file, piece by piece."""
+    return csv_pieces(exact.to_frame()) if form == "csv" else parquet_pieces(exact.to_frame())
 
 
 def design_record(record: Mapping[str, Any]) -> dict[str, Any]:

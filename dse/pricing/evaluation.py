@@ -44,6 +44,17 @@ class Evaluation:
         """Number of designs."""
         return int(self.feasible.size)
 
+    def take(self, rows: Any) -> Evaluation:
+        """Some of the designs."""
+        return Evaluation(
+            self.values[rows],
+            self.margins[rows],
+            self.violations[rows],
+            self.feasible[rows],
+            self.breakdown.map(lambda values: values[rows]),
+            {name: values[rows] for name, values in self.derived.items()},
+        )
+
 
 def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRules | None = None,
              chunk: int = CHUNK, jobs: int = 1) -> Evaluation:  # fmt: skip
@@ -64,7 +75,10 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRul
     """
     rules = rules or rules_for(space)
     points = next(iter(columns.values())).size
-    starts = range(0, max(points, 1), chunk)
+    if not points:
+        any_design = space.legal.random(1, np.random.default_rng(0))
+        return evaluate(space, any_design, rules=rules).take(slice(0))
+    starts = range(0, points, chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
     if jobs > 1 and len(parts) > 1:
         from joblib import Parallel, delayed
