@@ -109,6 +109,10 @@ REFERENCES: Mapping[str, str] = {
         "language model training with scalability and precision, NSDI 2025; the analytical simulator, "
         "github.com/aliyun/SimAI, commits bf0a9a77, 4e66932a and 13696181"
     ),
+    "Steuer1983": (
+        "R. E. Steuer and E.-U. Choo, An interactive weighted Tchebycheff procedure for multiple objective "
+        "programming, Mathematical Programming 26(3), 1983"
+    ),
     "Thakur2005": (
         "R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations "
         "in MPICH, IJHPCA 19(1), 2005"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from costmodel.errors import DseError
     from dse.pricing.evaluation import evaluate
-    from dse.search.study import Study, studies
+    from dse.search.study import Study
+    from dse.search.summaries import studies
     from dse.spaces.space import Space
 
 __all__ = ["DseError", "Space", "Study", "evaluate", "studies"]
@@ -17,7 +18,7 @@ _HOMES = {
     "Space": "dse.spaces.space",
     "Study": "dse.search.study",
     "evaluate": "dse.pricing.evaluation",
-    "studies": "dse.search.study",
+    "studies": "dse.search.summaries",
 }
 
 

@@ -54,12 +54,21 @@ def test_json_is_one_object_of_the_contract(folder, capsys):
     assert main(["search", "small.yaml", "--budget", "20", "--format", "json"]) == 0
     study = json.loads(capsys.readouterr().out)
     assert list(study) == [
-        *("study", "space", "directions", "n_complete", "n_infeasible", "hypervolume", "front")
+        *(
+            "study",
+            "space",
+            "directions",
+            "n_complete",
+            "n_infeasible",
+            "n_designs_priced",
+            "hypervolume",
+            "front",
+        )
     ]
     assert (study["study"], study["space"], study["n_complete"]) == ("small", "small", 20)
     assert study["directions"] == {"step_time_s": "minimize", "peak_memory_bytes": "minimize"}
     for design in study["front"]:
-        assert list(design) == ["trial", "params", "values", "margins", "breakdown"]
+        assert list(design) == ["trial", "params", "values", "margins", "breakdown", "designs_priced"]
         assert design["params"].keys() == {"tp", "pp", "recompute"}
         assert design["margins"]["fits_bytes"] >= 0
         assert design["values"]["step_time_s"] == design["breakdown"]["step_time_s"]
@@ -119,7 +128,7 @@ def test_pins_and_objectives_change_the_space(folder, capsys):
 def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder, capsys):
     assert main(["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB"]) == 1
     out, err = capsys.readouterr()
-    assert out == "Study small: 10 trials, 10 infeasible.\n"
+    assert out == "Study small: 10 trials, 10 infeasible, found among 48 designs priced.\n"
     [line] = [line for line in err.splitlines() if line.startswith("dse: ")]
     assert line.startswith("dse: no feasible design: 10 of 10 break fits, closest by ")
     assert " GB at tp=" in line

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from costmodel.errors import DseError
-from dse.search.study import Study, studies
+from dse.search.study import Study
+from dse.search.summaries import studies
 from dse.spaces.space import Space
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
@@ -68,7 +69,7 @@ def test_optuna_finds_its_own_study(study):
 
 def test_records_are_plain_json(study):
     record = study.table.front().records()[0]
-    assert list(record) == ["trial", "params", "derived", "values", "margins", "breakdown"]
+    assert list(record) == ["trial", "params", "derived", "values", "margins", "breakdown", "designs_priced"]
     assert record["values"]["step_time_s"] == record["breakdown"]["step_time_s"]
 
 
@@ -115,7 +116,7 @@ def test_a_study_of_another_space_is_refused(study, space, changed, difference):
 def test_another_seed_or_sampler_is_refused(study, space):
     with pytest.raises(DseError, match="has seed 0, not 1"):
         Study.open(space, "gpt3", storage=study.storage, seed=1)
-    with pytest.raises(DseError, match="has sampler nsga2, not random"):
+    with pytest.raises(DseError, match="has sampler screening, not random"):
         Study.open(space, "gpt3", storage=study.storage, sampler="random")
 
 

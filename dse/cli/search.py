@@ -68,7 +68,8 @@ def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
     search.add_argument(
         "--sampler",
         metavar="NAME",
-        help="what proposes designs: nsga2 (default), nsga3, tpe, gp or random; settled when a study starts",
+        help="what proposes designs: screening (default), nsga2, nsga3, tpe, gp or random; settled when a "
+        "study starts",
     )
     search.add_argument(
         "--seed",

@@ -60,7 +60,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run_studies(args: argparse.Namespace) -> int:
     """List the studies."""
-    from dse.search.study import studies
+    from dse.search.summaries import studies
 
     found = studies(args.storage)
     if args.format == "json":

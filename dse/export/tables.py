@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CSV_ROWS = 1000
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
-DESIGN_KEYS = ("trial", "params", "splits", "values", "margins", "breakdown")
+DESIGN_KEYS = ("trial", "params", "splits", "values", "margins", "breakdown", "designs_priced")
 EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
 
 
@@ -47,6 +47,7 @@ def study_summary(study: Study) -> dict[str, Any]:
         "directions": {objective.key: objective.direction for objective in study.space.objectives},
         "n_complete": len(table),
         "n_infeasible": int((~table.feasible).sum()),
+        "n_designs_priced": study.designs_priced,
         "hypervolume": study.hypervolume,
     }
 

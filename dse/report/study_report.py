@@ -24,7 +24,8 @@ from dse.spaces.space import Space
 if TYPE_CHECKING:
     from dse.search.certificate import Certificate
     from dse.search.exact import ExactFront
-    from dse.search.study import Study, Summary
+    from dse.search.study import Study
+    from dse.search.summaries import Summary
     from dse.search.trial_table import Selection
 
 #: Rows of the front that a report shows.
@@ -52,6 +53,8 @@ def study_report(study: Study, width: int) -> Report:
     table = study.table
     infeasible = len(table) - int(table.feasible.sum())
     heading = f"Study {study.name}: {counted(len(table), 'trial')}, {infeasible} infeasible"
+    if study.designs_priced:
+        heading += f", found among {study.designs_priced:,} designs priced"
     front = table.front().records()
     if not front:
         return [Text(heading + ".")]

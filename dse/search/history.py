@@ -20,6 +20,7 @@ from costmodel.steps.breakdown import with_unit_suffix
 from dse.pricing.evaluation import Evaluation
 from dse.pricing.profiles import SpaceRules
 from dse.search.samplers import Key, SpaceExhausted, legal_sampler
+from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
 from dse.spaces.space import Space
 from dse.storage.optuna_store import StoredStudy
 
@@ -133,14 +134,15 @@ class History:
             finished.append(frozen)
         return finished
 
-    def memory(self, added: int) -> dict[str, Any]:
-        """What the sampler remembers, as a study attribute to store with a batch that is now whole.
+    def memory(self, added: Sequence[FrozenTrial]) -> dict[str, Any]:
+        """Study attributes to store with some trials: what the sampler remembers when its batch is whole.
 
         The newest entries are enough: the parents of a generation follow from those of the one before.
         """
         attrs = self._storage.get_study_system_attrs(self._study_id)
-        whole = (self.complete + added) % self.plan.batch_size == 0
-        return {MEMORY: dict(list(attrs.items())[-2:])} if whole and attrs else {}
+        whole = (self.complete + len(added)) % self.plan.batch_size == 0
+        count = {DESIGNS_PRICED: attrs[FOUND][DESIGNS_PRICED]} if FOUND in attrs else {}
+        return {**count, MEMORY: dict(list(attrs.items())[-2:])} if whole and attrs else count
 
     def stored(self, finished: Sequence[FrozenTrial]) -> None:
         """Count trials that the database has accepted."""

@@ -108,7 +108,7 @@ def search(
         with outcome.timed("sampling"):
             finished = history.finished(proposals, evaluation)
         with outcome.timed("storage"):
-            memory = history.memory(len(finished))
+            memory = history.memory(finished)
             if store.append(stored.study_id, finished, after=history.rows, user_attrs=memory):
                 outcome.added += len(finished)
                 history.stored(finished)

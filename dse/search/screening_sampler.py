@@ -25,9 +25,9 @@ from dse.search.moves import Lattice
 from dse.search.screening import Screening
 from dse.spaces.space import Space
 
-#: Study attribute: how many batches there were, and what they found.
+#: Study attribute: how many batches there were, what they found, and among how many designs.
 FOUND: Final = "dse:screening"
-#: Trial attribute: designs that were priced to find it.
+#: Trial attribute, and study attribute: designs that were priced to find it, or all its trials.
 DESIGNS_PRICED: Final = "designs_priced"
 
 #: CPU time that pricing may take for each trial. [s]
@@ -119,7 +119,9 @@ class ScreeningSampler(BaseSampler):
 
     def next_batch(self, study: Study) -> list[tuple[dict[str, Any], int]]:
         """Designs of the next batch, each with the number of designs that were priced for it."""
-        found = study._storage.get_study_system_attrs(study._study_id).get(FOUND, {"batches": 0})
+        found = study._storage.get_study_system_attrs(study._study_id).get(
+            FOUND, {"batches": 0, DESIGNS_PRICED: 0}
+        )
         number, shape = found["batches"], (len(self.space.parameters), len(self.space.objectives))
         archive = Archive.unpacked(found["archive"], *shape) if number else Archive.empty(*shape)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
@@ -131,7 +133,11 @@ class ScreeningSampler(BaseSampler):
         missing = self.batch_size - len(chosen)
         if missing:
             chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
-        attribute = {"batches": number + 1, "archive": archive.packed()}
+        attribute = {
+            "batches": number + 1,
+            DESIGNS_PRICED: found[DESIGNS_PRICED] + search.priced,
+            "archive": archive.packed(),
+        }
         study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
         shares = np.diff(np.arange(self.batch_size + 1) * search.priced // self.batch_size).tolist()
         return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from dse.pricing.profiles import NATIVE, rules_for
 from dse.search.history import BREAKDOWN, Plan
 from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
+from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.trial_table import TrialTable
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url, storage_url
@@ -256,6 +256,12 @@ class Study:
         """The feasible trials that no feasible trial beats, the best of the first objective first."""
         return self.table.front().to_frame()
 
+    @property
+    def designs_priced(self) -> int:
+        """Designs that were priced to find its trials; 0 where the sampler prices none itself. [-]"""
+        with Store(self.storage, "read") as store:
+            return int(store.study(self.name).user_attrs.get(DESIGNS_PRICED, 0))
+
     @cached_property
     def box(self) -> Box:
         """Where hypervolume is measured: between the best and the worst values of legal random designs."""
@@ -282,58 +288,6 @@ class Study:
         # Optuna never closes its connections; without a pool it holds none between calls.
         storage = optuna.storages.RDBStorage(optuna_url(self.storage), engine_kwargs={"poolclass": NullPool})
         return optuna.load_study(study_name=self.name, storage=storage)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One study of a database, in a line."""
-
-    name: str
-    space: str | None  #: None when dse did not make the study
-    sampler: str | None
-    complete: int
-    failed: int
-    running: int
-    infeasible: int
-    best: Mapping[str, float]  #: objective -> best value among the feasible trials
-
-
-def studies(storage: str | None = None) -> list[Summary]:
-    """What a database holds, the oldest study first.
-
-    Raises
-    ------
-    DseError
-        If there is no database, or it cannot be read.
-    """
-    with Store(storage_url(storage), "read") as store:
-        return [summary(store, store.study(name)) for name in store.names()]
-
-
-def summary(store: Store, stored: StoredStudy) -> Summary:
-    """Counts and best values of one study."""
-    counts = store.counts(stored.study_id)
-    ours = SPACE in stored.user_attrs
-    _, columns, _ = store.columns(stored, attribute=BREAKDOWN if ours else None)
-    names = stored.system_attrs.get("study:metric_names") or [
-        f"value_{i}" for i in range(len(stored.directions))
-    ]
-    feasible = columns.objectives[columns.feasible]
-    best = {
-        name: float(values.min() if direction == "minimize" else values.max())
-        for name, direction, values in zip(names, stored.directions, feasible.T, strict=False)
-        if len(feasible)
-    }
-    return Summary(
-        name=stored.name,
-        space=stored.user_attrs.get(SPACE_NAME),
-        sampler=stored.user_attrs.get(SAMPLER),
-        complete=len(columns.ids),
-        failed=counts[TrialState.FAIL],
-        running=counts[TrialState.RUNNING],
-        infeasible=len(columns.ids) - len(feasible),
-        best=best,
-    )
 
 
 def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:

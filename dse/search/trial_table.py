@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.search.history import BREAKDOWN, DERIVED, MARGINS, WORST
+from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
 from dse.storage.trial_columns import TrialColumns
 
@@ -107,6 +108,7 @@ class TrialTable:
                 "values": dict(zip(keys, values, strict=True)),
                 "margins": trial.user_attrs.get(MARGINS, {}),
                 "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
+                **{key: trial.user_attrs[key] for key in (DESIGNS_PRICED,) if key in trial.user_attrs},
             }
             for trial, values in zip(self.trials, self.values.tolist(), strict=True)
         ]
@@ -145,7 +147,7 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
     for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}
-    return row
+    return row | {name: record[name] for name in (DESIGNS_PRICED,) if name in record}
 
 
 def in_utc(local: datetime | None) -> datetime | None:

@@ -8,7 +8,7 @@ its names are known. A design is a row of every table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from costmodel.formats.system_file import POSITIVE
-from dse.spaces.names import COUNTS
+from dse.spaces.checks import Check, derived_checks, rule_checks
 from dse.spaces.parameters import Parameter, Value, decoded
 
 if TYPE_CHECKING:
@@ -34,17 +33,6 @@ MOST_DRAWS: Final = 1000
 MOST_NEIGHBOURS: Final = 256
 
 Batch = dict[str, FloatArray]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that a legal design fulfils."""
-
-    name: str
-    text: str
-    parameters: frozenset[str]
-    derived: tuple[str, ...]
-    holds: Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +97,7 @@ class LegalDesigns:
 
     def __init__(self, space: Definition) -> None:
         self.space = space
-        self.checks = [*_rule_checks(space), *_derived_checks(space)]
+        self.checks = [*rule_checks(space), *derived_checks(space)]
         self._derived = {derived.name: derived for derived in space.derived}
         self._listed = [p for p in space.parameters if p.options is not None]
         self._ranged = [p for p in space.parameters if p.options is None]
@@ -363,31 +351,6 @@ def _within(parameter: Parameter, value: float) -> float:
     if parameter.step:
         value = low + parameter.step * round((value - low) / parameter.step)
     return min(max(value, low), high)
-
-
-def _rule_checks(space: Definition) -> Iterator[Check]:
-    for rule in space.rules:
-        yield Check(rule.name, rule.expression, rule.parameters, rule.derived, rule.formula)
-
-
-def _derived_checks(space: Definition) -> Iterator[Check]:
-    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite."""
-    quantities = space.system.units()
-    for derived in space.derived:
-        name = derived.name
-        least = 1.0 if name in COUNTS else 0.0 if name in quantities else -np.inf
-        expected = "a whole number of at least 1" if name in COUNTS else "a number in its range"
-
-        def holds(values: Mapping[str, Any], name: str = name, least: float = least) -> Any:
-            found = values[name]
-            possible = np.isfinite(found) & (found >= least)
-            if name in quantities and name.endswith(POSITIVE):
-                possible = possible & (found > 0)
-            return possible & (found == np.floor(found)) if name in COUNTS else possible
-
-        if not derived.evaluated:
-            text = f"{derived.expression}, expected {expected}"
-            yield Check(name, text, derived.parameters, derived.needs, holds)
 
 
 def _groups(parameters: Sequence[Parameter], checks: Sequence[Check]) -> list[tuple[Parameter, ...]]:

@@ -1,0 +1,52 @@
+"""What makes a design legal: the rules of its space, and that derived columns are what they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costmodel.formats.system_file import POSITIVE
+from dse.spaces.names import COUNTS
+
+if TYPE_CHECKING:
+    from dse.spaces.space_file import Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a legal design fulfils."""
+
+    name: str
+    text: str
+    parameters: frozenset[str]
+    derived: tuple[str, ...]
+    holds: Callable[[Mapping[str, Any]], Any]
+
+
+def rule_checks(space: Definition) -> Iterator[Check]:
+    """The rules of a space."""
+    for rule in space.rules:
+        yield Check(rule.name, rule.expression, rule.parameters, rule.derived, rule.formula)
+
+
+def derived_checks(space: Definition) -> Iterator[Check]:
+    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite."""
+    quantities = space.system.units()
+    for derived in space.derived:
+        name = derived.name
+        least = 1.0 if name in COUNTS else 0.0 if name in quantities else -np.inf
+        expected = "a whole number of at least 1" if name in COUNTS else "a number in its range"
+
+        def holds(values: Mapping[str, Any], name: str = name, least: float = least) -> Any:
+            found = values[name]
+            possible = np.isfinite(found) & (found >= least)
+            if name in quantities and name.endswith(POSITIVE):
+                possible = possible & (found > 0)
+            return possible & (found == np.floor(found)) if name in COUNTS else possible
+
+        if not derived.evaluated:
+            text = f"{derived.expression}, expected {expected}"
+            yield Check(name, text, derived.parameters, derived.needs, holds)
