@@ -141,7 +141,7 @@ class ScalarStep:
     # -- one micro-batch ----------------------------------------------------------------------------
 
     def dispatched(self, time: float, communication: float, launches: int) -> tuple[float, float]:
-        return max(time, launches * self.host.dispatch - communication), communication
+        return time, max(communication, launches * self.host.dispatch - time)
 
     def layer(self) -> dict[str, tuple[float, float]]:
         m, d, t = self.model, self.d, self.tokens

@@ -22,6 +22,7 @@ class KernelCost(Columns):
     cp_time: FloatArray = column("s", 0)
     ep_time: FloatArray = column("s", 0)
     offload_time: FloatArray = column("s", 0)  #: waiting for activations on their way to hosts and back
+    lent_time: FloatArray = column("s", 0)  #: of it beside exchanges of another pass: those of experts
     compute_energy: FloatArray = column("J", 0)
     memory_energy: FloatArray = column("J", 0)
     link_energy: FloatArray = column("J", 0)
@@ -51,6 +52,11 @@ class KernelCost(Columns):
             if own.ndim or own:
                 time = time + own
         return time
+
+    @property
+    def window(self) -> FloatArray:
+        """Time beside which exchanges of replicas may run: what is not lent to those of another pass. [s]"""
+        return self.total_time - self.lent_time if self.lent_time.ndim else self.total_time
 
 
 Summand = TypeVar("Summand", FloatArray, KernelCost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -181,6 +181,18 @@ class Host(Columns):
     memory_bandwidth: FloatArray = column("B/s", 76.8e9)
 
 
+#: Quantities of which more never slows a step, nor takes off price or power of a chip: `System.never_slower`.
+NEVER_SLOWER: Final[Mapping[type[Columns], tuple[str, ...]]] = {
+    Chip: (
+        *("cores", "arrays_per_core", "clock", "sustained", "matrix_efficiency", "flash_2_efficiency"),
+        *("fp8_speedup", "mx_speedup", "fp4_speedup", "fp8_efficiency", "fp4_efficiency", "vector_lanes"),
+    ),
+    MemoryLevel: ("capacity", "bandwidth", "efficiency"),
+    LinkTier: ("bandwidth", "efficiency", "peer_bandwidth"),
+    Host: ("link_bandwidth", "memory_bandwidth"),
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class System:
     """A chip, its memory levels from the nearest to the farthest, and its link tiers from the inside out.
@@ -215,6 +227,21 @@ class System:
             for prefix, part in self.parts().items()
             for name, values in part.columns().items()
         }
+
+    def never_slower(self) -> list[str]:
+        """Names of the quantities of which more never slows a step, nor takes off its price or power.
+
+        Notes
+        -----
+        The choices of a machine are among those of any that has more of these. That is so for a layout with
+        its shardings, whose tiles are not shares of what a machine has room for (`tiling`), and whose
+        pipeline is plain (`DesignPoints.plain_pipeline`): others are timed by the passes of their slowest
+        rank, which may be another on a faster machine. It is not from no units of a format, or no memory of a
+        level, to some.
+        Of other quantities more may hurt: larger matrix units are filled in part, larger groups of chips take
+        more steps to cross; more latency, launches, cores lost to collectives, or oversubscription does.
+        """
+        return [prefix + name for prefix, part in self.parts().items() for name in NEVER_SLOWER[type(part)]]
 
     def units(self) -> dict[str, str]:
         """Name -> SI unit of every quantity."""

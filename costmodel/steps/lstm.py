@@ -89,7 +89,7 @@ def lstm_chunk(run: LstmRun) -> Breakdown:
         "tp_communication_time": steps * both.tp_time,
         "dp_communication_time": reduced.time,
         "optimizer_time": update.time,
-        "host_time": host_time(system, ranks, steps * both.time),
+        "host_time": host_time(system, ranks, steps * (both.time - both.launch_bound_time)),
         **{name: steps * getattr(both, name) for name in BOUNDS},
         **memories(run),
         "compute_energy": ranks * (steps * both.compute_energy + update.compute_energy),

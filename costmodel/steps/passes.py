@@ -37,13 +37,17 @@ class Pace:
     everywhere: KernelCost  #: one micro-batch on all stages, one after the other
 
 
-def schedule_step(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> dict[str, FloatArray]:
+def schedule_step(
+    run: TransformerRun, ranks: RankRun, costs: MicroBatch
+) -> tuple[dict[str, FloatArray], MicroBatch]:
     """Forward and backward passes of all micro-batches through the pipeline.
 
     Returns
     -------
     columns : mapping of (points,) arrays
         Columns of a `Breakdown`: times of the slowest stage, energies of all ranks. [s], [J]
+    costs : MicroBatch
+        The passes, with what those of several micro-batches hide of each other. [s], [J]
     """
     design, hop = run.design, pipeline_hop(run, ranks)
     pace = (plain_pace if design.plain_pipeline.all() else timed_pace)(run, costs, hop)
@@ -55,7 +59,7 @@ def schedule_step(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> dic
     again = weighted_sum(own.again, [count * steps for count in recomputed_layers(run, pace.stage)])
     stage = forward + backward + again
     runs, everywhere = steps * design.dp * design.cp * design.tp, pace.everywhere
-    return {
+    columns = {
         "forward_time": forward.time,
         "backward_time": backward.time,
         "recompute_time": again.time,
@@ -71,6 +75,7 @@ def schedule_step(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> dic
         "memory_energy": runs * everywhere.memory_energy,
         "link_energy": runs * (everywhere.link_energy + (design.pp - 1) * messages * hop.link_energy),
     }
+    return columns, own
 
 
 def sending_time(design: DesignPoints, hop: KernelCost) -> FloatArray:
@@ -179,21 +184,52 @@ def timed_pipelines(
 
 
 def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> MicroBatch:
-    """The same passes, a share of them with exchanges of experts behind the kernels of another micro-batch.
+    """The same passes, a share of them with exchanges of experts behind those of another micro-batch.
 
     The forward pass of one micro-batch runs beside the backward pass of the one before: each hides what the
-    other exchanges.
+    other exchanges, by all that it does but exchange. The host launches the kernels of both meanwhile.
     """
     if not share.any():
         return costs
+    pairs = [
+        _beside(forward, backward, share, system)
+        for forward, backward in zip(costs.forward, costs.backward, strict=True)
+    ]
+    return replace(
+        costs,
+        forward=tuple(forward for forward, _ in pairs),
+        backward=tuple(backward for _, backward in pairs),
+    )
 
-    def beside(cost: KernelCost, other: KernelCost) -> KernelCost:
-        hidden = share * np.minimum(cost.ep_time, other.time)
-        return replace(cost, ep_time=exposed_time(cost.ep_time, hidden, system.chip, "ep"))
 
-    forward = [beside(*both) for both in zip(costs.forward, costs.backward, strict=True)]
-    backward = [beside(*both) for both in zip(costs.backward, costs.forward, strict=True)]
-    return replace(costs, forward=tuple(forward), backward=tuple(backward))
+def _beside(
+    forward: KernelCost, backward: KernelCost, share: FloatArray, system: System
+) -> tuple[KernelCost, KernelCost]:
+    """Two passes, a share of them beside each other; (points,) columns."""
+    both = (forward, backward)
+    if not any(cost.ep_time.ndim for cost in both):
+        return both
+    rest = [cost.total_time - cost.ep_time - cost.launch_bound_time for cost in both]
+    hidden = [np.minimum(cost.ep_time, other) for cost, other in zip(both, rest[::-1], strict=True)]
+    exposed = [
+        exposed_time(cost.ep_time, own, system.chip, "ep") for cost, own in zip(both, hidden, strict=True)
+    ]
+    launches = forward.launches + backward.launches
+    busy = sum([*rest[1:], *exposed], start=rest[0])
+    waiting = np.maximum(launches * system.host.dispatch - busy, 0.0) / np.maximum(launches, 1.0)
+    passes = []
+    for cost, lent, left in zip(both, hidden[::-1], exposed, strict=True):
+        more = share * (waiting * cost.launches - cost.launch_bound_time)
+        passes.append(
+            replace(
+                cost,
+                time=cost.time + more,
+                launch_bound_time=cost.launch_bound_time + more,
+                ep_time=cost.ep_time + share * (left - cost.ep_time),
+                lent_time=share * lent,
+            )
+        )
+    return passes[0], passes[1]
 
 
 def slowest_stage(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> Stage:

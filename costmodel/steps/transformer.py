@@ -84,9 +84,11 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     unique = ranks.take(rows)
     costs, memory = micro_batches(unique).take(back), [part.take(back) for part in rank_memory(unique)]
     costs = offloaded_activations(run, costs, memory)
-    schedule, update = schedule_step(run, ranks, costs), update_step(run, costs, memory)
+    schedule, passes = schedule_step(run, ranks, costs)
+    update = update_step(run, passes, memory)
     fullest = fullest_stage(run, ranks, memory)
-    computing = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
+    kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
+    computing = kernels - schedule["launch_bound_time"]
     parts = {
         **schedule,
         **update,

@@ -49,14 +49,14 @@ def stage_units(
     design, units = run.design, []
     for place, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
         is_layer = place < len(stage.layers)
-        backward = costs.backward[place].total_time
+        backward = costs.backward[place].window
         if is_layer:
-            backward = backward + costs.again[place].total_time
+            backward = backward + costs.again[place].window
         owners = [Owner(part.parameters, part.quantised, design.sharing)]
         if run.model.num_experts:
             owners.append(Owner(part.expert_parameters, part.quantised_experts, design.expert_sharing))
         there = tuple(owner for owner in owners if owner.parameters.ndim)
-        times = {"forward": costs.forward[place].total_time, "backward": backward}
+        times = {"forward": costs.forward[place].window, "backward": backward}
         units += [Unit(there, times, count, is_layer)] if there else []
     return units
 

@@ -84,12 +84,12 @@ def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str
     """Time of one micro-batch in the layers of a stage, by pass: what exchanges may hide behind. [s]"""
     shares = recomputed_shares(run, stage) or [np.ones(()) for _ in stage.layers]
     back = [
-        own.total_time + again.total_time * share
+        own.window + again.window * share
         for own, again, share in zip(costs.backward, costs.again, shares, strict=False)
     ]
     return {
         "backward": weighted_sum(back, stage.layers),
-        "forward": weighted_sum([cost.total_time for cost in costs.forward], stage.layers),
+        "forward": weighted_sum([cost.window for cost in costs.forward], stage.layers),
     }
 
 
