@@ -7,6 +7,7 @@ these, objectives and limits follow by interval arithmetic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,8 +18,10 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.steps.breakdown import PARTS, Breakdown
+from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, DesignPoints
 from costmodel.training.model import ModelShape
 from dse.fronts.pareto import as_costs
+from dse.pricing.evaluation import transformer_run
 from dse.pricing.profiles import NATIVE
 from dse.pricing.workers import Pricer
 from dse.search.machines import Forest, columns_of, forest, rows_at, sides
@@ -68,7 +71,7 @@ class Problem:
     @property
     def num_layouts(self) -> int:
         """Legal layouts."""
-        return int(np.prod([component.rows for component in self.layouts], dtype=np.int64))
+        return math.prod(component.rows for component in self.layouts)
 
     def layout_columns(self, layouts: IntArray) -> dict[str, FloatArray]:
         """Parameters of some layouts, and what is derived from them."""
@@ -221,61 +224,55 @@ def breakdown_of(pricer: Pricer, columns: Mapping[str, FloatArray]) -> Breakdown
     return pricer.rules.step(system, {**space.constants, **columns})
 
 
-def never_slower(pricer: Pricer) -> tuple[str, ...]:
-    """Quantities of which more is never slower, and neither cheaper nor drawing less."""
-    system = pricer.space.system
-    levels = [f"{level.name}_{what}" for level in system.memory for what in ("capacity", "bandwidth")]
-    return ("cores", "clock", *levels, *(f"{tier.name}_bandwidth" for tier in system.network))
-
-
 def problem_of(pricer: Pricer) -> Problem | None:
     """A space as boxes; nothing where bounds say nothing of it, so that designs have to be listed.
 
-    Known are transformers under the native rules, with kernels split and tiled as usual. There must be a
-    component of machines, and a bound for every objective.
+    There have to be components of machines, and a bound for every objective; and layouts for which more is
+    never slower, as `System.never_slower` says, all of them.
     """
     space = pricer.space
-    unusual = {"sharding", "tiling"} & {*space.chosen}
-    if pricer.rules.profile != NATIVE or not isinstance(space.model, ModelShape) or unusual:
+    if pricer.rules.profile != NATIVE or not isinstance(space.model, ModelShape):
         return None
     if not 0 < space.legal.count < np.inf:
         return None
     layouts, machines = sides(pricer)
-    count = np.prod([component.rows for component in layouts])
-    lawful = never_slower(pricer)
-    weights = importance(pricer, lawful)
-    if not weights or count > MOST_LAYOUTS:
+    chosen = {*space.by_name, *(derived.name for derived in space.derived)}
+    weights = importance(pricer, [name for name in space.system.never_slower() if name in chosen])
+    if not machines or not weights or math.prod(own.rows for own in layouts) > MOST_LAYOUTS:
         return None
     forests = tuple(forest(space, component, weights) for component in machines)
-    if not forests:
-        return None
-    used = {name for formula in formulas_of(pricer).values() for name in formula.names}
-    used = {WITH_UNIT.get(name, name) for name in used}
+    used = {WITH_UNIT.get(name, name) for formula in formulas_of(pricer).values() for name in formula.names}
     timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
-    problem = Problem(pricer, tuple(layouts), forests, timed, fixed, {})
-    every = np.arange(problem.num_layouts)
-    boxes = problem.unbounded(every, np.tile([own.roots[0] for own in forests], (every.size, 1)))
-    found = breakdown_of(pricer, problem.fastest(boxes))
-    problem = replace(problem, of_layouts={name: getattr(found, name) for name in fixed})
-    best = replace(boxes, timed=np.stack([getattr(found, name) for name in timed], axis=1))
+    return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}))
+
+
+def bounded(problem: Problem) -> Problem | None:
+    """The problem with what layouts decide; nothing where more may be slower, or an objective has no bound."""
+    pricer, every = problem.pricer, np.arange(problem.num_layouts)
+    boxes = problem.unbounded(every, np.tile([own.roots[0] for own in problem.forests], (every.size, 1)))
+    columns = problem.fastest(boxes)
+    design = transformer_run(pricer.space, columns, DesignPoints).design
+    solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
+    if (solved | (design.tiling == EXPLICIT_TILES) | ~design.plain_pipeline).any():
+        return None
+    found = breakdown_of(pricer, columns)
+    problem = replace(problem, of_layouts={name: getattr(found, name) for name in problem.fixed})
+    timed = [np.broadcast_to(getattr(found, name), every.size) for name in problem.timed]
+    best = replace(boxes, timed=np.stack(timed, axis=1)) if timed else boxes
     return problem if np.isfinite(problem.bounds(best)[0]).all() else None
 
 
-def importance(pricer: Pricer, lawful: Sequence[str]) -> dict[str, float]:
-    """How much objectives move with each quantity that is open and lawful, relative to each other. [-]"""
-    space, rng = pricer.space, np.random.default_rng(0)
-    drawn = space.known_values(space.legal.random(SAMPLE, rng))
-    chosen = {*space.by_name, *(derived.name for derived in space.derived)}
-    columns = {name: values for name, values in drawn.items() if name in chosen}
-    usual = breakdown_of(pricer, columns)
-    weights = {}
-    for name in lawful:
-        if name in chosen:
-            moved = breakdown_of(pricer, {**columns, name: 1.25 * columns[name]})
-            ratios = [
-                np.abs(getattr(moved, key) / getattr(usual, key) - 1).mean()
-                for key in ("step_time", "system_price", "system_power")
-            ]
-            weights[name] = float(sum(ratios)) + 1e-6
+def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:
+    """How much time, price and power move with some quantities, relative to each other. [-]"""
+    space = pricer.space
+    columns = space.known_values(space.legal.random(SAMPLE, np.random.default_rng(0)))
+    usual, weights = breakdown_of(pricer, columns), {}
+    for name in names:
+        moved = breakdown_of(pricer, {**columns, name: 1.25 * columns[name]})
+        ratios = [
+            np.abs(getattr(moved, key) / getattr(usual, key) - 1).mean()
+            for key in ("step_time", "system_price", "system_power")
+        ]
+        weights[name] = float(sum(ratios)) + 1e-6  # whatever matters little is halved last
     return weights

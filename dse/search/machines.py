@@ -116,12 +116,18 @@ def forest(space: Space, component: Component, weights: Mapping[str, float]) -> 
         One of machines, by `sides`.
     weights : mapping
         Quantity of which more is never slower -> how much it decides; the more, the earlier it is halved. [-]
+
+    Notes
+    -----
+    Of no cache, say, to some, more may be slower: a quantity that is 0 in some row is not taken as one of
+    those.
     """
     columns = columns_of(space, [component], component.columns(np.arange(component.rows)))
     names, quantities = tuple(columns), space.system.units()
     values = np.stack([np.broadcast_to(column, (component.rows,)) for column in columns.values()], axis=1)
-    rising = np.array([place for place, name in enumerate(names) if name in weights], dtype=np.int64)
-    others = [place for place, name in enumerate(names) if name in quantities and name not in weights]
+    lawful = [name in weights and bool((values[:, at] > 0).all()) for at, name in enumerate(names)]
+    rising = np.flatnonzero(lawful)
+    others = [at for at, name in enumerate(names) if name in quantities and not lawful[at]]
     grower = _Grower(values, rising, np.array([weights[names[place]] for place in rising]))
     kinds = np.unique(values[:, others], axis=0, return_inverse=True)[1].ravel()
     roots = [grower.grow(np.flatnonzero(kinds == kind)) for kind in range(kinds.max() + 1)]
