@@ -248,7 +248,7 @@ def problem_of(pricer: Pricer) -> Problem | None:
 
 
 def bounded(problem: Problem) -> Problem | None:
-    """The problem with what layouts decide; nothing where more may be slower, or an objective has no bound."""
+    """The problem with what layouts decide; nothing where more may be slower, or nothing is bounded."""
     pricer, every = problem.pricer, np.arange(problem.num_layouts)
     boxes = problem.unbounded(every, np.tile([own.roots[0] for own in problem.forests], (every.size, 1)))
     columns = problem.fastest(boxes)
