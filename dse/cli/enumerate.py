@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TextIO
 
-from dse.cli.options import Commands, add_changes, add_profile, add_storage, changed_space, command, positive
+from dse.cli.options import Commands, add_changes, add_jobs, add_profile, add_storage, changed_space, command
 
 if TYPE_CHECKING:
     from dse.report.study_report import Report
@@ -66,9 +66,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """``--jobs``, ``--backend`` and ``--scheduler``: who evaluates."""
-    parser.add_argument(
-        "--jobs", metavar="N", type=positive, default=1, help="processes that evaluate designs (default: 1)"
-    )
+    add_jobs(parser)
     parser.add_argument(
         "--backend",
         choices=("processes", "dask"),

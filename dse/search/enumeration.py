@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.pricing.evaluation import Evaluation, evaluate
+from dse.pricing.evaluation import Evaluation, evaluate, untimed_margins
 from dse.pricing.workers import Pricer
 from dse.search.dominance import FrontIndex
 from dse.spaces.space import Space
@@ -85,26 +85,21 @@ def tally(pricer: Pricer, best: Sequence[float], low: int, high: int) -> Tally:
 
 
 def _added(total: Tally, pricer: Pricer, best: Sequence[float], numbers: IntArray) -> Tally:
-    """A tally with some more designs, those that its front beats left out early."""
+    """A tally with some more designs; what breaks a limit anyway is not timed, where limits do not ask."""
     space = pricer.space
-    evaluation = evaluate(space, space.legal.at(numbers), rules=pricer.rules)
+    columns = space.legal.at(numbers)
+    margins = untimed_margins(space, columns, pricer.rules)
+    timed = np.arange(numbers.size) if margins is None else np.flatnonzero((margins >= 0).all(axis=1))
+    evaluation = evaluate(space, {name: own[timed] for name, own in columns.items()}, rules=pricer.rules)
     costs, kept = costs_of(space, evaluation), evaluation.margins >= 0
     rows = np.flatnonzero(evaluation.feasible)
     rows = rows[~FrontIndex(total.costs).beats(costs[rows])]
     return total + Tally(
         legal=numbers.size,
         feasible=int(evaluation.feasible.sum()),
-        broken=np.asarray((~kept).sum(axis=0), dtype=np.int64),
+        broken=np.asarray((~(kept if margins is None else margins >= 0)).sum(axis=0), dtype=np.int64),
         unpriced=int((kept.all(axis=1) & ~evaluation.feasible).sum()),
         better=np.asarray((costs < np.asarray(best)).sum(axis=0), dtype=np.int64),
-        numbers=numbers[rows],
+        numbers=numbers[timed[rows]],
         costs=costs[rows],
     )
-
-
-def total_of(space: Space, tallies: Iterable[Tally]) -> Tally:
-    """All of some tallies together."""
-    total = Tally.empty(space)
-    for own in tallies:
-        total = total + own
-    return total
