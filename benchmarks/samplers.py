@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
@@ -29,7 +30,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import non_dominated
-from dse.pricing.profiles import NATIVE
+from dse.pricing.profiles import NATIVE, rules_for
 from dse.search.exact import exact_front
 from dse.search.loop import Progress
 from dse.search.samplers import SAMPLERS
@@ -86,11 +87,11 @@ def profile_of(space: Space) -> str:
 def reference_front(space: Space) -> tuple[FloatArray, str]:
     """Distinct costs of the best designs, and how they are known."""
     count, exact = space.legal.count, None
-    if count <= MOST_LISTED or profile_of(space) == NATIVE:
-        try:
-            exact = exact_front(space, method="list" if count <= MOST_LISTED else "bounds")
-        except DseError:
-            pass  # no bounds are known of such a space
+    if count <= MOST_LISTED:
+        exact = exact_front(space, rules=rules_for(space, profile_of(space)), method="list")
+    else:
+        with suppress(DseError):  # bounds are not known of every space
+            exact = exact_front(space, method="bounds")
     if exact is not None:
         return np.unique(exact.costs, axis=0), "exact"
     costs = run(space, "screening", 1000, LONGER * MARKS[-1]).costs
@@ -138,7 +139,7 @@ def measured(space: Space, samplers: Sequence[str], seeds: int) -> dict[str, lis
         everything = np.concatenate([front, *(each.costs for runs in found.values() for each in runs)])
         front = np.unique(everything[non_dominated(everything)], axis=0)
     print(f"\n{space.name}: {space.legal.count:,.0f} legal designs, {len(front)} points on the {kind} front")
-    marks = "".join(f"{f'share at {mark} (worst)':>18}" for mark in MARKS)
+    marks = "".join(f"{f'at {mark} (worst)':>18}" for mark in MARKS)
     print(f"{'sampler':10}{marks}{'fastest misses':>18}{'best in':>8}{'found':>8}{'CPU s':>8}")
     for name, runs in found.items():
         print(told(name, figures(runs, front), seeds), flush=True)
@@ -157,13 +158,11 @@ def draw(spaces: Mapping[str, Mapping[str, Sequence[Run]]], file: Path) -> None:
     figure, axes = plt.subplots(2, len(spaces), figsize=(4 * len(spaces), 6), squeeze=False, sharey="col")
     for column, (space, samplers) in zip(axes.T, spaces.items(), strict=True):
         for name, runs in samplers.items():
-            shares = np.median(
-                [each.costs[:, 0] for each in runs if len(each.costs) == len(runs[0].costs)], axis=0
-            )
+            whole = [each for each in runs if each.trials == runs[0].trials]
+            shares = np.median([each.costs[:, 0] for each in whole], axis=0)
+            seconds = np.median([each.seconds[1:] for each in whole], axis=0)
             column[0].plot(np.arange(1, shares.size + 1), shares, label=name)
-            trials = np.array(runs[0].trials[1:])
-            seconds = np.median([each.seconds[1:] for each in runs if each.trials == runs[0].trials], axis=0)
-            column[1].plot(seconds, shares[trials - 1], marker=".", label=name)
+            column[1].plot(seconds, shares[np.array(runs[0].trials[1:]) - 1], marker=".", label=name)
         column[0].set(title=space, xlabel="trials", ylim=(0.7, 1.005))
         column[1].set(xlabel="CPU time [s]", xscale="log")
     axes[0, 0].set_ylabel("share of the front's hypervolume")
