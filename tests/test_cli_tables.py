@@ -10,6 +10,7 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
+from dse.export.tables import json_text, study_record
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,16 @@ def test_every_format_holds_the_same_designs(command, part, capsys, tmp_path):
     printed(capsys, command, "small", "-o", "table.txt")
     rows = (tmp_path / "table.txt").read_text().splitlines()
     assert [int(row.split()[0]) for row in rows if row.split()[:1] and row.split()[0].isdigit()] == numbers
+
+
+def test_tables_written_in_pieces_are_the_same(capsys, monkeypatch):
+    commands = [("trials", "small", "--format", form) for form in ("csv", "json", "table")]
+    whole = [printed(capsys, *command) for command in commands]
+    monkeypatch.setattr("dse.search.trial_table.BLOCK", 7)
+    monkeypatch.setattr("dse.export.tables.CSV_ROWS", 4)
+    monkeypatch.setattr("dse.report.design_table.ROWS_DRAWN", 5)
+    assert [printed(capsys, *command) for command in commands] == whole
+    assert whole[1] == json_text(study_record(Study.load("small"), "trials")) + "\n"
 
 
 def test_a_table_that_is_too_wide_names_what_it_leaves_out(capsys, monkeypatch):

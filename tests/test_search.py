@@ -58,6 +58,17 @@ def test_budgets_dealt_out_in_parts_give_the_same_trials(space, url, sampler):
     assert told(parts) == told(whole)
 
 
+@pytest.mark.parametrize("sampler", ["nsga2", "nsga3"])
+def test_a_generation_is_bred_alike_from_the_one_before_alone(space, url, sampler, monkeypatch):
+    """What a genetic sampler is shown of a study is cut down to its needs now and then, or always."""
+    whole = Study.create(space, "whole", storage=url, sampler=sampler)
+    whole.run(150)
+    monkeypatch.setattr("dse.search.twin.MOST_TRIALS", 1)
+    lean = Study.create(space, "lean", storage=url, sampler=sampler)
+    lean.run(150)
+    assert told(lean) == told(whole)
+
+
 def test_another_seed_gives_other_trials(space, url):
     one, other = (Study.create(space, f"seed {n}", storage=url, seed=n, sampler="nsga2") for n in (1, 2))
     one.run(20)

@@ -19,6 +19,7 @@ from sqlalchemy.pool import NullPool
 from costmodel.errors import DseError
 from dse.search.study import Study
 from dse.spaces.space import Space
+from dse.storage.database import optuna_url
 from dse.storage.optuna_store import REVISION, Store
 
 DISTRIBUTIONS = {
@@ -48,10 +49,10 @@ def finished(step_time=0.1, tp=4):
 
 
 @contextmanager
-def a_study(url, trials=()):
+def a_study(url, trials=(), name="gpt3"):
     with Store(url, "create") as store:
         study = store.create_study(
-            "gpt3", ["minimize", "maximize"], user_attrs={"a": [1, 2]}, metric_names=["t", "m"]
+            name, ["minimize", "maximize"], user_attrs={"a": [1, 2]}, metric_names=["t", "m"]
         )
         assert store.append(study.study_id, list(trials), after=0)
         yield store, study
@@ -87,6 +88,39 @@ def test_a_study_that_optuna_wrote_reads_the_same(url):
         stored = store.study("plain")
         assert store.trials(stored.study_id) == plain.get_trials()
         assert stored.directions == ("minimize", "maximize")
+
+
+def broken(**constraints):
+    return optuna.trial.create_trial(values=[float("inf"), 1.0], constraints=constraints)
+
+
+def check_columns(url):
+    """Of all kinds of trials, columns say what the trials say one by one."""
+    trials = [finished(0.1 + 0.2), broken(memory=1e-9, power=-1.0), finished(0.5, tp=2), broken(memory=0.0)]
+    trials.append(
+        optuna.trial.create_trial(values=[-float("inf"), 2.0], system_attrs={"constraints": [0, 3]})
+    )
+    with a_study(url, trials, "columns") as (store, study):
+        plain_study = optuna.load_study(study_name="columns", storage=plain_optuna(optuna_url(url)))
+        plain_study.ask()  # and left there
+        plain_study.add_trial(finished(0.75))
+        complete = [trial for trial in store.trials(study.study_id) if trial.state == TrialState.COMPLETE]
+        columns = store.columns(study)
+        assert columns.numbers.tolist() == [0, 1, 2, 3, 4, 6]
+        assert columns.objectives.tolist() == [trial.values for trial in complete]
+        assert columns.feasible.tolist() == [False, False, False, True, False, False]
+        assert columns.feasible.tolist() == [max(t.constraints.values()) <= 0 for t in complete]
+        assert store.some_trials(columns.ids[::-1]) == complete
+        priced = store.moment(study, attribute="breakdown", first=1)
+        assert (priced.rows, priced.trials.numbers.tolist()) == (7, [2, 6])
+        assert priced.params == {
+            name: [complete[2].params[name], value] for name, value in finished().params.items()
+        }
+        assert priced.user_attrs == study.user_attrs
+
+
+def test_columns_say_what_trials_say(url):
+    check_columns(url)
 
 
 def schema(url):
@@ -312,6 +346,10 @@ def test_a_search_on_postgresql_finds_what_it_finds_on_sqlite(postgresql, url):
         tables.append(study.trials().drop(columns="completed"))
     on_postgresql, on_sqlite = tables
     assert on_postgresql.equals(on_sqlite)
+
+
+def test_columns_say_on_postgresql_what_trials_say(postgresql):
+    check_columns(postgresql)
 
 
 def test_a_missing_database_on_a_postgresql_server(postgresql):

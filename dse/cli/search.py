@@ -77,9 +77,32 @@ def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
         type=natural,
         help="source of randomness: the same seed gives the same trials (default: 0)",
     )
+    add_steering(search)
     add_profile(search, ", settled when a study starts")
     add_run(search, str(DEFAULT_BUDGET))
     search.set_defaults(budget=DEFAULT_BUDGET)
+
+
+def add_steering(parser: argparse.ArgumentParser) -> None:
+    """Where a search starts, and what it seeks."""
+    parser.add_argument(
+        "--start",
+        metavar="NAME=VALUE,...",
+        action="append",
+        default=[],
+        help="evaluate this design first, the rest of it as simple as is legal; or expert, the design that "
+        "rules of thumb give; repeatable",
+    )
+    parser.add_argument(
+        "--warm-start",
+        metavar="STUDY",
+        help="evaluate the best designs of another study first, or the nearest to them that are legal here",
+    )
+    parser.add_argument(
+        "--focus",
+        metavar="CONDITION",
+        help="seek designs of this kind alone from now on, such as 'step_time < 15 s'; '' seeks all again",
+    )
 
 
 def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
@@ -130,7 +153,21 @@ def run_search(args: argparse.Namespace) -> int:
         sampler=args.sampler,
         profile=args.profile,
     )
+    steer(study, args)
     return run_study(study, args)
+
+
+def steer(study: Study, args: argparse.Namespace) -> None:
+    """Tell a study where to start and what to seek."""
+    from dse.pricing.profiles import rules_for
+    from dse.search.starts import front_designs, named_starts
+    from dse.search.study import Study
+
+    rules = rules_for(study.space, study.profile)
+    starts = named_starts(study.space, args.start, rules)
+    if args.warm_start:
+        starts |= front_designs(Study.load(args.warm_start, storage=args.storage), study.space, rules)
+    study.steer(args.focus, starts)
 
 
 def run_resume(args: argparse.Namespace) -> int:
@@ -199,11 +236,15 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if outcome.exhausted:
-        print(
-            f"dse: all {outcome.complete} legal designs are evaluated, so the front is exact; "
-            f"the budget of {study.budget} is not used up",
-            file=sys.stderr,
+        counted = study.space.legal.count == outcome.complete
+        all_of_them = f"all {outcome.complete} legal designs are"
+        every = "the one legal design is" if outcome.complete == 1 else all_of_them
+        ended = (
+            f"{every} evaluated, so the front is exact"
+            if counted
+            else f"no legal design was found beside the {outcome.complete} evaluated"
         )
+        print(f"dse: {ended}; the budget of {study.budget} is not used up", file=sys.stderr)
     elif not outcome.added:
         print(
             f"dse: study {study.name} holds {outcome.complete} finished trials already; "

@@ -144,4 +144,4 @@ def comparison_report(found: Comparison, width: int) -> Report:
         f"Study {found.study.name}: {len(found.trials)} feasible designs by {objective.name}, "
         f"under {own} and {other}. Rank correlation {found.rank_correlation:.3f}."
     )
-    return [Text(heading), Text(), drawn(fitted(columns, width)[0])]
+    return [Text(heading), Text(), *drawn(fitted(columns, width)[0])]

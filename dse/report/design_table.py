@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +18,9 @@ from dse.spaces.space import Space
 
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
 GAP = 2
+
+#: Rows of a table that rich draws, a millisecond each.
+ROWS_DRAWN = 1000
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def design_table(
     width: int,
     notes: Mapping[int, str] | None = None,
     among: Sequence[Record] | None = None,
-) -> list[Table | Text]:
+) -> list[RenderableType]:
     """A table of designs, and lines that say what it leaves out.
 
     Parameters
@@ -73,7 +78,7 @@ def design_table(
         lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
     if left_out:
         lines.append(Text(f"too wide to show: {', '.join(left_out)}"))
-    return [drawn(kept), *lines]
+    return [*drawn(kept), *lines]
 
 
 def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:
@@ -162,15 +167,46 @@ def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[st
     return kept, left_out[::-1]
 
 
-def drawn(columns: Sequence[Column]) -> Table:
-    """The table itself."""
+def drawn(columns: Sequence[Column]) -> list[RenderableType]:
+    """The table itself; the rows of a long one that come after the first ones as lines, which is quicker."""
     table = ruled_table()
     for column in columns:
         heading = Text("\n".join(column.heading))
-        table.add_column(heading, justify="left" if column.left else "right", vertical="bottom", no_wrap=True)
-    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_column(
+            heading,
+            justify="left" if column.left else "right",
+            vertical="bottom",
+            no_wrap=True,
+            min_width=column.width - GAP,
+        )
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    for row in rows[:ROWS_DRAWN]:
         table.add_row(*row)
-    return table
+    if len(rows) <= ROWS_DRAWN:
+        return [table]
+    placed = [str.ljust if column.left else str.rjust for column in columns]
+    widths = [column.width - GAP for column in columns]
+    return [
+        table,
+        Lines(
+            [
+                (" " * GAP).join(map(lambda put, cell, width: put(cell, width), placed, row, widths))
+                for row in rows[ROWS_DRAWN:]
+            ]
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines that are printed as they are."""
+
+    lines: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self.lines:
+            yield Segment(line[: options.max_width])
+            yield Segment.line()
 
 
 def ruled_table() -> Table:

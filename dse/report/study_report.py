@@ -69,7 +69,14 @@ def designs_report(study: Study, part: Selection, width: int) -> Report:
         return [Text(f"Study {study.name}: none so far.")]
     feasible = table.feasible.tolist()
     notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
-    return [*design_table(study.space, table.records(), width, notes)]
+    records = [in_short(record) for block in table.blocks() for record in block.records()]
+    return [*design_table(study.space, records, width, notes)]
+
+
+def in_short(record: Record) -> Record:
+    """What a table shows of a design."""
+    kept = {name: record[name] for name in ("trial", "params", "derived", "values")}
+    return {**kept, "breakdown": {name: v for name, v in record["breakdown"].items() if name == "mfu"}}
 
 
 def exact_report(exact: ExactFront, width: int) -> Report:
@@ -276,7 +283,7 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
                 Text(),
                 Text(f"{row['name']}: {row['description']}. Objectives: {', '.join(row['objectives'])}."),
             ]
-    return [drawn(kept), *below]
+    return [*drawn(kept), *below]
 
 
 def nothing_feasible(space: Space, records: Sequence[Record], profile: str) -> str:

@@ -1,28 +1,26 @@
-"""The finished trials of a study, as samplers learn from them: an in-memory twin of what is stored."""
+"""What a search knows of its study: designs seen, counts, and what its sampler learns from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optuna
 from numpy.random import SeedSequence
-from optuna.storages import InMemoryStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial
 
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.pricing.evaluation import Evaluation
 from dse.pricing.profiles import SpaceRules
-from dse.search.samplers import Key, SpaceExhausted, legal_sampler
+from dse.search.samplers import Key, LegalSampler, SpaceExhausted, legal_sampler
 from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
+from dse.search.twin import Twin, lessons_of
 from dse.spaces.space import Space
-from dse.storage.optuna_store import StoredStudy
+from dse.storage.optuna_store import Store, StoredStudy
 
 #: Study attribute: what a sampler remembers between batches (a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
@@ -38,6 +36,7 @@ class Plan:
     sampler: str
     seed: int
     batch_size: int
+    focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
 
 
 class History:
@@ -47,55 +46,64 @@ class History:
     ----------
     space, plan : Space, Plan
         What the study searches, and how.
+    store : Store
+        Where it is stored.
     stored : StoredStudy
-        The study, as the database holds it.
-    trials : sequence of FrozenTrial
-        Every trial of it, in any state. Only those that dse evaluated count; other programs may add theirs.
+        The study, as the database holds it. Only trials that dse evaluated count; other programs may add
+        theirs.
     rules : SpaceRules, optional
         What evaluates designs; by default the native cost model.
     """
 
     def __init__(
-        self,
-        space: Space,
-        plan: Plan,
-        stored: StoredStudy,
-        trials: Sequence[FrozenTrial],
-        rules: SpaceRules | None = None,
+        self, space: Space, plan: Plan, store: Store, stored: StoredStudy, rules: SpaceRules | None = None
     ) -> None:
         self.space = space
         self.rules = rules
         self.plan = plan
-        self.rows = len(trials)  #: trials in the database, in any state
-        complete = [trial for trial in trials if is_priced(trial)]
-        self.complete = len(complete)
-        self.infeasible = sum(not is_feasible(trial) for trial in complete)
-        self.stale = False  #: whether the database must be read again before the next batch
+        self.rows = 0  #: trials in the database, in any state
+        self.complete = 0
+        self.infeasible = 0
+        self._store = store
+        self._stored = stored
         self._minimize = np.array([direction == "minimize" for direction in stored.directions])
         self._best = np.where(self._minimize, math.inf, -math.inf)
-        for trial in complete:
-            self._improve(trial)
-        full = self.complete // plan.batch_size * plan.batch_size
-        self._tail = {self._key(trial) for trial in complete[full:]}
-        self._storage = InMemoryStorage()
-        with quiet():
-            self._study = optuna.create_study(storage=self._storage, directions=list(stored.directions))
-        self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
-        self._seen = {self._key(trial) for trial in complete[:full]}
-        for trial in complete[:full]:
-            self._storage.create_new_trial(self._study_id, lesson(trial))
-        for key, value in stored.user_attrs.get(MEMORY, {}).items():
-            self._storage.set_study_system_attr(self._study_id, key, value)
+        self._seen: set[Key] = set()  # designs of the full batches
+        self._tail: list[Key] = []  # designs of the batch in progress
+        lessons = lessons_of(self._sampler(0).base)
+        self._twin = Twin(stored.directions, lessons, plan.batch_size)
+        self.refresh()
 
-    def _key(self, trial: FrozenTrial | Trial) -> Key:
-        return self.space.legal.key(trial.params)
+    def _sampler(self, number: int) -> LegalSampler:
+        """The sampler of a batch."""
+        seeds = SeedSequence([self.plan.seed, number])
+        return legal_sampler(self.plan.sampler, self.space, seeds, self._seen, self.rules, self.plan.focus)
 
-    def _improve(self, trial: FrozenTrial) -> None:
-        if is_feasible(trial):
-            values = np.asarray(trial.values)
-            self._best = np.where(
-                self._minimize, np.minimum(self._best, values), np.maximum(self._best, values)
-            )
+    def refresh(self) -> None:
+        """Read what the database holds beyond what is known."""
+        moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
+        designs = zip(*moment.params.values(), strict=True)
+        keys = [self.space.legal.key(dict(zip(moment.params, design, strict=True))) for design in designs]
+        places = range(self.complete, self.complete + len(keys))
+        self._count(keys, moment.trials.objectives, moment.trials.feasible)
+        self.rows = moment.rows
+        self._twin.forget()
+        self._twin.remember(moment.user_attrs.get(MEMORY, {}))
+        needed = self._twin.needed(places, self.complete - len(self._tail))
+        ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
+        lessons = self._store.some_trials(ids, user_attrs=False)
+        self._twin.learn(dict(zip(needed, lessons, strict=True)))
+
+    def _count(self, keys: Sequence[Key], objectives: FloatArray, feasible: BoolArray) -> None:
+        """Take note of finished trials."""
+        self.complete += len(keys)
+        self.infeasible += int((~feasible).sum())
+        values = np.vstack([self._best, objectives[feasible]])
+        self._best = np.where(self._minimize, values.min(axis=0), values.max(axis=0))
+        self._tail += keys
+        full = len(self._tail) // self.plan.batch_size * self.plan.batch_size
+        self._seen.update(self._tail[:full])
+        self._tail = self._tail[full:]
 
     def best(self) -> dict[str, float]:
         """Objective -> best value among the feasible designs; empty when there is none."""
@@ -105,18 +113,19 @@ class History:
 
     def proposals(self) -> list[Trial]:
         """The designs of the batch in progress that are not yet stored; none when the space is exhausted."""
-        number = self.complete // self.plan.batch_size
-        seeds = SeedSequence([self.plan.seed, number])
-        sampler = legal_sampler(self.plan.sampler, self.space, seeds, self._seen, self.rules)
-        self._study.sampler = sampler
+        sampler = self._sampler(self.complete // self.plan.batch_size)
+        study = self._twin.study(self.complete - len(self._tail))
+        study.sampler = sampler
+        # Optuna asks no sampler for a design that is pinned as a whole: there is one.
+        size = self.plan.batch_size if sampler.varying else max(0, 1 - self.complete)
         asked = []
         try:
-            for _ in range(self.plan.batch_size):
-                asked.append(self._study.ask(sampler.distributions))
+            for _ in range(size):
+                asked.append(study.ask(sampler.distributions))
         except SpaceExhausted:
             pass  # the batch ends early; the next one will be empty
-        left = self.plan.batch_size - self.complete % self.plan.batch_size
-        return [trial for trial in asked if self._key(trial) not in self._tail][:left]
+        done, left = set(self._tail), self.plan.batch_size - len(self._tail)
+        return [trial for trial in asked if self.space.legal.key(trial.params) not in done][:left]
 
     def finished(self, proposals: Sequence[Trial], evaluation: Evaluation) -> list[FrozenTrial]:
         """Tell the sampler what became of its proposals; the finished trials, ready to be stored."""
@@ -128,36 +137,34 @@ class History:
                 trial.set_constraint(limit.key, float(violation))
             if not np.isfinite(evaluation.values[row]).all():
                 trial.set_constraint("finite_objectives", 1.0)
-            frozen = self._study.tell(trial, values[row].tolist())
+            frozen = trial.study.tell(trial, values[row].tolist())
             for key, value in attributes[row].items():
                 frozen.set_user_attr(key, value)
             finished.append(frozen)
         return finished
 
-    def memory(self, added: Sequence[FrozenTrial]) -> dict[str, Any]:
-        """Study attributes to store with some trials: what the sampler remembers when its batch is whole.
-
-        The newest entries are enough: the parents of a generation follow from those of the one before.
-        """
-        attrs = self._storage.get_study_system_attrs(self._study_id)
-        whole = (self.complete + len(added)) % self.plan.batch_size == 0
-        count = {DESIGNS_PRICED: attrs[FOUND][DESIGNS_PRICED]} if FOUND in attrs else {}
-        return {**count, MEMORY: dict(list(attrs.items())[-2:])} if whole and attrs else count
+    def memory(self, added: int) -> dict[str, Any]:
+        """Study attributes to store with some trials: what the sampler remembers when its batch is whole."""
+        remembered = self._twin.memory()
+        count = {DESIGNS_PRICED: remembered[FOUND][DESIGNS_PRICED]} if FOUND in remembered else {}
+        whole = len(self._tail) + added == self.plan.batch_size
+        return {**count, MEMORY: remembered} if whole and remembered else count
 
     def stored(self, finished: Sequence[FrozenTrial]) -> None:
-        """Count trials that the database has accepted."""
-        self.stale = bool(self._tail) or len(finished) < self.plan.batch_size
+        """Take note of trials that the database has accepted."""
+        places = range(self.complete, self.complete + len(finished))
+        if len(self._tail) + len(finished) == self.plan.batch_size:
+            self._twin.remember(self._twin.memory())
+        if len(finished) == self.plan.batch_size:
+            self._twin.grow(places)
+        else:
+            self._twin.forget()
+        keys = [self.space.legal.key(trial.params) for trial in finished]
+        values = np.array([trial.values for trial in finished])
+        self._count(keys, values, np.array([is_feasible(trial) for trial in finished]))
         self.rows += len(finished)
-        self.complete += len(finished)
-        self.infeasible += sum(not is_feasible(trial) for trial in finished)
-        for trial in finished:
-            self._seen.add(self._key(trial))
-            self._improve(trial)
-
-
-def is_priced(trial: FrozenTrial) -> bool:
-    """Whether a trial is finished, and by dse: other programs may add trials, which say less."""
-    return trial.state == TrialState.COMPLETE and BREAKDOWN in trial.user_attrs
+        needed = self._twin.needed(places, self.complete - len(self._tail))
+        self._twin.learn({place: lesson(finished[place - places.start]) for place in needed})
 
 
 def is_feasible(trial: FrozenTrial) -> bool:
@@ -202,14 +209,3 @@ def finite(
 
 #: Stands for a value that is not finite; its square does not overflow.
 WORST = 1e150
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Optuna from announcing studies that only exist in memory."""
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(level)

@@ -87,11 +87,9 @@ def search(
     outcome : Outcome
     """
     outcome = Outcome(failed=store.fail_running(stored.study_id))
-    history: History | None = None
+    with outcome.timed("storage"):
+        history = History(space, plan, store, stored, rules)
     while True:
-        if history is None or (history.stale and history.complete < budget):
-            with outcome.timed("storage"):
-                history = read_history(store, stored.name, space, plan, rules)
         outcome.complete = history.complete
         if progress:
             progress(Progress(history.complete, budget, history.infeasible, history.best()))
@@ -108,18 +106,9 @@ def search(
         with outcome.timed("sampling"):
             finished = history.finished(proposals, evaluation)
         with outcome.timed("storage"):
-            memory = history.memory(finished)
+            memory = history.memory(len(finished))
             if store.append(stored.study_id, finished, after=history.rows, user_attrs=memory):
                 outcome.added += len(finished)
                 history.stored(finished)
             else:
-                history = None
-
-
-def read_history(
-    store: Store, name: str, space: Space, plan: Plan, rules: SpaceRules | None = None
-) -> History:
-    """What the database holds of a study now."""
-    # Trials first: a batch stored in between shows as a count that has changed, and is read again.
-    trials = store.trials(store.study(name).study_id)
-    return History(space, plan, store.study(name), trials, rules)
+                history.refresh()

@@ -1,7 +1,7 @@
 """Designs of a space as rows of places, and the moves from one design to others near it.
 
-A listed parameter has the place of its option, a range its value. Rows are moved, crossed and checked
-thousands at a time; `Lattice.legal` says which of them keep every rule.
+A listed parameter has the place of its option, a range its value, or the logarithm of it. Rows are moved,
+crossed and checked thousands at a time; `Lattice.legal` says which of them keep every rule.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.random import Generator
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
+from dse.spaces.legal import within
 from dse.spaces.parameters import Parameter
 from dse.spaces.space import Batch, Space
 
@@ -47,14 +48,14 @@ class Lattice:
     def columns(self, places: FloatArray) -> Batch:
         """Values of designs, as they are evaluated. [SI units]"""
         return {
-            p.name: own.copy() if options is None else options[own.astype(np.intp)]
+            p.name: _values(p, own) if options is None else options[own.astype(np.intp)]
             for p, options, own in zip(self.parameters, self._options, places.T, strict=True)
         }
 
     def places(self, columns: Batch) -> FloatArray:
         """The opposite of `columns`. [-]"""
         rows = [
-            columns[p.name] if order is None or options is None
+            _coordinate(p, columns[p.name]) if order is None or options is None
             else order[np.searchsorted(options, columns[p.name], sorter=order)]
             for p, options, order in zip(self.parameters, self._options, self._sorted, strict=True)
         ]  # fmt: skip
@@ -77,7 +78,7 @@ class Lattice:
     def _bounds(self) -> FloatArray:
         """(2, parameters) Least and largest places, or values of ranges."""
         bounds = [
-            (0.0, size - 1.0) if size else (p.low or 0.0, p.high or 0.0)
+            (0.0, size - 1.0) if size else tuple(_coordinate(p, np.array([p.low or 0.0, p.high or 0.0])))
             for p, size in zip(self.parameters, self.sizes, strict=True)
         ]
         return np.array(bounds).T
@@ -93,15 +94,9 @@ class Lattice:
     def steps(self) -> tuple[tuple[float, ...], ...]:
         """For each parameter the changes of one step: up and down, or from word to word."""
         return tuple(
-            self._range_steps(p) if size == 0 else _steps(p, int(size))
-            for p, size in zip(self.parameters, self.sizes, strict=True)
+            _steps(p, int(size)) if size else tuple(share * (high - low) for share in RANGE_STEPS)
+            for p, size, low, high in zip(self.parameters, self.sizes, *self._bounds, strict=True)
         )
-
-    def _range_steps(self, parameter: Parameter) -> tuple[float, ...]:
-        span = (parameter.high or 0.0) - (parameter.low or 0.0)
-        if parameter.step:
-            return (-parameter.step, parameter.step)
-        return tuple(share * span for share in RANGE_STEPS)
 
     @cached_property
     def one_step(self) -> tuple[Move, ...]:
@@ -143,7 +138,7 @@ class Lattice:
                 row[at] += step
         found = places[:, None] + changes
         found[..., self._cyclic] %= self.sizes[self._cyclic]
-        flat = found.reshape(-1, len(self.parameters))
+        flat = self._settled(found.reshape(-1, len(self.parameters)))
         rows = np.flatnonzero(self.legal(flat))
         return flat[rows], rows // len(moves)
 
@@ -163,12 +158,30 @@ class Lattice:
         children = np.where(share < 0.5, places[one], places[other])
         return children[self.legal(children)]
 
+    def _settled(self, places: FloatArray) -> FloatArray:
+        """The same designs with ranges at values that they can have."""
+        for at in np.flatnonzero(self.sizes == 0):
+            parameter = self.parameters[at]
+            places[:, at] = _coordinate(parameter, _values(parameter, places[:, at]))
+        return places
+
     @cached_property
     def groups(self) -> IntArray:
         """(parameters,) Number of the component that each parameter belongs to. [-]"""
         component = {p.name: n for n, c in enumerate(self.space.legal.components) for p in c.parameters}
         alone = len(self.space.legal.components)
         return np.array([component.get(p.name, alone + at) for at, p in enumerate(self.parameters)])
+
+
+def _coordinate(parameter: Parameter, values: FloatArray) -> FloatArray:
+    """Where values of a range are on its scale: the values, or their logarithms. [-]"""
+    return np.log(values) if parameter.log else values
+
+
+def _values(parameter: Parameter, coordinates: FloatArray) -> FloatArray:
+    """The values of a range that are nearest to places on its scale. [unit of the parameter]"""
+    values = np.exp(coordinates) if parameter.log else coordinates
+    return np.array([within(parameter, value) for value in values.tolist()])
 
 
 def _ordered(parameter: Parameter) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,17 +35,17 @@ class Choice:
 
     description: str
     batch_size: int  #: trials that are proposed, and evaluated, together
-    build: Callable[[Space, SpaceRules, int], BaseSampler | None]  #: from a seed; None draws legal designs
+    build: Callable[..., BaseSampler | None]  #: from a seed; None draws legal designs
     joint: bool = True  #: samples all parameters together; else it says which
     learns: bool = True  #: from trials, so that its first batch is drawn; else it knows what to propose
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
 
 
-def screening(space: Space, rules: SpaceRules, seed: int) -> BaseSampler:
+def screening(space: Space, rules: SpaceRules, seed: int, focus: str = "") -> BaseSampler:
     """The sampler that prices designs itself."""
     from dse.search.screening_sampler import ScreeningSampler
 
-    return ScreeningSampler(space, rules=rules, seed=seed)
+    return ScreeningSampler(space, rules=rules, seed=seed, focus=focus)
 
 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
@@ -179,7 +180,12 @@ class LegalSampler(BaseSampler):
 
 
 def legal_sampler(
-    name: str, space: Space, seeds: SeedSequence, seen: Iterable[Key], rules: SpaceRules | None = None
+    name: str,
+    space: Space,
+    seeds: SeedSequence,
+    seen: Iterable[Key],
+    rules: SpaceRules | None = None,
+    focus: str = "",
 ) -> LegalSampler:
     """A fresh sampler of that name for one batch.
 
@@ -195,11 +201,14 @@ def legal_sampler(
         Designs that it must not propose again.
     rules : SpaceRules, optional
         What prices designs for samplers that know their space; by default the native cost model.
+    focus : str
+        A condition beside which the default sampler seeks no design.
     """
     choice = sampler_choice(name)
+    build = partial(choice.build, focus=focus) if focus else choice.build
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]))
+        base = build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]))
     return LegalSampler(
         base, space, np.random.default_rng(seeds), seen=seen, joint=choice.joint, learns=choice.learns
     )

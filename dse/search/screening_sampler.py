@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -29,6 +30,9 @@ from dse.spaces.space import Space
 FOUND: Final = "dse:screening"
 #: Trial attribute, and study attribute: designs that were priced to find it, or all its trials.
 DESIGNS_PRICED: Final = "designs_priced"
+
+#: What a study has found before its first batch.
+NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
 
 #: CPU time that pricing may take for each trial. [s]
 TIME_SHARE: Final = 3e-3
@@ -59,6 +63,8 @@ class ScreeningSampler(BaseSampler):
         Trials whose designs are found together. [-]
     designs_per_trial : int, optional
         Designs priced for each trial; by default what takes some milliseconds by the nominal rate of `rules`.
+    focus : str
+        A condition, such as ``step_time < 15 s``, beside which no design is sought.
     jobs : int
         Threads that price. [-]
 
@@ -77,15 +83,17 @@ class ScreeningSampler(BaseSampler):
         seed: int = 0,
         batch_size: int = 50,
         designs_per_trial: int | None = None,
+        focus: str = "",
         jobs: int = 1,
     ) -> None:
-        self.space = space
+        self.space = space.focused(focus) if focus else space
+        self.focus = focus
         self.rules = rules or rules_for(space)
         self.seed = seed
         self.batch_size = batch_size
         self.designs_per_trial = designs_per_trial or designs_per_trial_of(space)
         self.jobs = jobs
-        self.lattice = Lattice(space)
+        self.lattice = Lattice(self.space)
         self.distributions = {p.name: p.distribution() for p in space.parameters}
         self._directions = [objective.direction for objective in space.objectives]
         self._queue: list[tuple[dict[str, Any], int]] = []
@@ -119,15 +127,12 @@ class ScreeningSampler(BaseSampler):
 
     def next_batch(self, study: Study) -> list[tuple[dict[str, Any], int]]:
         """Designs of the next batch, each with the number of designs that were priced for it."""
-        found = study._storage.get_study_system_attrs(study._study_id).get(
-            FOUND, {"batches": 0, DESIGNS_PRICED: 0}
-        )
-        number, shape = found["batches"], (len(self.space.parameters), len(self.space.objectives))
-        archive = Archive.unpacked(found["archive"], *shape) if number else Archive.empty(*shape)
+        found = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
+        number, archive = found["batches"], self._archive(found)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
         budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
         search = Screening(self.lattice, self.priced, archive, budget, rng)
-        starts = np.empty((0, shape[0])) if number else self._starts
+        starts = self._starts[found["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
         missing = self.batch_size - len(chosen)
@@ -135,12 +140,27 @@ class ScreeningSampler(BaseSampler):
             chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
         attribute = {
             "batches": number + 1,
+            "starts": found["starts"] + len(starts),
+            "focus": self.focus,
             DESIGNS_PRICED: found[DESIGNS_PRICED] + search.priced,
             "archive": archive.packed(),
         }
         study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
         shares = np.diff(np.arange(self.batch_size + 1) * search.priced // self.batch_size).tolist()
         return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
+
+    def _archive(self, found: Mapping[str, Any]) -> Archive:
+        """What earlier batches have found; priced again where they had another focus."""
+        shape = len(self.space.parameters), len(self.space.objectives)
+        empty = Archive.empty(*shape)
+        if not found["batches"]:
+            return empty
+        archive = Archive.unpacked(found["archive"], *shape)
+        if found["focus"] == self.focus:
+            return archive
+        places = np.concatenate([archive.places, archive.reserve])
+        places = places[self.lattice.legal(places)]
+        return empty.joined(places, self.priced(places)[0]) if len(places) else empty
 
     def priced(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs of designs, NaN where infeasible, and the sum of their violations."""
@@ -156,7 +176,6 @@ class ScreeningSampler(BaseSampler):
 
     def _chosen(self, archive: Archive, starts: FloatArray) -> tuple[FloatArray, Archive]:
         """The designs of a batch: starts, the best of each objective, what adds most, then the reserve."""
-        starts = starts[: self.batch_size]
         size = self.batch_size - len(starts)
         sent = archive.sent | (archive.places[:, None] == starts).all(axis=2).any(axis=1)
         archive = replace(archive, sent=sent)
@@ -168,7 +187,8 @@ class ScreeningSampler(BaseSampler):
             rest = np.setdiff1d(fresh, rows)
             there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
             more = most_dominating(archive.costs[rest], size - rows.size, corner(archive.costs), there)
-            rows = np.concatenate([rows, rest[more]])
+            equal = np.delete(rest, more)  # adds nothing, but is no worse
+            rows = np.concatenate([rows, rest[more], equal[: size - rows.size - more.size]])
         sent[rows] = True
         spare = archive.reserve[: size - rows.size]
         left = replace(archive, reserve=archive.reserve[len(spare) :])

@@ -25,7 +25,7 @@ from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.trial_table import TrialTable
-from dse.spaces.space import Space
+from dse.spaces.space import Params, Space
 from dse.storage.database import optuna_url, storage_url
 from dse.storage.optuna_store import Store, StoredStudy
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
 SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BOX, VERSIONS = "dse:hypervolume_box", "dse:versions"
-BUDGET, PROFILE = "dse:budget", "dse:profile"
+BUDGET, PROFILE, FOCUS = "dse:budget", "dse:profile", "dse:focus"
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
@@ -155,6 +155,37 @@ class Study:
         study._check_same(space, seed, sampler, profile)
         return study
 
+    def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
+        """Change what its next batches seek, for this run and those that resume it.
+
+        Parameters
+        ----------
+        focus : str, optional
+            A condition, such as ``step_time < 15 s``, beside which no design is sought; "" lifts it.
+        starts : mapping
+            Designs to be evaluated first, or parts of such, by name.
+
+        Raises
+        ------
+        DseError
+            If the space has no such designs, or the sampler knows no focus.
+        """
+        changes: dict[str, Any] = {}
+        if focus is not None:
+            if self.plan.sampler != DEFAULT_SAMPLER:
+                raise DseError(f"study {self.name!r}: a focus needs sampler {DEFAULT_SAMPLER}, it has "
+                               f"{self.plan.sampler}")  # fmt: skip
+            if focus:
+                self.space.focused(focus)
+            changes[FOCUS] = focus
+        if starts:
+            self.space = self.space.with_layouts(starts)
+            changes[SPACE] = self.space.text
+        if changes:
+            self.attributes = {**self.attributes, **changes}
+            with Store(self.storage, "write") as store:
+                store.set_user_attrs(self._stored.study_id, changes)
+
     def _check_same(self, space: Space, seed: int | None, sampler: str | None, profile: str | None) -> None:
         """Refuse what would mix two searches in one study."""
         advice = f"continue it with `dse resume {self.name}`, or start another with --study"
@@ -173,7 +204,7 @@ class Study:
     def plan(self) -> Plan:
         """How the study proposes designs."""
         attributes = self.attributes
-        return Plan(attributes[SAMPLER], attributes[SEED], attributes[BATCH_SIZE])
+        return Plan(attributes[SAMPLER], attributes[SEED], attributes[BATCH_SIZE], attributes.get(FOCUS, ""))
 
     @property
     def profile(self) -> str:
@@ -239,7 +270,7 @@ class Study:
         with Store(self.storage, "read") as store:
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
-                _, columns, _ = store.columns(self._stored, attribute=BREAKDOWN)
+                columns = store.columns(self._stored, attribute=BREAKDOWN)
                 self._table, self._counts = TrialTable(self.space, columns, self._trials), counts
             return self._table
 

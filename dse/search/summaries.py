@@ -43,7 +43,7 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     """Counts and best values of one study."""
     counts = store.counts(stored.study_id)
     ours = SPACE in stored.user_attrs
-    _, columns, _ = store.columns(stored, attribute=BREAKDOWN if ours else None)
+    columns = store.columns(stored, attribute=BREAKDOWN if ours else None)
     names = stored.system_attrs.get("study:metric_names") or [
         f"value_{i}" for i in range(len(stored.directions))
     ]

@@ -29,6 +29,9 @@ MOST_ROWS: Final = 20_000_000
 BLOCK_ROWS: Final = 1 << 20
 #: Draws of parameters that have no list of options before giving up on the rules they must keep.
 MOST_DRAWS: Final = 1000
+#: Of neighbours in ranges: small changes that are tried, and then blocks of so many designs at random.
+MOST_SHIFTS: Final = 16
+MOST_BLOCKS, DRAWN_ROWS = 16, 1 << 16
 #: Rows of a component that are offered as neighbours, before all others.
 MOST_NEIGHBOURS: Final = 256
 
@@ -152,7 +155,7 @@ class LegalDesigns:
         for component in self.components:
             row = component.nearest_row(wanted, rng)
             columns |= component.columns(np.array([row]))
-        columns |= {p.name: np.array([_within(p, p.code(params[p.name]))]) for p in self._ranged}
+        columns |= {p.name: np.array([within(p, p.code(params[p.name]))]) for p in self._ranged}
         for _ in range(MOST_DRAWS):
             if self._kept(columns, self._late, 1).all():
                 break
@@ -165,11 +168,15 @@ class LegalDesigns:
         """Legal designs other than `params`, roughly the nearer the earlier, ties in random order.
 
         First come those that differ in one component only, at most `MOST_NEIGHBOURS` of each. Every legal
-        design of a listed space comes at least once; some come more often.
+        design of a listed space comes at least once; some come more often. Where a parameter has no list of
+        options, they end with those that `MOST_BLOCKS` blocks of random designs find.
         """
         self._some()
-        while self._ranged:  # there is always another value nearby
-            yield self.nearest(self._shifted(params, rng), rng)
+        if self._ranged:
+            for _ in range(MOST_SHIFTS):
+                yield self.nearest(self._shifted(params, rng), rng)
+            yield from self._found(rng)
+            return
         wanted = {p.name: _place(p, params[p.name]) for p in self._listed}
         near = [component.nearest_rows(wanted, rng) for component in self.components]
         distances = np.concatenate([distance for _, distance in near])
@@ -184,6 +191,15 @@ class LegalDesigns:
             owner, row = owners[at], at - starts[owners[at]]
             yield {**params, **{p.name: p.value(codes[row]) for p, codes in changes[owner].items()}}
         yield from (design for design in self._all(rng) if design != params)
+
+    def _found(self, rng: np.random.Generator) -> Iterator[dict[str, Value]]:
+        """Legal designs among many random ones, where no table lists them."""
+        for _ in range(MOST_BLOCKS):
+            columns = self._drawn(DRAWN_ROWS, rng)
+            rows = np.flatnonzero(self._kept(columns, self._late, DRAWN_ROWS))
+            yield from decoded(
+                self.space.parameters, self._ordered({name: own[rows] for name, own in columns.items()})
+            )
 
     def _all(self, rng: np.random.Generator) -> Iterator[dict[str, Value]]:
         """Every legal design of a listed space, in order from a random start."""
@@ -308,7 +324,7 @@ class LegalDesigns:
             low, high = p.low or 0.0, p.high or 0.0
             share = rng.random(n)
             drawn = low * (high / low) ** share if p.log else low + share * (high - low)
-            columns[p.name] = np.array([_within(p, value) for value in drawn.tolist()])
+            columns[p.name] = np.array([within(p, value) for value in drawn.tolist()])
         return columns
 
     def at(self, numbers: NDArray[np.int64]) -> Batch:
@@ -327,9 +343,7 @@ class LegalDesigns:
         shifted = dict(params)
         for p in self._ranged:
             span = (p.high or 0.0) - (p.low or 0.0)
-            shifted[p.name] = p.value(
-                _within(p, p.code(params[p.name]) + 0.05 * span * rng.standard_normal())
-            )
+            shifted[p.name] = p.value(within(p, p.code(params[p.name]) + 0.05 * span * rng.standard_normal()))
         return shifted
 
 
@@ -345,7 +359,7 @@ def _place(parameter: Parameter, value: Value) -> int:
     return int(np.argmin(np.abs(_options(parameter) - parameter.code(value)))) if place is None else place
 
 
-def _within(parameter: Parameter, value: float) -> float:
+def within(parameter: Parameter, value: float) -> float:
     """The value of a range nearest to a number."""
     low, high = parameter.low or 0.0, parameter.high or 0.0
     if parameter.step:

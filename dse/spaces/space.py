@@ -25,6 +25,9 @@ from dse.spaces.parameters import Parameter, Value, decoded
 from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
+
+#: Name of the condition that `Space.focused` adds.
+FOCUS = "focus"
 Batch = dict[str, FloatArray]
 
 
@@ -168,12 +171,12 @@ class Space(Definition):
         layouts = dict(self.data.get("layouts") or {})
         for name, written in pins.items():
             if name in self.by_name:
-                accepted = self.by_name[name].accepted(self._in_file(name, written))
-                parameters[name] = [self._in_file(name, accepted)]
+                accepted = self.by_name[name].accepted(self.in_file(name, written))
+                parameters[name] = [self.in_file(name, accepted)]
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
                 self._check_given(name)
-                given[name] = self._in_file(name, written)
+                given[name] = self.in_file(name, written)
         changed = {"given": given, "parameters": parameters} | ({"layouts": layouts} if layouts else {})
         others = {key: value for key, value in self.data.items() if key != "layouts"}
         return self._changed({**others, **changed})
@@ -182,7 +185,7 @@ class Space(Definition):
         """Whether a layout leaves a parameter open, or has it at some value."""
         return self.layouts[layout].get(name, value) == value
 
-    def _in_file(self, name: str, value: Any) -> Any:
+    def in_file(self, name: str, value: Any) -> Any:
         """A value as a file has it: a text carries its unit, a number of a quantity is in SI units."""
         unit = self.by_name[name].unit if name in self.by_name else "-"
         if name not in self.by_name and name in self.names:
@@ -216,6 +219,36 @@ class Space(Definition):
                 options = ", ".join(self.by_name[name].shown(value) for value in possible)
                 return f"{message}; {name} can be {options}{' beside the others' if others else ''}"
         return message
+
+    def with_layouts(self, layouts: Mapping[str, Mapping[str, Any]]) -> Self:
+        """The space with more layouts to start from, after those that it has.
+
+        Raises
+        ------
+        DseError
+            If no legal design has the values of one of them, saying what would be possible.
+        """
+        written: dict[str, Any] = dict(self.data.get("layouts") or {})
+        for name, values in layouts.items():
+            if unknown := next((parameter for parameter in values if parameter not in self.by_name), None):
+                raise DseError(f"{unknown}: no parameter of this space{suggestion(unknown, self.by_name)}")
+            self.pinned(values)
+            accepted = {
+                key: self.by_name[key].accepted(self.in_file(key, own)) for key, own in values.items()
+            }
+            written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
+        return self._changed({**self.data, "layouts": written})
+
+    def focused(self, condition: str) -> Self:
+        """The space with one more condition on its designs.
+
+        Raises
+        ------
+        DseError
+            If it is none, or knows no such names.
+        """
+        constraints = dict(self.data.get("constraints") or {})
+        return self._changed({**self.data, "constraints": {**constraints, FOCUS: condition}})
 
     def with_objectives(self, objectives: Iterable[str]) -> Self:
         """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.

@@ -44,6 +44,16 @@ class StoredStudy:
     system_attrs: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What the database held of a study at one moment."""
+
+    rows: int  #: trials, in any state
+    trials: TrialColumns  #: some of the finished ones
+    params: Mapping[str, list[Any]]  #: parameter -> its value in each of these
+    user_attrs: Mapping[str, Any]
+
+
 class Store:
     """A database of studies. Use it in a ``with`` block, or call `close`.
 
@@ -109,17 +119,13 @@ class Store:
                 return None
             query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
             directions = tuple(direction.lower() for (direction,) in rows(query, study_id=study_id))
-            user_attrs, system_attrs = (
-                {
-                    key: json.loads(text)
-                    for key, text in rows(
-                        f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id',
-                        study_id=study_id,
-                    )
-                }
-                for kind in ("user", "system")
-            )
+            user_attrs, system_attrs = (self._attributes(kind, study_id) for kind in ("user", "system"))
         return StoredStudy(study_id, name, directions, user_attrs, system_attrs)
+
+    def _attributes(self, kind: str, study_id: int) -> dict[str, Any]:
+        """The "user" or "system" attributes of a study, within a transaction."""
+        query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
+        return {key: json.loads(text) for key, text in self.database.rows(query, study_id=study_id)}
 
     def _study_id(self, name: str) -> int | None:
         found = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
@@ -200,39 +206,31 @@ class Store:
             ]
         return sorted(found, key=lambda trial: trial.number)
 
-    def columns(
-        self, stored: StoredStudy, *, attribute: str | None = None, first: int = 0, params: bool = False
-    ) -> tuple[int, TrialColumns, dict[str, list[Any]]]:
-        """Finished trials of a study in bulk, all of one moment.
+    def columns(self, stored: StoredStudy, *, attribute: str | None = None) -> TrialColumns:
+        """Finished trials of a study in bulk; only those that have a user attribute, if one is named."""
+        with self.database.transaction():
+            return read_columns(self.database, stored.study_id, len(stored.directions), attribute=attribute)
+
+    def moment(self, stored: StoredStudy, *, attribute: str, first: int) -> Moment:
+        """What the database holds of a study at one moment.
 
         Parameters
         ----------
         stored : StoredStudy
             The study.
-        attribute : str, optional
-            Only trials that have a user attribute of this name.
+        attribute : str
+            Only finished trials that have a user attribute of this name.
         first : int
-            Only trials of this number and later. [-]
-        params : bool
-            Whether their parameters are wanted too.
-
-        Returns
-        -------
-        rows : int
-            Trials of the study, in any state. [-]
-        columns : TrialColumns
-            What the trials came to.
-        params : dict
-            Parameter -> its value in each trial, if they are wanted.
+            Only those of this number and later. [-]
         """
         database, study_id = self.database, stored.study_id
         with database.transaction():
-            [(rows,)] = database.rows("SELECT COUNT(*) FROM trials WHERE study_id = :id", id=study_id)
-            columns = read_columns(
+            rows = self._last(study_id)[1]
+            trials = read_columns(
                 database, study_id, len(stored.directions), attribute=attribute, first=first
             )
-            known = read_params(database, study_id, columns.ids, first=first) if params else {}
-        return rows, columns, known
+            params = read_params(database, study_id, trials.ids, first=first)
+            return Moment(rows, trials, params, self._attributes("user", study_id))
 
     def append(
         self,
@@ -263,12 +261,18 @@ class Store:
         with self.database.transaction(writes=True):
             if not self.database.is_sqlite:  # SQLite locks all for one writer; here, writers of a study queue
                 self.database.rows("SELECT 1 FROM studies WHERE study_id = :id FOR UPDATE", id=study_id)
-            [(count,)] = self.database.rows("SELECT COUNT(*) FROM trials WHERE study_id = :id", id=study_id)
-            if count != after:
+            last_id, rows = self._last(study_id)
+            if rows != after:
                 return False
-            write_trials(self.database, study_id, trials, first=after)
+            write_trials(self.database, study_id, trials, first=after, last_id=last_id)
             self._set_attributes("user", study_id, user_attrs or {})
         return True
+
+    def _last(self, study_id: int) -> tuple[int, int]:
+        """Identity of the last trial of a study, and how many there are: numbers go on without a gap. [-]"""
+        query = "SELECT trial_id, number FROM trials WHERE study_id = :id ORDER BY trial_id DESC LIMIT 1"
+        found = self.database.rows(query, id=study_id)
+        return (found[0][0], found[0][1] + 1) if found else (0, 0)
 
     def fail_running(self, study_id: int) -> int:
         """Mark trials that another program left unfinished as failed; how many there were. [-]"""

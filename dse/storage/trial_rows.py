@@ -16,8 +16,10 @@ from dse.storage.database import Database
 from dse.storage.trial_columns import INFINITE
 
 
-def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int) -> None:
-    """Insert finished trials as Optuna would, table by table."""
+def write_trials(
+    database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int, last_id: int
+) -> None:
+    """Insert finished trials as Optuna would, table by table: from a number on, after a last identity."""
     heads = [
         {
             "number": number,
@@ -31,8 +33,8 @@ def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial
     if not heads:
         return
     database.insert("trials", heads)
-    query = "SELECT trial_id FROM trials WHERE study_id = :study_id AND number >= :first ORDER BY number"
-    ids = [trial_id for (trial_id,) in database.rows(query, study_id=study_id, first=first)]
+    query = "SELECT trial_id FROM trials WHERE study_id = :study_id AND trial_id > :last_id ORDER BY number"
+    ids = [trial_id for (trial_id,) in database.rows(query, study_id=study_id, last_id=last_id)]
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for trial_id, trial in zip(ids, trials, strict=True):
         for table, row in trial_rows(trial):

@@ -1,0 +1,124 @@
+"""The study in memory from which a sampler learns: all finished trials, the last generation, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import optuna
+from optuna.samplers import BaseGASampler, BaseSampler
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial
+
+from dse.search.screening_sampler import ScreeningSampler
+from dse.spaces.objectives import Direction
+
+#: Which of the finished trials a sampler reads.
+Lessons = Literal["all", "generation", "none"]
+
+#: Part of the study attributes of genetic samplers that list trials: the parents of a generation.
+PARENTS = ":parent:"
+
+#: Trials after which a study is made anew from the few that its sampler reads.
+MOST_TRIALS = 400
+
+
+def lessons_of(base: BaseSampler | None) -> Lessons:
+    """Which trials a sampler reads: a genetic one breeds from the last generation and its parents."""
+    if base is None or isinstance(base, optuna.samplers.RandomSampler | ScreeningSampler):
+        return "none"
+    return "generation" if isinstance(base, BaseGASampler) else "all"
+
+
+class Twin:
+    """What a sampler reads of a study, as an Optuna study in memory.
+
+    It grows by what it asks for; where the sampler reads but a few trials, it is made anew from these after
+    `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are known by their places,
+    from 0, among the finished ones.
+
+    Parameters
+    ----------
+    directions : sequence of Direction
+        One per objective.
+    lessons : Lessons
+        Which trials the sampler reads.
+    batch_size : int
+        Trials of a batch, which is a generation. [-]
+    """
+
+    def __init__(self, directions: Sequence[Direction], lessons: Lessons, batch_size: int) -> None:
+        self._directions = list(directions)
+        self._lessons = lessons
+        self._batch_size = batch_size
+        self._trials: dict[int, FrozenTrial] = {}  # place -> trial
+        self._memory: Mapping[str, Any] = {}
+        self._study: optuna.Study | None = None
+        self._places: list[int] = []  # of the trials of `_study`
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Take over what `memory` gave."""
+        self._memory = memory
+
+    def needed(self, places: Iterable[int], full: int) -> list[int]:
+        """Those of some places that the sampler reads, now or later, after `full` trials of full batches."""
+        if self._lessons != "generation":
+            return list(places) if self._lessons == "all" else []
+        parents = {place for key, named in self._memory.items() if PARENTS in key for place in named}
+        return [place for place in places if place >= full - self._batch_size or place in parents]
+
+    def learn(self, trials: Mapping[int, FrozenTrial]) -> None:
+        """Take over finished trials that are needed."""
+        self._trials |= trials
+
+    def grow(self, places: Iterable[int]) -> None:
+        """Go on with the last study: all that it asked for became trials at these places."""
+        self._places += places
+
+    def forget(self) -> None:
+        """Do not go on with the last study: not all that it asked for became trials, or others came first."""
+        self._study = None
+
+    def study(self, full: int) -> optuna.Study:
+        """A study that knows what the sampler reads of the first `full` trials, which fill their batches."""
+        if self._study is not None and (self._lessons == "all" or len(self._places) < MOST_TRIALS):
+            return self._study
+        kept = self.needed(sorted(self._trials), full)
+        self._trials = {place: self._trials[place] for place in kept}
+        self._places = [place for place in kept if place < full]
+        storage = InMemoryStorage()
+        with quiet():
+            self._study = optuna.create_study(storage=storage, directions=self._directions)
+        study_id = storage.get_study_id_from_name(self._study.study_name)
+        for place in self._places:
+            storage.create_new_trial(study_id, self._trials[place])
+        numbers = {place: number for number, place in enumerate(self._places)}
+        for key, value in self._memory.items():
+            listed = [numbers[place] for place in value] if PARENTS in key else value
+            storage.set_study_system_attr(study_id, key, listed)
+        return self._study
+
+    def memory(self) -> dict[str, Any]:
+        """What the sampler remembers after a whole batch, with places for trials.
+
+        The newest entries are enough: the parents of a generation follow from those of the one before.
+        """
+        if self._study is None:
+            return {}
+        attributes = self._study._storage.get_study_system_attrs(self._study._study_id)
+        return {
+            key: [self._places[number] for number in value] if PARENTS in key else value
+            for key, value in list(attributes.items())[-2:]
+        }
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna from announcing studies that only exist in memory."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(level)
