@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodel.kernels.blocks import tile_edge
 from costmodel.kernels.gemm import gemm_cost, reload_factors, reload_traffic
-from costmodel.kernels.tiling import tile_edge
 from costmodel.workload.kernels import Gemms, Label
 from costmodel.workload.optimizer import optimizer_work
 

@@ -10,8 +10,8 @@ import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.formats.model_file import SCHEMAS
+from costmodel.kernels.blocks import SHORTEST_SPLIT
 from costmodel.kernels.gemm import gemm_cost
-from costmodel.kernels.tiling import SHORTEST_SPLIT
 from costmodel.machine.system import System
 from costmodel.steps import assembly, microbatch
 from costmodel.steps.cost_table import DIRECTIONS

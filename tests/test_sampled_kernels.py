@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError
+from costmodel.kernels.blocks import TILE_SHARES
 from costmodel.kernels.gemm import gemm_cost
-from costmodel.kernels.tiling import TILE_SHARES
 from costmodel.steps.transformer import step
 from costmodel.training.blocks import DECODER
 from costmodel.training.design import MOST_TILE_EXPONENT, tiled_products

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, per_kernel
+from costmodel.kernels.blocks import ExplicitTiles, seconds_per_byte, tile_edge
 from costmodel.kernels.roofline import slowest_level
-from costmodel.kernels.tiling import ExplicitTiles, fastest_tiling, seconds_per_byte, tile_edge
+from costmodel.kernels.tiling import fastest_tiling
 from costmodel.machine.system import System
 from costmodel.workload.kernels import Gemms
 

@@ -29,8 +29,8 @@ from costmodel.training.run import RankRun
 from costmodel.workload.quantisation import casts, some_narrow
 from costmodel.workload.transformer import Part, every_part, transformer_gemms, transformer_pointwise
 
-#: Rows whose kernels are evaluated at once: (rows, kernels) arrays that fit into a core's cache.
-KERNEL_CHUNK: Final = 1536
+#: Rows whose kernels are evaluated at once: enough to drown the overhead of calls, and few for memory.
+KERNEL_CHUNK: Final = 8192
 
 
 @dataclass(frozen=True, slots=True, eq=False)

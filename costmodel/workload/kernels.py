@@ -34,6 +34,11 @@ class KernelTable:
     labels: tuple[Label, ...]
     count: FloatArray
 
+    def take(self, points: slice) -> Self:
+        """The same table for some of its points."""
+        arrays = {f.name: getattr(self, f.name)[points] for f in fields(self) if f.name != "labels"}
+        return replace(self, labels=self.labels, **arrays)
+
     def take_kernels(self, places: IntArray | slice) -> Self:
         """The same table with some of its kernels."""
         arrays = {f.name: getattr(self, f.name)[:, places] for f in fields(self) if f.name != "labels"}
