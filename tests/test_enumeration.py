@@ -186,9 +186,3 @@ def test_results_of_ranges_come_in_order_where_asked():
 
 def range_of(low: int, high: int) -> tuple[int, int]:
     return low, high
-
-
-def test_a_cluster_needs_an_address():
-    pytest.importorskip("distributed", reason="the extra dask is not installed")
-    with pytest.raises(DseError, match="--scheduler"):
-        list(Workers(backend="dask").map(str, [1, 2]))
