@@ -60,7 +60,7 @@ class Columns:
 
     def columns(self) -> dict[str, FloatArray]:
         """Name -> array of every column, in order; families last."""
-        found = {name: cast(FloatArray, getattr(self, name)) for name in column_units(type(self))}
+        found: dict[str, FloatArray] = {name: getattr(self, name) for name in column_units(type(self))}
         for family in _FAMILIES[type(self)]:
             found.update(getattr(self, family))
         return found

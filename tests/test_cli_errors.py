@@ -26,7 +26,7 @@ MISTAKES = {
     "studies": "no database there",
     "evaluate gpt3_175b_1024_a100 --set pp=5": "pp=5: not an option; pp can be 1, 2, 3, 4, 6, 8",
     "enumerate": "enumerate: name a SPACE",
-    "enumerate gpt_1t_codesign": "legal designs are too many to price",
+    "enumerate gpt_1t_codesign --method list": "legal designs are too many to price",
     "spaces gpt3": "no space of this name ships",
     "models llama3_70": "did you mean 'llama3_70b'?",
     "systems a100": "no system of this name ships",

@@ -295,7 +295,7 @@ def test_pricing_gives_values_margins_and_violations(toy):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_chunks_and_threads_change_nothing(toy, jobs):
+def test_chunks_and_processes_change_nothing(toy, jobs):
     columns = toy.legal.random(100, np.random.default_rng(0))
     whole, parts = evaluate(toy, columns), evaluate(toy, columns, chunk=33, jobs=jobs)
     for one, other in zip(

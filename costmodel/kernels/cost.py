@@ -31,8 +31,8 @@ class KernelCost(Columns):
     launch_bound_time: FloatArray = column("s", 0)  #: of it waiting for the host to launch kernels
 
     def __add__(self, other: KernelCost) -> KernelCost:
-        sums, others = self.present(), other.present()
-        for name, values in others.items():
+        sums = self.present()
+        for name, values in other.present().items():
             sums[name] = sums[name] + values if name in sums else values
         return KernelCost(**sums)
 

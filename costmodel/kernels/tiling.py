@@ -366,32 +366,43 @@ class _Search:
         """Try a tile, with k whole and in pieces, and say how long its traffic takes. [s]"""
         cores, resident, busy = self.cores, BLOCK_AREA / (shares[0] * shares[1]), self.cores.busy(scale)
         tile_m, tile_n = cores.tile(scale, shares)
-        rows, columns = np.ceil(own.m / tile_m), np.ceil(own.n / tile_n)
-        filling = own.of_a * columns + own.of_b * rows + own.of_c
+        rows, columns = _whole(own.m * (1 / tile_m)), _whole(own.n * (1 / tile_n))  # powers of two: exact
+        filling = own.of_a * columns
+        filling += own.of_b * rows
+        filling += own.of_c
         transfer = filling * cores.seconds_per_byte
-        grid = own.batch * rows * columns
+        rounds = np.multiply(own.batch, rows, out=rows)
+        rounds *= columns
+        rounds /= busy
         streaming = own.depth * (cores.cycles(tile_m, tile_n) / cores.rate)
         draining = (cores.height + cores.width) / cores.rate
-        per_core = np.minimum(np.ceil(grid / busy), resident) * (streaming + draining)
-        time = np.ceil(grid / (resident * busy)) * (per_core + cores.latency)
-        best.improve(np.maximum(time, np.maximum(transfer, own.floor)), filling, allowed)
+        time = np.minimum(np.ceil(rounds, out=columns), resident, out=columns)
+        time *= streaming + draining
+        time += cores.latency
+        time *= _whole(rounds * (1 / resident))
+        np.maximum(time, transfer, out=time)
+        np.maximum(time, own.floor, out=time)
+        best.improve(time, filling, allowed)
         if scale == 1 or (resident >= 4) == (scale < 1):  # else it is a tile of another block as well
-            most = np.minimum(np.floor(busy / grid), own.pieces)
-            self._try_pieces(Pieces(streaming, draining + cores.latency, filling, most), own, best, allowed)
+            possible = (rounds <= 1 / 2) & (own.pieces > 1)
+            if possible.any():
+                most = np.minimum(np.floor(1 / rounds), own.pieces)
+                pieces = Pieces(streaming, draining + cores.latency, filling, most)
+                self._try_pieces(pieces, own, best, possible if allowed is None else possible & allowed)
         return transfer
 
-    def _try_pieces(self, pieces: Pieces, own: Products, best: Best, allowed: BoolArray | None) -> None:
+    def _try_pieces(self, pieces: Pieces, own: Products, best: Best, possible: BoolArray) -> None:
         """Try a tile with k in pieces, of the products of which some point may be split."""
-        places = np.flatnonzero((pieces.most > 1).any(axis=0))
-        if not places.size:
-            return
+        places = np.flatnonzero(possible.any(axis=0))
         found, split = best.take_kernels(places), pieces.take_kernels(places)
-        possible = split.most > 1
-        if allowed is not None:
-            possible &= np.broadcast_to(allowed, pieces.most.shape)[:, places]
         for time, filling in split.fastest(own.take_kernels(places), self.cores):
-            found.improve(time, filling, possible)
+            found.improve(time, filling, possible[:, places])
         best.put(places, found)
+
+
+def _whole(values: FloatArray) -> FloatArray:
+    """The values rounded up, in their place."""
+    return np.ceil(values, out=values)
 
 
 #: The tiles of a block, those of one size together.

@@ -8,6 +8,7 @@ from typing import Final
 from costmodel.hlo.program import Program
 from costmodel.hlo.step import program_step
 from costmodel.profiles.rules import Rules
+from costmodel.steps.footprint import transformer_footprint
 from costmodel.steps.lstm import lstm_step_of
 from costmodel.steps.transformer import reasons, remedies, transformer_step
 from costmodel.training.design import DesignPoints
@@ -27,6 +28,7 @@ RULES: Final = (
         model=ModelShape,
         design=DesignPoints,
         cost=transformer_step,
+        needs=transformer_footprint,
         products=TRANSFORMER_TOTALS,
         why=reasons,
         what_would_do=remedies,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from costmodel.columns import BoolArray
+from costmodel.columns import BoolArray, FloatArray
 from costmodel.errors import DseError
 from costmodel.hlo.program import Program
 from costmodel.machine.system import System
@@ -60,6 +60,12 @@ class DesignRules(ABC):
         """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
 
     @abstractmethod
+    def footprint(
+        self, model: AnyWorkload, system: System, columns: Mapping[str, Any]
+    ) -> dict[str, FloatArray] | None:
+        """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
+
+    @abstractmethod
     def reasons(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> list[str]:
         """Why the first of some designs has no number, and what would do; nothing where it has one."""
 
@@ -71,6 +77,10 @@ class DesignRules(ABC):
 def _none(column: str) -> bool:
     """Rules that know every column of their table."""
     return False
+
+
+def _all_timed(run: object) -> None:
+    """Rules that find everything with its times."""
 
 
 def _no_reasons(run: object) -> list[str]:
@@ -92,6 +102,8 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
     cost: Callable[[Run[AnyShape, AnyDesign]], Breakdown]
     products: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: as `totals`
     unread: Callable[[str], bool] = _none  #: columns of the table that the rules do not know
+    #: Columns of a breakdown that need no times; None where all do.
+    needs: Callable[[Run[AnyShape, AnyDesign]], dict[str, FloatArray] | None] = _all_timed
     why: Callable[[Run[AnyShape, AnyDesign]], list[str]] = _no_reasons
     what_would_do: Callable[[Run[AnyShape, AnyDesign]], str] = _no_remedies
 
@@ -134,6 +146,12 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
     def step(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> Breakdown:
         """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
         return self.cost(self.run(model, system, columns))
+
+    def footprint(
+        self, model: AnyWorkload, system: System, columns: Mapping[str, Any]
+    ) -> dict[str, FloatArray] | None:
+        """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
+        return self.needs(self.run(model, system, columns))
 
     def reasons(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> list[str]:
         """Why the first of some designs has no number, and what would do; nothing where it has one."""

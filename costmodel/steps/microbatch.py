@@ -23,7 +23,7 @@ from costmodel.steps.context_parallel import context_parallel
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, scattered, with_launch_overhead
 from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.steps.recomputation import recomputed
-from costmodel.steps.tensor_parallel import tensor_parallel
+from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Kernel
 from costmodel.training.run import RankRun
 from costmodel.workload.quantisation import casts, some_narrow
@@ -97,13 +97,13 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
     Kernels and the collectives between them are those of the rows of `kernels` that points go back to.
     """
     own_table, costs, again, parts = cost_table(kernels), [], [], every_part(run.model)
-    table = replace(own_table, back=back)
+    table, exchanges = replace(own_table, back=back), Exchanges(kernels)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
     cores = dict.fromkeys(kernel for part in parts for kernel in part.kernels if kernel.is_core)
     fused = {(core, d): scattered(fused_cost(kernels, core, d), back) for core in cores for d in DIRECTIONS}
     for part in parts:
-        exchanges = tensor_parallel(kernels, part.edges, partial(own_table.kernels_time, part))
-        collectives = [scattered(cost, back) for cost in exchanges]
+        changes = tensor_parallel(kernels, part.edges, partial(own_table.kernels_time, part), exchanges)
+        collectives = [scattered(cost, back) for cost in changes]
         own = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
         core: list[KernelCost] = []
         if part.layer:

@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.kernels.cost import KernelCost
 from costmodel.steps.cost_table import CostTable, with_launch_overhead
 from costmodel.steps.expert_parallel import expert_parallel
-from costmodel.steps.tensor_parallel import tensor_parallel
+from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Edge, Kernel
 from costmodel.training.design import RECOMPUTE_FULL
 from costmodel.training.recomputation import MODULES, RecomputeModule, recompute_groups
@@ -85,7 +85,7 @@ def module_cost(
     if names:
         cost = cost + table.cost(part.name, "forward", is_own)
         edges = own_edges(part, names)
-        cost = cost + tensor_parallel(run, edges, partial(table.kernels_time, part))[0]
+        cost = cost + tensor_parallel(run, edges, partial(table.kernels_time, part), Exchanges(run))[0]
     if any(kernel.kind == "dispatch" for kernel in kernels):
         cost = cost + expert_parallel(run)
     return cost

@@ -18,7 +18,7 @@ from costmodel.steps.memory import fullest_stage
 from costmodel.steps.microbatch import cost_table
 from costmodel.steps.rank_memory import rank_memory
 from costmodel.steps.recomputation import forward_passes, product_of
-from costmodel.steps.tensor_parallel import edge_cost, sent_bytes
+from costmodel.steps.tensor_parallel import Exchanges, edge_cost, sent_bytes
 from costmodel.training.blocks import Edge, Kernel
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from costmodel.training.run import RankRun, TransformerRun, rank_run, with_assignments
@@ -179,6 +179,11 @@ class _Solver:
         return self.run.design.assignments
 
     @cached_property
+    def exchanges(self) -> Exchanges:
+        """Collectives, which do not depend on how kernels are split."""
+        return Exchanges(self.run)
+
+    @cached_property
     def parts(self) -> list[tuple[Part, float]]:
         """Kinds of layers, and the share of each in all layers."""
         model = self.run.model
@@ -279,7 +284,7 @@ class _Solver:
 
     def _edge_time(self, part: Part, edge: Edge, run: RankRun, end: int) -> FloatArray:
         """Exposed collectives of an edge, and the gradient of a bias that is added on it. [s]"""
-        forward, backward = edge_cost(run, edge, partial(self.tables[end].kernels_time, part))
+        forward, backward = edge_cost(run, edge, partial(self.tables[end].kernels_time, part), self.exchanges)
         time = forward_passes(run.design, product_of(edge)) * forward.tp_time + backward.tp_time
         is_biased = run.model.has_bias(edge.start)
         if part.layer and is_biased and edge.end == part.layer.reader_of(edge.start):

@@ -43,7 +43,8 @@ class LayoutChange:
     """A collective of an edge, of the designs that need it."""
 
     name: str
-    message_bytes: FloatArray  #: the whole tensor [B]
+    features: str  #: width of the tensor, a word of `ModelShape.features`
+    message_bytes: FloatArray  #: the whole of it [B]
     happens: BoolArray
     hidden_by: KernelsOfPass = NOTHING  #: what runs meanwhile
     cut_by: KernelsOfPass = NOTHING  #: the product that may run in pieces meanwhile
@@ -60,7 +61,8 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
     [Korthikanti2022]_. Of what is gathered for a product, or scattered after it, the product can compute
     piece by piece [Wang2023]_.
     """
-    start, end, message = edge.start, edge.end, activation_bytes(run, edge.end.reads)
+    start, end = edge.start, edge.end
+    message = end.reads, activation_bytes(run, end.reads)
     forward, gradient = _collectives(run, edge)
     for twin in edge.twins:
         shared = _collectives(run, twin)
@@ -97,7 +99,7 @@ def _layouts(kind: str, side: str) -> IntArray:
 
 def _present(
     codes: IntArray,
-    message: FloatArray,
+    message: tuple[str, FloatArray],
     hidden_by: KernelsOfPass = NOTHING,
     cut_by: KernelsOfPass = NOTHING,
 ) -> Iterator[LayoutChange]:
@@ -105,11 +107,34 @@ def _present(
     if codes.any():
         for code, name in enumerate(COLLECTIVES):
             if name is not None and (codes == code).any():
-                yield LayoutChange(name, message, codes == code, hidden_by, cut_by)
+                yield LayoutChange(name, *message, codes == code, hidden_by, cut_by)
+
+
+class Exchanges:
+    """Collectives of the tensor-parallel groups of some designs, each evaluated once.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,); its shardings do not matter.
+    """
+
+    def __init__(self, run: RankRun) -> None:
+        self.run = run
+        self._known: dict[tuple[str, float], KernelCost] = {}
+
+    def cost(self, change: LayoutChange) -> KernelCost:
+        """Time and energy of a collective, as if all designs had it; (points,) columns. [s], [J]"""
+        key = change.name, self.run.model.features[change.features]
+        if key not in self._known:
+            found = exchange(change.name, change.message_bytes, self.run.design.tp, self.run.system)
+            energy = traffic_energy(found.bytes_sent, self.run.system.network)
+            self._known[key] = KernelCost(tp_time=found.time, link_energy=energy)
+        return self._known[key]
 
 
 def tensor_parallel(
-    run: RankRun, edges: Iterable[Edge], kernels_time: KernelsTime
+    run: RankRun, edges: Iterable[Edge], kernels_time: KernelsTime, exchanges: Exchanges
 ) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of some edges, in the forward and in the backward pass.
 
@@ -121,6 +146,8 @@ def tensor_parallel(
         Of one part of the model.
     kernels_time : callable
         Kernels, pass -> their time, (points,), which collectives may hide behind. [s]
+    exchanges : Exchanges
+        Of the same designs.
 
     Returns
     -------
@@ -129,38 +156,48 @@ def tensor_parallel(
     """
     forward, backward = KernelCost(), KernelCost()
     for edge in edges:
-        both = edge_cost(run, edge, kernels_time)
+        both = edge_cost(run, edge, kernels_time, exchanges)
         forward, backward = forward + both[0], backward + both[1]
     return forward, backward
 
 
-def edge_cost(run: RankRun, edge: Edge, kernels_time: KernelsTime) -> tuple[KernelCost, KernelCost]:
+def edge_cost(
+    run: RankRun, edge: Edge, kernels_time: KernelsTime, exchanges: Exchanges
+) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
     forward, backward = (
-        sum((exposed_communication(run, change, kernels_time) for change in changes), start=KernelCost())
+        sum(
+            (exposed_communication(run, change, kernels_time, exchanges) for change in changes),
+            start=KernelCost(),
+        )
         for changes in layout_changes(run, edge)
     )
     return forward, backward
 
 
-def exposed_communication(run: RankRun, change: LayoutChange, kernels_time: KernelsTime) -> KernelCost:
+def exposed_communication(
+    run: RankRun, change: LayoutChange, kernels_time: KernelsTime, exchanges: Exchanges
+) -> KernelCost:
     """What of a collective is not hidden behind kernels, and what it takes from their cores.
 
     A gather hides behind a product that computes one tile for each rank, all but the first tile's transfer; a
     scatter behind one in four pieces, all but the last's [Wang2023]_.
     """
     tp, system = run.design.tp, run.system
-    cost = exchange(change.name, change.message_bytes, tp, system)
+    whole = exchanges.cost(change)
+    time, overlapped = whole.tp_time, None
     share = np.where(change.happens & (tp > 1), 1.0, 0.0)
-    overlapped = np.minimum(cost.time, kernels_time(*change.hidden_by) if change.hidden_by[0] else 0.0)
+    if change.hidden_by[0]:
+        overlapped = np.minimum(time, kernels_time(*change.hidden_by))
     in_pieces = (run.design.overlap_tp > 0) & (change.name in ("all_gather", "reduce_scatter"))
     if change.cut_by[0] and in_pieces.any():
         pieces = PIECES.get(change.name, tp)
-        beside = np.minimum(cost.time, kernels_time(*change.cut_by)) * (1 - 1 / pieces)
-        overlapped = np.where(in_pieces, beside, overlapped)
+        beside = np.minimum(time, kernels_time(*change.cut_by)) * (1 - 1 / pieces)
+        overlapped = np.where(in_pieces, beside, 0.0 if overlapped is None else overlapped)
+    exposed = time if overlapped is None else exposed_time(time, overlapped, system.chip, "tp")
     return KernelCost(
-        tp_time=share * exposed_time(cost.time, overlapped, system.chip, "tp"),
-        link_energy=share * traffic_energy(cost.bytes_sent, system.network),
+        tp_time=share * exposed,
+        link_energy=share * whole.link_energy,
         launches=share,
     )
 

@@ -130,14 +130,18 @@ PointwiseRow = tuple[Label, FloatArray, float, FloatArray | float, float, FloatA
 
 
 def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
-    """One (points, kernels) array per entry of a row, from rows of scalars and (points,) arrays."""
+    """One (points, kernels) array per entry of a row, from rows of scalars and (points,) arrays.
+
+    The points of a kernel stand together in memory, so that what is one value per design, as (points, 1),
+    meets long lines of them.
+    """
     points = max(np.size(value) for row in rows for value in row)
     columns = []
     for entry in zip(*rows, strict=True):
-        array = np.empty((points, len(rows)), dtype=np.float64)
-        for place, value in enumerate(entry):
-            array[:, place] = value
-        columns.append(array)
+        array = np.empty((len(rows), points), dtype=np.float64)
+        for line, value in zip(array, entry, strict=True):
+            line[:] = value
+        columns.append(array.T)
     return columns
 
 
@@ -147,6 +151,7 @@ def total(values: FloatArray) -> FloatArray:
     `np.sum` adds in an order that depends on the layout in memory; a running sum does not, so that a
     batch of n designs gives the same bits as n batches of one.
     """
-    if values.shape[-1] == 0:
-        return np.zeros(values.shape[:-1])
-    return np.add.accumulate(values, axis=-1)[..., -1]
+    sums = np.zeros(values.shape[:-1])
+    for place in range(values.shape[-1]):
+        sums += values[..., place]
+    return sums

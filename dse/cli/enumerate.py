@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TextIO
 
 from dse.cli.options import Commands, add_changes, add_jobs, add_profile, add_storage, changed_space, command
 
 if TYPE_CHECKING:
-    from dse.search.exact import Certificate, ExactFront
+    from dse.report.study_report import Report
+    from dse.search.certificate import Certificate
+    from dse.search.exact import ExactFront, Headway
     from dse.search.study import Study
     from dse.spaces.space import Space
+
+#: Least time between two lines. [s]
+LINE_INTERVAL: Final = 1.0
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -22,11 +28,12 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         commands,
         "enumerate",
         run,
-        summary="price every legal design: the exact Pareto front",
-        about="Price every legal design of a space, print the exact Pareto front, and say how far a study\n"
-        "is from it.",
+        summary="the exact Pareto front of all legal designs",
+        about="Evaluate every legal design of a space, or rule it out by bounds; print the exact Pareto\n"
+        "front, and say how far a study is from it.",
         examples=[
             "dse enumerate gpt3_175b_1024_a100",
+            "dse enumerate gpt_1t_codesign --jobs 2 -o front.parquet",
             "dse enumerate --certify gpt3_175b_1024_a100      the space is the study's own",
         ],
     )
@@ -38,31 +45,55 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     add_changes(parser)
     parser.add_argument("--certify", metavar="STUDY", help="say how far this study is from the exact front")
+    parser.add_argument(
+        "--method",
+        choices=("auto", "list", "bounds"),
+        default="auto",
+        help="list: evaluate every design; bounds: rule most of them out, where the machine is open; auto "
+        "(default): bounds for large spaces where there are any. The front is the same",
+    )
     add_profile(parser, ", that of the study with --certify")
-    add_jobs(parser)
+    add_workers(parser)
     add_storage(parser)
     parser.add_argument(
         "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
+        choices=("table", "json", "csv", "parquet"),
+        help="a report to read, one JSON object, or the front as a table (default: what the ending of FILE "
+        "says, else table)",
     )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """``--jobs``, ``--backend`` and ``--scheduler``: who evaluates."""
+    add_jobs(parser)
+    parser.add_argument(
+        "--backend",
+        choices=("processes", "dask"),
+        default="processes",
+        help="who evaluates: --jobs processes of this machine (default), or the workers of a Dask cluster",
+    )
+    parser.add_argument("--scheduler", metavar="URL", help="of the Dask cluster, such as tcp://10.0.0.1:8786")
 
 
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
     from dse.pricing.profiles import NATIVE, rules_for
-    from dse.search.exact import certificate, exact_front
+    from dse.pricing.workers import Workers
+    from dse.search.certificate import best_costs, certificate
+    from dse.search.exact import exact_front
 
     study, space = subject(args)
-    rules = rules_for(space, study.profile if study else args.profile or NATIVE)
-    exact = exact_front(space, rules=rules, jobs=args.jobs, progress=counter(space))
-    certified = certificate(study, exact) if study else None
-    if args.format == "json":
-        print_json(exact, certified)
-    else:
-        print_report(exact, certified)
-    if exact.records():
+    exact = exact_front(
+        space,
+        rules=rules_for(space, study.profile if study else args.profile or NATIVE),
+        workers=Workers(args.jobs, args.backend, args.scheduler),
+        method=args.method,
+        best=best_costs(study).tolist() if study else None,
+        progress=headway_lines(sys.stderr),
+    )
+    write(args, exact, certificate(study, exact) if study else None)
+    if len(exact.costs):
         return 0
     print(f"dse: no feasible design: all {exact.legal:,} legal ones break a limit", file=sys.stderr)
     return 1
@@ -99,34 +130,71 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
     return study, space
 
 
-def counter(space: Space) -> Callable[[int, int], None]:
-    """Says about once a second how many designs are evaluated."""
-    last = monotonic()
+def headway_lines(stream: TextIO) -> Callable[[Headway], None]:
+    """Says about once a second how many designs are evaluated, how fast, and how long the rest will take."""
+    start = last = monotonic()
 
-    def update(priced: int, feasible: int) -> None:
+    def update(headway: Headway) -> None:
         nonlocal last
-        if monotonic() - last >= 1.0:
-            last = monotonic()
-            print(f"{priced:,}/{space.legal.count:,.0f} designs, {feasible:,} feasible", file=sys.stderr)
+        now = monotonic()
+        if now - last < LINE_INTERVAL:
+            return
+        last = now
+        print(headway_text(headway, now - start), file=stream, flush=True)
 
     return update
 
 
-def print_json(exact: ExactFront, certified: Certificate | None) -> None:
+def headway_text(headway: Headway, seconds: float) -> str:
+    """How far an enumeration is.
+
+    >>> from dse.search.exact import Headway
+    >>> headway_text(Headway(200_000, 1_000_000, 12_000), 2.0)
+    '200,000/1,000,000 designs, 12,000 feasible, 100,000/s, 8 s left'
+    >>> headway_text(Headway(200_000, None, None, boxes=512), 2.0)
+    '200,000 designs evaluated, 100,000/s, 512 boxes left'
+    """
+    rate = headway.priced / seconds
+    if headway.total is None:
+        return f"{headway.priced:,} designs evaluated, {rate:,.0f}/s, {headway.boxes:,} boxes left"
+    left = (headway.total - headway.priced) / rate
+    return (
+        f"{headway.priced:,}/{headway.total:,.0f} designs, {headway.feasible:,} feasible, {rate:,.0f}/s, "
+        f"{left:,.0f} s left"
+    )
+
+
+def write(args: argparse.Namespace, exact: ExactFront, certified: Certificate | None) -> None:
+    """The front and the certificate, as `--format` and `-o` say."""
+    from dse.cli.studies import FILE_WIDTH, FORMATS, to_stdout
+    from dse.export.tables import encoded_front, write_file
+    from dse.report.text import plain_text, show
+
+    suffix = args.output.suffix.removeprefix(".") if args.output else ""
+    form = args.format or (suffix if suffix in FORMATS else "table")
+    if form == "table":
+        if args.output:
+            write_file(args.output, plain_text(report(exact, certified, FILE_WIDTH), FILE_WIDTH).encode())
+        else:
+            show(sys.stdout, lambda width: report(exact, certified, width))
+        return
+    content = [as_json(exact, certified)] if form == "json" else encoded_front(exact, form)
+    write_file(args.output, content) if args.output else to_stdout(content, form)
+
+
+def as_json(exact: ExactFront, certified: Certificate | None) -> bytes:
     """One JSON object."""
     from dataclasses import asdict
 
     from dse.export.tables import exact_record, json_text
 
-    record = exact_record(exact)
-    print(json_text(record | ({"certificate": asdict(certified)} if certified else {})))
+    more = {"certificate": asdict(certified)} if certified else {}
+    return (json_text(exact_record(exact) | more) + "\n").encode()
 
 
-def print_report(exact: ExactFront, certified: Certificate | None) -> None:
+def report(exact: ExactFront, certified: Certificate | None, width: int) -> Report:
     """The front, and the certificate below it."""
     from dse.report.study_report import certificate_text, exact_report
-    from dse.report.text import show
 
-    show(sys.stdout, lambda width: exact_report(exact, width))
-    if certified:
-        show(sys.stdout, lambda width: ["", certificate_text(certified)])
+    shown = exact_report(exact, width)
+    return [*shown, "", certificate_text(certified)] if certified else shown

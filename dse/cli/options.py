@@ -135,7 +135,7 @@ def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
 def add_jobs(parser: argparse.ArgumentParser) -> None:
     """``--jobs N``."""
     parser.add_argument(
-        "--jobs", metavar="N", type=positive, default=1, help="threads that price designs (default: 1)"
+        "--jobs", metavar="N", type=positive, default=1, help="processes that price designs (default: 1)"
     )
 
 

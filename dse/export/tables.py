@@ -58,9 +58,17 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
         "space": exact.space.name,
         "directions": {objective.key: objective.direction for objective in exact.space.objectives},
         "n_legal": exact.legal,
+        "n_priced": exact.priced,
         "n_infeasible": exact.infeasible,
+        "broken": exact.broken,
+        "best": exact.best,
         "front": [design_record(record) for record in with_splits(exact.space, exact.records())],
     }
+
+
+def encoded_front(exact: ExactFront, form: str) -> Iterator[bytes]:
+    """The exact front as a "csv" or "parquet" file, piece by piece."""
+    return csv_pieces(exact.to_frame()) if form == "csv" else parquet_pieces(exact.to_frame())
 
 
 def design_record(record: Mapping[str, Any]) -> dict[str, Any]:

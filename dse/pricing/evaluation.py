@@ -17,6 +17,8 @@ from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
 from dse.pricing.profiles import SpaceRules, rules_for
+from dse.pricing.workers import Pricer, Workers
+from dse.spaces.expressions import Expression
 from dse.spaces.objectives import Constraint
 from dse.spaces.space import Space
 
@@ -24,6 +26,8 @@ AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
 #: Designs evaluated at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
 CHUNK: Final = 16384
+#: Chunks from which on processes are worth their start.
+WORTH_SENDING: Final = 4
 #: Relative violation of a limit where the profile has no number.
 NAN_VIOLATION: Final = 1e9
 
@@ -44,6 +48,17 @@ class Evaluation:
         """Number of designs."""
         return int(self.feasible.size)
 
+    def take(self, rows: Any) -> Evaluation:
+        """Some of the designs."""
+        return Evaluation(
+            self.values[rows],
+            self.margins[rows],
+            self.violations[rows],
+            self.feasible[rows],
+            self.breakdown.map(lambda values: values[rows]),
+            {name: values[rows] for name, values in self.derived.items()},
+        )
+
 
 def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRules | None = None,
              chunk: int = CHUNK, jobs: int = 1) -> Evaluation:  # fmt: skip
@@ -60,18 +75,58 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRul
     chunk : int
         Designs evaluated at a time, which bounds the memory. [-]
     jobs : int
-        Threads that evaluate chunks. [-]
+        Processes that evaluate chunks, where there are enough of them to be worth sending. [-]
     """
     rules = rules or rules_for(space)
     points = next(iter(columns.values())).size
-    starts = range(0, max(points, 1), chunk)
+    if not points:
+        any_design = space.legal.random(1, np.random.default_rng(0))
+        return evaluate(space, any_design, rules=rules).take(slice(0))
+    starts = range(0, points, chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
-    if jobs > 1 and len(parts) > 1:
-        from joblib import Parallel, delayed
+    if len(parts) < WORTH_SENDING:
+        return _joined([_evaluate_chunk(space, part, rules) for part in parts])
+    pricer = Pricer(space, rules)
+    return _joined(list(Workers(jobs).map(_evaluated, [(pricer, part) for part in parts])))
 
-        tasks = (delayed(_evaluate_chunk)(space, part, rules) for part in parts)
-        return _joined(Parallel(n_jobs=jobs, prefer="threads")(tasks))
-    return _joined([_evaluate_chunk(space, part, rules) for part in parts])
+
+def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
+    """A chunk, evaluated by whoever it was sent to."""
+    pricer, columns = task
+    return _evaluate_chunk(pricer.space, columns, pricer.rules)
+
+
+def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> FloatArray | None:
+    """Margins of all limits of a batch of designs, found without times; None where some limit needs them.
+
+    Parameters
+    ----------
+    space, columns, rules
+        As for `evaluate`.
+
+    Returns
+    -------
+    margins : (points, limits) array, or None
+        The same as of `evaluate`, to the last bit. [the unit of each]
+    """
+    known = space.known_values(columns)
+    footprint = rules.footprint(machine(space, known), known) if space.limits else None
+    if footprint is None:
+        return None
+    available = {
+        **known,
+        **{with_unit_suffix(name): values for name, values in footprint.items()},
+        **footprint,
+    }
+    words = {word for column in space.names.values() for word in column.words}
+    for derived in space.derived:
+        if derived.evaluated and Expression.parse(derived.expression).names <= available.keys() | words:
+            available[derived.name] = derived.formula(available)
+    if any(
+        not Expression.parse(limit.expression).names <= available.keys() | words for limit in space.limits
+    ):
+        return None
+    return _limits(space.limits, available, next(iter(columns.values())).size)[0]
 
 
 def machine(space: Space, known: Mapping[str, Any]) -> System:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from costmodel.profiles.registry import NATIVE, design_rules, profiles_reading
 
 if TYPE_CHECKING:
+    from costmodel.columns import FloatArray
     from costmodel.machine.system import System
     from costmodel.profiles.rules import AnyWorkload, DesignRules
     from costmodel.steps.breakdown import Breakdown
@@ -34,6 +35,10 @@ class SpaceRules:
     def step(self, system: System, known: Mapping[str, Any]) -> Breakdown:
         """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
         return self.rules.step(self.model, system, known)
+
+    def footprint(self, system: System, known: Mapping[str, Any]) -> dict[str, FloatArray] | None:
+        """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
+        return self.rules.footprint(self.model, system, known)
 
     def reasons(self, system: System, known: Mapping[str, Any]) -> list[str]:
         """Why the first of some designs has no number, and what would do; nothing where it has one."""

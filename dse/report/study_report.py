@@ -23,7 +23,8 @@ from dse.spaces.objectives import Constraint
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
-    from dse.search.exact import Certificate, ExactFront
+    from dse.search.certificate import Certificate
+    from dse.search.exact import ExactFront
     from dse.search.study import Study
     from dse.search.summaries import Summary
     from dse.search.trial_table import Selection
@@ -81,14 +82,22 @@ def in_short(record: Record) -> Record:
 
 def exact_report(exact: ExactFront, width: int) -> Report:
     """The exact front of a space."""
-    heading = (
-        f"Space {exact.space.name}: {counted(exact.legal, 'legal design')}, {exact.infeasible:,} infeasible"
-    )
+    heading = f"Space {exact.space.name}: {counted(exact.legal, 'legal design')}, "
+    if exact.infeasible is None:
+        heading += f"{exact.priced:,} evaluated and the rest ruled out by bounds"
+    else:
+        heading += f"{exact.infeasible:,} infeasible" + broken_text(exact.broken)
     front = exact.records()
     if not front:
         return [Text(heading + ".")]
     heading += f"; {counted(len(front), 'design')} on the exact Pareto front."
     return [Text(heading), Text(), *front_report(exact.space, front, width, more="--format json")]
+
+
+def broken_text(broken: Mapping[str, int]) -> str:
+    """How many designs break each limit, those that break none left out: `` (fits_in_memory 640)``."""
+    counts = [f"{name} {count:,}" for name, count in broken.items() if count]
+    return f" ({', '.join(counts)})" if counts else ""
 
 
 def front_report(space: Space, front: Sequence[Record], width: int, *, more: str) -> Report:
@@ -201,14 +210,29 @@ def certificate_text(certificate: Certificate) -> Text:
     """How far a study is from the exact front, in words."""
     study = f"Study {certificate.study}, after {counted(certificate.trials, 'trial')}"
     if certificate.found == certificate.of:
-        return Text(f"{study}: has found all {certificate.of} designs of the exact front.")
-    gaps = ", ".join(f"{name} {percent(gap)}" for name, gap in certificate.gaps.items())
+        return Text(f"{study}: has found all {certificate.of:,} designs of the exact front.")
+    missed = ""
+    if certificate.worst_missed is not None:
+        worst = " ".join(f"{name}={value}" for name, value in certificate.worst_missed.items())
+        missed = f" Matched worst is {worst}."
     return Text(
         f"{study}: has {percent(certificate.hypervolume_ratio)} of the exact hypervolume, "
-        f"{certificate.found} of the {certificate.of} designs of the exact front, and for each of the others "
-        f"one that is at most {percent(certificate.worst_gap)} worse in any objective. "
-        f"Best values against the best possible: {gaps} worse."
+        f"{certificate.found:,} of the {certificate.of:,} designs of the exact front, and for each of the "
+        f"others one that is at most {percent(certificate.worst_gap)} worse in any objective. "
+        f"Best values: {'; '.join(regrets(certificate))}.{missed}"
     )
+
+
+def regrets(certificate: Certificate) -> list[str]:
+    """Of each objective, how far the best found is from the best possible, and how many are better."""
+    texts = []
+    for name, gap in certificate.gaps.items():
+        rank = certificate.ranks[name]
+        better = "" if rank is None else f", {counted(rank, 'design')} better"
+        texts.append(
+            f"{name} {percent(gap)} worse than the best possible{better}" if gap else f"{name} the best"
+        )
+    return texts
 
 
 def studies_table(summaries: Sequence[Summary]) -> Report:

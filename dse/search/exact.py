@@ -1,28 +1,48 @@
-"""Every legal design evaluated: the exact front of a space, and how far a study is from it."""
+"""The exact front of a space: of every legal design, evaluated or ruled out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.steps.breakdown import with_unit_suffix
-from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.evaluation import Evaluation, evaluate
 from dse.pricing.profiles import SpaceRules
 from dse.pricing.splits import with_splits
-from dse.search.study import Study
+from dse.pricing.workers import Pricer, Workers
+from dse.search.bounds import problem_of
+from dse.search.branching import Search
+from dse.search.enumeration import CHUNK, Tally, costs_of, tally
+from dse.search.trial_table import flat
 from dse.spaces.space import Space
 
-#: Designs that are enumerated, evaluated and filtered at once.
-CHUNK = 65536
+if TYPE_CHECKING:
+    import pandas as pd
 
-#: Most designs that are enumerated: an hour or so on one core.
-MOST_DESIGNS = 2e8
+#: Most designs that one worker evaluates before it says what it found.
+STEP: Final = 1 << 18
+#: Most designs that are listed: hours on one core; and from how many on bounds are tried instead.
+MOST_DESIGNS: Final = 1e9
+BOUNDED_FROM: Final = 2e6
+
+Method = Literal["auto", "list", "bounds"]
+METHODS: Final[tuple[Method, ...]] = get_args(Method)
+
+
+@dataclass(frozen=True, slots=True)
+class Headway:
+    """How far an enumeration is."""
+
+    priced: int  #: designs evaluated, and corners of boxes
+    total: float | None  #: designs to evaluate; None where bounds decide
+    feasible: int | None  #: of those evaluated; None where bounds decide
+    boxes: int = 0  #: boxes of designs not yet looked into
 
 
 @dataclass(frozen=True)
@@ -32,27 +52,57 @@ class ExactFront:
     space: Space
     designs: dict[str, FloatArray]  #: encoded parameters, (points,) each
     evaluation: Evaluation
-    legal: int  #: designs evaluated
-    infeasible: int  #: those of them that break a limit
+    legal: int  #: legal designs
+    priced: int  #: designs that were evaluated; bounds rule out the others
+    tally: Tally | None  #: what all designs come to, where each was evaluated
+
+    @property
+    def infeasible(self) -> int | None:
+        """Legal designs that break a limit, or have no number; None where not all were evaluated."""
+        return None if self.tally is None else self.tally.legal - self.tally.feasible
 
     @property
     def costs(self) -> FloatArray:
         """(points, objectives) Values turned so that less is better. [the unit of each]"""
         return costs_of(self.space, self.evaluation)
 
+    @property
+    def broken(self) -> dict[str, int]:
+        """Limit -> legal designs that break it; and how many keep all, yet have no number. None uncounted."""
+        if self.tally is None:
+            return {}
+        names = [*(limit.name for limit in self.space.limits), "no number"]
+        counts = [*self.tally.broken.tolist(), self.tally.unpriced]
+        return dict(zip(names, counts, strict=True))
+
+    @property
+    def best(self) -> dict[str, int]:
+        """Objective -> row of the design that is best in it, of equal ones the best in the others."""
+        costs = self.costs
+        first = [int(np.lexsort([*costs.T[::-1], column])[0]) for column in costs.T] if len(costs) else []
+        return dict(zip((objective.name for objective in self.space.objectives), first, strict=False))
+
     def records(self) -> list[dict[str, Any]]:
         """One nested record per design, as in JSON output; names end in their units."""
         return design_records(self.space, self.designs, self.evaluation)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per design, with the columns of a study's front but for those of trials."""
+        import pandas as pd
+
+        return pd.DataFrame([flat(record) | {"feasible": True} for record in self.records()])
 
 
 def exact_front(
     space: Space,
     *,
     rules: SpaceRules | None = None,
-    jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    workers: Workers | None = None,
+    method: Method = "auto",
+    best: Sequence[float] | None = None,
+    progress: Callable[[Headway], None] | None = None,
 ) -> ExactFront:
-    """Evaluate every legal design of a finite space.
+    """The front of all legal designs of a finite space.
 
     Parameters
     ----------
@@ -60,48 +110,80 @@ def exact_front(
         What to enumerate.
     rules : SpaceRules, optional
         What evaluates designs; by default the native cost model.
-    jobs : int
-        Threads that evaluate designs. [-]
+    workers : Workers, optional
+        Who evaluates designs; by default this process alone.
+    method : str
+        "list" evaluates every design, "bounds" rules most of them out; "auto" takes bounds from
+        `BOUNDED_FROM` designs on where there are any. The front is the same.
+    best : sequence of float, optional
+        Costs, one per objective, that designs are counted against where they are listed. [the unit of each]
     progress : callable, optional
-        Called after every chunk with the designs evaluated and feasible so far.
+        Called now and then.
+
+    Raises
+    ------
+    DseError
+        If the space is not finite, or has too many designs for the method.
+    """
+    workers, pricer = workers or Workers(), Pricer.of(space, rules)
+    bounded = method == "bounds" or (method == "auto" and BOUNDED_FROM < space.legal.count < np.inf)
+    problem = problem_of(pricer) if bounded else None
+    if problem is not None:
+        search = Search(problem, workers)
+        search.run(lambda priced, boxes: progress(Headway(priced, None, None, boxes)) if progress else None)
+        designs, priced, counts = search.designs, search.priced, None
+    elif method == "bounds":
+        raise DseError(
+            f"space {space.name}: bounds are known of transformers under native rules whose machine is open, "
+            "for objectives of time, memory, price and power; enumerate it with --method list"
+        )
+    else:
+        counts = listed(pricer, workers, best, progress)
+        designs, priced = space.legal.at(counts.numbers), counts.legal
+    evaluation = evaluate(space, designs, rules=pricer.rules)
+    order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
+    designs = {name: values[order] for name, values in designs.items()}
+    evaluation = evaluate(space, designs, rules=pricer.rules)
+    return ExactFront(space, designs, evaluation, int(space.legal.count), priced, counts)
+
+
+def listed(
+    pricer: Pricer,
+    workers: Workers,
+    best: Sequence[float] | None,
+    progress: Callable[[Headway], None] | None,
+) -> Tally:
+    """Evaluate every legal design, a range of numbers at a time; arguments are those of `exact_front`.
+
+    Only fronts are kept: the front of all designs is that of the fronts of the ranges, however they are cut.
+    """
+    space = pricer.space
+    count = numbered(space)
+    function = partial(tally, pricer, tuple([-np.inf] * len(space.objectives) if best is None else best))
+    step = min(STEP, max(CHUNK, count // (16 * workers.jobs)))
+    total = Tally.empty(space)
+    for own in workers.map_ranges(function, count, step):
+        total = total + own
+        if progress:
+            progress(Headway(total.legal, count, total.feasible))
+    return total
+
+
+def numbered(space: Space) -> int:
+    """How many designs there are to list. [-]
 
     Raises
     ------
     DseError
         If the space is not finite, or has more than `MOST_DESIGNS`.
-
-    Notes
-    -----
-    Only the front so far is kept: the union's front is the front of the chunks' fronts.
     """
     if MOST_DESIGNS < space.legal.count < np.inf:
         raise DseError(
             f"space {space.name}: {space.legal.count:.3g} legal designs are too many to price; pin some "
             "parameters with --set, or search instead"
         )
-    front: dict[str, FloatArray] = {}
-    costs = np.empty((0, len(space.objectives)))
-    legal = feasible = 0
-    for columns in space.legal.enumerate(CHUNK):
-        evaluation = evaluate(space, columns, rules=rules, jobs=jobs)
-        legal += len(evaluation.values)
-        feasible += int(evaluation.feasible.sum())
-        costs = np.concatenate([costs, costs_of(space, evaluation)])
-        pool = {
-            name: np.concatenate([front.get(name, values[:0]), values]) for name, values in columns.items()
-        }
-        rows = np.flatnonzero(non_dominated(costs))
-        rows = rows[np.lexsort(costs[rows].T[::-1])]
-        costs, front = costs[rows], {name: values[rows] for name, values in pool.items()}
-        if progress:
-            progress(legal, feasible)
-    return ExactFront(space, front, evaluate(space, front, rules=rules), legal, legal - feasible)
-
-
-def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
-    """(points, objectives) Values turned so that less is better; NaN where infeasible. [the unit of each]"""
-    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
-    return np.where(evaluation.feasible[:, None], costs, np.nan)
+    next(space.legal.enumerate(1), None)  # says which parameter has no list of options
+    return int(space.legal.count)
 
 
 def design_records(
@@ -121,7 +203,7 @@ def design_records(
             evaluation.feasible.tolist(),
             space.decode(designs),
             rows(evaluation.derived),
-            rows({o.key: evaluation.values[:, i] for i, o in enumerate(space.objectives)}),
+            rows(dict(zip((o.key for o in space.objectives), evaluation.values.T, strict=True))),  # noqa: PD011
             rows({limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)}),
             rows({with_unit_suffix(name): values for name, values in evaluation.breakdown.columns().items()}),
             strict=True,
@@ -135,48 +217,3 @@ def priced_design(
     """The record of one design; `splits` says what its sharding was solved to be, where it was."""
     columns = space.encode([params])
     return with_splits(space, design_records(space, columns, evaluate(space, columns, rules=rules)))[0]
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """How far the front of a study is from the exact one."""
-
-    study: str
-    trials: int
-    hypervolume_ratio: float  #: of the study's front to the exact one, in the study's box
-    found: int  #: designs of the exact front that the study has evaluated
-    of: int  #: designs of the exact front
-    gaps: dict[str, float]  #: objective -> how much worse than the best possible its best value is, relative
-    worst_gap: (
-        float  #: every exact design is matched by one of the study's within this share, in all objectives
-    )
-
-
-def certificate(study: Study, exact: ExactFront) -> Certificate:
-    """Compare a study with the exact front of its space.
-
-    Raises
-    ------
-    DseError
-        If the study searches another space, or there is nothing to compare.
-    """
-    if study.space.fingerprint != exact.space.fingerprint:
-        raise DseError(f"study {study.name!r}: searches another space; leave SPACE out to enumerate its own")
-    found, best = study.table.front().costs, exact.costs
-    if not len(found):
-        raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to certify")
-    key = study.space.legal.key
-    seen = {key(trial.params) for trial in study.table.trials}
-    names = [objective.name for objective in study.space.objectives]
-    scale = np.where(best == 0, 1.0, np.abs(best))
-    shortfall = ((found[None] - best[:, None]) / scale[:, None]).max(axis=2).min(axis=1)
-    gaps = (found.min(axis=0) - best.min(axis=0)) / np.maximum(np.abs(best.min(axis=0)), np.finfo(float).tiny)
-    return Certificate(
-        study=study.name,
-        trials=len(study.table.trials),
-        hypervolume_ratio=study.hypervolume / study.box.hypervolume(best),
-        found=sum(key(params) in seen for params in exact.space.decode(exact.designs)),
-        of=len(best),
-        gaps=dict(zip(names, gaps.tolist(), strict=True)),
-        worst_gap=float(shortfall.max()),
-    )

@@ -148,7 +148,7 @@ class TrialTable:
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """A nested record as one row; a name that comes twice (an objective, a breakdown column) stays once."""
-    row = {"trial": record["trial"], **record["params"]}
+    row = {**({"trial": record["trial"]} if "trial" in record else {}), **record["params"]}
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
     for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}

@@ -207,7 +207,7 @@ class LegalDesigns:
         first = int(rng.integers(total))
         for low in range(0, total, 64):
             numbers = (first + np.arange(low, min(low + 64, total))) % total
-            yield from decoded(self.space.parameters, self._at(numbers))
+            yield from decoded(self.space.parameters, self.at(numbers))
 
     def enumerate(self, chunk: int = 16384) -> Iterator[Batch]:
         """All legal designs, `chunk` at a time, in the order of the file's options.
@@ -224,7 +224,7 @@ class LegalDesigns:
         if self.count > 2**62:
             raise DseError(f"space {self.space.name}: {self.count:.3g} designs are too many to list")
         for low in range(0, int(self.count), chunk):
-            yield self._at(np.arange(low, min(low + chunk, int(self.count))))
+            yield self.at(np.arange(low, min(low + chunk, int(self.count))))
 
     def key(self, params: Mapping[str, Value]) -> tuple[Value, ...]:
         """Identity of a design: equal for equal designs, and hashable."""
@@ -327,7 +327,7 @@ class LegalDesigns:
             columns[p.name] = np.array([within(p, value) for value in drawn.tolist()])
         return columns
 
-    def _at(self, numbers: NDArray[np.int64]) -> Batch:
+    def at(self, numbers: NDArray[np.int64]) -> Batch:
         """Designs by their number: the digits of the number are rows of the components, the last fastest."""
         columns: Batch = {}
         for component in reversed(self.components):

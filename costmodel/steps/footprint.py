@@ -1,0 +1,72 @@
+"""What a step needs of its machines, found without its times: memory, chips, price and power."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, concatenated, distinct_rows
+from costmodel.steps.assembly import assemble_breakdown, in_chunks
+from costmodel.steps.breakdown import PARTS, Breakdown
+from costmodel.steps.memory import fullest_stage
+from costmodel.steps.rank_memory import rank_memory
+from costmodel.training.design import SOLVE, SOLVE_BYTES
+from costmodel.training.run import OF_RANKS, TransformerRun, rank_run
+from costmodel.workload.quantisation import has_units, some_narrow
+
+#: Columns of a breakdown that are known without times.
+FOOTPRINT: Final = (
+    *("peak_memory", *PARTS["peak_memory"]),
+    *("model_flops", "world_size", "system_price", "system_power"),
+)
+#: Columns of designs that only times depend on.
+TIMES_ALONE: Final = ("overlap_grad_reduce", "overlap_p2p", "overlap_param_gather", "overlap_tp")
+
+
+def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
+    """Memory, chips, price and power of each design, as `transformer_step` has them to the last bit.
+
+    Returns
+    -------
+    footprint : dict of (points,) arrays, or None
+        The columns in `FOOTPRINT`; None where kernels are split as is fastest. [B], [-], [$], [W]
+
+    Notes
+    -----
+    Designs that differ in `TIMES_ALONE` are looked at once.
+    """
+    points, sharding = run.num_points, run.design.sharding
+    if ((sharding == SOLVE) | (sharding == SOLVE_BYTES)).any():
+        return None
+    run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
+    alike = run.of(run.design.with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
+    rows, back = distinct_rows(*alike.columns())
+    found = in_chunks(_chunk, alike.take(rows), alike=OF_RANKS).columns()
+    known = has_units(run) if some_narrow(run) else np.ones(points, dtype=bool)
+    return {name: np.where(known, found[name][back], np.nan) for name in FOOTPRINT}
+
+
+def _chunk(run: TransformerRun) -> Breakdown:
+    """The table of a step that takes no time."""
+    plain = run.design.plain_pipeline
+    if plain.any() and not plain.all():
+        kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
+        both = concatenated([_chunk(run.take(rows)) for rows in kinds])
+        return both.take(np.argsort(np.concatenate(kinds)))
+    ranks = rank_run(run)
+    rows, back = distinct_rows(*ranks.columns())
+    memory = fullest_stage(run, ranks, [part.take(back) for part in rank_memory(ranks.take(rows))])
+    parts: Mapping[str, FloatArray] = {
+        **{f"{name}_memory": values for name, values in memory.columns().items()},
+        "reserved_memory": np.broadcast_to(run.system.chip.reserved_memory, memory.total.shape),
+    }
+    with np.errstate(all="ignore"):  # rates of no time
+        return assemble_breakdown(
+            parts,
+            run.system,
+            world_size=run.design.world_size,
+            tokens=run.design.global_batch_size * run.model.seq_len,
+            model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
+        )

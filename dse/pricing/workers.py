@@ -1,0 +1,127 @@
+"""Work on ranges of numbers, in this process, in others of this machine, or on the workers of a cluster.
+
+A task is a function of a range, sent with little beside it: workers make of a space's text, once, whatever
+they need of it, and send back results only. A range that a lost worker had is worked on by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from costmodel.errors import DseError
+from dse.pricing.profiles import SpaceRules, rules_for
+from dse.spaces.space import Space
+
+Backend = Literal["processes", "dask"]
+BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Pricer:
+    """A space and the rules that evaluate its designs; to another process it goes as the space's text."""
+
+    space: Space
+    rules: SpaceRules
+
+    @classmethod
+    def of(cls, space: Space, rules: SpaceRules | None = None) -> Pricer:
+        """With the native rules unless others are given."""
+        return cls(space, rules or rules_for(space))
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Pricer], tuple[str, str]]:
+        return _pricer, (self.space.text, self.rules.profile)
+
+
+@lru_cache(maxsize=4)
+def _pricer(text: str, profile: str) -> Pricer:
+    """What a worker makes of a space's text, and keeps."""
+    space = Space.from_text(text)
+    return Pricer(space, rules_for(space, profile))
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who works: this process, some processes of this machine, or the workers of a Dask cluster."""
+
+    jobs: int = 1  #: processes; a cluster has as many workers as it has
+    backend: Backend = "processes"
+    scheduler: str | None = None  #: address of the cluster, such as tcp://10.0.0.1:8786
+
+    @property
+    def here(self) -> bool:
+        """Whether all work is done in this process."""
+        return self.backend == "processes" and self.jobs == 1
+
+    def map_ranges(
+        self, function: Callable[[int, int], Result], count: int, step: int, *, ordered: bool = False
+    ) -> Iterator[Result]:
+        """Results of ``function(low, high)`` for consecutive ranges of numbers below `count`.
+
+        Parameters
+        ----------
+        function : callable
+            Something that pickle can send, such as a `functools.partial` of a function of a module.
+        count : int
+            Numbers in all. [-]
+        step : int
+            Numbers in a range; the last may have fewer. [-]
+        ordered : bool
+            Results come in the order of their ranges, not as they are done.
+        """
+        ranges = [(low, min(low + step, count)) for low in range(0, count, step)]
+        return self.map(_spread, [(function, *ends) for ends in ranges], ordered=ordered)
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], *, ordered: bool = True
+    ) -> Iterator[Result]:
+        """Results of a function for each of some items, which go to the workers one by one."""
+        if self.here or len(items) < 2:
+            yield from map(function, items)
+            return
+        from joblib import Parallel, delayed
+
+        with ExitStack() as opened:
+            pool: dict[str, Any] = {"n_jobs": self.jobs, "backend": "loky"}
+            if self.backend == "dask":
+                opened.enter_context(_cluster(self.scheduler))
+                pool = {"n_jobs": -1, "batch_size": 1}
+            form = "generator" if ordered else "generator_unordered"
+            yield from Parallel(**pool, return_as=form)(delayed(function)(item) for item in items)
+
+
+def _spread(task: tuple[Callable[[int, int], Result], int, int]) -> Result:
+    """A function of a range, applied."""
+    function, low, high = task
+    return function(low, high)
+
+
+def _cluster(scheduler: str | None) -> Any:
+    """A context in which joblib works on a Dask cluster.
+
+    Raises
+    ------
+    DseError
+        If Dask is not installed, no scheduler is named, or none answers.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise DseError("--backend dask needs the extra: pip install 'dse[dask]'") from None
+    from joblib import parallel_config
+
+    if scheduler is None:
+        raise DseError("--backend dask: name the cluster with --scheduler, such as tcp://10.0.0.1:8786")
+    stack = ExitStack()
+    try:
+        stack.enter_context(Client(scheduler, timeout="10s", set_as_default=True))
+    except (OSError, ValueError) as error:
+        raise DseError(f"scheduler {scheduler}: does not answer ({error}); is it running?") from None
+    stack.enter_context(parallel_config("dask", n_jobs=-1))
+    return stack

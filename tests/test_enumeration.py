@@ -1,0 +1,194 @@
+"""Exact fronts: all designs listed, by whom and in what pieces it may be; or ruled out by bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel import DseError
+from costmodel.formats.strict_yaml import dump
+from dse.fronts.pareto import non_dominated
+from dse.pricing.evaluation import evaluate
+from dse.pricing.workers import Workers
+from dse.search import branching, enumeration, exact
+from dse.search.dominance import FrontIndex
+from dse.search.exact import Headway, exact_front
+from dse.spaces.space import Space
+
+
+@pytest.fixture(scope="module")
+def layouts() -> Space:
+    """2,340 layouts of GPT-3, two of three over the memory of its chips."""
+    return Space.load("gpt3_175b_1024_a100")
+
+
+#: Options that random spaces draw from.
+OPEN = {
+    "nodes": [128, 256, 384],
+    "tp": [4, 8],
+    "pp": [8, 16, 32],
+    "vpp": [1, 2, 4],
+    "recompute": ["none", "selective", "full"],
+    "distributed_optimizer": [False, True],
+    "cores": [64, 96, 128, 160],
+    "array_width": [16, 32, 64],
+    "sram_capacity": ["32 MiB", "64 MiB", "96 MiB", "128 MiB"],
+    "l2_capacity": ["32 MB", "64 MB", "128 MB"],
+    "clock": ["1.2 GHz", "1.4 GHz", "1.6 GHz", "2 GHz"],
+    "dram_bandwidth": ["1 TB/s", "2 TB/s", "3 TB/s", "4 TB/s"],
+    "dram_capacity": ["80 GB", "96 GB", "128 GB", "192 GB"],
+    "node_bandwidth": ["200 GB/s", "300 GB/s", "450 GB/s"],
+    "fabric_bandwidth": ["200 Gb/s", "400 Gb/s", "800 Gb/s"],
+}
+ELSE = {"micro_batch_size": [1], "sequence_parallel": [True], "array_height": [16]}
+#: Options that some design needs to fit.
+FITS = {
+    "nodes": 128,
+    "pp": 32,
+    "recompute": "full",
+    "array_width": 16,
+    "cores": 128,
+    "dram_capacity": "192 GB",
+}
+#: Objectives and limits that bounds have to see through.
+SOUGHT = (
+    {"minimize": ["step_time", "system_price", "system_power"]},
+    {"minimize": ["step_time", "system_price"]},
+    {"maximize": ["tokens_per_second"], "minimize": ["price_of_a_year", "peak_memory"]},
+    {"minimize": ["step_energy", "die_area"]},
+)
+DERIVED = {
+    "price_of_a_year": "system_price / 4 + 700 $ / (1 W) * system_power",
+    "step_energy": "step_time * system_power",
+}
+LIMITS = (
+    {},
+    {"quick": "step_time <= 150 s and tokens_per_second >= 3e4 / (1 s)"},
+    {"either": "clock <= 1.5 GHz or cores <= 128", "cheap": "not system_price > 60e6 $"},
+)
+
+
+def random_space(seed: int) -> Space:
+    """A codesign space of a few options of each parameter."""
+    rng = np.random.default_rng(seed)
+    parameters = dict(ELSE)
+    for name, options in OPEN.items():
+        least = [options.index(FITS[name])] if name in FITS else []
+        kept = {*least, *rng.permutation(len(options))[: rng.integers(1, 3)].tolist()}
+        parameters[name] = [options[place] for place in sorted(kept)]
+    data = dict(Space.load("gpt_1t_codesign").data)
+    data["parameters"] = parameters
+    data["derived"] = {**data["derived"], **DERIVED}
+    data["constraints"] = {**data["constraints"], **LIMITS[seed % len(LIMITS)]}
+    data["objectives"] = SOUGHT[seed % len(SOUGHT)]
+    return Space.from_text(dump(data))
+
+
+def members(front: exact.ExactFront) -> set[tuple[float, ...]]:
+    """Costs and parameters of every design of a front."""
+    return {*map(tuple, np.column_stack([front.costs, *front.designs.values()]).tolist())}
+
+
+def test_listing_is_the_front_of_all_designs(layouts):
+    columns = next(iter(layouts.legal.enumerate(10_000)))
+    evaluation = evaluate(layouts, columns)
+    costs = enumeration.costs_of(layouts, evaluation)
+    kept = non_dominated(costs)
+    found = exact_front(layouts)
+    assert members(found) == {*map(tuple, np.column_stack([costs, *columns.values()])[kept].tolist())}
+    assert found.legal == found.priced == evaluation.num_points
+    assert found.infeasible == (~evaluation.feasible).sum() == found.broken["fits_in_memory"]
+    assert found.costs[found.best["peak_memory"], 1] == np.nanmin(costs[:, 1])
+
+
+@pytest.mark.parametrize("pieces", [(2340, 2340), (700, 300), (64, 64)])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_who_lists_and_in_what_pieces_changes_nothing(layouts, monkeypatch, pieces, jobs):
+    usual = exact_front(layouts)
+    monkeypatch.setattr(exact, "STEP", pieces[0])
+    monkeypatch.setattr(enumeration, "CHUNK", pieces[1])
+    found = exact_front(layouts, workers=Workers(jobs), best=usual.costs[0].tolist())
+    assert (found.costs == usual.costs).all()
+    assert all((found.designs[name] == values).all() for name, values in usual.designs.items())
+    assert found.broken == usual.broken
+    assert found.tally.better[0] == 0 < found.tally.better[1]
+
+
+def test_headway_ends_with_all_designs(layouts, monkeypatch):
+    seen: list[Headway] = []
+    monkeypatch.setattr(exact, "STEP", 500)
+    monkeypatch.setattr(exact, "CHUNK", 500)
+    found = exact_front(layouts, progress=seen.append)
+    assert [headway.priced for headway in seen] == [500, 1000, 1500, 2000, 2340]
+    assert seen[-1].feasible == found.legal - found.infeasible
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_rule_out_nothing_of_the_front(seed):
+    space = random_space(seed)
+    assert 0 < space.legal.count < 5e5
+    everything, bounded = exact_front(space, method="list"), exact_front(space, method="bounds")
+    assert members(bounded) == members(everything) != set()
+    assert len(bounded.costs) == len(everything.costs)
+
+
+@pytest.mark.parametrize(("boxes", "probes", "jobs"), [(64, 1, 1), (1000, 10, 2)])
+def test_the_way_through_the_boxes_changes_nothing(monkeypatch, boxes, probes, jobs):
+    """Neither which boxes come first, nor what is known early, nor who evaluates their corners."""
+    space = random_space(2)
+    usual = exact_front(space, method="bounds")
+    monkeypatch.setattr(branching, "MOST_BOXES", boxes)
+    monkeypatch.setattr(branching, "MOST_PROBES", probes)
+    monkeypatch.setattr(branching, "SHARE", 100)
+    found = exact_front(space, method="bounds", workers=Workers(jobs))
+    assert (found.costs == usual.costs).all()
+    assert all((found.designs[name] == values).all() for name, values in usual.designs.items())
+
+
+def test_bounds_evaluate_few_designs_of_many():
+    data = dict(random_space(4).data)
+    open_machine = {
+        name: options for name, options in OPEN.items() if name.endswith(("width", "capacity", "clock"))
+    }
+    data["parameters"] = {**data["parameters"], **open_machine}
+    space = Space.from_text(dump(data))
+    found = exact_front(space, method="bounds")
+    assert found.infeasible is None
+    assert found.priced < space.legal.count / 4
+
+
+@pytest.mark.parametrize("change", [{"objectives": {"minimize": ["step_time", "energy_per_step"]}},
+                                    {"given": {"global_batch_size": 3072, "tiling": "sample"}}])  # fmt: skip
+def test_where_nothing_bounds_designs_they_have_to_be_listed(change):
+    data = {**Space.load("gpt_1t_codesign").data, **change}
+    with pytest.raises(DseError, match="--method list"):
+        exact_front(Space.from_text(dump(data)), method="bounds")
+    with pytest.raises(DseError, match="too many to price"):
+        exact_front(Space.from_text(dump(data)))
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
+def test_an_index_of_a_front_beats_what_its_points_beat(objectives):
+    """Against all pairs; costs from few values, so that many are equal."""
+    rng = np.random.default_rng(objectives)
+    costs = rng.integers(0, 12, (3000, objectives)).astype(float)
+    front = np.unique(costs[: 300 * objectives][non_dominated(costs[: 300 * objectives])], axis=0)
+    beaten = [any((f <= c).all() and (f < c).any() for f in front) for c in costs]
+    assert FrontIndex(front).beats(costs).tolist() == beaten
+    assert not FrontIndex(front[:0]).beats(costs).any()
+
+
+def test_results_of_ranges_come_in_order_where_asked():
+    starts = [low for low, _ in Workers(2).map_ranges(range_of, 10, 3, ordered=True)]
+    assert starts == [0, 3, 6, 9]
+    assert sorted(Workers(2).map_ranges(range_of, 10, 3)) == [(0, 3), (3, 6), (6, 9), (9, 10)]
+
+
+def range_of(low: int, high: int) -> tuple[int, int]:
+    return low, high
+
+
+def test_a_cluster_needs_an_address():
+    pytest.importorskip("distributed", reason="the extra dask is not installed")
+    with pytest.raises(DseError, match="--scheduler"):
+        list(Workers(backend="dask").map(str, [1, 2]))

@@ -1,0 +1,57 @@
+"""What needs no times is the same without them, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel.formats.strict_yaml import dump
+from costmodel.steps.footprint import FOOTPRINT, TIMES_ALONE
+from dse.pricing.evaluation import evaluate, machine, untimed_margins
+from dse.pricing.profiles import rules_for
+from dse.spaces.space import Space
+
+SWITCHES = {name: [False, True] for name in TIMES_ALONE}
+SPACES = ("gpt3_175b_1024_a100", "gpt_1t_codesign", "deepseek_v3_2048_h800", "llama3_405b_16384_h100")
+
+
+def opened(name: str, **parts: object) -> Space:
+    """A shipped space with everything open that changes times alone, and two schedules."""
+    data = {key: value for key, value in Space.load(name).data.items() if key != "layouts"}
+    more = {**SWITCHES, "schedule": ["1f1b", "gpipe"]}
+    data["parameters"] = {**data["parameters"], **more}
+    data["given"] = {key: value for key, value in data["given"].items() if key not in more}
+    return Space.from_text(dump({**data, **parts}))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_footprint_is_that_of_the_whole_step(name):
+    space = opened(name)
+    columns, rules = space.legal.random(400, np.random.default_rng(0)), rules_for(space)
+    known, whole = space.known_values(columns), evaluate(space, columns)
+    found = rules.footprint(machine(space, known), known)
+    for column in FOOTPRINT:
+        assert (found[column] == getattr(whole.breakdown, column)).all(), column
+    assert (untimed_margins(space, columns, rules) == whole.margins).all()
+
+
+@pytest.mark.parametrize(("constraint", "untimed"), [
+    ("peak_memory <= 70 GB and system_power_w <= 1 MW", True), ("headroom >= 4 GB", True),
+    ("step_time <= 20 s or peak_memory <= 70 GB", False), ("rate >= 1e5 / (1 s)", False),
+])  # fmt: skip
+def test_limits_that_ask_for_times_wait_for_them(constraint, untimed):
+    derived = Space.load(SPACES[0]).data["derived"]
+    more = {"headroom": "dram_capacity - peak_memory", "rate": "tokens_per_second"}
+    space = opened(SPACES[0], constraints={"mine": constraint}, derived={**derived, **more})
+    columns, rules = space.legal.random(100, np.random.default_rng(0)), rules_for(space)
+    margins = untimed_margins(space, columns, rules)
+    assert (margins is not None) == untimed
+    assert margins is None or (margins == evaluate(space, columns).margins).all()
+
+
+def test_profiles_that_find_all_at_once_have_no_footprint():
+    space = Space.load(SPACES[0])
+    assert (
+        untimed_margins(space, space.legal.random(3, np.random.default_rng(0)), rules_for(space, "simai"))
+        is None
+    )

@@ -1,0 +1,65 @@
+"""Ends of formulas over boxes hold for every design in the box."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dse.spaces.expressions import Expression, Name
+from dse.spaces.intervals import interval_of, point
+
+NAMES = {**dict.fromkeys("abc", Name()), "recompute": Name(words=("none", "selective", "full"))}
+NUMBERS = st.sampled_from([-2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
+
+
+def joined(*parts: str) -> str:
+    return f"({''.join(parts)})"
+
+
+def called(name: str, *arguments: str) -> str:
+    return f"{name}({','.join(arguments)})"
+
+
+TERMS = st.recursive(
+    st.sampled_from(["a", "b", "c", "2", "0.5"]),
+    lambda inner: st.one_of(
+        st.builds(joined, inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner),
+        st.builds(called, st.sampled_from(["min", "max"]), inner, inner),
+        st.builds(called, st.sampled_from(["abs", "ceil", "floor", "-", "sqrt"]), inner),
+        st.builds("({} if {} < {} else c)".format, inner, inner, inner),
+    ),
+    max_leaves=6,
+)
+CONDITIONS = st.recursive(
+    st.builds(joined, TERMS, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), TERMS),
+    lambda inner: st.one_of(
+        st.builds("(not {})".format, inner),
+        st.builds(joined, inner, st.sampled_from([" and ", " or ", "&", "|"]), inner),
+    ),
+    max_leaves=3,
+)
+
+
+@given(text=st.one_of(TERMS, CONDITIONS), ends=st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=3))
+def test_ends_hold_for_all_within(text, ends):
+    box = {name: (np.array(min(own)), np.array(max(own))) for name, own in zip("abc", ends, strict=True)}
+    rng = np.random.default_rng(0)
+    inside = {name: np.append(rng.uniform(low, high, 50), [low, high]) for name, (low, high) in box.items()}
+    values = Expression.parse(text).compiled(NAMES)(inside)
+    values = np.asarray(values, dtype=np.float64)
+    low, high = interval_of(Expression.parse(text), box, NAMES)
+    known = ~np.isnan(values)  # an undefined design keeps no limit, and has no place on a front
+    assert (np.broadcast_to(low, values.shape)[known] <= values[known]).all()
+    assert (values[known] <= np.broadcast_to(high, values.shape)[known]).all()
+
+
+@pytest.mark.parametrize(("text", "surely", "maybe"), [
+    ("a <= 2", 1, 1), ("a <= 1.5", 0, 1), ("a <= 0.5", 0, 0), ("a < b", 0, 1), ("not a < 3", 0, 0),
+    ("recompute == full", 1, 1), ("recompute != full and a < 3", 0, 0), ("unheard_of <= 3", 0, 1),
+])  # fmt: skip
+def test_conditions_hold_for_certain_or_perhaps(text, surely, maybe):
+    box = {"a": (np.array(1.0), np.array(2.0)), "b": (np.array(1.5), np.array(9.0)), "recompute": point(2.0)}
+    low, high = interval_of(Expression.parse(text), box, NAMES)
+    assert (low, high) == (surely, maybe)
