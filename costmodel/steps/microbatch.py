@@ -19,6 +19,7 @@ from costmodel.kernels.collectives import exposed_time
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.narrow import products_cost
 from costmodel.kernels.roofline import pointwise_time
+from costmodel.machine.system import System
 from costmodel.steps.context_parallel import context_parallel
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, scattered, with_launch_overhead
 from costmodel.steps.expert_parallel import expert_parallel
@@ -31,6 +32,21 @@ from costmodel.workload.transformer import Part, every_part, transformer_gemms, 
 
 #: Rows whose kernels are evaluated at once: enough to drown the overhead of calls, and few for memory.
 KERNEL_CHUNK: Final = 8192
+
+
+#: Quantities of a chip that passes do not read: what it costs and draws when idle, and what it holds.
+NOT_READ: Final = (
+    *("reserved_memory", "idle_power", "fixed_area", "array_area", "sram_area", "area_price", "base_price"),
+    *("host_step_overhead", "host_straggler", "host_power", "host_price", "host_power_overhead"),
+    *("host_link_bandwidth", "host_memory_bandwidth"),
+)
+
+
+def quantities_read(system: System) -> set[str]:
+    """Quantities of a system that `micro_batches` reads."""
+    farthest = {f"{system.dram.name}_capacity"} if len(system.memory) > 1 else set()
+    prices = {name for name in system.quantities() if name.endswith("_price")}
+    return {*system.quantities()} - farthest - prices - {*NOT_READ}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
