@@ -218,7 +218,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
         write_artefacts(study, args.out / args.emit, part, args.emit, note=note)
     if table.feasible.any():
         return 0
-    print(f"dse: {nothing_feasible(study.space, table.records(), study.profile)}", file=sys.stderr)
+    print(f"dse: {nothing_feasible(study.space, table.each_record(), study.profile)}", file=sys.stderr)
     return 1
 
 

@@ -23,11 +23,11 @@ from dse.search.climbers import Climbers
 from dse.search.moves import Lattice, Move
 
 #: Designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
-ROUND: Final = 4096
+ROUND: Final = 3072
 #: Share of the first batch's designs that are drawn at random, before anything is known.
 DRAWN: Final = 0.15
 #: Shares of a round that are steps of climbers, crossings, and designs at random; the others are neighbours.
-CLIMBING, CROSSED, FRESH = 0.25, 0.25, 0.1
+CLIMBING, CROSSED, FRESH = 0.3, 0.25, 0.1
 #: Spaces of at most so many times the designs of a batch are priced whole.
 WHOLE: Final = 4
 
@@ -78,7 +78,7 @@ class Screening:
         else:
             if not len(self.archive.climbers.places):
                 self._draw()
-            while self.priced < self.budget:
+            while self.priced < self.budget - ROUND // 2:
                 self._round()
             self._polish()
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
