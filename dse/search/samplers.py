@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -97,6 +97,24 @@ def sampler_choice(name: str) -> Choice:
     return choice
 
 
+class SeenDesigns:
+    """Designs seen before a batch, of which there may be very many, and those that it adds itself."""
+
+    def __init__(self, before: Collection[Key]) -> None:
+        self._before = before
+        self._own: set[Key] = set()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._own or key in self._before
+
+    def __bool__(self) -> bool:
+        return bool(self._own) or bool(self._before)
+
+    def add(self, key: Key) -> None:
+        """Take note of a design."""
+        self._own.add(key)
+
+
 class LegalSampler(BaseSampler):
     """Makes each proposal of another sampler legal, and different from every design before it.
 
@@ -112,7 +130,7 @@ class LegalSampler(BaseSampler):
         space: Space,
         rng: np.random.Generator,
         *,
-        seen: Iterable[Key] = (),
+        seen: Collection[Key] = (),
         joint: bool = True,
         learns: bool = True,
     ) -> None:
@@ -122,7 +140,7 @@ class LegalSampler(BaseSampler):
         self.joint = joint
         self.distributions = {p.name: p.distribution() for p in space.parameters}
         self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
-        self.seen = set(seen)
+        self.seen = SeenDesigns(seen)
         self.informed = base is not None and (bool(self.seen) or not learns)
         self.starts = space.starting_points if learns else []
 
@@ -183,7 +201,7 @@ def legal_sampler(
     name: str,
     space: Space,
     seeds: SeedSequence,
-    seen: Iterable[Key],
+    seen: Collection[Key],
     rules: SpaceRules | None = None,
     focus: str = "",
 ) -> LegalSampler:

@@ -22,7 +22,7 @@ from dse.search.archive import Archive, least_beaten
 from dse.search.climbers import Climbers
 from dse.search.moves import Lattice, Move
 
-#: Designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
+#: Most designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
 ROUND: Final = 3072
 #: Share of the first batch's designs that are drawn at random, before anything is known.
 DRAWN: Final = 0.15
@@ -64,6 +64,7 @@ class Screening:
         self.budget = budget
         self.rng = rng
         self.priced = 0  #: designs so far
+        self._size = min(ROUND, max(budget // 2, 1))  # of a round
         self._moves: tuple[Move, ...] = (*lattice.one_step, *lattice.swaps)
         self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._all: list[Priced] = []
@@ -81,7 +82,7 @@ class Screening:
         else:
             if not len(self.archive.climbers.places):
                 self._draw()
-            while self.priced < self.budget - ROUND // 2:
+            while self.priced < self.budget - self._size // 2:
                 self._round()
             self._polish()
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
@@ -107,9 +108,9 @@ class Screening:
     def _draw(self) -> None:
         """Designs at random, and climbers that start from some of them."""
         most = max(int(self.budget * DRAWN), 1)
-        for start in range(0, most, ROUND):
-            self._noted(self._new(self.lattice.random(min(ROUND, most - start), self.rng)))
-        count = max(1, int(ROUND * CLIMBING) // max(len(self._moves), 1))
+        for start in range(0, most, self._size):
+            self._noted(self._new(self.lattice.random(min(self._size, most - start), self.rng)))
+        count = max(1, int(self._size * CLIMBING) // max(len(self._moves), 1))
         climbers = Climbers.starting(count, *joined(self._all), self.archive.costs, self.rng)
         self.archive = replace(self.archive, climbers=climbers)
 
@@ -118,7 +119,7 @@ class Screening:
         climbers = self.archive.climbers
         steps, parents = self.lattice.moved(climbers.places, self._moves)
         others = self._new(np.concatenate([self._near(), self._crossings()]))
-        free = max(int(ROUND * FRESH), ROUND - len(steps) - len(others))
+        free = max(int(self._size * FRESH), self._size - len(steps) - len(others), 1)
         places = np.concatenate([steps, others, self.lattice.random(free, self.rng)])
         costs, violations = self._noted(places)
         ends = np.cumsum([len(steps), len(others)])
@@ -129,7 +130,7 @@ class Screening:
     def _near(self) -> FloatArray:
         """Neighbours of some designs of the front whose neighbours are not priced yet."""
         unexplored = np.flatnonzero(self.archive.explored == 0)
-        most = int(ROUND * (1 - CLIMBING - CROSSED - FRESH)) // max(len(self._moves), 1)
+        most = int(self._size * (1 - CLIMBING - CROSSED - FRESH)) // max(len(self._moves), 1)
         parents = self.rng.permutation(unexplored)[: max(most, 1)]
         self.archive.explored[parents] = 1
         return self.lattice.moved(self.archive.places[parents], self._moves)[0]
@@ -138,7 +139,7 @@ class Screening:
         """Children of designs of the front; the best of each objective have many."""
         front = self.archive
         best = front.costs.argmin(axis=0) if len(front.costs) else np.empty(0, dtype=np.intp)
-        return self.lattice.crossed(front.places, best, int(ROUND * CROSSED), self.rng)
+        return self.lattice.crossed(front.places, best, int(self._size * CROSSED), self.rng)
 
     def _polish(self) -> None:
         """Move the best design of each objective until no other option and no pair of steps is better.
