@@ -125,8 +125,10 @@ class RankShape(Columns):
     def recomputes(self, modules: Iterable[RecomputeModule]) -> BoolArray:
         """Where one of some modules is recomputed for itself, by its switch or as "selective"; (points,)."""
         there = np.zeros(np.shape(self.recompute), dtype=bool)
+        switched = self.recomputed_modules.any()
         for module in modules:
-            there = there | self.is_on(module)
+            if switched:
+                there = there | self.is_on(module)
             if module.selective:
                 there = there | (self.recompute == RECOMPUTE_SELECTIVE)
         return there
