@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dse.pricing.evaluation import evaluate
-from dse.search.certificate import certified, quick_certificate, shortfall
+from dse.search.certificate import certified, match_gaps, quick_certificate
 from dse.search.enumeration import costs_of
 from dse.search.exact import exact_front
 from dse.search.study import Study
@@ -17,7 +17,7 @@ def test_an_exact_design_is_as_far_as_the_nearest_found():
     """(1, 4) is found; (2, 2) is matched by (2.2, 2.5), 25 % worse; (4, 1) by the same, 150 % worse."""
     found = np.array([[1.0, 4.0], [2.2, 2.5]])
     best = np.array([[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
-    assert shortfall(found, best).tolist() == pytest.approx([0.0, 0.25, 1.5])
+    assert match_gaps(found, best).tolist() == pytest.approx([0.0, 0.25, 1.5])
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_the_worst_missed_design_is_of_the_front(study):
     told, exact = certified(study), exact_front(study.space)
     designs = study.space.decode(exact.designs)
     assert told.worst_missed in designs
-    short = shortfall(study.table.front().costs, exact.costs)
+    short = match_gaps(study.table.front().costs, exact.costs)
     assert designs[int(np.argmax(short))] == told.worst_missed
     assert told.worst_gap == short.max() > 0
 

@@ -156,7 +156,7 @@ def test_the_way_through_the_boxes_changes_nothing(monkeypatch, boxes, probes, j
     usual = exact_front(space, method="bounds")
     monkeypatch.setattr(branching, "MOST_BOXES", boxes)
     monkeypatch.setattr(branching, "MOST_PROBES", probes)
-    monkeypatch.setattr(branching, "SHARE", 100)
+    monkeypatch.setattr(branching, "WORTH_SENDING", 100)
     found = exact_front(space, method="bounds", workers=Workers(jobs))
     assert (found.costs == usual.costs).all()
     assert all((found.designs[name] == values).all() for name, values in usual.designs.items())

@@ -197,4 +197,4 @@ def report(exact: ExactFront, certified: Certificate | None, width: int) -> Repo
     from dse.report.study_report import certificate_text, exact_report
 
     shown = exact_report(exact, width)
-    return [*shown, "", certificate_text(certified)] if certified else shown
+    return [*shown, "", certificate_text(exact.space, certified)] if certified else shown

@@ -270,4 +270,4 @@ def report(study: Study, args: argparse.Namespace) -> None:
 
     show(sys.stdout, lambda width: study_report(study, width))
     if certified:
-        show(sys.stdout, lambda width: ["", certificate_text(certified)])
+        show(sys.stdout, lambda width: ["", certificate_text(study.space, certified)])

@@ -206,17 +206,16 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
 
 
-def certificate_text(certificate: Certificate) -> Text:
+def certificate_text(space: Space, certificate: Certificate) -> Text:
     """How far a study is from the exact front, in words."""
     study = f"Study {certificate.study}, after {counted(certificate.trials, 'trial')}"
     if certificate.found == certificate.of:
         return Text(f"{study}: has found all {certificate.of:,} designs of the exact front.")
     missed = ""
     if certificate.worst_missed is not None:
-        worst = " ".join(f"{name}={value}" for name, value in certificate.worst_missed.items())
-        missed = f" Matched worst is {worst}."
+        missed = f" Matched worst: {design_text(space, certificate.worst_missed)}."
     return Text(
-        f"{study}: has {percent(certificate.hypervolume_ratio)} of the exact hypervolume, "
+        f"{study}: has {100 * certificate.hypervolume_ratio:.2f} % of the exact hypervolume, "
         f"{certificate.found:,} of the {certificate.of:,} designs of the exact front, and for each of the "
         f"others one that is at most {percent(certificate.worst_gap)} worse in any objective. "
         f"Best values: {'; '.join(regrets(certificate))}.{missed}"

@@ -8,9 +8,9 @@ these, objectives and limits follow by interval arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -22,13 +22,14 @@ from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, Design
 from costmodel.training.model import ModelShape
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import transformer_run
-from dse.pricing.profiles import NATIVE
+from dse.pricing.profiles import NATIVE, rules_for
 from dse.pricing.workers import Pricer
 from dse.search.machines import Forest, columns_of, forest, rows_at, sides
 from dse.spaces.expressions import Expression
 from dse.spaces.intervals import Interval, interval_of, point
 from dse.spaces.legal import Component
 from dse.spaces.names import WITH_UNIT
+from dse.spaces.space import Space
 
 #: Columns of a breakdown that no quantity of which more is never slower changes.
 OF_LAYOUTS: Final = ("peak_memory", *PARTS["peak_memory"], "model_flops", "world_size")
@@ -67,6 +68,9 @@ class Problem:
     timed: tuple[str, ...]  #: columns that follow the fastest machine, of those that formulas use
     fixed: tuple[str, ...]  #: columns that follow the layout alone, likewise
     of_layouts: dict[str, FloatArray]  #: the latter, (layouts,) each
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Problem | None], tuple[str, str]]:
+        return _problem, (self.pricer.space.text, self.pricer.rules.profile)
 
     @property
     def num_layouts(self) -> int:
@@ -245,6 +249,13 @@ def problem_of(pricer: Pricer) -> Problem | None:
     timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
     return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}))
+
+
+@lru_cache(maxsize=2)
+def _problem(text: str, profile: str) -> Problem | None:
+    """What a worker makes of a space's text, and keeps."""
+    space = Space.from_text(text)
+    return problem_of(Pricer(space, rules_for(space, profile)))
 
 
 def bounded(problem: Problem) -> Problem | None:

@@ -8,7 +8,8 @@ promising boxes are evaluated on the way: what they beat need not be looked into
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,19 +18,30 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from dse.fronts.pareto import non_dominated
 from dse.pricing.evaluation import evaluate
-from dse.pricing.workers import Pricer, Workers
+from dse.pricing.workers import Workers
 from dse.search.bounds import Boxes, Problem, breakdown_of
 from dse.search.capacity import smallest_capacities
 from dse.search.dominance import FrontIndex
 from dse.search.enumeration import costs_of
 
-#: Boxes that are halved at a time, which bounds the memory; and those that one worker evaluates.
+#: Boxes that are halved at a time, which bounds the memory; and fewest that are worth sending to a process.
 MOST_BOXES: Final = 1 << 18
-SHARE: Final = 1 << 15
+WORTH_SENDING: Final = 1 << 12
 #: Promising boxes of a round of which a design is evaluated.
 MOST_PROBES: Final = 4096
 #: Most designs that are evaluated before it is said to be too many.
 MOST_PRICED: Final = 1e9
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a round over some boxes came to."""
+
+    boxes: Boxes  #: halves of those that may hold something new
+    designs: dict[str, FloatArray]  #: of boxes of one machine, feasible, and not beaten before
+    costs: FloatArray  #: (designs, objectives) of these [the unit of each]
+    probes: FloatArray  #: (probes, objectives) costs of other designs that were evaluated
+    priced: int  #: designs evaluated, and corners of boxes
 
 
 class Search:
@@ -41,7 +53,7 @@ class Search:
         #: (designs, objectives) of the designs found that no other found beats; and the front that prunes,
         #: which knows others beside.
         self.costs = np.empty((0, len(self.space.objectives)))
-        self.front = FrontIndex(self.costs)
+        self.front = self.costs
         self.priced = 0  #: designs evaluated, and corners of boxes
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -54,8 +66,12 @@ class Search:
         """
         waiting = [start(self.problem)]
         while waiting:
-            boxes = self.round(waiting.pop())
-            waiting += [boxes.take(slice(at, at + MOST_BOXES)) for at in range(0, len(boxes), MOST_BOXES)]
+            taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
+            tasks = [(self.problem, self.front, boxes) for boxes in taken]
+            for found in self.workers.map(explored, tasks):
+                self.add(found)
+                left = range(0, len(found.boxes), MOST_BOXES)
+                waiting += [found.boxes.take(slice(at, at + MOST_BOXES)) for at in left]
             if progress:
                 progress(self.priced, sum(map(len, waiting)))
             if self.priced > MOST_PRICED:
@@ -64,72 +80,78 @@ class Search:
                     "pin some parameters with --set, or search instead"
                 )
 
-    def round(self, boxes: Boxes) -> Boxes:
-        """Halves of the boxes that may hold something new."""
-        boxes = self.timed(boxes.take(self.open(boxes)[0]))
-        rows, costs = self.open(boxes)
-        boxes = boxes.take(rows)
-        single = self.problem.single(boxes)
-        self.found(boxes.take(single))
-        boxes, costs = boxes.take(~single), costs[~single]
-        promising = np.flatnonzero(non_dominated(costs))
-        self.learn(self.evaluated(boxes.take(promising[:: -(-promising.size // MOST_PROBES) or 1]))[1])
-        return halves(self.problem, boxes)
+    def shares(self, taken: list[Boxes]) -> list[Boxes]:
+        """As many sets of boxes as there are workers, where that is worth it."""
+        count = min(self.workers.jobs, sum(map(len, taken)) // WORTH_SENDING)
+        if len(taken) >= count:
+            return taken
+        every = joined(taken)
+        return [every.take(slice(worker, None, count)) for worker in range(count)]
 
-    def open(self, boxes: Boxes) -> tuple[IntArray, FloatArray]:
-        """Boxes that may hold a design which the front does not beat, and the bounds of those."""
-        if not len(boxes):
-            return np.zeros(0, dtype=np.int64), self.costs[:0]
-        costs, possible = self.problem.bounds(boxes)
-        rows = np.flatnonzero(possible)
-        kept = ~self.front.beats(costs[rows])
-        return rows[kept], costs[rows[kept]]
-
-    def timed(self, boxes: Boxes) -> Boxes:
-        """The boxes with what their own fastest machines come to."""
-        new = np.flatnonzero(boxes.new)
-        new = new[np.lexsort([boxes.layout[new], *boxes.nodes[new].T[::-1]])]
-        shares = [boxes.take(new[at : at + SHARE]) for at in range(0, new.size, SHARE)]
-        pricer, names = self.problem.pricer, self.problem.timed
-        tasks = [(pricer, self.problem.fastest(share), names) for share in shares]
-        timed = boxes.timed.copy()
-        for at, own in enumerate(self.workers.map(_columns, tasks)):
-            timed[new[at * SHARE : (at + 1) * SHARE]] = own
-        self.priced += new.size
-        return Boxes(boxes.layout, boxes.nodes, timed, np.zeros(len(boxes), dtype=bool))
-
-    def evaluated(self, boxes: Boxes) -> tuple[dict[str, FloatArray], FloatArray]:
-        """A design of each box, and its costs; those that are feasible."""
-        designs = self.problem.designs(boxes)
-        if not len(boxes):
-            return designs, self.costs[:0]
-        costs = costs_of(self.space, evaluate(self.space, designs, rules=self.problem.pricer.rules))
-        self.priced += len(boxes)
-        rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
-        return {name: values[rows] for name, values in designs.items()}, costs[rows]
-
-    def found(self, boxes: Boxes) -> None:
-        """Take boxes of one machine as designs."""
-        designs, costs = self.evaluated(boxes)
-        self.learn(costs)
-        costs = np.concatenate([self.costs, costs])
+    def add(self, found: Explored) -> None:
+        """Take what a round found: designs, and costs that prune."""
+        self.priced += found.priced
+        costs = np.unique(np.concatenate([self.front, found.costs, found.probes]), axis=0)
+        self.front = costs[non_dominated(costs)]
+        costs = np.concatenate([self.costs, found.costs])
         rows = np.flatnonzero(non_dominated(costs))
         self.costs = costs[rows]
         self.designs = {
-            name: np.concatenate([values, designs[name]])[rows] for name, values in self.designs.items()
+            name: np.concatenate([values, found.designs[name]])[rows] for name, values in self.designs.items()
         }
 
-    def learn(self, costs: FloatArray) -> None:
-        """Let costs of designs prune."""
-        costs = np.unique(np.concatenate([self.front.front, costs]), axis=0)
-        self.front = FrontIndex(costs[non_dominated(costs)])
+
+def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
+    """A round over some boxes, with a front that prunes."""
+    problem, front, boxes = task
+    index = FrontIndex(front)
+    boxes = boxes.take(still_open(problem, index, boxes)[0])
+    corners = int(boxes.new.sum())
+    boxes = timed(problem, boxes)
+    rows, costs = still_open(problem, index, boxes)
+    boxes = boxes.take(rows)
+    single = problem.single(boxes)
+    designs, found = evaluated(problem, boxes.take(single))
+    rest, costs = boxes.take(~single), costs[~single]
+    promising = np.flatnonzero(non_dominated(costs))
+    tried = rest.take(promising[:: -(-promising.size // MOST_PROBES) or 1])
+    return Explored(
+        boxes=halves(problem, rest),
+        designs=designs,
+        costs=found,
+        probes=evaluated(problem, tried)[1],
+        priced=corners + int(single.sum()) + len(tried),
+    )
 
 
-def _columns(task: tuple[Pricer, dict[str, FloatArray], tuple[str, ...]]) -> FloatArray:
-    """(boxes, columns) Some columns of the breakdown of layouts on machines."""
-    pricer, columns, names = task
-    breakdown = breakdown_of(pricer, columns)
-    return np.stack([getattr(breakdown, name) for name in names], axis=1)
+def still_open(problem: Problem, front: FrontIndex, boxes: Boxes) -> tuple[IntArray, FloatArray]:
+    """Boxes that may hold a design which the front does not beat, and the bounds of those."""
+    if not len(boxes):
+        return np.zeros(0, dtype=np.int64), np.empty((0, len(problem.pricer.space.objectives)))
+    costs, possible = problem.bounds(boxes)
+    rows = np.flatnonzero(possible)
+    kept = ~front.beats(costs[rows])
+    return rows[kept], costs[rows[kept]]
+
+
+def timed(problem: Problem, boxes: Boxes) -> Boxes:
+    """The boxes with what their own fastest machines come to."""
+    new = np.flatnonzero(boxes.new)
+    times = boxes.timed.copy()
+    if new.size:
+        new = new[np.lexsort([boxes.layout[new], *boxes.nodes[new].T[::-1]])]
+        breakdown = breakdown_of(problem.pricer, problem.fastest(boxes.take(new)))
+        for place, name in enumerate(problem.timed):
+            times[new, place] = getattr(breakdown, name)
+    return Boxes(boxes.layout, boxes.nodes, times, np.zeros(len(boxes), dtype=bool))
+
+
+def evaluated(problem: Problem, boxes: Boxes) -> tuple[dict[str, FloatArray], FloatArray]:
+    """A design of each box, and its costs; those that are feasible."""
+    space, designs = problem.pricer.space, problem.designs(boxes)
+    costs = costs_of(space, evaluate(space, designs, rules=problem.pricer.rules))
+    rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
+    return {name: values[rows] for name, values in designs.items()}, costs[rows]
 
 
 def start(problem: Problem) -> Boxes:
@@ -159,6 +181,11 @@ def halves(problem: Problem, boxes: Boxes) -> Boxes:
             nodes[rows, at] = own.below[nodes[rows, at]] + child
             new[rows] = ~own.inherits[nodes[rows, at]]
         parts.append(Boxes(boxes.layout, nodes, boxes.timed, new))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Boxes]) -> Boxes:
+    """All of some boxes together."""
     return Boxes(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in Boxes.__dataclass_fields__)
     )

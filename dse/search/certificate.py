@@ -61,7 +61,7 @@ def certificate(study: Study, exact: ExactFront) -> Certificate:
     key = study.space.legal.key
     seen = {key(trial.params) for trial in study.table.trials}
     names = [objective.name for objective in study.space.objectives]
-    short = shortfall(found, best)
+    short = match_gaps(found, best)
     worst = int(np.argmax(short))
     gaps = (lowest - best.min(axis=0)) / np.maximum(np.abs(best.min(axis=0)), np.finfo(float).tiny)
     return Certificate(
@@ -91,7 +91,7 @@ def best_costs(study: Study) -> FloatArray:
     return np.asarray(costs.min(axis=0), dtype=np.float64)
 
 
-def shortfall(found: FloatArray, best: FloatArray) -> FloatArray:
+def match_gaps(found: FloatArray, best: FloatArray) -> FloatArray:
     """By how much the nearest of some designs falls short of each exact one, in its worst objective.
 
     Parameters
