@@ -1,9 +1,10 @@
 """Designs per second and seconds per search: `python benchmarks/speed.py`.
 
 Prices random layouts of GPT-3 175B in one process pinned to one thread: with the hardware fixed, with the
-best split of the kernels found for each design, and with six hardware quantities that differ in every row.
-Prices legal designs of shipped spaces, widened so that all rows of a batch differ: a dense model, one with
-shared sequences, and mixtures of experts. Then runs `dse --help` and `dse search --budget 500` on a fresh
+best split of the kernels found for each design, with six hardware quantities that differ in every row, with
+both, and every layout on every machine of some chips, networks and sizes of memory. Says what a call takes of
+few designs. Prices legal designs of shipped spaces, widened so that all rows of a batch differ: a dense
+model, one with shared sequences, and mixtures of experts. Then runs `dse --help` and `dse search` on a fresh
 SQLite database as whole processes, start-up included, and says where a search spends its time.
 """
 
@@ -60,6 +61,11 @@ RULES = {
     " and num_query_groups / tp % cp == 0)",
 }
 
+#: Layouts, chips, and networks with memories of a product of all with all.
+PRODUCT = (200, 25, 40)
+#: Designs of small calls, as searches make them.
+SMALL = (20, 500)
+
 OPENED = ("cores", "clock", "dram_bandwidth", "sram_capacity", "l2_capacity", "node_bandwidth")
 
 
@@ -96,15 +102,34 @@ def pricing(points: int, repeats: int) -> None:
     designs = random_designs(points, rng)
     opened = {name: system.quantities()[name] * rng.uniform(0.5, 2.0, points) for name in OPENED}
     solved = replace(designs, sharding=designs.sharding * 0 + SOLVE)
+    open_system, few = system.with_quantities(opened), slice(0, max(points // 20, 1))
     for what, machine, layouts in (
         ("fixed hardware", system, designs),
         ("sharding solved for each design", system, solved),
-        ("hardware varying in every row", system.with_quantities(opened), designs),
+        ("hardware varying in every row", open_system, designs),
+        ("sharding solved, hardware varying", open_system.take(few), solved.take(few)),
+        ("layouts x chips x networks", *product(system, rng)),
     ):
         seconds = median_seconds(partial(step, model, machine, layouts), repeats)
-        print(f"{what:32s} {points / seconds:12,.0f} designs/s")
+        print(f"{what:36s} {layouts.num_points / seconds:12,.0f} designs/s")
+    for count in SMALL:
+        rows = slice(0, count)
+        call = partial(step, model, open_system.take(rows), designs.take(rows))
+        print(f"{f'a call of {count} designs':36s} {1e3 * median_seconds(call, repeats):12.1f} ms")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{'peak memory of this process':32s} {peak:12,.0f} MiB for {points:,} designs")
+    print(f"{'peak memory of this process':36s} {peak:12,.0f} MiB for {points:,} designs")
+
+
+def product(system: System, rng: np.random.Generator) -> tuple[System, DesignPoints]:
+    """Every layout on every machine: some chips, and some networks with a size of memory."""
+    sizes = PRODUCT
+    layout, chip, network = (axis.ravel() for axis in np.indices(sizes))
+    known = system.quantities()
+    of_chips = [name for name in OPENED if name != "node_bandwidth"]
+    drawn = {name: (known[name] * rng.uniform(0.5, 2.0, sizes[1]))[chip] for name in of_chips}
+    for name in ("node_bandwidth", "fabric_bandwidth", "dram_capacity"):
+        drawn[name] = (known[name] * rng.uniform(0.5, 2.0, sizes[2]))[network]
+    return system.with_quantities(drawn), random_designs(sizes[0], rng).take(layout)
 
 
 def legal_designs(name: str, points: int) -> tuple[ModelShape, System, DesignPoints]:

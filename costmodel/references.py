@@ -125,4 +125,8 @@ REFERENCES: Mapping[str, str] = {
         "Y. Zhao et al., PyTorch FSDP: experiences on scaling fully sharded data parallel, "
         "VLDB 16(12), 2023, arXiv:2304.11277"
     ),
+    "Zitzler2003": (
+        "E. Zitzler, L. Thiele, M. Laumanns, C. M. Fonseca and V. Grunert da Fonseca, Performance assessment "
+        "of multiobjective optimizers: an analysis and review, IEEE TEC 7(2), 2003"
+    ),
 }

@@ -9,8 +9,8 @@ from costmodel import DseError
 from costmodel.formats.strict_yaml import dump
 from dse.fronts.pareto import non_dominated
 from dse.pricing.evaluation import evaluate
-from dse.pricing.workers import Workers
-from dse.search import branching, enumeration, exact
+from dse.pricing.workers import Pricer, Workers
+from dse.search import bounds, branching, enumeration, exact
 from dse.search.dominance import FrontIndex
 from dse.search.exact import Headway, exact_front
 from dse.spaces.space import Space
@@ -123,6 +123,23 @@ def test_headway_ends_with_all_designs(layouts, monkeypatch):
     assert seen[-1].feasible == found.legal - found.infeasible
 
 
+@pytest.mark.parametrize("name", ["gpt_1t_codesign", "gpt_1t_power_split"])
+def test_what_bounds_take_for_granted(name):
+    """More of one quantity, the others as they were, is not slower by a bit, and no layout holds more."""
+    space, rng = Space.load(name), np.random.default_rng(0)
+    pricer, columns = Pricer.of(space), space.known_values(space.legal.random(400, rng))
+    usual = bounds.breakdown_of(pricer, columns)
+    for quantity in {*space.system.never_slower()} & {*space.by_name, *(d.name for d in space.derived)}:
+        more = np.ceil(columns[quantity] * rng.uniform(1.01, 3, 400))
+        found = bounds.breakdown_of(pricer, {**columns, quantity: more})
+        assert (found.step_time <= usual.step_time).all(), quantity
+        assert (found.tokens_per_second >= usual.tokens_per_second).all(), quantity
+        assert (found.system_price >= usual.system_price).all(), quantity
+        assert (found.system_power >= usual.system_power).all(), quantity
+        for column in bounds.OF_LAYOUTS:
+            assert (getattr(found, column) == getattr(usual, column)).all(), (quantity, column)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_bounds_rule_out_nothing_of_the_front(seed):
     space = random_space(seed)
@@ -186,9 +203,3 @@ def test_results_of_ranges_come_in_order_where_asked():
 
 def range_of(low: int, high: int) -> tuple[int, int]:
     return low, high
-
-
-def test_a_cluster_needs_an_address():
-    pytest.importorskip("distributed", reason="the extra dask is not installed")
-    with pytest.raises(DseError, match="--scheduler"):
-        list(Workers(backend="dask").map(str, [1, 2]))

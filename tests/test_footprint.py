@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.workers import switches
 from costmodel.formats.strict_yaml import dump
 from costmodel.steps.footprint import FOOTPRINT, TIMES_ALONE
-from dse.pricing.evaluation import evaluate, machine, untimed_margins
+from dse.pricing.evaluation import evaluate, evaluate_alike, machine, untimed_margins
 from dse.pricing.profiles import rules_for
 from dse.spaces.space import Space
 
@@ -33,6 +34,20 @@ def test_a_footprint_is_that_of_the_whole_step(name):
     for column in FOOTPRINT:
         assert (found[column] == getattr(whole.breakdown, column)).all(), column
     assert (untimed_margins(space, columns, rules) == whole.margins).all()
+
+
+def test_designs_that_are_alike_are_evaluated_once():
+    """Of neighbours in a space of switches, half differ in some that change nothing beside the others."""
+    space = switches()
+    starts = np.random.default_rng(0).integers(int(space.legal.count) - 64, size=40)
+    columns, rules = space.legal.at(np.add.outer(starts, np.arange(64)).ravel()), rules_for(space)
+    known, whole = space.known_values(columns), evaluate(space, columns)
+    found = evaluate_alike(space, columns, rules)
+    assert rules.alike(machine(space, known), known)[0].size < whole.num_points / 2
+    for column, values in whole.breakdown.columns().items():
+        assert (found.breakdown.columns()[column] == values).all(), column
+    assert (found.values == whole.values).all()
+    assert (found.margins == whole.margins).all()
 
 
 @pytest.mark.parametrize(("constraint", "untimed"), [

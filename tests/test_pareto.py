@@ -5,6 +5,7 @@ import pytest
 
 from dse.fronts.hypervolume import Box, history, hypervolume
 from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts.shortfall import shortfalls
 
 
 def beaten(point, others):
@@ -32,6 +33,15 @@ def test_front_of_many_points_beats_the_rest_and_not_itself(objectives):
     plane = 1.0 * rng.integers(0, 1000, (20_000, objectives))
     plane[:, -1] = -plane[:, :-1].sum(axis=1)
     assert non_dominated(plane).all()
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
+def test_a_point_is_not_beaten_once_its_shortfall_is_taken_off(objectives):
+    rng = np.random.default_rng(objectives)
+    front, points = rng.random((50, objectives)), rng.random((1000, objectives))
+    for point, shortfall in zip(points, shortfalls(points, front), strict=True):
+        assert not (front < point - shortfall - 1e-12).all(axis=1).any()
+        assert (front < point - shortfall + 1e-12).all(axis=1).any()
 
 
 def test_equal_points_are_kept_or_dropped_together():

@@ -41,7 +41,12 @@ class KernelCost(Columns):
 
     def present(self) -> dict[str, FloatArray]:
         """The columns that are not 0 for all designs because nothing of their kind is there."""
-        return {name: values for name, values in self.columns().items() if values.ndim or values}
+        found: dict[str, FloatArray] = {}
+        for name, nothing in _NOTHING.items():
+            values = getattr(self, name)
+            if values is not nothing and (values.ndim or values):
+                found[name] = values
+        return found
 
     @property
     def total_time(self) -> FloatArray:
@@ -58,6 +63,9 @@ class KernelCost(Columns):
         """Time beside which exchanges of replicas may run: what is not lent to those of another pass. [s]"""
         return self.total_time - self.lent_time if self.lent_time.ndim else self.total_time
 
+
+#: What the columns of a `KernelCost` hold where nothing of their kind is there.
+_NOTHING: Final = KernelCost().columns()
 
 Summand = TypeVar("Summand", FloatArray, KernelCost)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -288,6 +288,19 @@ class System:
             return replace(part, **own) if own else part
 
         return self._changed(changed)
+
+    def only(self, names: Collection[str]) -> Self:
+        """The system with some of its quantities alone: others are no numbers, of one value for all points.
+
+        What is worked out of such a system cannot depend on others: it would be no number.
+        """
+        nothing = np.asarray(np.nan)
+
+        def kept(prefix: str, part: Any) -> Any:
+            other = {name: nothing for name in column_units(type(part)) if prefix + name not in names}
+            return replace(part, **other) if other else part
+
+        return self._changed(kept)
 
     def take(self, rows: Any) -> Self:
         """The system of some of the points; quantities of one value stay as they are."""

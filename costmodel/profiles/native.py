@@ -11,6 +11,7 @@ from costmodel.profiles.rules import Rules
 from costmodel.steps.footprint import transformer_footprint
 from costmodel.steps.lstm import lstm_step_of
 from costmodel.steps.transformer import reasons, remedies, transformer_step
+from costmodel.training.alike import canonical
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import Design
 from costmodel.training.lstm import LstmShape
@@ -29,6 +30,7 @@ RULES: Final = (
         design=DesignPoints,
         cost=transformer_step,
         needs=transformer_footprint,
+        canonical=canonical,
         products=TRANSFORMER_TOTALS,
         why=reasons,
         what_would_do=remedies,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.errors import DseError
 from costmodel.hlo.program import Program
 from costmodel.machine.system import System
@@ -66,6 +66,12 @@ class DesignRules(ABC):
         """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
 
     @abstractmethod
+    def alike(
+        self, model: AnyWorkload, system: System, columns: Mapping[str, Any]
+    ) -> tuple[IntArray, IntArray]:
+        """First rows of the designs that `step` tells apart, and the place of each among them. [-]"""
+
+    @abstractmethod
     def reasons(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> list[str]:
         """Why the first of some designs has no number, and what would do; nothing where it has one."""
 
@@ -77,6 +83,11 @@ class DesignRules(ABC):
 def _none(column: str) -> bool:
     """Rules that know every column of their table."""
     return False
+
+
+def _as_they_are(design: AnyDesign) -> AnyDesign:
+    """Designs all of whose columns count."""
+    return design
 
 
 def _all_timed(run: object) -> None:
@@ -104,6 +115,8 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
     unread: Callable[[str], bool] = _none  #: columns of the table that the rules do not know
     #: Columns of a breakdown that need no times; None where all do.
     needs: Callable[[Run[AnyShape, AnyDesign]], dict[str, FloatArray] | None] = _all_timed
+    #: The same designs, alike where columns that change nothing are all that differs.
+    canonical: Callable[[AnyDesign], AnyDesign] = _as_they_are
     why: Callable[[Run[AnyShape, AnyDesign]], list[str]] = _no_reasons
     what_would_do: Callable[[Run[AnyShape, AnyDesign]], str] = _no_remedies
 
@@ -152,6 +165,13 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
     ) -> dict[str, FloatArray] | None:
         """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
         return self.needs(self.run(model, system, columns))
+
+    def alike(
+        self, model: AnyWorkload, system: System, columns: Mapping[str, Any]
+    ) -> tuple[IntArray, IntArray]:
+        """First rows of the designs that `step` tells apart, and the place of each among them. [-]"""
+        run = self.run(model, system, columns)
+        return distinct_rows(*run.of(self.canonical(run.design)).columns())
 
     def reasons(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> list[str]:
         """Why the first of some designs has no number, and what would do; nothing where it has one."""

@@ -12,6 +12,7 @@ from costmodel.steps.assembly import assemble_breakdown, in_chunks
 from costmodel.steps.breakdown import PARTS, Breakdown
 from costmodel.steps.memory import fullest_stage
 from costmodel.steps.rank_memory import rank_memory
+from costmodel.training.alike import canonical
 from costmodel.training.design import SOLVE, SOLVE_BYTES
 from costmodel.training.run import OF_RANKS, TransformerRun, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
@@ -35,13 +36,13 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
 
     Notes
     -----
-    Designs that differ in `TIMES_ALONE` are looked at once.
+    Designs that differ in `TIMES_ALONE`, or in what changes nothing beside the others, are looked at once.
     """
     points, sharding = run.num_points, run.design.sharding
     if ((sharding == SOLVE) | (sharding == SOLVE_BYTES)).any():
         return None
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
-    alike = run.of(run.design.with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
+    alike = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
     rows, back = distinct_rows(*alike.columns())
     found = in_chunks(_chunk, alike.take(rows), alike=OF_RANKS).columns()
     known = has_units(run) if some_narrow(run) else np.ones(points, dtype=bool)

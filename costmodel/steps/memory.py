@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,7 +149,7 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
     routed = run.model.num_experts > 0
     shards = [state_shards(design, state) for state in STATES]
     expert_shards = [state_shards(design, state, of_experts=True) for state in STATES if routed]
-    stages = full_stages(run.model, design)
+    stages, narrow = full_stages(run.model, design), quantised_bytes(run) if some_narrow(run) else {}
     for stage, held in zip(stages, held_micro_batches(design, stages), strict=True):
         parameters = stage_parameters(run, stage, parts)
         experts = stage_expert_parameters(stage, parts) if routed else None
@@ -157,8 +157,8 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
         if experts is not None:
             of_experts = held_states(experts, stage, sizes, expert_shards)
             kept = [others + more for others, more in zip(kept, of_experts, strict=True)]
-        if some_narrow(run):
-            kept[0] = kept[0] + quantised_weights(run, stage, parts)
+        if narrow:
+            kept[0] = kept[0] + quantised_weights(stage, parts, narrow)
         kept[-1] = optimizer_memory(run, stage, parameters, experts, usual=kept[-1])
         own = stage_parts(run, stage, parts)
         working = usual if own is parts else working_buffers(own[: len(layers)])
@@ -188,14 +188,23 @@ def held_states(
     return [own * np.where(over > 1, 1.0, stage.copies) for own, over in zip(held, shards, strict=True)]
 
 
-def quantised_weights(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
-    """Bytes of quantised weights of a rank of a stage, beyond 16 bits of each: share and copies. [B]"""
-    copies, moved = weight_copies(run), np.zeros(())
-    of_pass = resharded(run.design)  # such copies live as long as the layer runs: in `unit_buffers`
-    for name, of_experts in (("quantised", False), ("quantised_experts", True)):
-        own = weighted_sum([getattr(part, name) for part in parts], stage.counts)
-        shards = state_shards(run.design, "weights", of_experts=of_experts)
-        moved = moved + own * (copies.primary / shards + np.where(of_pass, 0.0, copies.cast))
+def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
+    """Bytes of a quantised weight on a rank, beyond 16 bits: its share and copies; experts apart. [B]"""
+    copies, of_pass = weight_copies(run), resharded(run.design)
+    cast = np.where(of_pass, 0.0, copies.cast)  # else they live as long as the layer runs: in `unit_buffers`
+    return {
+        name: copies.primary / state_shards(run.design, "weights", of_experts=of_experts) + cast
+        for name, of_experts in (("quantised", False), ("quantised_experts", True))
+    }
+
+
+def quantised_weights(
+    stage: Stage, parts: Sequence[PartMemory], each: Mapping[str, FloatArray]
+) -> FloatArray:
+    """Bytes of quantised weights of a rank of a stage, beyond 16 bits of each: `quantised_bytes`. [B]"""
+    moved = np.zeros(())
+    for name, size in each.items():
+        moved = moved + weighted_sum([getattr(part, name) for part in parts], stage.counts) * size
     return moved
 
 

@@ -19,6 +19,7 @@ from costmodel.kernels.collectives import exposed_time
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.narrow import products_cost
 from costmodel.kernels.roofline import pointwise_time
+from costmodel.machine.system import System
 from costmodel.steps.context_parallel import context_parallel
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, scattered, with_launch_overhead
 from costmodel.steps.expert_parallel import expert_parallel
@@ -31,6 +32,28 @@ from costmodel.workload.transformer import Part, every_part, transformer_gemms, 
 
 #: Rows whose kernels are evaluated at once: enough to drown the overhead of calls, and few for memory.
 KERNEL_CHUNK: Final = 8192
+
+
+#: Quantities of a chip that passes do not read: what it costs and draws when idle, and what it holds.
+NOT_READ: Final = (
+    *("reserved_memory", "idle_power", "fixed_area", "array_area", "sram_area", "area_price", "base_price"),
+    *("host_step_overhead", "host_straggler", "host_power", "host_price", "host_power_overhead"),
+    *("host_link_bandwidth", "host_memory_bandwidth"),
+)
+
+
+def quantities_read(system: System) -> set[str]:
+    """Quantities of a system that `micro_batches` reads."""
+    farthest = {f"{system.dram.name}_capacity"} if len(system.memory) > 1 else set()
+    prices = {name for name in system.quantities() if name.endswith("_price")}
+    return {*system.quantities()} - farthest - prices - {*NOT_READ}
+
+
+def quantities_of_kernels(system: System) -> set[str]:
+    """Those of them that kernels read: of chips and their memories, not of links or hosts."""
+    others = ("host_", *(f"{tier.name}_" for tier in system.network))
+    cores = ("tp_collective", "cp_collective", "ep_collective", "dp_collective", "collective")
+    return {name for name in quantities_read(system) if not name.startswith((*others, *cores))}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,11 +119,14 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
 
     Kernels and the collectives between them are those of the rows of `kernels` that points go back to.
     """
-    own_table, costs, again, parts = cost_table(kernels), [], [], every_part(run.model)
-    table, exchanges = replace(own_table, back=back), Exchanges(kernels)
+    chips, inner = of_chips(kernels)
+    own_table = replace(cost_table(chips), back=inner)
+    costs, again, parts = [], [], every_part(run.model)
+    places = back if inner is None else inner if back is None else inner[back]
+    table, exchanges = replace(own_table, back=places), Exchanges(kernels)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
     cores = dict.fromkeys(kernel for part in parts for kernel in part.kernels if kernel.is_core)
-    fused = {(core, d): scattered(fused_cost(kernels, core, d), back) for core in cores for d in DIRECTIONS}
+    fused = {(core, d): scattered(fused_cost(chips, core, d), places) for core in cores for d in DIRECTIONS}
     for part in parts:
         changes = tensor_parallel(kernels, part.edges, partial(own_table.kernels_time, part), exchanges)
         collectives = [scattered(cost, back) for cost in changes]
@@ -121,6 +147,16 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
         for passes in (forwards, backwards, weights):
             passes[-2:] = [passes[-2] * (1 + count), passes[-1] * count]
     return MicroBatch(*(tuple(passes) for passes in (forwards, backwards, again, weights)))
+
+
+def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
+    """Rows that differ in what kernels read, and where each point finds its own; None where each has one."""
+    own = kernels.reading(quantities_of_kernels(kernels.system))
+    vary = [sum(values.size > 1 for values in each.columns()) for each in (own, kernels)]
+    if vary[0] == vary[1]:
+        return kernels, None
+    rows, back = distinct_rows(*own.columns())
+    return (own.take(rows), back) if rows.size < back.size else (kernels, None)
 
 
 def cost_table(run: RankRun) -> CostTable:

@@ -103,12 +103,11 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
     A rank of a pipeline with two ends has two stages, each for half of the micro-batches.
     """
     placed, back = differently_placed(design)
-    counts, nothing = rank_layers(model, placed)[back], 0 * design.pp
+    counts, nothing = np.moveaxis(rank_layers(model, placed), 0, -1)[..., back], 0 * design.pp
     both_ends = of_schedule(design, lambda schedule: schedule.both_ends)
     copies = np.where(both_ends, 2.0, 1.0) if both_ends.any() else np.ones(())
     return [
-        Stage(tuple(nothing + own for own in counts[:, rank].T), nothing + rank, copies)
-        for rank in range(counts.shape[1])
+        Stage(tuple(counts_of_rank), nothing + rank, copies) for rank, counts_of_rank in enumerate(counts)
     ]
 
 

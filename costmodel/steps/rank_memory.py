@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -37,6 +38,10 @@ class PartMemory(Columns):
     kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
     everything: FloatArray = column("B", 0)  #: what would be kept of a layer without recomputation
     working: FloatArray = column("B", 0)  #: while the part runs, beyond what is kept
+
+
+#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies.
+MEMORY_READS: Final = ("mx_speedup",)
 
 
 def rank_memory(run: RankRun) -> list[PartMemory]:

@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, chosen, distinct_rows
+from costmodel.columns import BoolArray, FloatArray, chosen, distinct_rows
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.solve.assignment import Link, optima
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.cost_table import DIRECTIONS, CostTable
 from costmodel.steps.memory import fullest_stage
-from costmodel.steps.microbatch import cost_table
-from costmodel.steps.rank_memory import rank_memory
+from costmodel.steps.microbatch import cost_table, quantities_read
+from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
 from costmodel.steps.recomputation import forward_passes, product_of
 from costmodel.steps.tensor_parallel import Exchanges, edge_cost, sent_bytes
 from costmodel.training.blocks import Edge, Kernel
@@ -74,9 +74,10 @@ def resolved(run: TransformerRun, cost: Cost) -> DesignPoints:
 
 
 def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> FloatArray:
-    points, ranks, capacity = np.arange(run.num_points), rank_run(run), run.system.dram.capacity
-    rows, back = distinct_rows(*ranks.columns())
-    unique = ranks.take(rows)
+    points, capacity = np.arange(run.num_points), run.system.dram.capacity
+    passes = rank_run(run).reading(quantities_read(run.system))
+    rows, back = distinct_rows(*passes.columns())
+    unique = passes.take(rows)
     candidates = [np.full(points.size, number) for number in assignments.named.values()]
     if not assignments.share_collectives:
         candidates += [numbers[back] for numbers in _Solver(unique).fastest()]
@@ -86,7 +87,7 @@ def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> Float
     best: FloatArray = numbers[np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0), points]
     unsure = ~fits[times.argmin(axis=0), points] | assignments.share_collectives
     if unsure.any() and assignments.count <= MOST_TRIED:
-        tight = np.flatnonzero(unsure & (_least_memory(run, unique, back) <= capacity))
+        tight = np.flatnonzero(unsure & (_least_memory(run) <= capacity))
         every = np.arange(assignments.count, dtype=np.float64)
         for block in (tight[start : start + TRIED] for start in range(0, tight.size, TRIED)):
             numbers = np.repeat(every[:, np.newaxis], block.size, axis=1)
@@ -107,8 +108,11 @@ def _tried(
     return times, _even(rank_run(run), numbers), memory <= run.system.dram.capacity
 
 
-def _least_memory(run: TransformerRun, unique: RankRun, back: IntArray) -> FloatArray:
+def _least_memory(run: TransformerRun) -> FloatArray:
     """Bytes below which no assignment of a design gets: each part at its own least; (points,)."""
+    kept = rank_run(run).reading(MEMORY_READS)
+    rows, back = distinct_rows(*kept.columns())
+    unique = kept.take(rows)
     assignments, every = unique.design.assignments, _with_every_assignment(unique)
     shape = (unique.num_points, assignments.count)
     parts = [

@@ -11,10 +11,10 @@ from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.memory import fullest_stage
-from costmodel.steps.microbatch import micro_batches
+from costmodel.steps.microbatch import micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
 from costmodel.steps.passes import schedule_step
-from costmodel.steps.rank_memory import rank_memory
+from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
 from costmodel.steps.resolve_sharding import resolved
 from costmodel.steps.update import update_step
 from costmodel.training.design import DesignPoints
@@ -80,12 +80,14 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     run = replace(run, system=run.system.sliced(run.design.world_size))
     run = run.of(resolved(run, transformer_chunk))
     design, ranks = run.design, rank_run(run)
-    rows, back = distinct_rows(*ranks.columns())
-    unique = ranks.take(rows)
-    costs, memory = micro_batches(unique).take(back), [part.take(back) for part in rank_memory(unique)]
+    passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
+    rows, back = distinct_rows(*passes.columns())
+    costs = micro_batches(passes.take(rows)).take(back)
+    rows, back = distinct_rows(*kept.columns())
+    memory = [part.take(back) for part in rank_memory(kept.take(rows))]
     costs = offloaded_activations(run, costs, memory)
-    schedule, passes = schedule_step(run, ranks, costs)
-    update = update_step(run, passes, memory)
+    schedule, overlapped = schedule_step(run, ranks, costs)
+    update = update_step(run, overlapped, memory)
     fullest = fullest_stage(run, ranks, memory)
     kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
     computing = kernels - schedule["launch_bound_time"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -61,6 +61,10 @@ class Run(Generic[AnyShape, AnyTable]):
     def of(self, design: OtherTable) -> Run[AnyShape, OtherTable]:
         """The same run with another table of designs, or with the part of it that some stage reads."""
         return Run(self.model, self.system, design, self.precision)
+
+    def reading(self, names: Collection[str]) -> Self:
+        """The same run for a stage that reads some quantities of a system alone: they are part of its key."""
+        return replace(self, system=self.system.only(names))
 
     def columns(self) -> list[FloatArray]:
         """All that tells its points apart: rows that agree in these columns cost the same."""
@@ -121,8 +125,10 @@ class RankShape(Columns):
     def recomputes(self, modules: Iterable[RecomputeModule]) -> BoolArray:
         """Where one of some modules is recomputed for itself, by its switch or as "selective"; (points,)."""
         there = np.zeros(np.shape(self.recompute), dtype=bool)
+        switched = self.recomputed_modules.any()
         for module in modules:
-            there = there | self.is_on(module)
+            if switched:
+                there = there | self.is_on(module)
             if module.selective:
                 there = there | (self.recompute == RECOMPUTE_SELECTIVE)
         return there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -218,7 +219,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
         write_artefacts(study, args.out / args.emit, part, args.emit, note=note)
     if table.feasible.any():
         return 0
-    print(f"dse: {nothing_feasible(study.space, table.records(), study.profile)}", file=sys.stderr)
+    print(f"dse: {nothing_feasible(study.space, table.each_record(), study.profile)}", file=sys.stderr)
     return 1
 
 
@@ -255,12 +256,18 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
 
 def report(study: Study, args: argparse.Namespace) -> None:
     """The results, to stdout."""
+    from dse.search.certificate import quick_certificate
+
+    certified = quick_certificate(study)
     if args.format == "json":
         from dse.export.tables import json_text, study_record
 
-        print(json_text(study_record(study)))
+        certificate = {"certificate": asdict(certified)} if certified else {}
+        print(json_text(study_record(study) | certificate))
         return
-    from dse.report.study_report import study_report
+    from dse.report.study_report import certificate_text, study_report
     from dse.report.text import show
 
     show(sys.stdout, lambda width: study_report(study, width))
+    if certified:
+        show(sys.stdout, lambda width: ["", certificate_text(certified)])

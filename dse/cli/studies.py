@@ -87,7 +87,7 @@ def run_pareto(args: argparse.Namespace) -> int:
     write(args, study, "front")
     if table.feasible.any():
         return 0
-    print(f"dse: {nothing_feasible(study.space, table.records(), study.profile)}", file=sys.stderr)
+    print(f"dse: {nothing_feasible(study.space, table.each_record(), study.profile)}", file=sys.stderr)
     return 1
 
 

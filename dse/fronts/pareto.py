@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray
 
-#: Rows of three objectives and more that are worth a sieve before the exact methods, and its cells at most.
+#: Rows of several objectives that are worth a sieve before the exact methods, and its cells at most.
 SIEVED_ROWS, MOST_CELLS = 4096, 2**16
 
 #: Rows whose quantiles divide the sides of the sieve.
@@ -62,7 +62,7 @@ def non_dominated(costs: FloatArray) -> NDArray[np.bool_]:
     """
     kept = np.zeros(len(costs), dtype=bool)
     rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
-    if costs.shape[1] > 2:
+    if costs.shape[1] > 1:
         rows = sieved(costs, rows)
     if rows.size == 0:
         return kept
@@ -90,7 +90,7 @@ def uncovered(costs: FloatArray) -> NDArray[np.bool_]:
     cell in every direction. Whoever is there is better in all but the last objective.
     """
     sides = costs.shape[1] - 1
-    cells = max(1, int(min(len(costs), MOST_CELLS) ** (1 / sides)))
+    cells = int(min(len(costs), SAMPLE, MOST_CELLS ** (1 / sides)))
     sample = np.sort(costs[:: max(1, len(costs) // SAMPLE), :-1], axis=0)
     edges = sample[np.linspace(0, len(sample) - 1, cells + 1).astype(int)[1:-1]]
     place = [np.searchsorted(edges[:, side], costs[:, side], side="right") for side in range(sides)]

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.columns import FloatArray, column_units
+from costmodel.columns import FloatArray, column_units, concatenated
 from costmodel.errors import DseError
 from costmodel.machine.system import System
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
@@ -176,11 +176,42 @@ def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> s
     return rules_for(space, profile).remedies(machine(space, known), known)
 
 
-def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:
+def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:
+    """Evaluate a batch of which many designs differ only in what changes nothing: each kind once.
+
+    Arguments and results are those of `evaluate`.
+    """
     points = next(iter(columns.values())).size
+    if not points:
+        return evaluate(space, columns, rules=rules)
     known = space.known_values(columns)
-    breakdown = rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
-    values = {**_by_both_names(breakdown), **known}
+    system = machine(space, known)
+    rows, back = rules.alike(system, known)
+    kinds = _rows(known, points, rows)
+    starts = range(0, rows.size, CHUNK)
+    parts = [_step(space, _rows(kinds, rows.size, slice(start, start + CHUNK)), rules) for start in starts]
+    return _evaluation(space, known, concatenated(parts).take(back), points)
+
+
+def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
+    """Some rows of columns; what is one value for all stays so."""
+    return {name: values[rows] if np.size(values) == points else values for name, values in known.items()}
+
+
+def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:
+    known = space.known_values(columns)
+    return _evaluation(space, known, _step(space, known, rules), next(iter(columns.values())).size)
+
+
+def _step(space: Space, known: Mapping[str, Any], rules: SpaceRules) -> Breakdown:
+    """The breakdown of designs of which everything is known that needs no evaluation."""
+    points = max(np.size(known[parameter.name]) for parameter in space.parameters)
+    return rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
+
+
+def _evaluation(space: Space, known: Mapping[str, Any], breakdown: Breakdown, points: int) -> Evaluation:
+    """What formulas make of a breakdown."""
+    values: dict[str, Any] = {**_by_both_names(breakdown), **known}
     for derived in space.derived:
         if derived.evaluated:
             values[derived.name] = derived.formula(values)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from costmodel.profiles.registry import NATIVE, design_rules, profiles_reading
 
 if TYPE_CHECKING:
-    from costmodel.columns import FloatArray
+    from costmodel.columns import FloatArray, IntArray
     from costmodel.machine.system import System
     from costmodel.profiles.rules import AnyWorkload, DesignRules
     from costmodel.steps.breakdown import Breakdown
@@ -39,6 +39,10 @@ class SpaceRules:
     def footprint(self, system: System, known: Mapping[str, Any]) -> dict[str, FloatArray] | None:
         """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
         return self.rules.footprint(self.model, system, known)
+
+    def alike(self, system: System, known: Mapping[str, Any]) -> tuple[IntArray, IntArray]:
+        """First rows of the designs that `step` tells apart, and the place of each among them. [-]"""
+        return self.rules.alike(self.model, system, known)
 
     def reasons(self, system: System, known: Mapping[str, Any]) -> list[str]:
         """Why the first of some designs has no number, and what would do; nothing where it has one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -19,6 +19,7 @@ from dse.report import catalogue
 from dse.report.binding import binding_tables
 from dse.report.design_table import Column, design_table, drawn, fitted, ruled_table, varying_parameters
 from dse.report.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
+from dse.spaces.objectives import Constraint
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def designs_report(study: Study, part: Selection, width: int) -> Report:
         return [Text(f"Study {study.name}: none so far.")]
     feasible = table.feasible.tolist()
     notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
-    records = [in_short(record) for block in table.blocks() for record in block.records()]
+    records = [in_short(record) for record in table.each_record()]
     return [*design_table(study.space, records, width, notes)]
 
 
@@ -288,42 +289,58 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     return [*drawn(kept), *below]
 
 
-def nothing_feasible(space: Space, records: Sequence[Record], profile: str) -> str:
+def nothing_feasible(space: Space, records: Iterable[Record], profile: str) -> str:
     """Why a study has no front, in one line: designs without a number, then limits, and what would help."""
-    if not records:
+    unpriced: list[Record] = []
+    broken = BrokenLimits(space)
+    for record in records:
+        if with_unit_suffix("step_time") in record["breakdown"]:
+            broken.add(record)
+        else:
+            unpriced.append(record["params"])
+    total = broken.total + len(unpriced)
+    if not total:
         return "no feasible design: no finished trials yet"
-    unpriced = [
-        record["params"] for record in records if with_unit_suffix("step_time") not in record["breakdown"]
-    ]
-    text = "no feasible design: "
     if not unpriced:
-        return text + broken_limits(space, records)
-    text += f"{len(unpriced)} of {len(records)} have no number under profile {profile}"
+        return f"no feasible design: {broken.text()}"
+    text = f"no feasible design: {len(unpriced)} of {total} have no number under profile {profile}"
     wanting = remedies(space, profile, space.encode(unpriced))
     text += f", {wanting}" if wanting else ""
-    rest = [record for record in records if with_unit_suffix("step_time") in record["breakdown"]]
-    return f"{text}; of the others, {broken_limits(space, rest)}" if rest else text
+    return f"{text}; of the others, {broken.text()}" if broken.total else text
 
 
-def broken_limits(space: Space, records: Sequence[Record]) -> str:
+class BrokenLimits:
     """Which limit most designs break, how close one comes to it, and what would help."""
-    total = len(records)
-    broken = {
-        limit: sum(record["margins"].get(limit.key, -1.0) < 0 for record in records) for limit in space.limits
-    }
-    if not any(broken.values()):
-        return f"none of {total} has finite objectives"
-    limit = max(broken, key=lambda limit: broken[limit])
-    measured = [record for record in records if limit.key in record["margins"]]
-    text = f"{broken[limit]} of {total} break {limit.name}"
-    if not measured:
-        return text
-    closest = max(measured, key=lambda record: record["margins"][limit.key])
-    margin = closest["margins"][limit.key]
-    where = design_text(space, closest["params"])
-    text += f", closest by {readable(-margin, limit.unit)} at {where}" if margin < 0 else ""
-    remedies = memory_remedies(space, closest["params"]) if limit.unit == "B" else []
-    return f"{text}; {', or '.join(remedies) or f'relax {limit.expression}'}"
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.total = 0  #: designs
+        self._broken = dict.fromkeys(space.limits, 0)
+        self._closest: dict[Constraint, Record] = {}
+
+    def add(self, record: Record) -> None:
+        """Take note of a design."""
+        self.total += 1
+        for limit in self.space.limits:
+            margin = record["margins"].get(limit.key)
+            self._broken[limit] += margin is None or margin < 0
+            closest = self._closest.get(limit)
+            if margin is not None and (closest is None or margin > closest["margins"][limit.key]):
+                self._closest[limit] = record
+
+    def text(self) -> str:
+        """The same in words."""
+        if not any(self._broken.values()):
+            return f"none of {self.total} has finite objectives"
+        limit = max(self._broken, key=lambda limit: self._broken[limit])
+        text = f"{self._broken[limit]} of {self.total} break {limit.name}"
+        if limit not in self._closest:
+            return text
+        closest = self._closest[limit]
+        margin, where = closest["margins"][limit.key], design_text(self.space, closest["params"])
+        text += f", closest by {readable(-margin, limit.unit)} at {where}" if margin < 0 else ""
+        remedies = memory_remedies(self.space, closest["params"]) if limit.unit == "B" else []
+        return f"{text}; {', or '.join(remedies) or f'relax {limit.expression}'}"
 
 
 def memory_remedies(space: Space, params: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import non_dominated
+from dse.fronts.shortfall import shortfalls
 from dse.search.climbers import Climbers
 
 #: Most designs of the front that are kept, beside those that became trials.
@@ -141,11 +142,5 @@ def least_beaten(costs: FloatArray, front: FloatArray, n: int) -> IntArray:
     rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
     low, high = front.min(axis=0), front.max(axis=0)
     span = np.where(high > low, high - low, 1.0)
-    others = (front - low) / span
-    beaten = np.concatenate(
-        [
-            ((block - low) / span)[:, None].__sub__(others[None]).min(axis=2).max(axis=1)
-            for block in np.array_split(costs[rows], max(1, rows.size * len(front) // 2**20))
-        ]
-    )
+    beaten = shortfalls((costs[rows] - low) / span, (front - low) / span)
     return rows[np.argsort(beaten, kind="stable")[:n]]

@@ -9,13 +9,12 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from dse.pricing.profiles import rules_for
+from dse.pricing.profiles import nominal_rate, rules_for
 from dse.pricing.workers import Workers
 from dse.search.exact import ExactFront, exact_front
 from dse.search.study import Study
 
-#: Designs a second that any machine evaluates, and the time of a certificate beside a search. [1/s], [s]
-NOMINAL_RATE: Final = 1e5
+#: A space is quick where its designs take so long at their nominal rate. [s]
 QUICK: Final = 2.0
 
 
@@ -137,6 +136,6 @@ def quick_certificate(study: Study) -> Certificate | None:
 
     Whether it does, the number of its designs says at a nominal rate, on every machine alike.
     """
-    if study.space.legal.count > QUICK * NOMINAL_RATE or not study.table.feasible.any():
+    if study.space.legal.count > QUICK * nominal_rate(study.space) or not study.table.feasible.any():
         return None
     return certified(study)

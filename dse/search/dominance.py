@@ -26,6 +26,7 @@ class FrontIndex:
         """Of (points, objectives) costs of which none beats another; less is better. [the unit of each]"""
         self.front = front[np.argsort(front[:, -1], kind="stable")]
         self._members = np.sort(_as_items(self.front))
+        self._all = _staircase(front) if front.shape[1] == 2 and len(front) else front
         starts = range(0, len(front), BLOCK)
         self._blocks = [self.front[start : start + BLOCK] for start in starts]
         self._stairs: list[FloatArray] = []
@@ -51,6 +52,16 @@ class FrontIndex:
         beaten = np.zeros(len(costs), dtype=bool)
         if not len(self.front) or not len(costs):
             return beaten
+        if costs.shape[1] == 2:
+            beaten = _under(self._all, costs)
+        else:
+            self._look_up(costs, beaten)
+        rows = np.flatnonzero(beaten)
+        beaten[rows] = ~np.isin(_as_items(costs[rows]), self._members)
+        return beaten
+
+    def _look_up(self, costs: FloatArray, beaten: BoolArray) -> None:
+        """Mark costs than which some point of the front is nowhere worse."""
         before = np.searchsorted(self.front[:, -1], costs[:, -1], side="right")
         reached = np.minimum(before // BLOCK, len(self._blocks) - 1)
         order = np.argsort(reached, kind="stable")
@@ -58,9 +69,6 @@ class FrontIndex:
         for place in np.unique(reached):
             rows = order[ends[place] : ends[place + 1]]
             beaten[rows] = self._beaten_from(int(place), costs[rows])
-        rows = np.flatnonzero(beaten)
-        beaten[rows] = ~np.isin(_as_items(costs[rows]), self._members)
-        return beaten
 
     def _beaten_from(self, place: int, costs: FloatArray) -> BoolArray:
         """Whether a point of a block, or of one before it, is nowhere worse than each of the costs."""

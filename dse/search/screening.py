@@ -23,13 +23,16 @@ from dse.search.climbers import Climbers
 from dse.search.moves import Lattice, Move
 
 #: Designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
-ROUND: Final = 4096
+ROUND: Final = 3072
 #: Share of the first batch's designs that are drawn at random, before anything is known.
 DRAWN: Final = 0.15
 #: Shares of a round that are steps of climbers, crossings, and designs at random; the others are neighbours.
-CLIMBING, CROSSED, FRESH = 0.25, 0.25, 0.1
+CLIMBING, CROSSED, FRESH = 0.3, 0.25, 0.1
 #: Spaces of at most so many times the designs of a batch are priced whole.
 WHOLE: Final = 4
+
+#: Most designs as good as the best of an objective that are looked around as well.
+MOST_EQUAL: Final = 6
 
 #: Prices designs given as places: costs, less is better, NaN where infeasible; and violations of limits.
 Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
@@ -78,7 +81,7 @@ class Screening:
         else:
             if not len(self.archive.climbers.places):
                 self._draw()
-            while self.priced < self.budget:
+            while self.priced < self.budget - ROUND // 2:
                 self._round()
             self._polish()
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
@@ -138,15 +141,23 @@ class Screening:
         return self.lattice.crossed(front.places, best, int(ROUND * CROSSED), self.rng)
 
     def _polish(self) -> None:
-        """Move the best design of each objective until no other option and no pair of steps is better."""
-        moves = (*self.lattice.lines, *self.lattice.pairs)
+        """Move the best design of each objective until no other option and no pair of steps is better.
+
+        Pairs of steps are also tried from designs that are as good by one other option: more of what only
+        limits ask for, such as memory, leaves room for steps that were not feasible.
+        """
         for objective in range(self.archive.costs.shape[1]):
             while len(self.archive.costs):
                 best = int(self.archive.costs[:, objective].argmin())
                 if self.archive.explored[best] == 2:
                     break
                 self.archive.explored[best] = 2
-                self._noted(self._new(self.lattice.moved(self.archive.places[[best]], moves)[0]))
+                here, cost = self.archive.places[[best]], self.archive.costs[best, objective]
+                options, _ = self.lattice.moved(here, self.lattice.lines)
+                costs, _ = self._noted(options)
+                equal = options[costs[:, objective] == cost]
+                some = np.concatenate([here, self.rng.permutation(equal)[:MOST_EQUAL]])
+                self._noted(self._new(self.lattice.moved(some, self.lattice.pairs)[0]))
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""

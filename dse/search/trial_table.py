@@ -144,6 +144,11 @@ class TrialTable:
             for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
         ]
 
+    def each_record(self) -> Iterator[dict[str, Any]]:
+        """The same one after the other, a block of trials at a time."""
+        for block in self.blocks():
+            yield from block.records()
+
     def to_frame(self) -> pd.DataFrame:
         """One row per trial, one column per number; margins are called ``margin_...``."""
         import pandas as pd

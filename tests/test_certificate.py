@@ -1,0 +1,66 @@
+"""How far a study is from the exact front: on fronts known by hand, and from a command."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dse.pricing.evaluation import evaluate
+from dse.search.certificate import certified, quick_certificate, shortfall
+from dse.search.enumeration import costs_of
+from dse.search.exact import exact_front
+from dse.search.study import Study
+from dse.spaces.space import Space
+
+
+def test_an_exact_design_is_as_far_as_the_nearest_found():
+    """(1, 4) is found; (2, 2) is matched by (2.2, 2.5), 25 % worse; (4, 1) by the same, 150 % worse."""
+    found = np.array([[1.0, 4.0], [2.2, 2.5]])
+    best = np.array([[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
+    assert shortfall(found, best).tolist() == pytest.approx([0.0, 0.25, 1.5])
+
+
+@pytest.fixture
+def study(tmp_path, small_space) -> Study:
+    """Ten of the small space's legal designs."""
+    storage = f"sqlite:///{tmp_path}/own.db"
+    study = Study.open(Space.from_text(small_space), "ten", storage=storage, sampler="random")
+    study.run(10)
+    return study
+
+
+def test_a_certificate_counts_what_is_better(study):
+    space, told = study.space, quick_certificate(study)
+    assert told is not None
+    costs = costs_of(space, evaluate(space, next(space.legal.enumerate(1000))))
+    best = study.table.front().costs.min(axis=0)
+    better = (costs < best).sum(axis=0)
+    assert list(told.ranks.values()) == better.tolist()
+    lowest = np.nanmin(costs, axis=0)
+    assert list(told.gaps.values()) == pytest.approx(best / lowest - 1)
+    assert told == certified(study)
+
+
+def test_the_worst_missed_design_is_of_the_front(study):
+    told, exact = certified(study), exact_front(study.space)
+    designs = study.space.decode(exact.designs)
+    assert told.worst_missed in designs
+    short = shortfall(study.table.front().costs, exact.costs)
+    assert designs[int(np.argmax(short))] == told.worst_missed
+    assert told.worst_gap == short.max() > 0
+
+
+def test_a_whole_study_misses_nothing(study):
+    study.run(1000)
+    told = certified(study)
+    assert told.found == told.of
+    assert told.worst_missed is None
+    assert set(told.ranks.values()) == {0}
+    assert told.hypervolume_ratio == 1.0
+
+
+def test_large_spaces_have_no_quick_certificate(tmp_path):
+    storage = f"sqlite:///{tmp_path}/own.db"
+    study = Study.open(Space.load("gpt_1t_power_split"), storage=storage, sampler="random")
+    study.run(20)
+    assert quick_certificate(study) is None
