@@ -184,6 +184,27 @@ def test_a_space_without_outer_parameters_is_one_trial(tmp_path):
     np.testing.assert_array_equal(study.table.front().costs, np.unique(exact_front(space).costs, axis=0))
 
 
+@every_sampler
+def test_where_nothing_is_feasible_a_trial_breaks_least(tmp_path, name):
+    space = small(constraints={**SMALL["constraints"], "fits_in_memory": "peak_memory <= 1 GB"})
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler=name)
+    study.run(12)
+    _, keys, _, violations = priced(space)
+    for trial in study.table.trials:
+        own = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
+        assert sum(max(v, 0) for v in trial.constraints.values()) == violations[own].min()
+    assert study.pareto_front().empty
+
+
+def test_ranges_alone_may_be_sampled(tmp_path):
+    parameters = {name: {"options": own, "by": "exact"} for name, own in SMALL["parameters"].items()}
+    space = small({**parameters, "clock": {"from": "1 GHz", "to": "1.41 GHz"}})
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler="nsga2")
+    study.run(40)
+    assert len({trial.params["clock"] for trial in study.table.trials}) == 40
+    assert study.designs_priced == 40 * small(parameters).legal.count
+
+
 def test_one_objective_has_one_winner(tmp_path):
     space = small(objectives={"minimize": ["step_time"]})
     study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler="random")

@@ -222,7 +222,7 @@ class ScreeningSampler(BaseSampler):
         _, first, owners = np.unique(places[:, outer], axis=0, return_index=True, return_inverse=True)
         designs = self.space.decode(self.lattice.columns(places[first]))
         taken = np.array([self.space.outer.key(design) in self.taken for design in designs], dtype=bool)
-        return owners, taken[owners]
+        return owners.ravel(), taken[owners.ravel()]
 
 
 def distinct(rows: IntArray, owners: IntArray) -> IntArray:
