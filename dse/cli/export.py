@@ -26,6 +26,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",
+            "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",
             "dse export gpt3_175b_1024_a100 --trial 12 --format dfmodel -o setup.txt",
             "dse export gpt3_175b_1024_a100 --format svg -o layer.svg",
         ],
@@ -34,6 +35,12 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
     )
+    parser.add_argument(
+        "--winner",
+        metavar="K",
+        type=natural,
+        help="which of the designs that the trial has found, as `dse pareto` numbers them (default: 0)",
+    )
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
     add_storage(parser)
@@ -41,11 +48,15 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file."""
+    from costmodel.errors import DseError
     from dse.export.artefacts import trial_artefact
     from dse.export.tables import write_file
     from dse.search.study import Study
 
-    file = trial_artefact(Study.load(args.study, storage=args.storage), args.trial, args.format)
+    if args.winner is not None and args.trial is None:
+        raise DseError(f"--winner {args.winner}: needs --trial, whose winner it is")
+    study = Study.load(args.study, storage=args.storage)
+    file = trial_artefact(study, args.trial, args.format, args.winner or 0)
     assert file.content is not None
     for text in file.notes:
         note(f"{args.output or args.study}: {text}")

@@ -237,11 +237,11 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if outcome.exhausted:
-        counted = study.space.legal.count == outcome.complete
-        all_of_them = f"all {outcome.complete} legal designs are"
-        every = "the one legal design is" if outcome.complete == 1 else all_of_them
+        counted = study.space.outer.count == outcome.complete
+        legal = study.space.legal.count
+        every = "the one legal design is" if legal == 1 else f"all {legal:.0f} legal designs are"
         ended = (
-            f"{every} evaluated, so the front is exact"
+            f"{every} evaluated" + ("" if study.space.inner else ", so the front is exact")
             if counted
             else f"no legal design was found beside the {outcome.complete} evaluated"
         )

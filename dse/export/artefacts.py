@@ -201,20 +201,23 @@ def design_message(
     return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, priced)]
 
 
-def trial_artefact(study: Study, number: int | None, form: str) -> Artefact:
-    """The file of one finished trial of a study; by default of the best of its front.
+def trial_artefact(study: Study, number: int | None, form: str, winner: int = 0) -> Artefact:
+    """The file of one finished trial of a study, or of another winner of it; by default of the best design.
 
     Raises
     ------
     DseError
-        If there is no such trial, or no front, or the design has no such file.
+        If there is no such trial or winner, or no front, or the design has no such file.
     """
     from costmodel.errors import DseError
 
     table = study.table
-    front = table.front()
-    rows = np.arange(min(1, len(front))) if number is None else np.flatnonzero(table.numbers == number)
-    for trial in (front if number is None else table).take(rows).trials:
+    found = table.front() if number is None else table.found()
+    rows = np.arange(min(1, len(found))) if number is None else np.flatnonzero(found.numbers == number)
+    if winner >= len(rows) > 0:
+        held = f"it has {len(rows)}, from 0 to {len(rows) - 1}"
+        raise DseError(f"study {study.name!r}: trial {number}: no winner {winner}; {held}")
+    for trial in found.take(rows[winner : winner + 1]).trials:
         file = next(artefacts(study.space, [trial.params], form, profile=study.profile))
         if file.content is None:
             raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
@@ -254,8 +257,9 @@ def write_artefacts(
     for block in shown.blocks():
         designs = [trial.params for trial in block.trials]
         files = artefacts(study.space, designs, form, profile=study.profile)
-        for trial, file in zip(block.trials, files, strict=True):
-            path = directory / f"trial_{trial.number:05d}{FORMS[form]}"
+        for trial, place, file in zip(block.trials, block.winners.tolist(), files, strict=True):
+            winner = f"_winner_{place}" if place else ""
+            path = directory / f"trial_{trial.number:05d}{winner}{FORMS[form]}"
             if file.content is not None:
                 write_file(path, file.content)
             for text in file.notes:

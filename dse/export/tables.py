@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CSV_ROWS = 1000
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
-DESIGN_KEYS = ("trial", "params", "splits", "values", "margins", "breakdown", "designs_priced")
+DESIGN_KEYS = ("trial", "winner", "params", "splits", "values", "margins", "breakdown", "designs_priced")
 EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
 
 

@@ -93,10 +93,9 @@ def varies(records: Sequence[Record], group: str, name: str) -> bool:
 
 
 def trial_columns(records: Sequence[Record]) -> list[Column]:
-    """The trial's number, where designs are trials."""
-    if "trial" not in records[0]:
-        return []
-    return [Column("trial", ("trial",), [str(record["trial"]) for record in records])]
+    """The trial's number, where designs are trials, and which of its winners each is, where it has some."""
+    numbers = [name for name in ("trial", "winner") if name in records[0]]
+    return [Column(name, (name,), [str(record[name]) for record in records]) for name in numbers]
 
 
 def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[str]) -> list[Column]:

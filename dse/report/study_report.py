@@ -76,7 +76,8 @@ def designs_report(study: Study, part: Selection, width: int) -> Report:
 
 def in_short(record: Record) -> Record:
     """What a table shows of a design."""
-    kept = {name: record[name] for name in ("trial", "params", "derived", "values")}
+    names = ("trial", "winner", "params", "derived", "values")
+    kept = {name: record[name] for name in names if name in record}
     return {**kept, "breakdown": {name: v for name, v in record["breakdown"].items() if name == "mfu"}}
 
 
@@ -178,6 +179,7 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
     records = with_splits(space, [dict(front[row]) for row in picked])
     for record, title in zip(records, picked.values(), strict=True):
         trial = f"trial {record['trial']}, " if "trial" in record else ""
+        trial += f"winner {record['winner']}, " if record.get("winner") else ""
         shown.append(Text.assemble((title, "bold"), f": {trial}{', '.join(objective_texts(space, record))}"))
         shown.append(Padding(design_text(space, record["params"], varying), (0, 0, 0, 2)))
         if "splits" in record:

@@ -59,7 +59,7 @@ def certificate(study: Study, exact: ExactFront) -> Certificate:
     found, best = study.table.front().costs, exact.costs
     lowest = best_costs(study)
     key = study.space.legal.key
-    seen = {key(trial.params) for trial in study.table.trials}
+    seen = {key(trial.params) for trial in study.table.found().trials}
     names = [objective.name for objective in study.space.objectives]
     short = match_gaps(found, best)
     worst = int(np.argmax(short))

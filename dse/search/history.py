@@ -12,18 +12,23 @@ import numpy as np
 from numpy.random import SeedSequence
 from optuna.trial import FrozenTrial, Trial
 
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import FloatArray
 from costmodel.steps.breakdown import with_unit_suffix
+from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import Evaluation
-from dse.pricing.profiles import SpaceRules
+from dse.pricing.profiles import SpaceRules, rules_for
+from dse.search.inner import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.search.samplers import Key, LegalSampler, SpaceExhausted, legal_sampler
 from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
 from dse.search.twin import Twin, lessons_of
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.trial_columns import TrialColumns
 
 #: Study attribute: what a sampler remembers between batches (a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
+#: Study attribute: corners of the box in which its hypervolume is measured.
+BOX = "dse:hypervolume_box"
 
 #: Trial attributes: what the evaluation of a design says beside the objectives.
 BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
@@ -72,6 +77,8 @@ class History:
         self._tail: list[Key] = []  # designs of the batch in progress
         lessons = lessons_of(self._sampler(0).base)
         self._twin = Twin(stored.directions, lessons, plan.batch_size)
+        self._inner = inner_search(space, rules, stored, plan) if space.inner else None
+        self._distributions = {p.name: p.distribution() for p in space.parameters}
         self.refresh()
 
     def _sampler(self, number: int) -> LegalSampler:
@@ -83,9 +90,10 @@ class History:
         """Read what the database holds beyond what is known."""
         moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
         designs = zip(*moment.params.values(), strict=True)
-        keys = [self.space.legal.key(dict(zip(moment.params, design, strict=True))) for design in designs]
+        keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]
         places = range(self.complete, self.complete + len(keys))
-        self._count(keys, moment.trials.objectives, moment.trials.feasible)
+        winners = self._store.attribute(self._stored, WINNERS, first=self.rows) if self._inner else {}
+        self._count(keys, moment.trials, winners)
         self.rows = moment.rows
         self._twin.forget()
         self._twin.remember(moment.user_attrs.get(MEMORY, {}))
@@ -94,11 +102,15 @@ class History:
         lessons = self._store.some_trials(ids, user_attrs=False)
         self._twin.learn(dict(zip(needed, lessons, strict=True)))
 
-    def _count(self, keys: Sequence[Key], objectives: FloatArray, feasible: BoolArray) -> None:
-        """Take note of finished trials."""
+    def _count(self, keys: Sequence[Key], trials: TrialColumns, winners: Mapping[int, Any]) -> None:
+        """Take note of finished trials, and of what they have found beside themselves."""
         self.complete += len(keys)
-        self.infeasible += int((~feasible).sum())
-        values = np.vstack([self._best, objectives[feasible]])
+        self.infeasible += int((~trials.feasible).sum())
+        found = [trials.objectives[trials.feasible]]
+        if self._inner:
+            found = winner_values([o.key for o in self.space.objectives], trials, winners)
+            self._inner.learn(found)
+        values = np.vstack([self._best, *found])
         self._best = np.where(self._minimize, values.min(axis=0), values.max(axis=0))
         self._tail += keys
         full = len(self._tail) // self.plan.batch_size * self.plan.batch_size
@@ -125,14 +137,21 @@ class History:
         except SpaceExhausted:
             pass  # the batch ends early; the next one will be empty
         done, left = set(self._tail), self.plan.batch_size - len(self._tail)
-        return [trial for trial in asked if self.space.legal.key(trial.params) not in done][:left]
+        return [trial for trial in asked if self.space.outer.key(trial.params) not in done][:left]
 
-    def finished(self, proposals: Sequence[Trial], evaluation: Evaluation) -> list[FrozenTrial]:
+    def whole(self, proposals: Sequence[Trial], jobs: int = 1) -> list[WholeDesign]:
+        """The designs that some proposals become: what is exact is found for each."""
+        designs = [trial.params for trial in proposals]
+        return self._inner.whole(designs, jobs) if self._inner else [WholeDesign(own) for own in designs]
+
+    def finished(
+        self, proposals: Sequence[Trial], designs: Sequence[WholeDesign], evaluation: Evaluation
+    ) -> list[FrozenTrial]:
         """Tell the sampler what became of its proposals; the finished trials, ready to be stored."""
         attributes = trial_attributes(self.space, evaluation)
         values, violations = finite(evaluation, self._minimize)
         finished = []
-        for row, trial in enumerate(proposals):
+        for row, (trial, design) in enumerate(zip(proposals, designs, strict=True)):
             for limit, violation in zip(self.space.limits, violations[row], strict=True):
                 trial.set_constraint(limit.key, float(violation))
             if not np.isfinite(evaluation.values[row]).all():
@@ -140,8 +159,15 @@ class History:
             frozen = trial.study.tell(trial, values[row].tolist())
             for key, value in attributes[row].items():
                 frozen.set_user_attr(key, value)
-            finished.append(frozen)
+            finished.append(self._completed(frozen, design) if self._inner else frozen)
         return finished
+
+    def _completed(self, trial: FrozenTrial, design: WholeDesign) -> FrozenTrial:
+        """A finished trial with its inner parameters, and what else was found with it."""
+        trial.params, trial.distributions = design.params, self._distributions
+        trial.set_user_attr(WINNERS, design.winners)
+        trial.set_user_attr(DESIGNS_PRICED, trial.user_attrs.get(DESIGNS_PRICED, 0) + design.priced)
+        return trial
 
     def memory(self, added: int) -> dict[str, Any]:
         """Study attributes to store with some trials: what the sampler remembers when its batch is whole."""
@@ -159,12 +185,21 @@ class History:
             self._twin.grow(places)
         else:
             self._twin.forget()
-        keys = [self.space.legal.key(trial.params) for trial in finished]
+        keys = [self.space.outer.key(trial.params) for trial in finished]
         values = np.array([trial.values for trial in finished])
-        self._count(keys, values, np.array([is_feasible(trial) for trial in finished]))
+        feasible = np.array([is_feasible(trial) for trial in finished])
+        numbers = np.arange(len(finished))
+        winners = {number: trial.user_attrs.get(WINNERS, ()) for number, trial in enumerate(finished)}
+        self._count(keys, TrialColumns(numbers, numbers, values, feasible), winners)
         self.rows += len(finished)
         needed = self._twin.needed(places, self.complete - len(self._tail))
         self._twin.learn({place: lesson(finished[place - places.start]) for place in needed})
+
+
+def inner_search(space: Space, rules: SpaceRules | None, stored: StoredStudy, plan: Plan) -> InnerSearch:
+    """What finds the inner designs of a study."""
+    box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
+    return InnerSearch(space, rules or rules_for(space), box, plan.batch_size)
 
 
 def is_feasible(trial: FrozenTrial) -> bool:

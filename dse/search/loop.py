@@ -101,10 +101,11 @@ def search(
             outcome.exhausted = True
             return outcome
         with outcome.timed("evaluation"):
-            columns = space.encode([trial.params for trial in proposals])
+            designs = history.whole(proposals, jobs)
+            columns = space.encode([design.params for design in designs])
             evaluation = evaluate(space, columns, rules=rules, jobs=jobs)
         with outcome.timed("sampling"):
-            finished = history.finished(proposals, evaluation)
+            finished = history.finished(proposals, designs, evaluation)
         with outcome.timed("storage"):
             memory = history.memory(len(finished))
             if store.append(stored.study_id, finished, after=history.rows, user_attrs=memory):

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.errors import DseError, suggestion
 from dse.pricing.profiles import SpaceRules, rules_for
+from dse.spaces.parameters import decoded
 from dse.spaces.space import Params, Space
 
 #: What tells two designs apart.
@@ -41,11 +42,13 @@ class Choice:
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
 
 
-def screening(space: Space, rules: SpaceRules, seed: int, focus: str = "") -> BaseSampler:
+def screening(
+    space: Space, rules: SpaceRules, seed: int, focus: str = "", taken: Iterable[Key] = ()
+) -> BaseSampler:
     """The sampler that prices designs itself."""
     from dse.search.screening_sampler import ScreeningSampler
 
-    return ScreeningSampler(space, rules=rules, seed=seed, focus=focus)
+    return ScreeningSampler(space, rules=rules, seed=seed, focus=focus, taken=taken)
 
 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
@@ -121,7 +124,7 @@ class LegalSampler(BaseSampler):
     A sampler that learns from trials has nothing to learn from at first: its first batch is the space's
     starting points, and others drawn uniformly from the legal designs. Later, a proposal is replaced by the
     nearest legal design, and one that was seen before by a new neighbour of it. `Study.ask` then records the
-    design that is really evaluated.
+    design that is really evaluated. Of a space with exact parameters it samples the others.
     """
 
     def __init__(
@@ -135,10 +138,11 @@ class LegalSampler(BaseSampler):
         learns: bool = True,
     ) -> None:
         self.base = base
-        self.space = space
+        self.legal = space.outer
+        self.parameters = self.legal.space.parameters
         self.rng = rng
         self.joint = joint
-        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self.distributions = {p.name: p.distribution() for p in self.parameters}
         self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
         self.seen = SeenDesigns(seen)
         self.informed = base is not None and (bool(self.seen) or not learns)
@@ -152,14 +156,14 @@ class LegalSampler(BaseSampler):
     ) -> Params:
         # A genetic sampler counts generations as it proposes, so it is asked even where it knows nothing.
         proposal = self._proposal(self.base, study, trial) if self.base else {}
-        legal = self.space.legal
+        legal = self.legal
         starts = [start for start in self.starts if legal.key(start) not in self.seen]
         if starts:
             params = starts[0]
         elif self.informed:
             params = legal.nearest(proposal, self.rng)
         else:
-            [params] = self.space.decode(legal.random(1, self.rng))
+            [params] = decoded(self.parameters, legal.random(1, self.rng))
         if legal.key(params) in self.seen:
             params = self._new_neighbour(params)
         self.seen.add(legal.key(params))
@@ -176,8 +180,8 @@ class LegalSampler(BaseSampler):
         }
 
     def _new_neighbour(self, params: Params) -> Params:
-        for neighbour in self.space.legal.neighbours(params, self.rng):
-            if self.space.legal.key(neighbour) not in self.seen:
+        for neighbour in self.legal.neighbours(params, self.rng):
+            if self.legal.key(neighbour) not in self.seen:
                 return neighbour
         raise SpaceExhausted
 
@@ -224,6 +228,8 @@ def legal_sampler(
     """
     choice = sampler_choice(name)
     build = partial(choice.build, focus=focus) if focus else choice.build
+    if space.inner and not choice.learns:
+        build = partial(build, taken=seen)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         base = build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs
 from dse.fronts.thinning import most_dominating
 from dse.pricing.evaluation import evaluate
@@ -65,6 +65,8 @@ class ScreeningSampler(BaseSampler):
         Designs priced for each trial; by default what takes some milliseconds by the nominal rate of `rules`.
     focus : str
         A condition, such as ``step_time < 15 s``, beside which no design is sought.
+    taken : iterable of keys
+        Outer designs that are trials already; only of a space with exact parameters do they matter.
     jobs : int
         Threads that price. [-]
 
@@ -84,10 +86,12 @@ class ScreeningSampler(BaseSampler):
         batch_size: int = 50,
         designs_per_trial: int | None = None,
         focus: str = "",
+        taken: Iterable[tuple[Any, ...]] = (),
         jobs: int = 1,
     ) -> None:
         self.space = space.focused(focus) if focus else space
         self.focus = focus
+        self.taken = frozenset(taken) if space.inner else frozenset()
         self.rules = rules or rules_for(space)
         self.seed = seed
         self.batch_size = batch_size
@@ -176,23 +180,54 @@ class ScreeningSampler(BaseSampler):
 
     def _chosen(self, archive: Archive, starts: FloatArray) -> tuple[FloatArray, Archive]:
         """The designs of a batch: starts, the best of each objective, what adds most, then the reserve."""
-        size = self.batch_size - len(starts)
-        sent = archive.sent | (archive.places[:, None] == starts).all(axis=2).any(axis=1)
+        owners, taken = self._owners(np.concatenate([starts, archive.places, archive.reserve]))
+        ends = [len(starts), len(starts) + len(archive.places)]
+        (_, own, others), (_, known, beaten) = np.split(owners, ends), np.split(taken, ends)
+        sent = archive.sent | (archive.places[:, None] == starts).all(axis=2).any(axis=1) | known
         archive = replace(archive, sent=sent)
-        fresh = np.flatnonzero(~sent)
-        rows: IntArray = np.empty(0, dtype=np.intp)
-        if fresh.size:
-            best = np.unique(archive.costs.argmin(axis=0))
-            rows = best[~archive.sent[best]][:size]
-            rest = np.setdiff1d(fresh, rows)
-            there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
-            more = most_dominating(archive.costs[rest], size - rows.size, corner(archive.costs), there)
-            equal = np.delete(rest, more)  # adds nothing, but is no worse
-            rows = np.concatenate([rows, rest[more], equal[: size - rows.size - more.size]])
+        rows = self._rows(archive, own, self.batch_size - len(starts))
         sent[rows] = True
-        spare = archive.reserve[: size - rows.size]
-        left = replace(archive, reserve=archive.reserve[len(spare) :])
+        free = np.flatnonzero(~beaten & ~np.isin(others, own[rows]))
+        free = free[np.sort(np.unique(others[free], return_index=True)[1])]
+        spare = archive.reserve[free[: self.batch_size - len(starts) - rows.size]]
+        left = replace(archive, reserve=archive.reserve[free[len(spare) :]])
         return np.concatenate([starts, archive.places[rows], spare]), left
+
+    def _rows(self, archive: Archive, owners: IntArray, size: int) -> IntArray:
+        """At most `size` rows of the front that were not sent, no two of one outer design."""
+        fresh = np.flatnonzero(~archive.sent)
+        if not fresh.size:
+            return fresh
+        best = np.unique(archive.costs.argmin(axis=0))
+        rows = distinct(best[~archive.sent[best]], owners)[:size]
+        there = [archive.costs[archive.sent], archive.costs[rows]]
+        while rows.size < size:
+            rest = fresh[~np.isin(owners[fresh], owners[rows])]
+            wanted = size - rows.size
+            more = rest[
+                most_dominating(archive.costs[rest], wanted, corner(archive.costs), np.concatenate(there))
+            ]
+            there.append(archive.costs[more])
+            rows = np.concatenate([rows, distinct(more, owners)])
+            if more.size < wanted:
+                break
+        equal = fresh[~np.isin(owners[fresh], owners[rows])]  # adds nothing, but is no worse
+        return np.concatenate([rows, distinct(equal, owners)[: size - rows.size]])
+
+    def _owners(self, places: FloatArray) -> tuple[IntArray, BoolArray]:
+        """Numbers that tell outer designs apart, and whether these are trials already, (designs,) each."""
+        if not self.space.inner:
+            return np.arange(len(places)), np.zeros(len(places), dtype=bool)
+        outer = [at for at, parameter in enumerate(self.space.parameters) if not parameter.exact]
+        _, first, owners = np.unique(places[:, outer], axis=0, return_index=True, return_inverse=True)
+        designs = self.space.decode(self.lattice.columns(places[first]))
+        taken = np.array([self.space.outer.key(design) in self.taken for design in designs], dtype=bool)
+        return owners.ravel(), taken[owners.ravel()]
+
+
+def distinct(rows: IntArray, owners: IntArray) -> IntArray:
+    """The rows whose owner none before them has. [-]"""
+    return rows[np.sort(np.unique(owners[rows], return_index=True)[1])]
 
 
 def corner(costs: FloatArray) -> FloatArray:

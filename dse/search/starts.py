@@ -98,11 +98,13 @@ def front_designs(study: Study, space: Space, rules: SpaceRules) -> dict[str, Pa
     corner = Box.around(front.costs).reference
     rows = most_dominating(front.costs, MOST_TAKEN, corner + 0.1 * np.abs(corner))
     starts = {}
-    for trial in front.take(rows).trials:
+    taken = front.take(rows)
+    for trial, place in zip(taken.trials, taken.winners.tolist(), strict=True):
         shared = {name: value for name, value in trial.params.items() if name in space.by_name}
         if not shared:
             raise DseError(f"study {study.name!r}: shares no parameter with space {space.name}")
-        starts[f"{study.name}_{trial.number}"] = best_completion(space, shared, rules)
+        name = f"{study.name}_{trial.number}" + (f"_{place}" if place else "")
+        starts[name] = best_completion(space, shared, rules)
     return starts
 
 

@@ -20,11 +20,13 @@ from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.profiles import NATIVE, rules_for
-from dse.search.history import BREAKDOWN, Plan
+from dse.search.history import BOX, BREAKDOWN, Plan
+from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.trial_table import TrialTable
+from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
 from dse.storage.database import optuna_url, storage_url
 from dse.storage.optuna_store import Store, StoredStudy
@@ -32,11 +34,11 @@ from dse.storage.optuna_store import Store, StoredStudy
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Attributes of a study in the database, beside `dse.search.history.MEMORY`.
+#: Attributes of a study in the database, beside those of `dse.search.history`.
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
 SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
-BOX, VERSIONS = "dse:hypervolume_box", "dse:versions"
-BUDGET, PROFILE, FOCUS = "dse:budget", "dse:profile", "dse:focus"
+BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
+INNER = "dse:exact_parameters"
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
@@ -270,8 +272,12 @@ class Study:
         with Store(self.storage, "read") as store:
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
-                columns = store.columns(self._stored, attribute=BREAKDOWN)
-                self._table, self._counts = TrialTable(self.space, columns, self._trials), counts
+                columns, found = store.columns(self._stored, attribute=BREAKDOWN), None
+                if self.space.inner:
+                    keys = [objective.key for objective in self.space.objectives]
+                    found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
+                self._table = TrialTable(self.space, columns, self._trials, self.profile, found)
+                self._counts = counts
             return self._table
 
     def _trials(self, ids: IntArray) -> list[FrozenTrial]:
@@ -284,13 +290,15 @@ class Study:
         return self.table.to_frame()
 
     def pareto_front(self) -> pd.DataFrame:
-        """The feasible trials that no feasible trial beats, the best of the first objective first."""
+        """The feasible designs found that no other beats, the best of the first objective first."""
         return self.table.front().to_frame()
 
     @property
     def designs_priced(self) -> int:
-        """Designs that were priced to find its trials; 0 where the sampler prices none itself. [-]"""
+        """Designs that were priced to find its trials; 0 where each trial is all that was priced. [-]"""
         with Store(self.storage, "read") as store:
+            if self.space.inner:
+                return sum(store.attribute(self._stored, DESIGNS_PRICED).values())
             return int(store.study(self.name).user_attrs.get(DESIGNS_PRICED, 0))
 
     @cached_property
@@ -308,8 +316,9 @@ class Study:
         """Hypervolume after each finished trial: columns ``trial`` and ``hypervolume``."""
         import pandas as pd
 
-        table = self.table
-        return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(table.costs)})
+        table, found = self.table, self.table.found()
+        last = np.searchsorted(found.numbers, table.numbers, side="right") - 1
+        return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(found.costs)[last]})
 
     @cached_property
     def optuna(self) -> optuna.Study:
@@ -333,7 +342,7 @@ def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE)
         PROFILE: profile,
         BOX: sampled_box(space, profile),
         VERSIONS: versions(),
-    }
+    } | ({INNER: [parameter.name for parameter in space.inner]} if space.inner else {})
 
 
 def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, Any]) -> StoredStudy:

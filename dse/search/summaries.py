@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from optuna.trial import TrialState
 
 from dse.search.history import BREAKDOWN
-from dse.search.study import SAMPLER, SPACE, SPACE_NAME
+from dse.search.inner import WINNERS
+from dse.search.study import INNER, SAMPLER, SPACE, SPACE_NAME
+from dse.search.winners import winner_columns
 from dse.storage.database import storage_url
 from dse.storage.optuna_store import Store, StoredStudy
 
@@ -47,7 +49,10 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     names = stored.system_attrs.get("study:metric_names") or [
         f"value_{i}" for i in range(len(stored.directions))
     ]
-    feasible = columns.objectives[columns.feasible]
+    found = columns
+    if INNER in stored.user_attrs:
+        found = winner_columns(names, columns, store.attribute(stored, WINNERS))
+    feasible = found.objectives[found.feasible]
     best = {
         name: float(values.min() if direction == "minimize" else values.max())
         for name, direction, values in zip(names, stored.directions, feasible.T, strict=False)
@@ -60,6 +65,6 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
         complete=len(columns.ids),
         failed=counts[TrialState.FAIL],
         running=counts[TrialState.RUNNING],
-        infeasible=len(columns.ids) - len(feasible),
+        infeasible=int((~columns.feasible).sum()),
         best=best,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from optuna.trial import FrozenTrial
@@ -14,6 +14,7 @@ from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.search.history import BREAKDOWN, DERIVED, MARGINS, WORST
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.winners import winner_trials
 from dse.spaces.space import Space
 from dse.storage.trial_columns import TrialColumns
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Trials that are loaded at once, all that is known of them.
 BLOCK = 1000
+
+#: Which of the designs that a trial has found a row is, where it has some.
+WINNER: Final = "winner"
 
 #: What of a study is shown: its non-dominated designs, or every finished trial.
 Selection = Literal["front", "trials"]
@@ -38,15 +42,26 @@ class TrialTable:
         Its finished trials.
     load : callable
         Trials of some identities, by number.
+    profile : str
+        Name of the rules that priced them.
+    found : TrialColumns, optional
+        Their winners, a row for each, where the space has exact parameters.
     """
 
     def __init__(
-        self, space: Space, columns: TrialColumns, load: Callable[[IntArray], list[FrozenTrial]]
+        self,
+        space: Space,
+        columns: TrialColumns,
+        load: Callable[[IntArray], list[FrozenTrial]],
+        profile: str,
+        found: TrialColumns | None = None,
     ) -> None:
         self.space = space
         self.directions = [objective.direction for objective in space.objectives]
         self._columns = columns
         self._load = load
+        self._profile = profile
+        self._found = found
 
     def __len__(self) -> int:
         return len(self._columns.ids)
@@ -76,11 +91,24 @@ class TrialTable:
     def trials(self) -> list[FrozenTrial]:
         """All that is known of each; much, where there are many: see `blocks`."""
         loaded = {trial.number: trial for trial in self._load(self._columns.ids)}
-        return [loaded[number] for number in self.numbers.tolist()]
+        trials = [loaded[number] for number in self.numbers.tolist()]
+        return winner_trials(self.space, self._profile, trials, self.winners.tolist())
+
+    @property
+    def winners(self) -> IntArray:
+        """(trials,) Which of the designs that a trial has found each row is; 0 is the trial itself. [-]"""
+        places = self._columns.winners
+        return np.zeros(len(self), dtype=np.intp) if places is None else places
 
     def take(self, rows: IntArray) -> TrialTable:
         """Some of the trials, in the order of the rows."""
-        return TrialTable(self.space, self._columns.take(rows), self._load)
+        return TrialTable(self.space, self._columns.take(rows), self._load, self._profile)
+
+    def found(self) -> TrialTable:
+        """All designs that the trials have found: their winners, or themselves where nothing is exact."""
+        if self._found is None:
+            return self
+        return TrialTable(self.space, self._found, self._load, self._profile)
 
     def blocks(self) -> Iterator[TrialTable]:
         """The trials in tables of at most `BLOCK`, for what goes through all of them one by one."""
@@ -92,17 +120,20 @@ class TrialTable:
             yield self.take(rows[first : first + BLOCK])
 
     def front(self) -> TrialTable:
-        """The feasible trials that no feasible trial beats, the best of the first objective first."""
-        costs = self.costs
+        """The feasible designs found that no other beats, the best of the first objective first."""
+        found = self.found()
+        costs = found.costs
         rows = np.flatnonzero(non_dominated(costs))
-        return self.take(rows[np.lexsort(costs[rows].T[::-1])])
+        return found.take(rows[np.lexsort(costs[rows].T[::-1])])
 
     def records(self) -> list[dict[str, Any]]:
         """One nested record per trial, as in JSON output; names end in their units."""
         keys = [objective.key for objective in self.space.objectives]
+        places = [{} if self._columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
         return [
             {
                 "trial": trial.number,
+                **place,
                 "params": trial.params,
                 "derived": trial.user_attrs.get(DERIVED, {}),
                 "values": dict(zip(keys, values, strict=True)),
@@ -110,7 +141,7 @@ class TrialTable:
                 "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
                 **{key: trial.user_attrs[key] for key in (DESIGNS_PRICED,) if key in trial.user_attrs},
             }
-            for trial, values in zip(self.trials, self.values.tolist(), strict=True)
+            for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
         ]
 
     def each_record(self) -> Iterator[dict[str, Any]]:
@@ -143,12 +174,15 @@ class TrialTable:
         parameters = [parameter.name for parameter in self.space.parameters]
         objectives = [objective.key for objective in self.space.objectives]
         margins = [f"margin_{limit.key}" for limit in self.space.limits]
-        return ["trial", *parameters, *objectives, *margins, "feasible", "completed"]
+        place = [] if self._columns.winners is None else [WINNER]
+        return ["trial", *place, *parameters, *objectives, *margins, "feasible", "completed"]
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """A nested record as one row; a name that comes twice (an objective, a breakdown column) stays once."""
-    row = {**({"trial": record["trial"]} if "trial" in record else {}), **record["params"]}
+    row: dict[str, Any] = {name: record[name] for name in ("trial", WINNER) if name in record} | record[
+        "params"
+    ]
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
     for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}

@@ -53,7 +53,7 @@ class Component:
     def columns(self, rows: NDArray[np.int64]) -> Batch:
         """Values of some rows."""
         return {
-            p.name: _options(p)[place[rows]] for p, place in zip(self.parameters, self.places, strict=True)
+            p.name: options_of(p)[place[rows]] for p, place in zip(self.parameters, self.places, strict=True)
         }
 
     def nearest_row(self, wanted: Mapping[str, int], rng: np.random.Generator) -> int:
@@ -86,7 +86,7 @@ class Component:
         distance = np.zeros(rows.size)
         for parameter, places in zip(self.parameters, self.places, strict=True):
             moved = np.abs((places if whole else places[rows]) - wanted[parameter.name])
-            distance += (moved > 0) + moved / _options(parameter).size
+            distance += (moved > 0) + moved / options_of(parameter).size
         elsewhere = np.flatnonzero(distance)
         rows, distance = rows[elsewhere], distance[elsewhere] + 1e-6 * rng.random(elsewhere.size)
         if rows.size > MOST_NEIGHBOURS:
@@ -100,7 +100,8 @@ class LegalDesigns:
 
     def __init__(self, space: Definition) -> None:
         self.space = space
-        self.checks = [*rule_checks(space), *derived_checks(space)]
+        own = {p.name for p in space.parameters}
+        self.checks = [c for c in (*rule_checks(space), *derived_checks(space)) if c.parameters <= own]
         self._derived = {derived.name: derived for derived in space.derived}
         self._listed = [p for p in space.parameters if p.options is not None]
         self._ranged = [p for p in space.parameters if p.options is None]
@@ -239,7 +240,9 @@ class LegalDesigns:
         for component in self.components:
             for parameter, places in zip(component.parameters, component.places, strict=True):
                 if parameter.name == name and self.count > 0:
-                    return [parameter.value(code) for code in _options(parameter)[np.unique(places)].tolist()]
+                    return [
+                        parameter.value(code) for code in options_of(parameter)[np.unique(places)].tolist()
+                    ]
         return []
 
     def blocking(self) -> list[tuple[str, str]]:
@@ -285,7 +288,7 @@ class LegalDesigns:
             names = {p.name for p in group[:n]}
             ready = [check for check in waiting if check.parameters <= names]
             waiting = [check for check in waiting if check not in ready]
-            places = self._grown(group[:n], places, _options(parameter).size, ready)
+            places = self._grown(group[:n], places, options_of(parameter).size, ready)
         return Component(tuple(group), tuple(places))
 
     def _grown(self, group: Sequence[Parameter], places: list[NDArray[np.int32]], options: int,
@@ -299,7 +302,7 @@ class LegalDesigns:
             wide = [np.repeat(place[start:stop], options) for place in places]
             wide.append(np.tile(np.arange(options, dtype=np.int32), stop - start))
             if checks:
-                columns = {p.name: _options(p)[place] for p, place in zip(group, wide, strict=True)}
+                columns = {p.name: options_of(p)[place] for p, place in zip(group, wide, strict=True)}
                 kept = self._kept(columns, checks, wide[0].size)
                 wide = [place[kept] for place in wide]
             total += wide[0].size
@@ -347,7 +350,8 @@ class LegalDesigns:
         return shifted
 
 
-def _options(parameter: Parameter) -> FloatArray:
+def options_of(parameter: Parameter) -> FloatArray:
+    """Options of a listed parameter. [its unit]"""
     options = parameter.options
     assert options is not None
     return options
@@ -356,7 +360,7 @@ def _options(parameter: Parameter) -> FloatArray:
 def _place(parameter: Parameter, value: Value) -> int:
     """Place of the option nearest to a value."""
     place = parameter.places.get(value)
-    return int(np.argmin(np.abs(_options(parameter) - parameter.code(value)))) if place is None else place
+    return int(np.argmin(np.abs(options_of(parameter) - parameter.code(value)))) if place is None else place
 
 
 def within(parameter: Parameter, value: float) -> float:
@@ -368,7 +372,7 @@ def within(parameter: Parameter, value: float) -> float:
 
 
 def _groups(parameters: Sequence[Parameter], checks: Sequence[Check]) -> list[tuple[Parameter, ...]]:
-    """Parameters tied together by checks, each group in the order of the file.
+    """Parameters tied together by checks, each group in the order of the file, those that are exact last.
 
     Checks that no parameter decides join the first group, so that they count.
     """
@@ -378,4 +382,5 @@ def _groups(parameters: Sequence[Parameter], checks: Sequence[Check]) -> list[tu
         for name in merged:
             group_of[name] = merged
     groups = {id(names): names for names in group_of.values()}
-    return [tuple(p for p in parameters if p.name in names) for names in groups.values()]
+    ordered = sorted(parameters, key=lambda p: p.exact)
+    return [tuple(p for p in ordered if p.name in names) for names in groups.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 Value = float | int | str | bool
 
+#: How the values of a parameter are chosen, as ``by`` says.
+CHOSEN_BY: Final = ("search", "exact")
+#: Keys of a range, and of options as a mapping.
+RANGE_KEYS: Final = ("from", "to", "step", "scale", "kind")
+OPTION_KEYS: Final = ("options", "by")
+
 #: Most options of one parameter. A range of fewer steps is a list of options to everyone but Optuna.
 MOST_OPTIONS: Final = 4096
 
@@ -39,6 +45,7 @@ class Parameter:
     step: float | None = None
     log: bool = False
     integer: bool = False
+    exact: bool = False  #: every value is tried beside each design of the others; else a sampler chooses
 
     @cached_property
     def words(self) -> Sequence[str]:
@@ -174,13 +181,42 @@ def written_value(written: object, unit: str, words: Sequence[str], boolean: boo
 
 def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[str, Any],
                    scope: Mapping[str, Name]) -> Parameter:  # fmt: skip
-    """A parameter from the options written in a file: a list, a range, or a formula that gives a list.
+    """A parameter from what a file says: a list, a range, a formula that gives a list, or a mapping of these.
 
     Raises
     ------
     ValueError
-        If the options are none of these.
+        If the options are none of these, or there is no end of values that are all to be tried.
     """
+    chosen_by = written.get("by", "search") if isinstance(written, dict) else "search"
+    if chosen_by not in CHOSEN_BY:
+        raise ValueError(f"by: {chosen_by!r} is not a value{suggestion(str(chosen_by), CHOSEN_BY)}")
+    parameter = _read(name, written_options(written), unit, values, scope)
+    if chosen_by == "exact" and parameter.options is None:
+        raise ValueError(f"by: exact: more than {MOST_OPTIONS} values; add a step, or list options")
+    return replace(parameter, exact=chosen_by == "exact")
+
+
+def written_options(written: Any) -> Any:
+    """What a parameter says of its values alone: a list, a formula or a range, without how they are chosen.
+
+    Raises
+    ------
+    ValueError
+        If a mapping has options and other keys.
+    """
+    if not isinstance(written, dict):
+        return written
+    if "options" not in written:
+        return {key: value for key, value in written.items() if key != "by"}
+    if other := next((key for key in written if key not in OPTION_KEYS), None):
+        raise ValueError(f"{other}: unknown key beside options{suggestion(str(other), OPTION_KEYS)}")
+    return written["options"]
+
+
+def _read(name: str, written: Any, unit: str | None, values: Mapping[str, Any],
+          scope: Mapping[str, Name]) -> Parameter:  # fmt: skip
+    """A parameter from a list, a range, or a formula that gives a list."""
     domain = all_columns().get(name, Domain())
     if not isinstance(written, list) and (domain.words or domain.switch):
         listed = ", ".join(domain.words or ("true", "false"))
@@ -226,8 +262,8 @@ def _listed(parameter: Parameter) -> Parameter:
 def _range(name: str, written: dict[str, Any], unit: str | None) -> Parameter:
     """A range {from, to, step, scale, kind}."""
     for key in written:
-        if key not in ("from", "to", "step", "scale", "kind"):
-            raise ValueError(f"{key}: unknown key{suggestion(key, ('from', 'to', 'step', 'scale', 'kind'))}")
+        if key not in RANGE_KEYS:
+            raise ValueError(f"{key}: unknown key{suggestion(key, (*RANGE_KEYS, *OPTION_KEYS))}")
     if not {"from", "to"} <= set(written):
         raise ValueError("expected {from: ..., to: ...}, and perhaps step, scale: log, kind: integer")
     unit = unit or _unit_of(written["from"])

@@ -136,6 +136,8 @@ def check_shares(fractions: Section) -> None:
 
 def numbers_of(unit: str, written: Any) -> list[float]:
     """The numbers that are written out in a value, in options, or as the ends of a range. [the unit given]"""
+    if isinstance(written, dict) and "options" in written:
+        return numbers_of(unit, written["options"])
     if isinstance(written, dict):
         return [si_value(written[key], unit) for key in ("from", "to") if key in written]
     if isinstance(written, str) and "(" in written:

@@ -21,6 +21,7 @@ from costmodel.profiles.registry import design_columns
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
+from dse.spaces.outer import OuterDesigns
 from dse.spaces.parameters import Parameter, Value, decoded
 from dse.spaces.space_file import Definition, read_definition
 
@@ -84,7 +85,10 @@ class Space(Definition):
             system,
             list(self.system.parts()),
             dict(self.given),
-            [[p.name, p.unit, p.choices, p.low, p.high, p.step, p.log, p.integer] for p in self.parameters],
+            [
+                [p.name, p.unit, p.choices, p.low, p.high, p.step, p.log, p.integer, *["exact"] * p.exact]
+                for p in self.parameters
+            ],
             sorted([d.name, d.expression] for d in self.derived),
             sorted([c.name, c.expression] for c in (*self.rules, *self.limits)),
             [[o.name, o.direction] for o in self.objectives],
@@ -95,6 +99,16 @@ class Space(Definition):
     def legal(self) -> LegalDesigns:
         """Designs that keep every rule."""
         return LegalDesigns(self)
+
+    @cached_property
+    def inner(self) -> tuple[Parameter, ...]:
+        """Parameters of which every value is tried beside each design of the others."""
+        return tuple(p for p in self.parameters if p.exact)
+
+    @cached_property
+    def outer(self) -> LegalDesigns:
+        """What a sampler chooses from: legal designs without their inner parameters."""
+        return OuterDesigns(self.legal) if self.inner else self.legal
 
     @cached_property
     def starting_points(self) -> list[Params]:

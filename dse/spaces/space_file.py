@@ -27,7 +27,7 @@ from dse.spaces import power_budget, sampled
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
 from dse.spaces.objectives import Constraint, Direction, Objective
-from dse.spaces.parameters import Parameter, Value, read_parameter, written_value
+from dse.spaces.parameters import Parameter, Value, read_parameter, written_options, written_value
 from dse.spaces.usual_rules import USUAL_RULES
 
 SCHEMA: Final = "search_space/v1"
@@ -198,8 +198,9 @@ class _Reader:
 
     def _parameter(self, name: str, written: Any) -> Parameter:
         parameter = read_parameter(name, written, self._unit(name), self.names.constants, self.names.fixed())
-        if isinstance(written, str):
-            self.names.used |= Expression.parse(written).names
+        formula = written_options(written)
+        if isinstance(formula, str):
+            self.names.used |= Expression.parse(formula).names
         options = parameter.options
         if options is None and name in COUNTS and not parameter.integer:
             raise ValueError("expected whole numbers: add kind: integer")

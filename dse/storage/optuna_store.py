@@ -22,7 +22,7 @@ from costmodel.columns import IntArray
 from costmodel.errors import DseError, suggestion
 from dse.spaces.objectives import Direction
 from dse.storage.database import Database, Mode, optuna_url
-from dse.storage.trial_columns import TrialColumns, read_columns, read_params
+from dse.storage.trial_columns import TrialColumns, read_attribute, read_columns, read_params
 from dse.storage.trial_rows import read_trials, utc_text, write_trials
 
 #: Revision of Optuna's tables that this module reads and writes; unchanged from Optuna 3.2 to 5.
@@ -210,6 +210,11 @@ class Store:
         """Finished trials of a study in bulk; only those that have a user attribute, if one is named."""
         with self.database.transaction():
             return read_columns(self.database, stored.study_id, len(stored.directions), attribute=attribute)
+
+    def attribute(self, stored: StoredStudy, name: str, *, first: int = 0) -> dict[int, Any]:
+        """Identity -> a user attribute, of the finished trials of a number and later that have it."""
+        with self.database.transaction():
+            return read_attribute(self.database, stored.study_id, name, first=first)
 
     def moment(self, stored: StoredStudy, *, attribute: str, first: int) -> Moment:
         """What the database holds of a study at one moment.

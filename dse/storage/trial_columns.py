@@ -32,10 +32,13 @@ class TrialColumns:
     numbers: IntArray  #: (trials,)
     objectives: FloatArray  #: (trials, objectives) values, NaN where there is none [the unit of each]
     feasible: BoolArray  #: (trials,) whether no constraint is violated
+    winners: IntArray | None = None  #: (trials,) place among what the trial has found
 
     def take(self, rows: IntArray) -> TrialColumns:
         """Some of the trials."""
-        return TrialColumns(self.ids[rows], self.numbers[rows], self.objectives[rows], self.feasible[rows])
+        winners = None if self.winners is None else self.winners[rows]
+        objectives, feasible = self.objectives[rows], self.feasible[rows]
+        return TrialColumns(self.ids[rows], self.numbers[rows], objectives, feasible, winners)
 
 
 def read_columns(
@@ -74,6 +77,16 @@ def read_columns(
     feasible = np.ones(len(trials), dtype=bool)
     feasible[[row_of[trial_id] for trial_id in violating(database, meant) if trial_id in row_of]] = False
     return TrialColumns(trials[:, 0], trials[:, 1], values, feasible)
+
+
+def read_attribute(database: Database, study_id: int, name: str, *, first: int = 0) -> dict[int, Any]:
+    """Identity of each finished trial that has a user attribute of some name -> what it is."""
+    query = (
+        "SELECT trial_id, value_json FROM trial_user_attributes "
+        f'WHERE trial_id IN ({FINISHED}) AND "key" = :name'
+    )
+    found = database.each(query, study_id=study_id, first=first, name=name)
+    return {trial_id: json.loads(text) for trial_id, text in found}
 
 
 def violating(database: Database, meant: dict[str, Any]) -> set[int]:
