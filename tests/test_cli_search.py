@@ -53,6 +53,7 @@ def test_reports_fit_the_width_there_is_and_hold_no_colour(columns, folder, caps
 def test_json_is_one_object_of_the_contract(folder, capsys):
     assert main(["search", "small.yaml", "--budget", "20", "--format", "json"]) == 0
     study = json.loads(capsys.readouterr().out)
+    assert study.pop("certificate")["hypervolume_ratio"] <= 1
     assert list(study) == [
         *(
             "study",

@@ -264,14 +264,26 @@ def bounded(problem: Problem) -> Problem | None:
     boxes = problem.unbounded(every, np.tile([own.roots[0] for own in problem.forests], (every.size, 1)))
     columns = problem.fastest(boxes)
     design = transformer_run(pricer.space, columns, DesignPoints).design
-    solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
-    if (solved | (design.tiling == EXPLICIT_TILES) | ~design.plain_pipeline).any():
+    if not lawful(design).all():
         return None
     found = breakdown_of(pricer, columns)
     problem = replace(problem, of_layouts={name: getattr(found, name) for name in problem.fixed})
     timed = [np.broadcast_to(getattr(found, name), every.size) for name in problem.timed]
     best = replace(boxes, timed=np.stack(timed, axis=1)) if timed else boxes
     return problem if np.isfinite(problem.bounds(best)[0]).all() else None
+
+
+def lawful(design: DesignPoints) -> BoolArray:
+    """Which designs are of the kind that more of a machine never slows; (points,).
+
+    Not so, or not by argument: shardings solved anew and explicit tiles, schedules timed pass by pass, states
+    that several stages exchange in every micro-batch, and exchanges of experts that hide twice.
+    """
+    solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
+    by_stage = (design.zero_stage > 1) & (design.pp > 1)
+    twice = (design.overlap_ep > 0) & (design.overlap_shared_expert > 0)
+    told = design.tiling == EXPLICIT_TILES
+    return np.asarray(design.plain_pipeline & ~(solved | told | by_stage | twice))
 
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:
