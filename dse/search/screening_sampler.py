@@ -200,17 +200,14 @@ class ScreeningSampler(BaseSampler):
             return fresh
         best = np.unique(archive.costs.argmin(axis=0))
         rows = distinct(best[~archive.sent[best]], owners)[:size]
-        there = [archive.costs[archive.sent], archive.costs[rows]]
-        while rows.size < size:
+        there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
+        more = wanted = size
+        while rows.size < size and more == wanted:  # else nothing adds anything
             rest = fresh[~np.isin(owners[fresh], owners[rows])]
             wanted = size - rows.size
-            more = rest[
-                most_dominating(archive.costs[rest], wanted, corner(archive.costs), np.concatenate(there))
-            ]
-            there.append(archive.costs[more])
-            rows = np.concatenate([rows, distinct(more, owners)])
-            if more.size < wanted:
-                break
+            found = rest[most_dominating(archive.costs[rest], wanted, corner(archive.costs), there)]
+            there, more = np.concatenate([there, archive.costs[found]]), found.size
+            rows = np.concatenate([rows, distinct(found, owners)])
         equal = fresh[~np.isin(owners[fresh], owners[rows])]  # adds nothing, but is no worse
         return np.concatenate([rows, distinct(equal, owners)[: size - rows.size]])
 

@@ -180,9 +180,8 @@ class TrialTable:
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """A nested record as one row; a name that comes twice (an objective, a breakdown column) stays once."""
-    row: dict[str, Any] = {name: record[name] for name in ("trial", WINNER) if name in record} | record[
-        "params"
-    ]
+    numbers = {name: record[name] for name in ("trial", WINNER) if name in record}
+    row = {**numbers, **record["params"]}
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
     for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}
