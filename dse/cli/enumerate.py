@@ -9,7 +9,15 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TextIO
 
-from dse.cli.options import Commands, add_changes, add_jobs, add_profile, add_storage, changed_space, command
+from dse.cli.options import (
+    Commands,
+    add_changes,
+    add_profile,
+    add_storage,
+    add_workers,
+    changed_space,
+    command,
+)
 
 if TYPE_CHECKING:
     from dse.report.study_report import Report
@@ -62,18 +70,6 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "says, else table)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """``--jobs``, ``--backend`` and ``--scheduler``: who evaluates."""
-    add_jobs(parser)
-    parser.add_argument(
-        "--backend",
-        choices=("processes", "dask"),
-        default="processes",
-        help="who evaluates: --jobs processes of this machine (default), or the workers of a Dask cluster",
-    )
-    parser.add_argument("--scheduler", metavar="URL", help="of the Dask cluster, such as tcp://10.0.0.1:8786")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -139,6 +139,18 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """``--jobs``, ``--backend`` and ``--scheduler``: who evaluates."""
+    add_jobs(parser)
+    parser.add_argument(
+        "--backend",
+        choices=("processes", "dask"),
+        default="processes",
+        help="who evaluates: --jobs processes of this machine (default), or the workers of a Dask cluster",
+    )
+    parser.add_argument("--scheduler", metavar="URL", help="of the Dask cluster, such as tcp://10.0.0.1:8786")
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     return whole(text, 1)

@@ -14,10 +14,10 @@ from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
     Commands,
-    add_jobs,
     add_profile,
     add_space,
     add_storage,
+    add_workers,
     changed_space,
     command,
     natural,
@@ -114,7 +114,7 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
         type=positive,
         help=f"finished trials in all, earlier runs included (default: {default_budget})",
     )
-    add_jobs(parser)
+    add_workers(parser)
     add_storage(parser)
     parser.add_argument(
         "--out",
@@ -196,11 +196,13 @@ def prepare(args: argparse.Namespace) -> None:
 def run_study(study: Study, args: argparse.Namespace) -> int:
     """Search, report, write; 1 when nothing feasible was found."""
     from dse.cli.progress import progress_of
+    from dse.pricing.workers import Workers
     from dse.report.study_report import nothing_feasible
 
+    workers = Workers(args.jobs, args.backend, args.scheduler)
     try:
         with progress_of(study.space, sys.stderr) as progress:
-            outcome = study.run(args.budget, jobs=args.jobs, progress=progress)
+            outcome = study.run(args.budget, jobs=workers, progress=progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted; every stored trial is kept, go on with: {resumption(study, args)}"

@@ -16,8 +16,8 @@ from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
-from dse.pricing.profiles import SpaceRules, rules_for
-from dse.pricing.workers import Pricer, Workers
+from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
+from dse.pricing.workers import Jobs, Pricer, workers_of
 from dse.spaces.expressions import Expression
 from dse.spaces.objectives import Constraint
 from dse.spaces.space import Space
@@ -26,8 +26,8 @@ AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
 #: Designs evaluated at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
 CHUNK: Final = 16384
-#: Chunks from which on processes are worth their start.
-WORTH_SENDING: Final = 4
+#: CPU time of a chunk that is sent to another process, by the nominal rate of its space. [s]
+SENT_SECONDS: Final = 0.1
 #: Relative violation of a limit where the profile has no number.
 NAN_VIOLATION: Final = 1e9
 
@@ -61,7 +61,7 @@ class Evaluation:
 
 
 def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRules | None = None,
-             chunk: int = CHUNK, jobs: int = 1) -> Evaluation:  # fmt: skip
+             chunk: int = CHUNK, jobs: Jobs = 1) -> Evaluation:  # fmt: skip
     """Evaluate a batch of designs.
 
     Parameters
@@ -74,20 +74,23 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRul
         What evaluates them; by default the native cost model.
     chunk : int
         Designs evaluated at a time, which bounds the memory. [-]
-    jobs : int
-        Processes that evaluate chunks, where there are enough of them to be worth sending. [-]
+    jobs : int or Workers
+        Processes that evaluate chunks, or who else does, where there is enough for two of them. [-]
     """
     rules = rules or rules_for(space)
     points = next(iter(columns.values())).size
     if not points:
         any_design = space.legal.random(1, np.random.default_rng(0))
         return evaluate(space, any_design, rules=rules).take(slice(0))
+    workers = workers_of(jobs)
+    if not workers.here:
+        chunk = min(chunk, max(1, round(SENT_SECONDS * nominal_rate(space))))
     starts = range(0, points, chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
-    if len(parts) < WORTH_SENDING:
+    if workers.here or len(parts) == 1:
         return _joined([_evaluate_chunk(space, part, rules) for part in parts])
     pricer = Pricer(space, rules)
-    return _joined(list(Workers(jobs).map(_evaluated, [(pricer, part) for part in parts])))
+    return _joined(list(workers.map(_evaluated, [(pricer, part) for part in parts])))
 
 
 def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:

@@ -96,6 +96,15 @@ class Workers:
             yield from Parallel(**pool, return_as=form)(delayed(function)(item) for item in items)
 
 
+#: So many processes of this machine, or whoever works.
+Jobs = int | Workers
+
+
+def workers_of(jobs: Jobs) -> Workers:
+    """Who works, of a number of processes or as told."""
+    return jobs if isinstance(jobs, Workers) else Workers(jobs)
+
+
 def _spread(task: tuple[Callable[[int, int], Result], int, int]) -> Result:
     """A function of a range, applied."""
     function, low, high = task

@@ -17,6 +17,7 @@ from costmodel.steps.breakdown import with_unit_suffix
 from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import Evaluation
 from dse.pricing.profiles import SpaceRules, rules_for
+from dse.pricing.workers import Jobs
 from dse.search.inner import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.search.samplers import Key, LegalSampler, SpaceExhausted, legal_sampler
 from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
@@ -61,10 +62,17 @@ class History:
     """
 
     def __init__(
-        self, space: Space, plan: Plan, store: Store, stored: StoredStudy, rules: SpaceRules | None = None
+        self,
+        space: Space,
+        plan: Plan,
+        store: Store,
+        stored: StoredStudy,
+        rules: SpaceRules | None = None,
+        jobs: Jobs = 1,
     ) -> None:
         self.space = space
         self.rules = rules
+        self.jobs = jobs
         self.plan = plan
         self.rows = 0  #: trials in the database, in any state
         self.complete = 0
@@ -84,7 +92,9 @@ class History:
     def _sampler(self, number: int) -> LegalSampler:
         """The sampler of a batch."""
         seeds = SeedSequence([self.plan.seed, number])
-        return legal_sampler(self.plan.sampler, self.space, seeds, self._seen, self.rules, self.plan.focus)
+        return legal_sampler(
+            self.plan.sampler, self.space, seeds, self._seen, self.rules, self.plan.focus, self.jobs
+        )
 
     def refresh(self) -> None:
         """Read what the database holds beyond what is known."""
@@ -139,10 +149,10 @@ class History:
         done, left = set(self._tail), self.plan.batch_size - len(self._tail)
         return [trial for trial in asked if self.space.outer.key(trial.params) not in done][:left]
 
-    def whole(self, proposals: Sequence[Trial], jobs: int = 1) -> list[WholeDesign]:
+    def whole(self, proposals: Sequence[Trial]) -> list[WholeDesign]:
         """The designs that some proposals become: what is exact is found for each."""
         designs = [trial.params for trial in proposals]
-        return self._inner.whole(designs, jobs) if self._inner else [WholeDesign(own) for own in designs]
+        return self._inner.whole(designs, self.jobs) if self._inner else [WholeDesign(own) for own in designs]
 
     def finished(
         self, proposals: Sequence[Trial], designs: Sequence[WholeDesign], evaluation: Evaluation

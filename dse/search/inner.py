@@ -19,6 +19,7 @@ from dse.fronts.thinning import most_dominating
 from dse.fronts.undominated import Undominated
 from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules
+from dse.pricing.workers import Jobs
 from dse.search.screening_sampler import corner
 from dse.spaces.outer import OuterDesigns
 from dse.spaces.space import Batch, Params, Space
@@ -99,7 +100,7 @@ class InnerSearch:
             costs = np.unique(np.concatenate([self._front, *self._tail[:full]]), axis=0)
             self._front, self._tail = costs[non_dominated(costs)], self._tail[full:]
 
-    def whole(self, proposals: Sequence[Params], jobs: int) -> list[WholeDesign]:
+    def whole(self, proposals: Sequence[Params], jobs: Jobs) -> list[WholeDesign]:
         """The designs that some outer ones become, one after the other: each counts for those after it."""
         # The same boxes wherever a batch was interrupted, so that sums round alike.
         left = Undominated(self.box.reference, self._front)
@@ -108,7 +109,7 @@ class InnerSearch:
         found, priced = self._candidates(proposals, jobs)
         return [self._represented(own, left, n) for own, n in zip(found, priced.tolist(), strict=True)]
 
-    def _candidates(self, proposals: Sequence[Params], jobs: int) -> tuple[list[Candidates], IntArray]:
+    def _candidates(self, proposals: Sequence[Params], jobs: Jobs) -> tuple[list[Candidates], IntArray]:
         """The best inner designs of each outer one, and how many were priced."""
         outer = self.space.outer
         assert isinstance(outer, OuterDesigns)

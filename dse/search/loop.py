@@ -14,6 +14,7 @@ from time import perf_counter
 
 from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules
+from dse.pricing.workers import Jobs
 from dse.search.history import History, Plan
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
@@ -59,7 +60,7 @@ def search(
     budget: int,
     *,
     rules: SpaceRules | None = None,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
     """Add trials until the study holds `budget` finished ones, or every legal design.
@@ -77,8 +78,8 @@ def search(
         Finished trials in all. [-]
     rules : SpaceRules, optional
         What evaluates designs; by default the native cost model.
-    jobs : int
-        Threads that evaluate designs. [-]
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
     progress : callable, optional
         Called at the start and after every batch.
 
@@ -88,7 +89,7 @@ def search(
     """
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
-        history = History(space, plan, store, stored, rules)
+        history = History(space, plan, store, stored, rules, jobs)
     while True:
         outcome.complete = history.complete
         if progress:
@@ -101,7 +102,7 @@ def search(
             outcome.exhausted = True
             return outcome
         with outcome.timed("evaluation"):
-            designs = history.whole(proposals, jobs)
+            designs = history.whole(proposals)
             columns = space.encode([design.params for design in designs])
             evaluation = evaluate(space, columns, rules=rules, jobs=jobs)
         with outcome.timed("sampling"):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.errors import DseError, suggestion
 from dse.pricing.profiles import SpaceRules, rules_for
+from dse.pricing.workers import Jobs
 from dse.spaces.parameters import decoded
 from dse.spaces.space import Params, Space
 
@@ -42,13 +42,11 @@ class Choice:
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
 
 
-def screening(
-    space: Space, rules: SpaceRules, seed: int, focus: str = "", taken: Iterable[Key] = ()
-) -> BaseSampler:
+def screening(space: Space, rules: SpaceRules, seed: int, **options: Any) -> BaseSampler:
     """The sampler that prices designs itself."""
     from dse.search.screening_sampler import ScreeningSampler
 
-    return ScreeningSampler(space, rules=rules, seed=seed, focus=focus, taken=taken)
+    return ScreeningSampler(space, rules=rules, seed=seed, **options)
 
 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
@@ -208,6 +206,7 @@ def legal_sampler(
     seen: Collection[Key],
     rules: SpaceRules | None = None,
     focus: str = "",
+    jobs: Jobs = 1,
 ) -> LegalSampler:
     """A fresh sampler of that name for one batch.
 
@@ -225,14 +224,15 @@ def legal_sampler(
         What prices designs for samplers that know their space; by default the native cost model.
     focus : str
         A condition beside which the default sampler seeks no design.
+    jobs : int or Workers
+        Processes that price for it, or who else does. [-]
     """
-    choice = sampler_choice(name)
-    build = partial(choice.build, focus=focus) if focus else choice.build
-    if space.inner and not choice.learns:
-        build = partial(build, taken=seen)
+    choice, options = sampler_choice(name), {}
+    if not choice.learns:
+        options = {"focus": focus, "jobs": jobs, "taken": seen if space.inner else ()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        base = build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]))
+        base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]), **options)
     return LegalSampler(
         base, space, np.random.default_rng(seeds), seen=seen, joint=choice.joint, learns=choice.learns
     )

@@ -32,9 +32,10 @@ CLIMBING, CROSSED, FRESH = 0.3, 0.25, 0.1
 WHOLE: Final = 4
 
 #: Most designs as good as the best of an objective that are looked around as well.
-MOST_EQUAL: Final = 6
+MOST_EQUAL: Final = 4
 
-#: Prices designs given as places: costs, less is better, NaN where infeasible; and violations of limits.
+#: Prices designs given as places: costs, less is better, NaN where infeasible; and violations of limits, or
+#: where none is broken less than 0 by the least margin.
 Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 #: Designs with their costs and violations.
 Priced = tuple[FloatArray, FloatArray, FloatArray]
@@ -144,8 +145,8 @@ class Screening:
     def _polish(self) -> None:
         """Move the best design of each objective until no other option and no pair of steps is better.
 
-        Pairs of steps are also tried from designs that are as good by one other option: more of what only
-        limits ask for, such as memory, leaves room for steps that were not feasible.
+        Pairs of steps are also tried from designs that are as good by one other option, those with most room
+        below their limits first: more memory, say, lets steps be feasible that were not.
         """
         for objective in range(self.archive.costs.shape[1]):
             while len(self.archive.costs):
@@ -155,9 +156,10 @@ class Screening:
                 self.archive.explored[best] = 2
                 here, cost = self.archive.places[[best]], self.archive.costs[best, objective]
                 options, _ = self.lattice.moved(here, self.lattice.lines)
-                costs, _ = self._noted(options)
-                equal = options[costs[:, objective] == cost]
-                some = np.concatenate([here, self.rng.permutation(equal)[:MOST_EQUAL]])
+                costs, tightest = self._noted(options)
+                equal = np.flatnonzero(costs[:, objective] == cost)
+                roomy = equal[np.argsort(tightest[equal], kind="stable")][:MOST_EQUAL]
+                some = np.concatenate([here, options[roomy]])
                 self._noted(self._new(self.lattice.moved(some, self.lattice.pairs)[0]))
 
     def _reserve(self, n: int) -> FloatArray:

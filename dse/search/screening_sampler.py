@@ -21,6 +21,7 @@ from dse.fronts.pareto import as_costs
 from dse.fronts.thinning import most_dominating
 from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
+from dse.pricing.workers import Jobs
 from dse.search.archive import Archive
 from dse.search.moves import Lattice
 from dse.search.screening import Screening
@@ -67,8 +68,8 @@ class ScreeningSampler(BaseSampler):
         A condition, such as ``step_time < 15 s``, beside which no design is sought.
     taken : iterable of keys
         Outer designs that are trials already; only of a space with exact parameters do they matter.
-    jobs : int
-        Threads that price. [-]
+    jobs : int or Workers
+        Processes that price, or who else does. [-]
 
     Examples
     --------
@@ -87,7 +88,7 @@ class ScreeningSampler(BaseSampler):
         designs_per_trial: int | None = None,
         focus: str = "",
         taken: Iterable[tuple[Any, ...]] = (),
-        jobs: int = 1,
+        jobs: Jobs = 1,
     ) -> None:
         self.space = space.focused(focus) if focus else space
         self.focus = focus
@@ -167,11 +168,13 @@ class ScreeningSampler(BaseSampler):
         return empty.joined(places, self.priced(places)[0]) if len(places) else empty
 
     def priced(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Costs of designs, NaN where infeasible, and the sum of their violations."""
+        """Costs of designs, NaN where infeasible, and the sum of violations, or less the least margin. [-]"""
         evaluation = evaluate(self.space, self.lattice.columns(places), rules=self.rules, jobs=self.jobs)
         costs = as_costs(evaluation.values, self._directions)
-        violations = np.maximum(evaluation.violations, 0.0).sum(axis=1)
-        return np.where(evaluation.feasible[:, None], costs, np.nan), violations
+        broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
+        tightest = evaluation.violations.max(axis=1, initial=-1.0)
+        costs = np.where(evaluation.feasible[:, None], costs, np.nan)
+        return costs, np.where(evaluation.feasible, tightest, broken)
 
     @cached_property
     def _starts(self) -> FloatArray:

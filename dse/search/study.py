@@ -20,6 +20,7 @@ from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.profiles import NATIVE, rules_for
+from dse.pricing.workers import Jobs
 from dse.search.history import BOX, BREAKDOWN, Plan
 from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
@@ -230,7 +231,7 @@ class Study:
         self,
         budget: int | None = None,
         *,
-        jobs: int = 1,
+        jobs: Jobs = 1,
         progress: Callable[[Progress], None] | None = None,
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
@@ -242,8 +243,8 @@ class Study:
         budget : int, optional
             Finished trials in all, those of earlier runs included; by default that of the last run. It
             is stored, so that a run that was killed can be resumed to its end. [-]
-        jobs : int
-            Threads that evaluate designs. [-]
+        jobs : int or Workers
+            Processes that evaluate designs, or who else does. [-]
         progress : callable, optional
             Called at the start and after every batch.
         """
