@@ -84,6 +84,7 @@ def test_the_winners_of_each_trial_are_the_front_of_its_inner_designs(study, spa
         own = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
         others = [list(winner["values"].values()) for winner in trial.user_attrs[WINNERS]]
         front = costs[own][non_dominated(costs[own])]
+        assert all(winner["params"].keys() == EXACT.keys() for winner in trial.user_attrs[WINNERS])
         if len(front):
             assert sorted([trial.values, *others]) == np.unique(front, axis=0).tolist()
         else:
