@@ -22,6 +22,8 @@ from dse.spaces.space import Batch, Space
 MOST_WORDS: Final = 8
 #: How far values of a range move, as shares of its span.
 RANGE_STEPS: Final = (-0.1, -0.01, 0.01, 0.1)
+#: Most combinations of a component that are tried one and all.
+MOST_ROWS: Final = 4096
 #: Share of crossings that have one of the best designs as a parent.
 ELITE: Final = 0.3
 
@@ -129,6 +131,22 @@ class Lattice:
         return tuple(
             (*one, *other) for one, other in combinations(self.one_step, 2) if one[0][0] != other[0][0]
         )
+
+    def blocks(self, places: FloatArray) -> FloatArray:
+        """One design with every other combination of each component, the others of its parameters kept.
+
+        Components of more than `MOST_ROWS` combinations are left out.
+        """
+        at = {p.name: at for at, p in enumerate(self.parameters)}
+        found = [places[:0]]
+        for component in self.space.legal.components:
+            if len(component.parameters) > 1 and component.rows <= MOST_ROWS:
+                block = np.repeat(places, component.rows, axis=0)
+                for parameter, own in zip(component.parameters, component.places, strict=True):
+                    block[:, at[parameter.name]] = own
+                found.append(block)
+        every = np.concatenate(found)
+        return every[self.legal(every)] if len(every) else every
 
     def moved(self, places: FloatArray, moves: tuple[Move, ...]) -> tuple[FloatArray, IntArray]:
         """The legal designs that some moves make of each of some designs, and which each comes from."""

@@ -143,7 +143,7 @@ class Screening:
         return self.lattice.crossed(front.places, best, int(self._size * CROSSED), self.rng)
 
     def _polish(self) -> None:
-        """Move the best design of each objective until no other option and no pair of steps is better.
+        """Move the best design of each objective until no option, pair of steps or component is better.
 
         Pairs of steps are also tried from designs that are as good by one other option, those with most room
         below their limits first: more memory, say, lets steps be feasible that were not.
@@ -160,7 +160,8 @@ class Screening:
                 equal = np.flatnonzero(costs[:, objective] == cost)
                 roomy = equal[np.argsort(tightest[equal], kind="stable")][:MOST_EQUAL]
                 some = np.concatenate([here, options[roomy]])
-                self._noted(self._new(self.lattice.moved(some, self.lattice.pairs)[0]))
+                pairs, _ = self.lattice.moved(some, self.lattice.pairs)
+                self._noted(self._new(np.concatenate([pairs, self.lattice.blocks(here)])))
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""
