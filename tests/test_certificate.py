@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from dse.cli import main
 from dse.pricing.evaluation import evaluate
 from dse.search.certificate import certified, match_gaps, quick_certificate
 from dse.search.enumeration import costs_of
 from dse.search.exact import exact_front
+from dse.search.reference import reference
 from dse.search.study import Study
 from dse.spaces.space import Space
 
@@ -64,3 +68,18 @@ def test_large_spaces_have_no_quick_certificate(tmp_path):
     study = Study.open(Space.load("gpt_1t_power_split"), storage=storage, sampler="random")
     study.run(20)
     assert quick_certificate(study) is None
+
+
+def test_a_reference_run_is_no_certificate_and_says_what_it_priced(tmp_path, monkeypatch, capsys):
+    """Of a study that has the whole front, it knows no better."""
+    monkeypatch.chdir(tmp_path)
+    space = Space.load(Path(__file__).parent / "data" / "small_space.yaml")
+    study = Study.create(space, "small", storage="sqlite:///dse.db")
+    study.run(50)
+    found = reference(study)
+    assert (found.hypervolume_ratio, found.worst_gap) == (1.0, 0.0)
+    assert set(found.gaps.values()) == {0.0}
+    assert found.designs_priced == space.legal.count
+    assert main(["enumerate", "--reference", "small"]) == 0
+    assert "no certificate" in " ".join(capsys.readouterr().out.split())
+    assert main(["enumerate", "small_space", "--reference", "small"]) == 1

@@ -52,7 +52,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         help="name of a shipped space (`dse spaces`), or a YAML file (default: that of --certify)",
     )
     add_changes(parser)
-    parser.add_argument("--certify", metavar="STUDY", help="say how far this study is from the exact front")
+    add_comparisons(parser)
     parser.add_argument(
         "--method",
         choices=("auto", "list", "bounds"),
@@ -72,6 +72,17 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
 
 
+def add_comparisons(parser: argparse.ArgumentParser) -> None:
+    """Studies to say something of."""
+    parser.add_argument("--certify", metavar="STUDY", help="say how far this study is from the exact front")
+    parser.add_argument(
+        "--reference",
+        metavar="STUDY",
+        help="say how far this study is from what a long search of its space finds, where that is too large "
+        "for an exact front",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
     from dse.pricing.profiles import NATIVE, rules_for
@@ -79,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     from dse.search.certificate import best_costs, certificate
     from dse.search.exact import exact_front
 
+    if args.reference:
+        return run_reference(args)
     study, space = subject(args)
     exact = exact_front(
         space,
@@ -93,6 +106,31 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(f"dse: no feasible design: all {exact.legal:,} legal ones break a limit", file=sys.stderr)
     return 1
+
+
+def run_reference(args: argparse.Namespace) -> int:
+    """Compare a study with a long search."""
+    from dataclasses import asdict
+
+    from costmodel.errors import DseError
+    from dse.export.tables import json_text
+    from dse.pricing.workers import Workers
+    from dse.report.study_report import reference_text
+    from dse.report.text import show
+    from dse.search.reference import reference
+    from dse.search.study import Study
+
+    if args.space or args.certify or args.set or args.objective or args.output:
+        raise DseError(
+            "enumerate --reference: the space is the study's own; it takes no other, no --certify and no -o"
+        )
+    study = Study.load(args.reference, storage=args.storage)
+    compared = reference(study, Workers(args.jobs, args.backend, args.scheduler))
+    if args.format == "json":
+        print(json_text({"reference": asdict(compared)}))
+    else:
+        show(sys.stdout, lambda width: [reference_text(compared)])
+    return 0
 
 
 def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:

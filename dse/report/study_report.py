@@ -25,6 +25,7 @@ from dse.spaces.space import Space
 if TYPE_CHECKING:
     from dse.search.certificate import Certificate
     from dse.search.exact import ExactFront
+    from dse.search.reference import Reference
     from dse.search.study import Study
     from dse.search.summaries import Summary
     from dse.search.trial_table import Selection
@@ -221,6 +222,21 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
         f"{certificate.found:,} of the {certificate.of:,} designs of the exact front, and for each of the "
         f"others one that is at most {percent(certificate.worst_gap)} worse in any objective. "
         f"Best values: {'; '.join(regrets(certificate))}.{missed}"
+    )
+
+
+def reference_text(reference: Reference) -> Text:
+    """How far a study is from what a long search finds, in words."""
+    gaps = [
+        f"{name} {percent(gap)} worse than the best known" if gap else f"{name} the best known"
+        for name, gap in reference.gaps.items()
+    ]
+    return Text(
+        f"Study {reference.study}, after {counted(reference.trials, 'trial')}: has "
+        f"{100 * reference.hypervolume_ratio:.2f} % of the hypervolume of all that is known, itself and a "
+        f"reference run that priced {reference.designs_priced:,} designs, and for each design known one that "
+        f"is at most {percent(reference.worst_gap)} worse in any objective. Best values: {'; '.join(gaps)}. "
+        "This is no certificate: better designs may exist."
     )
 
 
