@@ -109,3 +109,13 @@ def test_a_box_scales_its_corners_to_zero_and_one():
     assert box.hypervolume(np.array([[1.0, 200.0]])) == 1
     assert box.hypervolume(np.array([[2.0, 300.0]])) == 0.25
     assert box.hypervolume(np.array([[3.0, 400.0]])) == 0
+
+
+@pytest.mark.parametrize("objectives", [3, 4, 5])
+def test_ties_in_some_objectives_keep_what_all_pairs_keep(objectives):
+    """Integers of few values: most rows share a value with many others."""
+    for seed in range(60):
+        costs = np.random.default_rng(seed).integers(0, 3, size=(40, objectives)).astype(float)
+        no_worse = (costs[:, None] <= costs[None]).all(axis=2)
+        better = (costs[:, None] < costs[None]).any(axis=2)
+        assert (non_dominated(costs) == ~(no_worse & better).any(axis=0)).all()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dse.search.loop import Outcome
     from dse.search.study import Study
     from dse.search.trial_table import Selection
+    from dse.spaces.space import Params, Space
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -146,6 +147,7 @@ def run_search(args: argparse.Namespace) -> int:
 
     space = changed_space(args)
     prepare(args)
+    starts = starts_of(args, space)
     study = Study.open(
         space,
         args.study,
@@ -154,21 +156,28 @@ def run_search(args: argparse.Namespace) -> int:
         sampler=args.sampler,
         profile=args.profile,
     )
-    steer(study, args)
+    study.steer(args.focus, starts)
     return run_study(study, args)
 
 
-def steer(study: Study, args: argparse.Namespace) -> None:
-    """Tell a study where to start and what to seek."""
-    from dse.pricing.profiles import rules_for
+def starts_of(args: argparse.Namespace, space: Space) -> dict[str, Params]:
+    """Designs to start from, found and checked before a study comes into being, as its focus is."""
+    from costmodel.errors import DseError
+    from dse.pricing.profiles import NATIVE, rules_for
+    from dse.search.samplers import DEFAULT_SAMPLER
     from dse.search.starts import front_designs, named_starts
     from dse.search.study import Study
 
-    rules = rules_for(study.space, study.profile)
-    starts = named_starts(study.space, args.start, rules)
+    rules = rules_for(space, args.profile or NATIVE)
+    if args.focus:
+        space.within_focus(args.focus)
+        if args.sampler not in (None, DEFAULT_SAMPLER):
+            raise DseError(f"--focus needs sampler {DEFAULT_SAMPLER}, not {args.sampler}")
+    starts = named_starts(space, args.start, rules)
     if args.warm_start:
-        starts |= front_designs(Study.load(args.warm_start, storage=args.storage), study.space, rules)
-    study.steer(args.focus, starts)
+        starts |= front_designs(Study.load(args.warm_start, storage=args.storage), space, rules)
+    space.with_layouts(starts)
+    return starts
 
 
 def run_resume(args: argparse.Namespace) -> int:

@@ -136,7 +136,8 @@ def cull(costs: FloatArray) -> NDArray[np.bool_]:
     The row of the least rank sum among those left is beaten by none of them; all that it beats go. Each
     round finds one point of the front, so the work is rows times front.
     """
-    ranks = np.argsort(np.argsort(costs, axis=0), axis=0).sum(axis=1)
+    places = [np.unique(column, return_inverse=True)[1].ravel() for column in costs.T]
+    ranks = np.sum(places, axis=0)  # equal costs have equal ranks: whatever beats a row has a smaller sum
     left = np.argsort(ranks, kind="stable")
     kept = np.zeros(len(costs), dtype=bool)
     while left.size:

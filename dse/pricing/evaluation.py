@@ -198,7 +198,10 @@ def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: Space
 
 def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
     """Some rows of columns; what is one value for all stays so."""
-    return {name: values[rows] if np.size(values) == points else values for name, values in known.items()}
+    return {
+        name: values[rows] if np.ndim(values) and np.size(values) == points else values
+        for name, values in known.items()
+    }
 
 
 def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:

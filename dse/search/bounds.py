@@ -277,13 +277,13 @@ def lawful(design: DesignPoints) -> BoolArray:
     """Which designs are of the kind that more of a machine never slows; (points,).
 
     Not so, or not by argument: shardings solved anew and explicit tiles, schedules timed pass by pass, states
-    that several stages exchange in every micro-batch, and exchanges of experts that hide twice.
+    that are exchanged layer by layer, and exchanges of experts that hide twice or beside activations on their
+    way to hosts.
     """
     solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
-    by_stage = (design.zero_stage > 1) & (design.pp > 1)
-    twice = (design.overlap_ep > 0) & (design.overlap_shared_expert > 0)
+    twice = (design.overlap_ep > 0) & (design.offload_activations > 0) | (design.overlap_shared_expert > 0)
     told = design.tiling == EXPLICIT_TILES
-    return np.asarray(design.plain_pipeline & ~(solved | told | by_stage | twice))
+    return np.asarray(design.plain_pipeline & ~(solved | told | (design.zero_stage > 1) | twice))
 
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:

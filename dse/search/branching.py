@@ -33,6 +33,14 @@ MOST_PROBES: Final = 4096
 MOST_PRICED: Final = 1e9
 
 
+#: By how much a design may cost less than its bound, relative to that, for rounding. [-]
+ROUNDING: Final = 1e-9
+
+
+class BoundBroken(Exception):
+    """A design costs less than bounds allow."""
+
+
 @dataclass(frozen=True)
 class Explored:
     """What a round over some boxes came to."""
@@ -111,15 +119,16 @@ def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
     rows, costs = still_open(problem, index, boxes)
     boxes = boxes.take(rows)
     single = problem.single(boxes)
-    designs, found = evaluated(problem, boxes.take(single))
+    designs, found = evaluated(problem, boxes.take(single), costs[single])
     rest, costs = boxes.take(~single), costs[~single]
     promising = np.flatnonzero(non_dominated(costs))
-    tried = rest.take(promising[:: -(-promising.size // MOST_PROBES) or 1])
+    promising = promising[:: -(-promising.size // MOST_PROBES) or 1]
+    tried = rest.take(promising)
     return Explored(
         boxes=halves(problem, rest),
         designs=designs,
         costs=found,
-        probes=evaluated(problem, tried)[1],
+        probes=evaluated(problem, tried, costs[promising])[1],
         priced=corners + int(single.sum()) + len(tried),
     )
 
@@ -146,11 +155,19 @@ def timed(problem: Problem, boxes: Boxes) -> Boxes:
     return Boxes(boxes.layout, boxes.nodes, times, np.zeros(len(boxes), dtype=bool))
 
 
-def evaluated(problem: Problem, boxes: Boxes) -> tuple[dict[str, FloatArray], FloatArray]:
-    """A design of each box, and its costs; those that are feasible."""
+def evaluated(problem: Problem, boxes: Boxes, bounds: FloatArray) -> tuple[dict[str, FloatArray], FloatArray]:
+    """A design of each box, and its costs; those that are feasible.
+
+    Raises
+    ------
+    BoundBroken
+        If one costs less than its box was said to at least: more of a machine slows a design of the space.
+    """
     space, designs = problem.pricer.space, problem.designs(boxes)
     costs = costs_of(space, evaluate(space, designs, rules=problem.pricer.rules))
     rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
+    if (costs[rows] < bounds[rows] - ROUNDING * np.abs(bounds[rows])).any():
+        raise BoundBroken
     return {name: values[rows] for name, values in designs.items()}, costs[rows]
 
 

@@ -17,7 +17,7 @@ from dse.pricing.profiles import SpaceRules
 from dse.pricing.splits import with_splits
 from dse.pricing.workers import Pricer, Workers
 from dse.search.bounds import problem_of
-from dse.search.branching import Search
+from dse.search.branching import BoundBroken, Search
 from dse.search.enumeration import CHUNK, Tally, costs_of, tally
 from dse.search.trial_table import flat
 from dse.spaces.space import Space
@@ -127,15 +127,14 @@ def exact_front(
     """
     workers, pricer = workers or Workers(), Pricer.of(space, rules)
     bounded = method == "bounds" or (method == "auto" and BOUNDED_FROM < space.legal.count < np.inf)
-    problem = problem_of(pricer) if bounded else None
-    if problem is not None:
-        search = Search(problem, workers)
-        search.run(lambda priced, boxes: progress(Headway(priced, None, None, boxes)) if progress else None)
+    search = by_bounds(pricer, workers, progress) if bounded else None
+    if search is not None:
         designs, priced, counts = search.designs, search.priced, None
     elif method == "bounds":
         raise DseError(
             f"space {space.name}: bounds are known of transformers under native rules whose machine is open, "
-            "for objectives of time, memory, price and power; enumerate it with --method list"
+            "for objectives of time, memory, price and power, where more of it never slows a step; enumerate "
+            "it with --method list"
         )
     else:
         counts = listed(pricer, workers, best, progress)
@@ -145,6 +144,19 @@ def exact_front(
     designs = {name: values[order] for name, values in designs.items()}
     evaluation = evaluate(space, designs, rules=pricer.rules)
     return ExactFront(space, designs, evaluation, int(space.legal.count), priced, counts)
+
+
+def by_bounds(pricer: Pricer, workers: Workers, progress: Callable[[Headway], None] | None) -> Search | None:
+    """What bounds leave of a space; nothing where none are known, or a design turns out to break its own."""
+    problem = problem_of(pricer)
+    if problem is None:
+        return None
+    search = Search(problem, workers)
+    try:
+        search.run(lambda priced, boxes: progress(Headway(priced, None, None, boxes)) if progress else None)
+    except BoundBroken:
+        return None
+    return search
 
 
 def listed(

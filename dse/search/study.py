@@ -179,7 +179,7 @@ class Study:
                 raise DseError(f"study {self.name!r}: a focus needs sampler {DEFAULT_SAMPLER}, it has "
                                f"{self.plan.sampler}")  # fmt: skip
             if focus:
-                self.space.focused(focus)
+                self.space.within_focus(focus)
             changes[FOCUS] = focus
         if starts:
             self.space = self.space.with_layouts(starts)

@@ -264,6 +264,19 @@ class Space(Definition):
         constraints = dict(self.data.get("constraints") or {})
         return self._changed({**self.data, "constraints": {**constraints, FOCUS: condition}})
 
+    def within_focus(self, condition: str) -> Self:
+        """`focused`, of which some design is legal.
+
+        Raises
+        ------
+        DseError
+            If none is.
+        """
+        space = self.focused(condition)
+        if space.legal.count == 0:
+            raise DseError(f"--focus {condition!r}: no legal design of space {self.name} is so")
+        return space
+
     def with_objectives(self, objectives: Iterable[str]) -> Self:
         """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.
 
