@@ -36,7 +36,7 @@ DESIGNS_PRICED: Final = "designs_priced"
 NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
 
 #: CPU time that pricing may take for each trial. [s]
-TIME_SHARE: Final = 2.2e-3
+TIME_SHARE: Final = 1.8e-3
 #: The first batch prices as many designs as so many others.
 FIRST_BATCH: Final = 4
 #: How far beyond the worst values of a front its hypervolume is measured, as a share of its span.
