@@ -31,6 +31,8 @@ CLIMBING, CROSSED, FRESH = 0.3, 0.25, 0.1
 #: Spaces of at most so many times the designs of a batch are priced whole.
 WHOLE: Final = 4
 
+#: Most designs priced for polishing beyond single options, over those of the batch.
+POLISHED: Final = 4
 #: Most designs as good as the best of an objective that are looked around as well.
 MOST_EQUAL: Final = 4
 
@@ -146,8 +148,10 @@ class Screening:
         """Move the best design of each objective until no option, pair of steps or component is better.
 
         Pairs of steps are also tried from designs that are as good by one other option, those with most room
-        below their limits first: more memory, say, lets steps be feasible that were not.
+        below their limits first: more memory, say, lets steps be feasible that were not. Where few designs are
+        priced for a batch, since they are dear, some pairs and combinations are left out by chance.
         """
+        before = self.priced
         for objective in range(self.archive.costs.shape[1]):
             while len(self.archive.costs):
                 best = int(self.archive.costs[:, objective].argmin())
@@ -161,7 +165,9 @@ class Screening:
                 roomy = equal[np.argsort(tightest[equal], kind="stable")][:MOST_EQUAL]
                 some = np.concatenate([here, options[roomy]])
                 pairs, _ = self.lattice.moved(some, self.lattice.pairs)
-                self._noted(self._new(np.concatenate([pairs, self.lattice.blocks(here)])))
+                around = self._new(np.concatenate([pairs, self.lattice.blocks(here)]))
+                left = max(POLISHED * self.budget - (self.priced - before), 0)
+                self._noted(around if len(around) <= left else self.rng.permutation(around)[:left])
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""
