@@ -148,8 +148,8 @@ class Screening:
         """Move the best design of each objective until no option, pair of steps or component is better.
 
         Pairs of steps are also tried from designs that are as good by one other option, those with most room
-        below their limits first: more memory, say, lets steps be feasible that were not. Where few designs are
-        priced for a batch, since they are dear, some pairs and combinations are left out by chance.
+        below their limits first: more memory, say, lets steps be feasible that were not. Where few designs
+        are priced for a batch, since they are dear, some pairs and combinations are left out by chance.
         """
         before = self.priced
         for objective in range(self.archive.costs.shape[1]):
