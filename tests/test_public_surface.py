@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,11 @@ def test_language_models_of_lstm_cells_have_a_step_of_their_own():
     priced = lstm_step(model, costmodel.load_system("a100_80g_dgx"), LstmDesign.of(micro_batch_size=[8, 512]))
     assert isinstance(priced, Breakdown)
     assert np.all(np.diff(priced.step_time) > 0)
+
+
+def test_the_wheel_holds_every_package_that_the_program_imports():
+    """An editable install finds them all whatever the wheel holds."""
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    packages = {path.parent.name for path in root.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == packages
