@@ -38,6 +38,16 @@ def as_costs(values: FloatArray, directions: Sequence[str]) -> FloatArray:
     return np.asarray(values * signs, dtype=np.float64)
 
 
+def low_and_span(costs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The least of each objective of some points, and its span; 1 where all are equal.
+
+    >>> low_and_span(np.array([[1.0, 3.0], [5.0, 3.0]]))
+    (array([1., 3.]), array([4., 1.]))
+    """
+    low, high = costs.min(axis=0), costs.max(axis=0)
+    return low, np.where(high > low, high - low, 1.0)
+
+
 def non_dominated(costs: FloatArray) -> NDArray[np.bool_]:
     """Which points no other point beats: nowhere worse, and better somewhere.
 

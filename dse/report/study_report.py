@@ -55,8 +55,8 @@ def study_report(study: Study, width: int) -> Report:
     table = study.table
     infeasible = len(table) - int(table.feasible.sum())
     heading = f"Study {study.name}: {counted(len(table), 'trial')}, {infeasible} infeasible"
-    if study.designs_priced:
-        heading += f", found among {study.designs_priced:,} designs priced"
+    if priced := study.designs_priced:
+        heading += f", found among {priced:,} designs priced"
     front = table.front().records()
     if not front:
         return [Text(heading + ".")]

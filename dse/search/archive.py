@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from dse.fronts.pareto import non_dominated
+from dse.fronts.pareto import low_and_span, non_dominated
 from dse.fronts.shortfall import shortfalls
 from dse.search.climbers import Climbers
 
@@ -73,8 +73,8 @@ class Archive:
         """At most about `MOST_KEPT` designs: one of each cell of a grid that is as fine as that allows."""
         if len(self.places) <= MOST_KEPT:
             return self
-        low, high = self.costs.min(axis=0), self.costs.max(axis=0)
-        scaled = (self.costs - low) / np.where(high > low, high - low, 1.0)
+        low, span = low_and_span(self.costs)
+        scaled = (self.costs - low) / span
         kept = np.arange(len(scaled))
         for cells in 2 ** np.arange(16, 3, -1):
             first = np.unique(np.floor(scaled * cells), axis=0, return_index=True)[1]
@@ -140,7 +140,6 @@ def least_beaten(costs: FloatArray, front: FloatArray, n: int) -> IntArray:
     costs so that no design of the front beat it.
     """
     rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
-    low, high = front.min(axis=0), front.max(axis=0)
-    span = np.where(high > low, high - low, 1.0)
+    low, span = low_and_span(front)
     beaten = shortfalls((costs[rows] - low) / span, (front - low) / span)
     return rows[np.argsort(beaten, kind="stable")[:n]]

@@ -63,7 +63,7 @@ def certificate(study: Study, exact: ExactFront) -> Certificate:
     names = [objective.name for objective in study.space.objectives]
     short = match_gaps(found, best)
     worst = int(np.argmax(short))
-    gaps = (lowest - best.min(axis=0)) / np.maximum(np.abs(best.min(axis=0)), np.finfo(float).tiny)
+    gaps = regrets(lowest, best)
     return Certificate(
         study=study.name,
         trials=len(study.table.trials),
@@ -89,6 +89,12 @@ def best_costs(study: Study) -> FloatArray:
     if not len(costs):
         raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to certify")
     return np.asarray(costs.min(axis=0), dtype=np.float64)
+
+
+def regrets(lowest: FloatArray, best: FloatArray) -> FloatArray:
+    """(objectives,) By how much the least costs found miss the least of a front, relative to these. [-]"""
+    least = best.min(axis=0)
+    return np.asarray((lowest - least) / np.maximum(np.abs(least), np.finfo(float).tiny), dtype=np.float64)
 
 
 def match_gaps(found: FloatArray, best: FloatArray) -> FloatArray:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.random import Generator
 
 from costmodel.columns import FloatArray, IntArray
+from dse.fronts.pareto import low_and_span
 
 #: Share of climbers that seek one objective alone.
 SINGLE: Final = 0.5
@@ -102,7 +103,7 @@ def drawn_weights(count: int, objectives: int, rng: Generator) -> FloatArray:
 
 def scores(costs: FloatArray, violations: FloatArray, weights: FloatArray, front: FloatArray) -> FloatArray:
     """How good designs are by goals, less is better; arrays broadcast, objectives last. [-]"""
-    low, high = (front.min(axis=0), front.max(axis=0)) if len(front) else (0.0, np.zeros(costs.shape[-1]))
-    weighted = weights * ((costs - low) / np.where(high > low, high - low, 1.0))
+    low, span = low_and_span(front) if len(front) else (0.0, 1.0)
+    weighted = weights * ((costs - low) / span)
     score = weighted.max(axis=-1) + SUM_SHARE * weighted.sum(axis=-1)
     return np.where(np.isnan(score), BROKEN + violations, score)

@@ -142,8 +142,7 @@ def exact_front(
     evaluation = evaluate(space, designs, rules=pricer.rules)
     order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
-    evaluation = evaluate(space, designs, rules=pricer.rules)
-    return ExactFront(space, designs, evaluation, int(space.legal.count), priced, counts)
+    return ExactFront(space, designs, evaluation.take(order), int(space.legal.count), priced, counts)
 
 
 def by_bounds(pricer: Pricer, workers: Workers, progress: Callable[[Headway], None] | None) -> Search | None:

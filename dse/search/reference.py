@@ -12,7 +12,7 @@ from dse.fronts.pareto import non_dominated
 from dse.pricing.profiles import rules_for
 from dse.pricing.workers import Jobs
 from dse.search.archive import Archive
-from dse.search.certificate import best_costs, match_gaps
+from dse.search.certificate import best_costs, match_gaps, regrets
 from dse.search.screening import Screening
 from dse.search.screening_sampler import ScreeningSampler
 from dse.search.study import Study
@@ -63,13 +63,12 @@ def reference(study: Study, jobs: Jobs = 1) -> Reference:
     found = study.table.front().costs
     known = np.concatenate([search.run(0, np.empty((0, shape[0]))).costs, found])
     known = known[non_dominated(known)]
-    gaps = (lowest - known.min(axis=0)) / np.maximum(np.abs(known.min(axis=0)), np.finfo(float).tiny)
     names = [objective.name for objective in study.space.objectives]
     return Reference(
         study=study.name,
         trials=len(study.table),
         designs_priced=search.priced,
         hypervolume_ratio=study.hypervolume / study.box.hypervolume(known),
-        gaps=dict(zip(names, gaps.tolist(), strict=True)),
+        gaps=dict(zip(names, regrets(lowest, known).tolist(), strict=True)),
         worst_gap=float(match_gaps(found, known).max()),
     )

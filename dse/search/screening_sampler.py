@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from dse.fronts.pareto import as_costs
+from dse.fronts.pareto import as_costs, low_and_span
 from dse.fronts.thinning import most_dominating
 from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
@@ -232,8 +232,7 @@ def distinct(rows: IntArray, owners: IntArray) -> IntArray:
 
 def corner(costs: FloatArray) -> FloatArray:
     """Where the hypervolume of a front ends: somewhat beyond its worst values. [the unit of each]"""
-    low, high = costs.min(axis=0), costs.max(axis=0)
-    far: FloatArray = high + BEYOND * np.where(high > low, high - low, 1.0)
+    far: FloatArray = costs.max(axis=0) + BEYOND * low_and_span(costs)[1]
     return far
 
 
