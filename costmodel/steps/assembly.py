@@ -12,7 +12,7 @@ from costmodel.kernels.links import held_ranks
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import System
 from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown
-from costmodel.training.run import AnyShape, AnyTable, Run
+from costmodel.training.run import AnyShape, AnyTable, Run, TransformerRun
 
 #: Designs that are evaluated at once: enough to drown Python's overhead, and no more, to bound memory.
 CHUNK = 16384
@@ -38,6 +38,16 @@ def in_chunks(
         return concatenated([chunk(run.take(slice(start, start + CHUNK))) for start in starts])
     costs = concatenated([chunk(run.take(order[start : start + CHUNK])) for start in starts])
     return costs.take(np.argsort(order))
+
+
+def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:
+    """A chunk whose plain 1F1B pipelines are evaluated apart from others; nothing where all are of a kind."""
+    plain = run.design.plain_pipeline
+    if plain.all() or not plain.any():
+        return None
+    kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
+    both = concatenated([chunk(run.take(rows)) for rows in kinds])
+    return both.take(np.argsort(np.concatenate(kinds)))
 
 
 def like_rows(columns: Sequence[FloatArray]) -> IntArray | None:

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, concatenated, distinct_rows
-from costmodel.steps.assembly import assemble_breakdown, in_chunks
+from costmodel.columns import FloatArray, distinct_rows
+from costmodel.steps.assembly import assemble_breakdown, in_chunks, plain_apart
 from costmodel.steps.breakdown import PARTS, Breakdown
 from costmodel.steps.memory import fullest_stage
 from costmodel.steps.rank_memory import rank_memory
@@ -51,11 +51,8 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
 
 def _chunk(run: TransformerRun) -> Breakdown:
     """The table of a step that takes no time."""
-    plain = run.design.plain_pipeline
-    if plain.any() and not plain.all():
-        kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
-        both = concatenated([_chunk(run.take(rows)) for rows in kinds])
-        return both.take(np.argsort(np.concatenate(kinds)))
+    if (mixed := plain_apart(_chunk, run)) is not None:
+        return mixed
     ranks = rank_run(run)
     rows, back = distinct_rows(*ranks.columns())
     memory = fullest_stage(run, ranks, [part.take(back) for part in rank_memory(ranks.take(rows))])

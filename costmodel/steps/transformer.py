@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.columns import concatenated, distinct_rows
+from costmodel.columns import distinct_rows
 from costmodel.machine.system import System
-from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks
+from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.memory import fullest_stage
 from costmodel.steps.microbatch import micro_batches, quantities_read
@@ -72,11 +72,8 @@ def resolve_sharding(
 
 def transformer_chunk(run: TransformerRun) -> Breakdown:
     """Costs of a chunk of designs, whose columns are all of one length."""
-    plain = run.design.plain_pipeline
-    if plain.any() and not plain.all():
-        kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
-        both = concatenated([transformer_chunk(run.take(rows)) for rows in kinds])
-        return both.take(np.argsort(np.concatenate(kinds)))
+    if (mixed := plain_apart(transformer_chunk, run)) is not None:
+        return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
     run = run.of(resolved(run, transformer_chunk))
     design, ranks = run.design, rank_run(run)
