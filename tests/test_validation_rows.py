@@ -116,6 +116,7 @@ def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
         ({"heads": 7.0}, "head_size: expected a whole number"),
         ({"dtype": "nvfp4"}, "a rate of its chip"),
         ({"iter_time_s": 0.0}, "its time"),
+        ({"vpp": 64.0}, "a layer for each of its 64 chunks"),
     ],
 )
 def test_what_a_row_lacks_is_named_and_others_are_priced(cells, lacks):
@@ -210,3 +211,21 @@ def test_kernels_are_those_of_the_cost_model():
     assert 2 * 4096 * 4096 * 8192 / rows[2].predicted_s < peak
     assert "a rate of its chip for fp8" in rows[3].why_not
     assert rows[4].why_not == "a collective scan"
+
+
+@pytest.mark.parametrize(
+    ("cells", "split"),
+    [
+        ({"gpus": 64.0, "dp": 0.0}, (8, 1, 8)),  # what the GPUs leave for one
+        ({"gpus": 8.0, "pp": 0.0, "dp": 0.0}, (8, 1, 1)),  # or nothing for any
+        ({"gpus": 64.0, "pp": 0.0, "dp": 0.0}, None),  # but not a choice
+    ],
+)
+def test_a_split_that_follows_from_the_gpus_need_not_be_said(cells, split):
+    row = row_of(gbs=64.0, ga=0.0, mbs=1.0, **cells)
+    if split is None:
+        with pytest.raises(NotExpressed, match=r"its split over ranks \(pp, dp\)"):
+            expressed_row(row)
+    else:
+        columns = expressed_row(row).columns
+        assert (columns["tp"], columns["pp"], columns["dp"]) == split

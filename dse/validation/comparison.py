@@ -47,7 +47,7 @@ class ComparedRow:
     @property
     def is_step(self) -> bool:
         """Whether its predicted time is that of a step or a layer, with a measured one beside it."""
-        return not self.row.is_kernel and math.isfinite(self.predicted_s)
+        return not self.row.is_kernel and self.predicted_s > 0
 
     @property
     def has_memory(self) -> bool:
@@ -62,7 +62,7 @@ class ComparedRow:
     @property
     def memory_error(self) -> float:
         """Of the predicted memory, relative to a measured one that did fit. [-]"""
-        if not math.isfinite(self.measured_bytes):
+        if not 0 < self.measured_bytes < math.inf:
             return math.nan
         return self.predicted_bytes / self.measured_bytes - 1
 

@@ -11,11 +11,11 @@ from dse.validation.table import MeasuredRow
 
 #: Pattern of names of hardware -> the shipped system, and what differs from it as the name itself says; the
 #: first that is found counts. What the name of a node or cluster leaves open stays out: a V100 without
-#: NVSwitch, a superchip whose host is part of the memory.
+#: NVSwitch, an A100 on PCIe, a superchip whose host is part of its memory.
 HARDWARE: Final[tuple[tuple[str, str, dict[str, float]], ...]] = (
     (r"V100.*(SXM3|DGX-2)", "v100_32g_dgx2", {}),
-    (r"A100.*\b40 ?GB", "a100_40g_dgx", {}),
-    (r"A100", "a100_80g_dgx", {}),
+    (r"A100(?!.*PCIe).*\b40 ?GB", "a100_40g_dgx", {}),
+    (r"A100(?!.*PCIe)", "a100_80g_dgx", {}),
     (r"A800", "a800_80g_dgx", {}),
     (
         r"H100.* 96 ?GB HBM2e 2\.4 TB/s \(500 W\)",
@@ -24,7 +24,7 @@ HARDWARE: Final[tuple[tuple[str, str, dict[str, float]], ...]] = (
         {"dram_capacity": 96e9, "dram_bandwidth": 2.4e12, "sustained": 0.676},
     ),
     (r"H100.*PCIe", "h100_80g_pcie", {}),
-    (r"H100.*NVL", "h100_94g_nvl", {}),
+    (r"H100[- ]NVL\b", "h100_94g_nvl", {}),
     (r"H100", "h100_80g_dgx", {}),
     (r"H800", "h800_80g_dgx", {}),
     (r"\bH200", "h200_141g_dgx", {}),

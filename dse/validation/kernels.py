@@ -101,8 +101,8 @@ def _checked(row: MeasuredRow) -> str:
     else:
         needed, how = ("msg_bytes", "n_ranks"), COLLECTIVES.get(plain(row.op), "")
     lacking = [name for name in needed if not getattr(row, name)]
-    if lacking:
-        raise NotExpressed(f"its size ({', '.join(lacking)})")
+    if lacking or 0 < row.n_ranks < 2:
+        raise NotExpressed(f"its size ({', '.join(lacking or ['n_ranks'])})")
     if not how:
         raise NotExpressed(f"a collective {row.op}")
     return how

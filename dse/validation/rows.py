@@ -7,8 +7,10 @@ over ranks or its time, is not expressed: `NotExpressed` names what it lacks.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from costmodel import ModelShape, model_names
@@ -35,12 +37,12 @@ PRECISIONS: Final = (
     (r"mxfp8|fp8-mx", "mxfp8"),
     (r"fp8.*(block|sc\b)", "fp8_blockwise"),
     (r"fp8", "fp8_tensorwise"),
-    (r"^$|bf16|fp16|bfloat16|float16", "bf16"),
+    (r"^$|bf16|fp16|bfloat16|float16|mixed|unstated", "bf16"),
 )
 
 #: Pattern of `schedule` -> word of the design's. ZB-1p and ZB-2p are searched under the memory of these two.
 SCHEDULES: Final = (
-    (r"^$|^none|^1F1B|^interleaved", "1f1b"),
+    (r"^$|^none|1F1B|interleaved|unstated", "1f1b"),
     (r"ZB-(1p|H1)", "zb_h1"),
     (r"ZB-(2p|H2)", "zb_h2"),
     (r"ZB-?V", "zb_v"),
@@ -53,10 +55,11 @@ SCHEDULES: Final = (
 #: Pattern of `opt_shard` -> columns that it says, the first that is found.
 SHARDINGS: Final[tuple[tuple[str, Mapping[str, Value]], ...]] = (
     (r"SHARD_GRAD_OP", {"zero": 3, "reshard_after_forward": 0}),
-    (r"^zero-?0|^none|^DDP", {"zero": 0}),
-    (r"^zero-?1|distributed optimizer", {"zero": 1}),
-    (r"^zero-?2|params kept after forward", {"zero": 2}),
-    (r"^zero-?3|FSDP|HSDP|FULL_SHARD", {"zero": 3}),
+    (r"zero(-| |-stage-| stage )?0|^none|^DDP", {"zero": 0}),
+    (r"zero(-| |-stage-| stage )?1|distributed optimizer", {"zero": 1}),
+    (r"zero(-| |-stage-| stage )?2|params kept after forward", {"zero": 2}),
+    (r"zero(-| |-stage-| stage )?3|FSDP|HSDP|FULL_SHARD", {"zero": 3}),
+    (r"^unstated", {}),
 )
 
 #: Share of a layer's forward pass that selective recomputation of operators repeats: PyTorch's policy keeps
@@ -78,7 +81,7 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     given = pairs_of(row.given)
     own = {name: value for name, value in given.items() if name in ModelShape.__dataclass_fields__}
     model = model_of(row, own)
-    columns = pairs_of(row.design) if row.design else values_of(row, model)
+    columns = pairs_of(row.design) if row.design else values_of(with_split(row), model)
     machine = machine_of(row, system)
     if system is None:
         differing = {name: float(value) for name, value in given.items() if name not in own}
@@ -86,6 +89,9 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     run = Expressed(model, machine, columns)
     if row.gpus and run.ranks != row.gpus:
         raise NotExpressed(f"a split that multiplies out to its GPUs ({run.ranks:g} of {row.gpus:g})")
+    parts = model.num_layers + model.mtp_layers + len(("embedding", "head"))
+    if run.count("pp", "vpp") > parts:
+        raise NotExpressed(f"a layer for each of its {run.count('pp', 'vpp'):g} chunks of a pipeline")
     return run
 
 
@@ -185,11 +191,26 @@ def _fields(row: MeasuredRow) -> dict[str, Any]:
     }
 
 
-def counts_of(row: MeasuredRow) -> dict[str, float]:
-    """How a row's ranks and batch are split; `NotExpressed` where it does not say."""
-    lacking = [name for name in ("tp", "pp", "dp") if not getattr(row, name)]
+def with_split(row: MeasuredRow) -> MeasuredRow:
+    """A row with the sizes of all groups of ranks: one that it leaves out is what its GPUs leave for it.
+
+    Raises
+    ------
+    NotExpressed
+        If they leave a choice.
+    """
+    split = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp")}
+    lacking = [name for name, size in split.items() if not size]
+    rest = row.gpus / math.prod(size for size in split.values() if size)
+    if lacking and (rest == 1 or (rest > 1 and len(lacking) == 1)):
+        return replace(row, **dict.fromkeys(lacking, rest))
     if lacking:
         raise NotExpressed(f"its split over ranks ({', '.join(lacking)})")
+    return row
+
+
+def counts_of(row: MeasuredRow) -> dict[str, float]:
+    """How a row's ranks and batch are split; `NotExpressed` where it has no batch."""
     framework = framework_of(row)
     vpp = row.vpp
     if row.schedule.startswith("interleaved") and vpp == 1:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,8 +24,9 @@ NEEDED: Final = ("row_type", "dataset")
 #: Mistakes of a table that are listed before the rest is counted.
 MOST_MISTAKES: Final = 10
 
-#: A figure of memory, or what it exceeds.
-_MEMORY: Final = re.compile(r"^>? *[\d.eE+]*$")
+#: Larger numbers than anything that is measured are slips: of layers, and of anything else.
+MOST_LAYERS: Final = 1e4
+LARGEST: Final = 1e18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,15 +174,19 @@ def _mistake(name: str, text: str) -> str:
     """What is wrong with a cell, and what would do; nothing if it is right."""
     if name == "row_type" and text not in ROW_TYPES:
         return f"not a type of row{suggestion(text, ROW_TYPES)}"
-    if name == "mem_gb" and not _MEMORY.match(text):
-        return "expected a number, or '>80' for what did not fit"
-    if not COLUMNS[name]:
+    if not COLUMNS[name] and name != "mem_gb":
         return ""
     try:
-        number = float(text)
+        number = float(text.removeprefix(">") if name == "mem_gb" else text)
     except ValueError:
-        return "expected a number"
-    return "" if number >= 0 and math.isfinite(number) else "expected no negative number"
+        return "expected a number" + (", or '>80' for what did not fit" if name == "mem_gb" else "")
+    if number < 0:
+        return "expected no negative number"
+    return (
+        ""
+        if number <= (MOST_LAYERS if name == "layers" else LARGEST)
+        else "expected a number that can be measured"
+    )
 
 
 def _expected(name: str) -> str:
