@@ -260,6 +260,7 @@ def written(folder: Path, text: str) -> Path:
 WRONG = [
     ("", "runs.csv: empty; a table of measurements has a heading with row_type, dataset"),
     ("a,b\n1,2\n", "runs.csv: no column row_type, dataset; a table of"),
+    (HEADING, "runs.csv: no rows below its heading"),
     (HEADING + ROW + ROW.replace(",8,", ",eight,"), "runs.csv: line 3: tp: 'eight': expected a number"),
     (HEADING + ROW.replace(",8,", ",-8,"), "line 2: tp: '-8': expected no negative number"),
     (HEADING + ROW.replace("train_step", "train_stop"), "not a type of row; did you mean 'train_step'?"),

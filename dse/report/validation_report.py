@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.report.design_table import Column, drawn
+from dse.report.design_table import Column, drawn, fitted
 from dse.report.text import counted
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import ALL, dataset_record, kernel_record, kernels_by_kind, reasons
@@ -28,16 +28,21 @@ ERRORS: Final[Mapping[str, str]] = {
     "bias_percent": "bias",
 }
 
+#: Columns that a narrow terminal goes without, the highest first.
+_LEFT_OUT: Final = {"max": 4, "p90": 3, "mean": 2, "bias": 1}
+
 
 def validation_report(rows: Sequence[ComparedRow], width: int) -> list[RenderableType]:
     """All tables, each with its heading, and what rows that are not expressed lack."""
     shown: list[RenderableType] = [Text(headline(rows))]
     for title, headings, cells in tables(rows):
         columns = [
-            Column(heading, tuple(heading.split("\n")), [*values], left=place == 0)
+            Column(heading, tuple(heading.split("\n")), [*values], _LEFT_OUT.get(heading, 0), left=place == 0)
             for place, (heading, values) in enumerate(zip(headings, zip(*cells, strict=True), strict=True))
         ]
-        shown += [Text(), Text(title), Text(), *drawn(columns)]
+        kept, left_out = fitted(columns, width)
+        below = [Text(f"too wide to show: {', '.join(left_out)}")] if left_out else []
+        shown += [Text(), Text(title), Text(), *drawn(kept), *below]
     lacking = reason_rows(rows)
     if lacking:
         grid = Grid.grid(padding=(0, 2, 0, 0))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from costmodel import DseError, load_system
-from dse.validation.expressed import Expressed, breakdowns
+from costmodel import DseError
+from dse.validation.expressed import Expressed, breakdowns, system_named
 from dse.validation.kernels import kernel_times, measured_kernel_time
 from dse.validation.memory import counted_memory, measured_memory
 from dse.validation.rows import expressed_row, measured_time
@@ -98,7 +98,7 @@ def compared(rows: Sequence[MeasuredRow], system: str | None = None) -> list[Com
         If that system does not load.
     """
     if system is not None:
-        load_system(system)
+        system_named(system)
     found = {id(row): ComparedRow(row=row) for row in rows}
     kernels = [row for row in rows if row.is_kernel]
     for row, time in zip(kernels, kernel_times(kernels, system), strict=True):

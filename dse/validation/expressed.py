@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +45,33 @@ def shipped_model(name: str, differing: Mapping[str, Any]) -> ModelShape:
     return replace(model, **differing)
 
 
+def system_named(name: str) -> System:
+    """A system by name or path, read once for all rows of a table as long as its file is the same."""
+    path = Path(name)
+    return _system_read(name, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=64)
+def _system_read(name: str, changed: int) -> System:
+    return load_system(name)
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """A system by name or file, and quantities that differ from it."""
 
-    name: str | Path
+    name: str
     quantities: Mapping[str, float] = field(default_factory=dict)  #: [SI units]
 
     @property
     def system(self) -> System:
         """The system itself."""
-        return load_system(self.name).with_quantities(self.quantities)
+        return system_named(self.name).with_quantities(self.quantities)
 
 
 def systems(machines: Sequence[Machine]) -> System:
     """Machines of one name as one system, a point for each."""
-    base = load_system(machines[0].name)
+    base = system_named(machines[0].name)
     usual = base.quantities()
     names = {name for machine in machines for name in machine.quantities}
     if not names:
@@ -130,7 +142,7 @@ def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
     found: list[dict[str, float] | DseError] = [{}] * len(runs)
     groups: dict[tuple[ModelShape, str], list[int]] = {}
     for place, run in enumerate(runs):
-        groups.setdefault((run.model, str(run.machine.name)), []).append(place)
+        groups.setdefault((run.model, run.machine.name), []).append(place)
     for places in groups.values():
         for place, priced in zip(places, _together([runs[place] for place in places]), strict=True):
             found[place] = priced

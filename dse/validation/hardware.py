@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
-from costmodel import System, load_system, system_names
-from dse.validation.expressed import Machine, NotExpressed
+from costmodel import System, system_names
+from dse.validation.expressed import Machine, NotExpressed, system_named
 from dse.validation.table import MeasuredRow
 
 #: Pattern of names of hardware -> the shipped system, and what differs from it as the name itself says; the
@@ -61,15 +62,20 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
     """
     if system is not None:
         return Machine(system)
-    if row.hw in system_names():
+    if row.hw in _shipped_systems():
         return Machine(row.hw)
     name, differing = next(
         ((name, differing) for pattern, name, differing in HARDWARE if re.search(pattern, row.hw)), ("", {})
     )
     if not name:
         raise NotExpressed(f"a system for {row.hw or 'its hardware'}")
-    rate = fabric_rate(row.inter_node or row.hw, row.gpus_per_node or NODE, load_system(name))
+    rate = fabric_rate(row.inter_node or row.hw, row.gpus_per_node or NODE, system_named(name))
     return Machine(name, {**differing, **({"fabric_bandwidth": rate} if rate else {})})
+
+
+@cache
+def _shipped_systems() -> frozenset[str]:
+    return frozenset(system_names())
 
 
 def fabric_rate(text: str, per_node: float, system: System) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -77,7 +76,7 @@ def kernel_machine(row: MeasuredRow, system: str | None) -> Machine:
 def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float | DseError]:
     """Predicted time of each kernel, or what keeps it from being priced; those of a machine together. [s]"""
     found: list[float | DseError] = [0.0] * len(rows)
-    groups: dict[tuple[str | Path, str], list[tuple[int, Machine]]] = {}
+    groups: dict[tuple[str, str], list[tuple[int, Machine]]] = {}
     for place, row in enumerate(rows):
         try:
             machine, how = kernel_machine(row, system), _checked(row)

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 from costmodel import ModelShape, model_names
@@ -138,6 +139,12 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*\)", "", name.lower()))
 
 
+@cache
+def _shipped_models() -> dict[str, str]:
+    """Plain name -> name of every model that ships."""
+    return {plain(name): name for name in model_names()}
+
+
 def model_of(row: MeasuredRow, differing: Mapping[str, Any]) -> ModelShape:
     """The model of a row: a shipped one of its name, or GPT, or Llama-like where the MLP is gated.
 
@@ -148,9 +155,9 @@ def model_of(row: MeasuredRow, differing: Mapping[str, Any]) -> ModelShape:
     if row.model in MODELS:
         name, own = MODELS[row.model]
         return shipped_model(name, {**own, **seq, **differing})
-    if row.model in model_names():
+    shipped = _shipped_models()
+    if row.model in shipped.values():
         return shipped_model(row.model, {**seq, **differing})
-    shipped = {plain(name): name for name in model_names()}
     if (not row.hidden or row.moe_experts) and plain(row.model) in shipped:
         layers = {"num_layers": row.layers} if row.layers else {}
         return shipped_model(shipped[plain(row.model)], {**layers, **seq, **differing})

@@ -134,6 +134,8 @@ def read_table(path: Path) -> list[MeasuredRow]:
             f"{path}: {what}; a table of measurements has a heading with {', '.join(NEEDED)} and columns "
             "as docs/validation.md lists them"
         )
+    if len(lines) == 1:
+        raise DseError(f"{path}: no rows below its heading; expected one for each measurement")
     mistakes: list[str] = []
     rows = [_row(path, line, heading, cells, mistakes) for line, cells in lines[1:]]
     if mistakes:
