@@ -109,7 +109,10 @@ class LinkTier(Columns):
     efficiency: FloatArray = column("-")  #: share of the bandwidth that large collectives reach
     latency: FloatArray = column("s")  #: of one step of an algorithm
     launch: FloatArray = column("s")  #: floor of one collective
+    ramp: FloatArray = column("B", 0)  #: sent while the pipelines of a collective are filled: `climbed`
+    own_share: FloatArray = column("-", 0)  #: cost of copying a byte of its own over that of sending one
     in_switch: FloatArray = column("-", 0)  #: 1 where switches reduce and multicast
+    in_switch_rate: FloatArray = column("-", 1)  #: rate of sending to switches that reduce over that of rings
     used: FloatArray = column("-", np.inf)  #: most chips of a group that a run takes
     oversubscription: FloatArray = column("-", 1)  #: what its members could send over what it carries at once
     peer_bandwidth: FloatArray = column("B/s", np.inf)  #: of the links between two chips, one direction
