@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +29,10 @@ IN_SWITCH: dict[str, Algorithm] = {
     **RING,
     "all_reduce": lambda n: (2 * (n - 1), (n + 1) / n * np.minimum(n - 1, 1)),  # [Klenk2020]
 }
+
+
+#: Less than any message, and more than none. [B]
+SOME_BYTES: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def climbed(sent: FloatArray, tier: LinkTier, passes: FloatArray | float = 1.0) 
     more never takes less.
     """
     fill = passes * tier.ramp
-    return sent + fill * sent / np.maximum(sent + fill, 1e-300)
+    return sent * (1 + fill / np.maximum(np.abs(sent) + fill, SOME_BYTES))
 
 
 def own_copy(message_bytes: FloatArray, group: Group, tier: LinkTier) -> FloatArray:

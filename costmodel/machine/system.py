@@ -184,6 +184,16 @@ class Host(Columns):
     memory_bandwidth: FloatArray = column("B/s", 76.8e9)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Software(Columns):
+    """What a framework makes of a machine, beside what designs say."""
+
+    #: Kernels without reuse in place of each fused one, which all move what that one moves.
+    pointwise_kernels: FloatArray = column("-", 1)
+    #: Work of the host for one collective, over that for a kernel.
+    collective_launches: FloatArray = column("-", 1)
+
+
 #: Quantities of which more never slows a step, nor takes off price or power of a chip: `System.never_slower`.
 NEVER_SLOWER: Final[Mapping[type[Columns], tuple[str, ...]]] = {
     Chip: (
@@ -208,6 +218,7 @@ class System:
     memory: tuple[MemoryLevel, ...]
     network: tuple[LinkTier, ...]
     host: Host = field(default_factory=lambda: Host.of())
+    software: Software = field(default_factory=lambda: Software.of())
 
     @property
     def dram(self) -> MemoryLevel:
@@ -215,12 +226,13 @@ class System:
         return self.memory[-1]
 
     def parts(self) -> dict[str, Columns]:
-        """Every record by the prefix of its quantities: ``""``, ``"dram_"``, ``"node_"``, ``"host_"``."""
+        """Every record by the prefix of its quantities: ``""``, ``"dram_"``, ``"node_"``, ``"host_"`` ..."""
         return {
             "": self.chip,
             **{level.name + "_": level for level in self.memory},
             **{tier.name + "_": tier for tier in self.network},
             "host_": self.host,
+            "software_": self.software,
         }
 
     def quantities(self) -> dict[str, FloatArray]:
@@ -245,7 +257,8 @@ class System:
         Of other quantities more may hurt: larger matrix units are filled in part, larger groups of chips take
         more steps to cross; more latency, launches, cores lost to collectives, or oversubscription does.
         """
-        return [prefix + name for prefix, part in self.parts().items() for name in NEVER_SLOWER[type(part)]]
+        parts = self.parts().items()
+        return [prefix + name for prefix, part in parts for name in NEVER_SLOWER.get(type(part), ())]
 
     def units(self) -> dict[str, str]:
         """Name -> SI unit of every quantity."""
@@ -317,4 +330,5 @@ class System:
             memory=tuple(change(level.name + "_", level) for level in self.memory),
             network=tuple(change(tier.name + "_", tier) for tier in self.network),
             host=change("host_", self.host),
+            software=change("software_", self.software),
         )
