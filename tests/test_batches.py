@@ -241,7 +241,10 @@ def torus(system: System) -> System:
 
 #: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
 #: and there are no experts.
-UNREAD = {"fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"}
+UNREAD = {
+    *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"),
+    *("sram_nominal", "l2_nominal", "dram_nominal"),
+}
 
 
 def check_quantities(system: System, price: Callable[[System], Breakdown]) -> set[str]:

@@ -92,11 +92,17 @@ class MemoryLevel(Columns):
     """A level of the memory hierarchy, all of the chip together."""
 
     name: str
-    capacity: FloatArray = column("B")
+    capacity: FloatArray = column("B")  #: as the driver reports it: usable
+    nominal: FloatArray = column("B", np.nan)  #: capacity as it is sold; NaN where that is the usable one
     bandwidth: FloatArray = column("B/s")
     efficiency: FloatArray = column("-")  #: share of the bandwidth that streaming kernels reach
     energy: FloatArray = column("J/B")
     price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels cost by area instead
+
+    @property
+    def sold_capacity(self) -> FloatArray:
+        """Capacity by which the memory is sold. [B]"""
+        return np.where(np.isnan(self.nominal), self.capacity, self.nominal)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
