@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import load_framework
 from costmodel.formats.strict_yaml import Section
 from costmodel.profiles.registry import all_columns
+
+#: Columns that say the same by two names: where a space has one, a framework is silent on the other.
+ALIASES: Final = (("zero", "distributed_optimizer"), ("sequence_parallel", "sharding"))
 
 
 def written_out(section: Section, columns: Collection[str], quantities: Collection[str],
@@ -41,6 +44,7 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
         elif name not in all_columns():
             known = [*columns, *quantities]
             section.mistake("framework", f"{framework.name}: {name}: no such name{suggestion(name, known)}")
+    own |= {other for one, other in ALIASES for one, other in ((one, other), (other, one)) if one in own}
     given = {name: value for name, value in given.items() if name not in own}
     data = {key: value for key, value in section.data.items() if key != "framework"}
     return Section(section.source, section.at, {**data, "given": {**given, **_mapping(section, "given")}})

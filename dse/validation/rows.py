@@ -1,6 +1,6 @@
 """Rows of a table of measured runs as the cost model takes them: model, machine, design.
 
-What a row leaves out is decided by what its software does unless told (`FRAMEWORKS`), by one rule for all
+What a row leaves out is decided by what its software does unless told (`CONVENTIONS`), by one rule for all
 rows of a source, never by how well a row agrees. A row that leaves out what no such rule can say, its split
 over ranks or its time, is not expressed: `NotExpressed` names what it lacks.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 from costmodel import ModelShape, model_names
 from costmodel.training.precision import FORMATS
 from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, shipped_model
-from dse.validation.frameworks import framework_of
+from dse.validation.frameworks import convention_of
 from dse.validation.hardware import NODE, machine_of
 from dse.validation.table import MeasuredRow
 
@@ -86,7 +86,8 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     machine = machine_of(row, system)
     if system is None:
         differing = {name: float(value) for name, value in given.items() if name not in own}
-        machine = Machine(machine.name, {**machine.quantities, **differing})
+        of_software = convention_of(row).quantities
+        machine = Machine(machine.name, {**of_software, **machine.quantities, **differing})
     run = Expressed(model, machine, columns)
     if row.gpus and run.ranks != row.gpus:
         raise NotExpressed(f"a split that multiplies out to its GPUs ({run.ranks:g} of {row.gpus:g})")
@@ -168,7 +169,7 @@ def model_of(row: MeasuredRow, differing: Mapping[str, Any]) -> ModelShape:
 
 def _fields(row: MeasuredRow) -> dict[str, Any]:
     """Fields of a model that is made of a row's columns."""
-    gated, framework = bool(row.gated), framework_of(row)
+    gated, convention = bool(row.gated), convention_of(row)
     fields: dict[str, Any] = {
         "gated_mlp": gated,
         "normalization": "rms_norm" if gated else "layer_norm",
@@ -177,8 +178,8 @@ def _fields(row: MeasuredRow) -> dict[str, Any]:
         "dropout": not gated,
         "tied_embeddings": not gated,
     }
-    if "tied embeddings" in row.notes or not framework.model.get("tied_embeddings"):
-        fields |= framework.model
+    if "tied embeddings" in row.notes or not convention.model.get("tied_embeddings"):
+        fields |= convention.model
     if row.moe_experts:
         fields |= {
             "num_experts": row.moe_experts,
@@ -193,7 +194,7 @@ def _fields(row: MeasuredRow) -> dict[str, Any]:
         "num_query_groups": row.kv_heads,
         "ffn_hidden_size": row.ffn,
         "seq_len": row.seq,
-        "vocab_size": row.vocab or framework.head,
+        "vocab_size": row.vocab or convention.head,
         **fields,
     }
 
@@ -218,16 +219,16 @@ def with_split(row: MeasuredRow) -> MeasuredRow:
 
 def counts_of(row: MeasuredRow) -> dict[str, float]:
     """How a row's ranks and batch are split; `NotExpressed` where it has no batch."""
-    framework = framework_of(row)
+    convention = convention_of(row)
     vpp = row.vpp
     if row.schedule.startswith("interleaved") and vpp == 1:
         vpp = 2.0  # the fewest chunks that interleave
-    vpp = float(framework.columns.get("vpp", vpp))
+    vpp = float(convention.columns.get("vpp", vpp))
     sequences, mbs, ga = row.gbs / row.dp, row.mbs, row.ga
     if not (mbs or ga):
         if not sequences:
             raise NotExpressed("its batch")
-        staged = framework.micro_batches == "one for each stage"
+        staged = convention.micro_batches == "one for each stage"
         ga = min(row.pp * vpp, sequences) if staged else sequences
     if not (sequences or (mbs and ga)):
         ga = ga or 1.0  # a micro-batch for itself
@@ -243,7 +244,7 @@ def counts_of(row: MeasuredRow) -> dict[str, float]:
 
 def sharding_of(row: MeasuredRow) -> dict[str, Value]:
     """How a row's replicas share out their states, and whether their exchanges hide."""
-    values = dict(framework_of(row).columns)
+    values = convention_of(row).told
     if row.opt_shard:
         told = [columns for pattern, columns in SHARDINGS if re.search(pattern, row.opt_shard, re.IGNORECASE)]
         if not told:
@@ -267,8 +268,8 @@ def recompute_of(row: MeasuredRow) -> dict[str, Value]:
     """What a row computes again; nothing where it does not say, and its software does not."""
     told = row.recompute.split(" ")[0]
     if told in ("", "unstated"):
-        return {"recompute": framework_of(row).columns.get("recompute", "none")}
-    shares = {"selective(layer)": framework_of(row).layers_repeated, "selective(op)": OPERATORS_REPEATED}
+        return {"recompute": convention_of(row).columns.get("recompute", "none")}
+    shares = {"selective(layer)": convention_of(row).layers_repeated, "selective(op)": OPERATORS_REPEATED}
     share = shares.get(told, 1.0)
     if share < 1:
         return {"recompute": "full", "recompute_layers": max(1, round(share * row.layers / row.pp))}
@@ -277,10 +278,15 @@ def recompute_of(row: MeasuredRow) -> dict[str, Value]:
 
 def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
     """The design of a row, by its columns."""
-    framework, counts = framework_of(row), counts_of(row)
-    split = row.seq_par if row.seq_par >= 0 else float(framework.sequence_parallel and row.tp > 1)
-    told = row.attn_kernel != "" and framework.attention == "unfused"
-    fused = "fused" if told else framework.attention
+    convention, counts = convention_of(row), counts_of(row)
+    usual = str(convention.told["attention"])
+    split = (
+        row.seq_par
+        if row.seq_par >= 0
+        else float(row.tp > 1) * float(convention.told.get("sequence_parallel", 1))
+    )
+    told = row.attn_kernel != "" and usual == "unfused"
+    fused = "fused" if told else usual
     precision = row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
     values: dict[str, Value] = {
         **counts,
@@ -330,4 +336,4 @@ def halved(row: MeasuredRow) -> bool:
     """Whether the FLOPs of a row's rate count the causal half of attention alone."""
     if "attention in full" in row.tflops_kind:
         return False
-    return "causal" in row.tflops_kind or framework_of(row).halved
+    return "causal" in row.tflops_kind or convention_of(row).halved

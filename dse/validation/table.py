@@ -41,7 +41,7 @@ class MeasuredRow:
     id: str = ""
     row_type: str
     dataset: str
-    framework: str = ""  #: start of a name in `FRAMEWORKS`; that of the data set, if empty
+    framework: str = ""  #: start of a name in `CONVENTIONS`; that of the data set, if empty
     source: str = ""
     notes: str = ""
     hw: str = ""  #: as tables write it, or a shipped system
