@@ -17,6 +17,9 @@ from dse.validation.table import MeasuredRow
 #: Passes of one layer and what is exchanged within it.
 OF_LAYERS: Final = ("forward_time", "backward_time", "recompute_time", "tp_communication_time")
 
+#: Stated capacities are nominal: within this share of a shipped device's they are its own. [-]
+SAME_CAPACITY: Final = 0.05
+
 #: What makes two runs of one sweep two layouts: columns of designs that are not settings of the software.
 NOT_LAYOUT: Final = ("precision", "attention")
 
@@ -177,8 +180,10 @@ def _memory(
     row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_hardware: bool
 ) -> ComparedRow:
     """A run with measured and predicted memory, and what is left of the chip's. [B]"""
+    memory = run.machine.system.dram
     stated = row.hw_mem_gb * 1e9 if own_hardware else 0.0
-    capacity = stated or run.machine.system.dram.capacity.item()
+    as_shipped = not stated or abs(stated / memory.sold_capacity.item() - 1) < SAME_CAPACITY
+    capacity = memory.capacity.item() if as_shipped else stated
     return ComparedRow(
         row=row,
         measured_bytes=measured_memory(row),
