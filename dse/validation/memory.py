@@ -8,14 +8,16 @@ from typing import Final
 
 from dse.validation.table import MeasuredRow
 
+#: What PyTorch's allocator counts: not the driver's context and the buffers of its libraries.
+ALLOCATED: Final = (
+    *("weights_memory", "gradients_memory", "optimizer_memory"),
+    *("activations_memory", "buffers_memory"),
+)
 #: Parts of the memory that a measured figure counts, by words in `mem_kind`; all of it unless they say so.
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "parameters+gradients+optimizer": ("weights_memory", "gradients_memory", "optimizer_memory"),
     "activations": ("activations_memory",),
-    "allocated": (
-        *("weights_memory", "gradients_memory", "optimizer_memory"),
-        *("activations_memory", "buffers_memory"),
-    ),
+    **dict.fromkeys(("allocated", "reserved", "peak"), ALLOCATED),
 }
 
 
