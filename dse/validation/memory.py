@@ -41,7 +41,7 @@ def usable_memory(system: System, stated: float) -> float:
         The size that the row states, 0 for none. [GB]
     """
     known = system.dram.capacity.item(), system.dram.sold_capacity.item()
-    other = stated and all(abs(stated * 1e9 / size - 1) > OTHER_MEMORY for size in known)
+    other = stated and all(abs(stated * 1e9 - size) > OTHER_MEMORY * size for size in known)
     return stated * 1e9 if other else known[0]
 
 
