@@ -11,8 +11,8 @@ from dse.validation.expressed import Machine, NotExpressed, system_named
 from dse.validation.table import MeasuredRow
 
 #: Pattern of names of hardware -> the shipped system, and what differs from it as the name itself says; the
-#: first that is found counts. What the name of a node or cluster leaves open stays out: a V100 without
-#: NVSwitch, an A100 on PCIe, a superchip whose host is part of its memory.
+#: first that is found counts. What the name of a node or cluster leaves open stays out: a V100 or
+#: an A100 on PCIe, a superchip whose host is part of its memory.
 HARDWARE: Final[tuple[tuple[str, str, dict[str, float]], ...]] = (
     (r"V100.*(SXM3|DGX-2)", "v100_32g_dgx2", {}),
     (r"V100.*(SXM2|DGX-1|vTrain)", "v100_32g_dgx1", {}),
