@@ -1,8 +1,8 @@
 """Intervals of predicted steps: `python benchmarks/intervals.py MEASUREMENTS.csv [...] [-o FILE]`.
 
 Prices every measured step, sorts what is left of it by class, and writes between which multiples of the
-predicted time nine in ten of each class lie: the table of `dse.predictions.intervals`. Then it prints how many
-rows lie in intervals that are made without them, ten times a tenth of the rows left out.
+predicted time nine in ten of each class lie: the table of `dse.predictions.intervals`. Then it prints how
+many rows lie in intervals that are made without them, ten times a tenth of the rows left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEWEST = 10
 OUTSIDE = 0.05
 #: How far chips were off before a step of theirs was used, which shipped constants show no more.
 UNSEEN = {"low": 0.94, "high": 1.56}
-#: Chips of one name, by the start of a system's: the system that stands for them.
+#: Parts of the rows, each left out once.
 FOLDS = 10
 
 #: The words of the narrowest class of a row, and measured over predicted time.
@@ -41,8 +41,8 @@ def left_of(rows: Sequence[ComparedRow]) -> list[tuple[Left, str, float]]:
             continue
         run = expressed_row(one.row)
         system, design = run.machine.system, run.design()
-        scale = SCALES[int(scale_codes(system, design)[0])]
-        layers = LAYERS[int(layer_codes(design, experts=run.model.num_experts > 0)[0])]
+        scale = SCALES[int(scale_codes(system, design.tp, design.world_size)[0])]
+        layers = LAYERS[int(layer_codes(design.precision, experts=run.model.num_experts > 0)[0])]
         words = wider_classes(convention_of(one.row).framework, scale, bool(design.pp[0] > 1), layers)[0]
         found.append(((words, one.measured_s / one.predicted_s), str(run.machine.name), run.ranks))
     return found

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 import yaml
+from numpy.typing import ArrayLike
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.formats.system_file import load_system
 from costmodel.machine.system import System
-from costmodel.training.design import DesignPoints
 from costmodel.training.precision import is_narrow
 
 #: What a prediction rests on: steps of such designs on such chips; steps of that chip; neither.
@@ -71,24 +71,34 @@ def residuals() -> Residuals:
 def wider_classes(framework: str, scale: str, staged: bool, layers: str) -> list[tuple[str, ...]]:
     """The classes that a design is in, the narrowest first."""
     stages = "stages" if staged else "no stages"
-    return [(framework, scale, stages, layers), (framework, scale, stages), (framework, scale), (framework,), ()]
+    words = (framework, scale, stages, layers)
+    return [words[:depth] for depth in (4, 3, 2, 1, 0)]
 
 
-def scale_codes(system: System, design: DesignPoints) -> IntArray:
+def scale_codes(system: System, tp: ArrayLike, world_size: ArrayLike) -> IntArray:
     """How far ranks of each design stand apart: places in `SCALES`; (points,). [-]"""
     node = system.network[0].size
-    codes = np.where(design.tp > node, 2, np.where(design.world_size > node, 1, 0))
+    codes = np.where(np.asarray(tp) > node, 2, np.where(np.asarray(world_size) > node, 1, 0))
     return np.asarray(codes, dtype=np.intp)
 
 
-def layer_codes(design: DesignPoints, *, experts: bool) -> IntArray:
+def layer_codes(precision: ArrayLike, *, experts: bool) -> IntArray:
     """What layers of each design multiply: places in `LAYERS`; (points,). [-]"""
-    narrow = np.where(is_narrow(design.precision), 1, 0)
+    narrow = np.where(is_narrow(np.asarray(precision, dtype=np.float64)), 1, 0)
     return np.asarray(narrow + (2 if experts else 0), dtype=np.intp)
 
 
-def interval(framework: str, system: System, design: DesignPoints, *, experts: bool) -> Interval:
-    """Intervals of a batch of designs, and what they rest on.
+def interval(
+    framework: str,
+    system: System,
+    *,
+    world_size: ArrayLike,
+    tp: ArrayLike = 1.0,
+    pp: ArrayLike = 1.0,
+    precision: ArrayLike = 0.0,
+    experts: bool = False,
+) -> Interval:
+    """Intervals of a batch of transformers' designs, and what they rest on.
 
     Parameters
     ----------
@@ -96,8 +106,8 @@ def interval(framework: str, system: System, design: DesignPoints, *, experts: b
         Name of their software; "" where it is not said.
     system : System
         Machines.
-    design : DesignPoints
-        Designs, (points,).
+    world_size, tp, pp, precision : scalar or (points,) array
+        Columns of the designs; words as their codes. [-]
     experts : bool
         Whether the model has layers with experts.
 
@@ -107,19 +117,28 @@ def interval(framework: str, system: System, design: DesignPoints, *, experts: b
         (points,) columns. [-]
     """
     known = residuals()
-    scale, layers = scale_codes(system, design), layer_codes(design, experts=experts)
-    staged = np.asarray(design.pp > 1, dtype=np.intp)
-    shape = np.broadcast_shapes(scale.shape, layers.shape, staged.shape)
-    own = (np.broadcast_to(scale, shape) * 2 + staged) * len(LAYERS) + layers
-    codes, back = np.unique(own.ravel(), return_inverse=True)
+    scale, layers = scale_codes(system, tp, world_size), layer_codes(precision, experts=experts)
+    staged = np.asarray(np.asarray(pp) > 1, dtype=np.intp)
+    own = np.atleast_1d((scale * 2 + staged) * len(LAYERS) + layers)
+    codes, back = np.unique(own, return_inverse=True)
     found = [_of_class(known, framework or USUAL, int(code)) for code in codes]
     low, high, depth = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
     seen, largest = measured_chips(system)
-    far = ~seen | (design.world_size > BEYOND * largest)
-    low = np.where(seen, low, low * known.unseen[0])
-    high = np.where(seen, high, high * known.unseen[1])
+    far = ~seen | (np.asarray(world_size) > BEYOND * largest)
     evidence = np.where(far, EXTRAPOLATED, np.where(depth == 0, MEASURED, CALIBRATED))
-    return Interval(low, high, np.asarray(np.broadcast_to(evidence, shape), dtype=np.intp))
+    return Interval(
+        np.where(seen, low, low * known.unseen[0]),
+        np.where(seen, high, high * known.unseen[1]),
+        np.asarray(evidence, dtype=np.intp),
+    )
+
+
+def widest(points: int) -> Interval:
+    """The interval of what is like no measured step; (points,) columns. [-]"""
+    known = residuals()
+    low, high = known.classes[()]
+    ends = low * known.unseen[0], high * known.unseen[1]
+    return Interval(np.full(points, ends[0]), np.full(points, ends[1]), np.full(points, EXTRAPOLATED))
 
 
 def _of_class(known: Residuals, framework: str, code: int) -> tuple[float, float, int]:
