@@ -82,11 +82,8 @@ def design_table(
     kept, left_out = fitted(columns, width)
     alike = [p.name for p in space.parameters if p.name not in varying]
     lines = []
-    if (
-        (evidence := {record.get("evidence") for record in among})
-        and len(evidence) == 1
-        and None not in evidence
-    ):
+    evidence = {record.get("evidence", "") for record in among}
+    if len(evidence) == 1 and "" not in evidence:
         lines.append(Text(f"step times: {EVIDENCE_TEXTS[evidence.pop()]}"))
     if alike and len(among) > 1:
         lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
