@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -23,8 +23,9 @@ from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
 from dse.pricing.workers import Jobs
 from dse.search.archive import Archive
+from dse.search.lanes import Key, Known, Lane
 from dse.search.moves import Lattice
-from dse.search.screening import Screening
+from dse.search.screening import WHOLE, Screening
 from dse.spaces.space import Space
 
 #: Study attribute: how many batches there were, what they found, and among how many designs.
@@ -35,6 +36,8 @@ DESIGNS_PRICED: Final = "designs_priced"
 #: What a study has found before its first batch.
 NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
 
+#: Trials whose designs are found together.
+BATCH_SIZE: Final = 50
 #: CPU time that pricing may take for each trial. [s]
 TIME_SHARE: Final = 1.8e-3
 #: The first batch prices as many designs as so many others.
@@ -66,8 +69,12 @@ class ScreeningSampler(BaseSampler):
         Designs priced for each trial; by default what takes some milliseconds by the nominal rate of `rules`.
     focus : str
         A condition, such as ``step_time < 15 s``, beside which no design is sought.
-    taken : iterable of keys
+    taken : collection of keys
         Outer designs that are trials already; only of a space with exact parameters do they matter.
+    lane : Lane, optional
+        The designs that it may propose, the space's starting points not among them; all by default.
+    beside : sequence of mappings
+        What other batches have found, beside the one before: their study attributes `FOUND`.
     jobs : int or Workers
         Processes that price, or who else does. [-]
 
@@ -84,15 +91,19 @@ class ScreeningSampler(BaseSampler):
         *,
         rules: SpaceRules | None = None,
         seed: int = 0,
-        batch_size: int = 50,
+        batch_size: int = BATCH_SIZE,
         designs_per_trial: int | None = None,
         focus: str = "",
-        taken: Iterable[tuple[Any, ...]] = (),
+        taken: Collection[Key] | Known = (),
+        lane: Lane | None = None,
+        beside: Sequence[Mapping[str, Any]] = (),
         jobs: Jobs = 1,
     ) -> None:
         self.space = space.focused(focus) if focus else space
         self.focus = focus
-        self.taken = frozenset(taken) if space.inner else frozenset()
+        self.taken = taken
+        self.lane = lane
+        self.beside = beside
         self.rules = rules or rules_for(space)
         self.seed = seed
         self.batch_size = batch_size
@@ -136,8 +147,11 @@ class ScreeningSampler(BaseSampler):
         number, archive = found["batches"], self._archive(found)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
         budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
-        search = Screening(self.lattice, self.priced, archive, budget, rng)
-        starts = self._starts[found["starts"] :][: self.batch_size]
+        if self.lane and self.lane.number and number == 1:
+            archive = replace(archive, climbers=archive.climbers.aimed(rng))
+        own = self._open if self.lane else None
+        search = Screening(self.lattice, self.priced, archive, budget, rng, own)
+        starts = self._starts[len(self._starts) if self.lane else found["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
         missing = self.batch_size - len(chosen)
@@ -145,7 +159,7 @@ class ScreeningSampler(BaseSampler):
             chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
         attribute = {
             "batches": number + 1,
-            "starts": found["starts"] + len(starts),
+            "starts": len(self._starts) if self.lane else found["starts"] + len(starts),
             "focus": self.focus,
             DESIGNS_PRICED: found[DESIGNS_PRICED] + search.priced,
             "archive": archive.packed(),
@@ -162,6 +176,9 @@ class ScreeningSampler(BaseSampler):
             return empty
         archive = Archive.unpacked(found["archive"], *shape)
         if found["focus"] == self.focus:
+            for other in self.beside:
+                if other["focus"] == self.focus:
+                    archive = archive.merged(Archive.unpacked(other["archive"], *shape))
             return archive
         places = np.concatenate([archive.places, archive.reserve])
         places = places[self.lattice.legal(places)]
@@ -190,7 +207,7 @@ class ScreeningSampler(BaseSampler):
         archive = replace(archive, sent=sent)
         rows = self._rows(archive, own, self.batch_size - len(starts))
         sent[rows] = True
-        free = np.flatnonzero(~beaten & ~np.isin(others, own[rows]))
+        free = np.flatnonzero(self._open(archive.reserve) & ~beaten & ~np.isin(others, own[rows]))
         free = free[np.sort(np.unique(others[free], return_index=True)[1])]
         spare = archive.reserve[free[: self.batch_size - len(starts) - rows.size]]
         left = replace(archive, reserve=archive.reserve[free[len(spare) :]])
@@ -198,11 +215,12 @@ class ScreeningSampler(BaseSampler):
 
     def _rows(self, archive: Archive, owners: IntArray, size: int) -> IntArray:
         """At most `size` rows of the front that were not sent, no two of one outer design."""
-        fresh = np.flatnonzero(~archive.sent)
+        unsent = ~archive.sent & self._open(archive.places)
+        fresh = np.flatnonzero(unsent)
         if not fresh.size:
             return fresh
         best = np.unique(archive.costs.argmin(axis=0))
-        rows = distinct(best[~archive.sent[best]], owners)[:size]
+        rows = distinct(best[unsent[best]], owners)[:size]
         there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
         more = wanted = size
         while rows.size < size and more == wanted:  # else nothing adds anything
@@ -213,6 +231,12 @@ class ScreeningSampler(BaseSampler):
             rows = np.concatenate([rows, distinct(found, owners)])
         equal = fresh[~np.isin(owners[fresh], owners[rows])]  # adds nothing, but is no worse
         return np.concatenate([rows, distinct(equal, owners)[: size - rows.size]])
+
+    def _open(self, places: FloatArray) -> BoolArray:
+        """(designs,) Which designs this batch may propose, as far as lanes go."""
+        if self.lane is None or not len(places):
+            return np.ones(len(places), dtype=bool)
+        return self.lane.has(self.lattice.columns(places))
 
     def _owners(self, places: FloatArray) -> tuple[IntArray, BoolArray]:
         """Numbers that tell outer designs apart, and whether these are trials already, (designs,) each."""
@@ -234,6 +258,12 @@ def corner(costs: FloatArray) -> FloatArray:
     """Where the hypervolume of a front ends: somewhat beyond its worst values. [the unit of each]"""
     far: FloatArray = costs.max(axis=0) + BEYOND * low_and_span(costs)[1]
     return far
+
+
+def priced_whole(space: Space) -> bool:
+    """Whether the first batch of a study prices every legal design."""
+    batch = designs_per_trial_of(space) * BATCH_SIZE * FIRST_BATCH
+    return space.legal.count <= WHOLE * batch
 
 
 def designs_per_trial_of(space: Space) -> int:

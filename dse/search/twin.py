@@ -34,9 +34,9 @@ def lessons_of(base: BaseSampler | None) -> Lessons:
 class Twin:
     """What a sampler reads of a study, as an Optuna study in memory.
 
-    It grows by what it asks for; where the sampler reads but a few trials, it is made anew from these after
-    `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are known by their places,
-    from 0, among the finished ones.
+    It grows by what it asks for where the next batch goes on from it; where the sampler reads but a few
+    trials, it is made anew from these after `MOST_TRIALS`, so that a batch takes no longer the larger the
+    study is. Trials are known by their places, from 0, among the finished ones.
 
     Parameters
     ----------
@@ -53,40 +53,52 @@ class Twin:
         self._lessons = lessons
         self._batch_size = batch_size
         self._trials: dict[int, FrozenTrial] = {}  # place -> trial
-        self._memory: Mapping[str, Any] = {}
         self._study: optuna.Study | None = None
         self._places: list[int] = []  # of the trials of `_study`
+        self._full = -1  # of the first so many trials, which fill their batches; -1: it has others as well
 
-    def remember(self, memory: Mapping[str, Any]) -> None:
-        """Take over what `memory` gave."""
-        self._memory = memory
-
-    def needed(self, places: Iterable[int], full: int) -> list[int]:
-        """Those of some places that the sampler reads, now or later, after `full` trials of full batches."""
+    def needed(self, places: Iterable[int], first: int, memories: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Those of some places that the sampler reads where batches may go on from trial `first` and later,
+        with one of some memories."""
         if self._lessons != "generation":
             return list(places) if self._lessons == "all" else []
-        parents = {place for key, named in self._memory.items() if PARENTS in key for place in named}
-        return [place for place in places if place >= full - self._batch_size or place in parents]
+        parents = {
+            place for memory in memories for key, named in memory.items() if PARENTS in key for place in named
+        }
+        return [place for place in places if place >= first or place in parents]
 
     def learn(self, trials: Mapping[int, FrozenTrial]) -> None:
         """Take over finished trials that are needed."""
         self._trials |= trials
 
-    def grow(self, places: Iterable[int]) -> None:
+    def keep(self, first: int, memories: Sequence[Mapping[str, Any]]) -> None:
+        """Let go of trials that no batch to come needs."""
+        if self._lessons == "generation":
+            self._trials = {
+                place: self._trials[place] for place in self.needed(self._trials, first, memories)
+            }
+
+    def grow(self, places: range) -> None:
         """Go on with the last study: all that it asked for became trials at these places."""
         self._places += places
+        self._full = places.stop
 
-    def forget(self) -> None:
-        """Do not go on with the last study: not all that it asked for became trials, or others came first."""
-        self._study = None
+    def study(self, full: int, memory: Mapping[str, Any]) -> optuna.Study:
+        """A study that knows what the sampler reads of the first `full` trials, which fill their batches.
 
-    def study(self, full: int) -> optuna.Study:
-        """A study that knows what the sampler reads of the first `full` trials, which fill their batches."""
-        if self._study is not None and (self._lessons == "all" or len(self._places) < MOST_TRIALS):
+        Parameters
+        ----------
+        full : int
+            How many. [-]
+        memory : mapping
+            What `memory` gave at their end.
+        """
+        fresh = self._lessons == "all" or len(self._places) < MOST_TRIALS
+        grown, self._full = self._full, -1
+        if self._study is not None and grown == full and fresh:
             return self._study
-        kept = self.needed(sorted(self._trials), full)
-        self._trials = {place: self._trials[place] for place in kept}
-        self._places = [place for place in kept if place < full]
+        known = [place for place in sorted(self._trials) if place < full]
+        self._places = self.needed(known, full - self._batch_size, [memory])
         storage = InMemoryStorage()
         with quiet():
             self._study = optuna.create_study(storage=storage, directions=self._directions)
@@ -94,7 +106,7 @@ class Twin:
         for place in self._places:
             storage.create_new_trial(study_id, self._trials[place])
         numbers = {place: number for number, place in enumerate(self._places)}
-        for key, value in self._memory.items():
+        for key, value in memory.items():
             listed = [numbers[place] for place in value] if PARENTS in key else value
             storage.set_study_system_attr(study_id, key, listed)
         return self._study
