@@ -96,7 +96,7 @@ class History:
         self._tail: list[Key] = []  # designs of the batch in progress
         self._short = -1  # a batch that needs more designs than those of its lane
         lessons = lessons_of(legal_sampler(plan.sampler, space, SeedSequence(0), (), rules).base)
-        self._twin = Twin(stored.directions, lessons, plan.batch_size)
+        self._twin = Twin(stored.directions, lessons, plan.batch_size, plan.lanes)
         self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
         self._inner = inner_search(space, rules, stored, plan) if space.inner else None
         self.distributions = {p.name: p.distribution() for p in space.parameters}
@@ -253,6 +253,7 @@ class History:
             lane=None if alone else Lane(number % lanes, lanes, outer),
             focus=self.plan.focus,
             jobs=self.jobs,
+            turn=number if lanes > 1 else None,
             beside=[memory[FOUND] for memory in others if FOUND in memory],
         )
 
@@ -304,7 +305,7 @@ class History:
         """Take note of a batch that the database has accepted."""
         finished = batch.finished
         places = range(self.complete, self.complete + len(finished))
-        if self.plan.lanes == 1 and len(finished) == self.plan.batch_size:
+        if batch.proposals and len(finished) == self.plan.batch_size:
             self._twin.grow(places)
         if self._slot(batch.number) in attributes:
             self._memories[batch.number] = attributes[self._slot(batch.number)]

@@ -24,8 +24,6 @@ from dse.search.moves import Lattice, Move, hashes
 
 #: Most designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
 ROUND: Final = 3072
-#: Least rounds of a batch, and of one beside which others are under way, which learn from it later.
-ALONE, SHARED = 2, 3
 #: Share of the first batch's designs that are drawn at random, before anything is known.
 DRAWN: Final = 0.15
 #: Shares of a round that are steps of climbers, crossings, and designs at random; the others are neighbours.
@@ -65,6 +63,10 @@ class Screening:
     own : callable, optional
         Where other batches are under way at the same time, which of some designs are this one's: their
         neighbours come before those of others.
+    polished : collection of int, optional
+        Objectives whose best designs are polished; all by default.
+    rounds : int
+        Rounds of a batch at least. [-]
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class Screening:
         budget: int,
         rng: Generator,
         own: Chosen | None = None,
+        polished: Iterable[int] | None = None,
+        rounds: int = 2,
     ) -> None:
         self.lattice = lattice
         self.price = price
@@ -82,8 +86,9 @@ class Screening:
         self.budget = budget
         self.rng = rng
         self.own = own
+        self.polished = range(archive.costs.shape[1]) if polished is None else polished
         self.priced = 0  #: designs so far
-        self._size = min(ROUND, max(budget // (SHARED if own else ALONE), 1))  # of a round
+        self._size = min(ROUND, max(budget // rounds, 1))  # of a round
         self._moves: tuple[Move, ...] = (*lattice.one_step, *lattice.swaps)
         self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._all: list[Priced] = []
@@ -170,7 +175,7 @@ class Screening:
         are priced for a batch, since they are dear, some pairs and combinations are left out by chance.
         """
         before = self.priced
-        for objective in range(self.archive.costs.shape[1]):
+        for objective in self.polished:
             while len(self.archive.costs):
                 best = int(self.archive.costs[:, objective].argmin())
                 if self.archive.explored[best] == 2:

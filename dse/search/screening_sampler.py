@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import optuna
-from numpy.random import SeedSequence
+from numpy.random import Generator, SeedSequence
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
@@ -42,6 +42,9 @@ BATCH_SIZE: Final = 50
 TIME_SHARE: Final = 1.8e-3
 #: The first batch prices as many designs as so many others.
 FIRST_BATCH: Final = 4
+#: The same where several batches are under way at the same time, but the first alone; and rounds of a batch:
+#: more, since the next learn from it later. Each polishes the best design of one objective, in turn.
+FIRST_SHARED, SHARED_ROUNDS = 3, 3
 #: How far beyond the worst values of a front its hypervolume is measured, as a share of its span.
 BEYOND: Final = 0.1
 #: Beaten designs that are kept to become trials when there are no others.
@@ -73,6 +76,8 @@ class ScreeningSampler(BaseSampler):
         Outer designs that are trials already; only of a space with exact parameters do they matter.
     lane : Lane, optional
         The designs that it may propose, the space's starting points not among them; all by default.
+    turn : int, optional
+        The number of the batch, where several are under way at the same time. [-]
     beside : sequence of mappings
         What other batches have found, beside the one before: their study attributes `FOUND`.
     jobs : int or Workers
@@ -96,6 +101,7 @@ class ScreeningSampler(BaseSampler):
         focus: str = "",
         taken: Collection[Key] | Known = (),
         lane: Lane | None = None,
+        turn: int | None = None,
         beside: Sequence[Mapping[str, Any]] = (),
         jobs: Jobs = 1,
     ) -> None:
@@ -103,6 +109,7 @@ class ScreeningSampler(BaseSampler):
         self.focus = focus
         self.taken = taken
         self.lane = lane
+        self.turn = turn
         self.beside = beside
         self.rules = rules or rules_for(space)
         self.seed = seed
@@ -146,11 +153,7 @@ class ScreeningSampler(BaseSampler):
         found = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
         number, archive = found["batches"], self._archive(found)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
-        budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
-        if self.lane and self.lane.number and number == 1:
-            archive = replace(archive, climbers=archive.climbers.aimed(rng))
-        own = self._open if self.lane else None
-        search = Screening(self.lattice, self.priced, archive, budget, rng, own)
+        search = self._search(archive, number, rng)
         starts = self._starts[len(self._starts) if self.lane else found["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
@@ -167,6 +170,36 @@ class ScreeningSampler(BaseSampler):
         study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
         shares = np.diff(np.arange(self.batch_size + 1) * search.priced // self.batch_size).tolist()
         return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
+
+    def _search(self, archive: Archive, number: int, rng: Generator) -> Screening:
+        """The search of a batch that so many others came before, from one to the next."""
+        batch = self.designs_per_trial * self.batch_size
+        if self.turn is None:
+            return Screening(self.lattice, self.priced, archive, batch * (1 if number else FIRST_BATCH), rng)
+        if (
+            self.lane and self.lane.number and number == 1
+        ):  # where the first batch's are is known to all lanes
+            archive = replace(archive, climbers=archive.climbers.aimed(rng))
+        return Screening(
+            self.lattice,
+            self.priced,
+            archive,
+            batch * (1 if number else FIRST_SHARED),
+            rng,
+            self._open if self.lane else None,
+            self._polished(self.turn),
+            rounds=SHARED_ROUNDS,
+        )
+
+    def _polished(self, turn: int) -> list[int]:
+        """Objectives whose best designs a batch polishes: in the first of all and in the first of each lane,
+        which are the dearest, each lane some of them."""
+        objectives = range(len(self._directions))
+        if turn == 0:
+            return [0]
+        if self.lane is None or turn > self.lane.lanes:
+            return list(objectives)
+        return [objective for objective in objectives if objective % self.lane.lanes == self.lane.number]
 
     def _archive(self, found: Mapping[str, Any]) -> Archive:
         """What earlier batches have found; priced again where they had another focus."""
