@@ -114,6 +114,20 @@ def test_budgets_dealt_out_to_several_make_the_same(space, url, alone):
         assert told(study) == alone[1][:budget]
 
 
+def test_screening_is_shared_as_well(tmp_path):
+    """What all lanes have found is merged; the archives of a space too large to be priced whole."""
+    space = Space.load("gpt_1t_power_split")
+    studies = []
+    for name, processes in (("one", 1), ("two", 2)):
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        studies.append(Study.create(space, "shared", storage=url, seed=5))
+        assert ended(workers(url, processes, 200)) == [0] * processes
+    one, two = studies
+    assert told(one) == told(two)
+    assert one.designs_priced == two.designs_priced == sum(t[-1]["designs_priced"] for t in told(one))
+    assert len({space.legal.key(params) for _, _, params, *_ in told(one)}) == 200
+
+
 # Who does what, step by step.
 
 
@@ -182,6 +196,18 @@ def test_a_claim_of_another_machine_is_taken_over_when_it_is_old(two, monkeypatc
     assert one.turns.take() == 1
     monkeypatch.setattr("dse.search.turns.PATIENCE", 0.0)
     assert other.turns.take() == 1
+
+
+def test_an_interrupted_run_gives_its_batch_back(two):
+    study, *_ = two
+
+    def interrupt(report):
+        if report.complete > study.plan.batch_size:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study.run(BUDGET, progress=interrupt)
+    assert marks(study) == []
 
 
 def test_two_that_work_on_one_batch_store_it_once(two, alone):

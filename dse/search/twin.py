@@ -86,8 +86,9 @@ class Twin:
     def grow(self, places: range) -> None:
         """Go on with the last study: all that it asked for became trials at these places."""
         if self._study is not None:
+            oldest = places.stop - self._lanes * self._batch_size
+            self._grown = {full: grown for full, grown in self._grown.items() if full > oldest}
             self._grown[places.stop] = self._study, [*self._places, *places]
-            self._grown.pop(places.stop - self._lanes * self._batch_size, None)
 
     def study(self, full: int, memory: Mapping[str, Any]) -> optuna.Study:
         """A study that knows what the sampler reads of the first `full` trials, which fill their batches.
