@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.intervals import RECORD_KEYS, with_intervals
-from dse.search.history import BREAKDOWN, DERIVED, MARGINS, WORST
+from dse.search.finished import BREAKDOWN, DERIVED, MARGINS, WORST
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.winners import winner_trials
 from dse.spaces.space import Space
