@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, concatenated
+from costmodel.columns import FloatArray, IntArray, in_rows
 from costmodel.kernels.links import held_ranks
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import System
@@ -32,12 +32,11 @@ def in_chunks(
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
     if points <= CHUNK:
         return chunk(run)
-    columns, starts = run.design.columns(), range(0, points, CHUNK)
+    columns = run.design.columns()
     order = like_rows([columns[name] for name in alike if name in columns])
-    if order is None:
-        return concatenated([chunk(run.take(slice(start, start + CHUNK))) for start in starts])
-    costs = concatenated([chunk(run.take(order[start : start + CHUNK])) for start in starts])
-    return costs.take(np.argsort(order))
+    pieces = (slice(start, start + CHUNK) for start in range(0, points, CHUNK))
+    rows = pieces if order is None else (order[piece] for piece in pieces)
+    return in_rows(((own, chunk(run.take(own))) for own in rows), points)
 
 
 def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:
@@ -46,8 +45,7 @@ def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRu
     if plain.all() or not plain.any():
         return None
     kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
-    both = concatenated([chunk(run.take(rows)) for rows in kinds])
-    return both.take(np.argsort(np.concatenate(kinds)))
+    return in_rows(((rows, chunk(run.take(rows))) for rows in kinds), plain.size)
 
 
 def like_rows(columns: Sequence[FloatArray]) -> IntArray | None:
