@@ -52,8 +52,8 @@ _FAMILIES: dict[type[Any], tuple[str, ...]] = {}
 class Columns:
     """A table: every column is a float64 array of shape (), (1,) or (points,).
 
-    Columns of machines may have axes before that of points, as those of `Product` do: the same points on each
-    of them.
+    Columns of machines may have axes before that of points, as those of `Combinations` do: the same points
+    on each of them.
     """
 
     @classmethod
@@ -102,20 +102,23 @@ def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
     for name in tables[0]:
         values = [table[name] for table in tables]
         if any(own.ndim for own in values):
+            machines = np.broadcast_shapes(*(own.shape[:-1] for own in values))
             full = (
-                own if own.ndim else np.broadcast_to(own, (piece.num_points,))
+                np.broadcast_to(own, (*machines, own.shape[-1] if own.ndim else piece.num_points))
                 for own, piece in zip(values, pieces, strict=True)
             )
-            joined[name] = np.concatenate(list(full))
+            joined[name] = np.concatenate(list(full), axis=-1)
     return first.with_columns(joined)
 
 
-def in_rows(pieces: Iterable[tuple[IntArray | slice, AnyColumns]], points: int) -> AnyColumns:
-    """One table from pieces of it and the rows of each, in any order; all columns are (points,)."""
+def in_rows(
+    pieces: Iterable[tuple[IntArray | slice, AnyColumns]], shape: int | tuple[int, ...]
+) -> AnyColumns:
+    """One table from pieces of it and the rows of each, in any order; all columns are of one shape."""
     joined: dict[str, FloatArray] = {}
     for rows, piece in pieces:
         for name, values in piece.columns().items():
-            joined.setdefault(name, np.empty(points))[rows] = values
+            joined.setdefault(name, np.empty(shape))[..., rows] = values
     return piece.with_columns(joined)
 
 
@@ -172,6 +175,11 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
         multiplier += 2  # rows that differ were mixed to the same number
         rows, back = _distinct_numbers(_mixed(varying, multiplier))
     return rows, back
+
+
+def in_line(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """A column broadcast to a shape of several axes, as one axis; one value as it is."""
+    return np.broadcast_to(values, shape).ravel() if values.size > 1 else values
 
 
 def is_long(values: FloatArray) -> bool:

@@ -17,6 +17,9 @@ from costmodel.training.run import AnyShape, AnyTable, Run, TransformerRun
 #: Designs that are evaluated at once: enough to drown Python's overhead, and no more, to bound memory.
 CHUNK = 16384
 
+#: The same where designs share axes of machines: many numbers are of fewer combinations.
+CELLS = 65536
+
 
 def in_chunks(
     chunk: Callable[[Run[AnyShape, AnyTable]], Breakdown],
@@ -30,13 +33,14 @@ def in_chunks(
     """
     points = run.num_points
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
-    if points <= CHUNK:
+    size = max(CELLS // math.prod(run.machines), 1) if run.machines else CHUNK
+    if points <= size:
         return chunk(run)
     columns = run.design.columns()
     order = like_rows([columns[name] for name in alike if name in columns])
-    pieces = (slice(start, start + CHUNK) for start in range(0, points, CHUNK))
+    pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)
-    return in_rows(((own, chunk(run.take(own))) for own in rows), points)
+    return in_rows(((own, chunk(run.take(own))) for own in rows), (*run.machines, points))
 
 
 def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:

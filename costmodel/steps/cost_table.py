@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, is_long, of_points
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import GemmCost
 from costmodel.machine.system import System
@@ -26,7 +26,12 @@ def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
     """
     waiting = np.maximum(cost.launches * system.host.dispatch - cost.total_time, 0.0)
     slowed = replace(cost, time=cost.time + waiting, launch_bound_time=cost.launch_bound_time + waiting)
-    return slowed.map(lambda values: np.broadcast_to(values, waiting.shape) if values.ndim else values)
+    points = waiting.shape[-1:]
+    return slowed.map(
+        lambda values: (
+            np.broadcast_to(values, np.broadcast_shapes(values.shape, points)) if values.ndim else values
+        )
+    )
 
 
 def scattered(cost: KernelCost, back: IntArray | None) -> KernelCost:
@@ -37,7 +42,9 @@ def scattered(cost: KernelCost, back: IntArray | None) -> KernelCost:
 
 
 def _scattered(values: FloatArray, back: IntArray) -> FloatArray:
-    return values[back] if values.size > 1 else np.broadcast_to(values, back.shape)
+    if is_long(values):
+        return of_points(values, back)
+    return np.broadcast_to(values, np.broadcast_shapes(values.shape, back.shape))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

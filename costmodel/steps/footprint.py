@@ -58,7 +58,7 @@ def _chunk(run: TransformerRun) -> Breakdown:
     memory = fullest_stage(run, ranks, [part.take(back) for part in rank_memory(ranks.take(rows))])
     parts: Mapping[str, FloatArray] = {
         **{f"{name}_memory": values for name, values in memory.columns().items()},
-        "reserved_memory": np.broadcast_to(run.system.chip.reserved_memory, memory.total.shape),
+        "reserved_memory": run.system.chip.reserved_memory,
     }
     with np.errstate(all="ignore"):  # rates of no time
         return assemble_breakdown(

@@ -6,6 +6,7 @@ its unique rows and scatters them back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ import numpy as np
 from costmodel.columns import IntArray, concatenated, distinct_rows
 from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.collectives import exposed_time
-from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.cost import ENERGIES, TIMES, KernelCost, traffic_energy
 from costmodel.kernels.narrow import products_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
@@ -67,9 +68,11 @@ class MicroBatch:
 
     @property
     def whole(self) -> list[KernelCost]:
-        """All passes of each part."""
-        both = [forward + backward for forward, backward in zip(self.forward, self.backward, strict=True)]
-        layers = [cost + again for cost, again in zip(both, self.again, strict=False)]
+        """All passes of each part: times and energies."""
+        every = ([cost.only((*TIMES, *ENERGIES)) for cost in costs] for costs in self.passes[:3])
+        forwards, backwards, repeated = every
+        both = [forward + backward for forward, backward in zip(forwards, backwards, strict=True)]
+        layers = [cost + again for cost, again in zip(both, repeated, strict=False)]
         return [*layers, *both[len(layers) :]]
 
     @property
@@ -99,17 +102,18 @@ def micro_batches(run: RankRun) -> MicroBatch:
     kernels = run.of(run.design.of_kernels)
     rows, back = distinct_rows(*kernels.columns())
     shared = rows.size < back.size
-    if rows.size <= KERNEL_CHUNK:
+    size = max(KERNEL_CHUNK // math.prod(kernels.reading(quantities_of_kernels(run.system)).machines), 1)
+    if rows.size <= size:
         return _micro_batch(run, kernels.take(rows), back) if shared else _micro_batch(run, kernels, None)
     order = np.argsort(back, kind="stable")  # designs with the same kernels stand together
-    ends = np.searchsorted(back[order], range(KERNEL_CHUNK, rows.size, KERNEL_CHUNK))
+    ends = np.searchsorted(back[order], range(size, rows.size, size))
     pieces = [
         _micro_batch(
             run.take(own),
-            kernels.take(rows[start : start + KERNEL_CHUNK]),
+            kernels.take(rows[start : start + size]),
             back[own] - start if shared else None,
         )
-        for start, own in zip(range(0, rows.size, KERNEL_CHUNK), np.split(order, ends), strict=True)
+        for start, own in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
     ]
     return MicroBatch.joined(pieces).take(np.argsort(order))
 
@@ -122,7 +126,7 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
     chips, inner = of_chips(kernels)
     own_table = replace(cost_table(chips), back=inner)
     costs, again, parts = [], [], every_part(run.model)
-    places = back if inner is None else inner if back is None else inner[back]
+    places = back if inner is None else inner if back is None else inner[..., back]
     table, exchanges = replace(own_table, back=places), Exchanges(kernels)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
     cores = dict.fromkeys(kernel for part in parts for kernel in part.kernels if kernel.is_core)
@@ -152,6 +156,8 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
 def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
     """Rows that differ in what kernels read, and where each point finds its own; None where each has one."""
     own = kernels.reading(quantities_of_kernels(kernels.system))
+    if own.machines:
+        return own.on_one_axis()
     vary = [sum(values.size > 1 for values in each.columns()) for each in (own, kernels)]
     if vary[0] == vary[1]:
         return kernels, None

@@ -10,6 +10,7 @@ from costmodel.columns import distinct_rows
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
+from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory import fullest_stage
 from costmodel.steps.microbatch import micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
@@ -17,7 +18,7 @@ from costmodel.steps.passes import schedule_step
 from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
 from costmodel.steps.resolve_sharding import resolved
 from costmodel.steps.update import update_step
-from costmodel.training.design import DesignPoints
+from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
 from costmodel.training.run import OF_RANKS, Run, TransformerRun, rank_run
@@ -57,7 +58,11 @@ def step(
 
 def transformer_step(run: TransformerRun) -> Breakdown:
     """`step` of a run; its designs may have columns for other rules beside."""
-    return in_chunks(transformer_chunk, run, alike=OF_RANKS)
+    open_layouts = np.isin(run.design.sharding, (SOLVE, SOLVE_BYTES)) | ~run.design.plain_pipeline
+    all_with_all = None if open_layouts.any() else Combinations.of(run)
+    if all_with_all is None:
+        return in_chunks(transformer_chunk, run, alike=OF_RANKS)
+    return all_with_all.evaluated(transformer_chunk, alike=OF_RANKS)
 
 
 def resolve_sharding(
@@ -94,7 +99,7 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
         **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
         **{f"{name}_memory": values for name, values in fullest.columns().items()},
         "host_time": host_time(run.system, design.world_size, computing),
-        "reserved_memory": np.broadcast_to(run.system.chip.reserved_memory, computing.shape),
+        "reserved_memory": run.system.chip.reserved_memory,
     }
     breakdown = assemble_breakdown(
         parts,

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, column_family, column_units
+from costmodel.columns import (
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    column,
+    column_family,
+    column_units,
+    in_line,
+)
 from costmodel.errors import DseError, suggestion
 from costmodel.machine.system import System
 from costmodel.training.blocks import Kernel
@@ -73,7 +84,19 @@ class Run(Generic[AnyShape, AnyTable]):
     @property
     def num_points(self) -> int:
         """Length of the longest column. [-]"""
-        return max(self.design.num_points, *(values.size for values in self.system.quantities().values()))
+        return max(values.shape[-1] if values.ndim else 1 for values in self.columns())
+
+    @property
+    def machines(self) -> tuple[int, ...]:
+        """Axes that quantities of the system have before that of points; none where they share it. [-]"""
+        return np.broadcast_shapes(*(values.shape[:-1] for values in self.system.quantities().values()))
+
+    def on_one_axis(self) -> tuple[Self, IntArray]:
+        """A point for each design on each machine, and the place of each: (machines, points)."""
+        shape = (*self.machines, self.num_points)
+        system = self.system.map(partial(in_line, shape=shape))
+        design = self.design.map(lambda values: np.broadcast_to(values, shape).ravel())
+        return replace(self, system=system, design=design), np.arange(math.prod(shape)).reshape(shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
