@@ -33,23 +33,32 @@ def in_chunks(
     """
     points = run.num_points
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
-    size = max(CELLS // math.prod(run.machines), 1) if run.machines else CHUNK
+    axes = run.axes
+    size = max(CELLS // math.prod(axes), 1) if axes else CHUNK
     if points <= size:
         return chunk(run)
     columns = run.design.columns()
     order = like_rows([columns[name] for name in alike if name in columns])
     pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)
-    return in_rows(((own, chunk(run.take(own))) for own in rows), (*run.machines, points))
+    return in_rows(((own, chunk(run.take(own))) for own in rows), (*axes, points))
 
 
 def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:
-    """A chunk whose plain 1F1B pipelines are evaluated apart from others; nothing where all are of a kind."""
+    """A chunk whose plain 1F1B pipelines are evaluated apart from others, which have one axis.
+
+    Nothing where all are of a kind already.
+    """
     plain = run.design.plain_pipeline
-    if plain.all() or not plain.any():
+    if plain.all():
         return None
-    kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
-    return in_rows(((rows, chunk(run.take(rows))) for rows in kinds), plain.size)
+    if plain.any():
+        kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
+        return in_rows(((rows, chunk(run.take(rows))) for rows in kinds), (*run.axes, plain.size))
+    if not run.axes:
+        return None
+    every, places = run.on_one_axis()
+    return chunk(every).map(lambda values: values[places])
 
 
 def like_rows(columns: Sequence[FloatArray]) -> IntArray | None:

@@ -102,7 +102,7 @@ def micro_batches(run: RankRun) -> MicroBatch:
     kernels = run.of(run.design.of_kernels)
     rows, back = distinct_rows(*kernels.columns())
     shared = rows.size < back.size
-    size = max(KERNEL_CHUNK // math.prod(kernels.reading(quantities_of_kernels(run.system)).machines), 1)
+    size = max(KERNEL_CHUNK // math.prod(kernels.reading(quantities_of_kernels(run.system)).axes), 1)
     if rows.size <= size:
         return _micro_batch(run, kernels.take(rows), back) if shared else _micro_batch(run, kernels, None)
     order = np.argsort(back, kind="stable")  # designs with the same kernels stand together
@@ -156,8 +156,10 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
 def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
     """Rows that differ in what kernels read, and where each point finds its own; None where each has one."""
     own = kernels.reading(quantities_of_kernels(kernels.system))
-    if own.machines:
-        return own.on_one_axis()
+    if own.axes:
+        every, places = own.on_one_axis()
+        rows, back = distinct_rows(*every.columns())
+        return every.take(rows), back[places]
     vary = [sum(values.size > 1 for values in each.columns()) for each in (own, kernels)]
     if vary[0] == vary[1]:
         return kernels, None

@@ -18,7 +18,7 @@ from costmodel.steps.passes import schedule_step
 from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
 from costmodel.steps.resolve_sharding import resolved
 from costmodel.steps.update import update_step
-from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
+from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
 from costmodel.training.run import OF_RANKS, Run, TransformerRun, rank_run
@@ -58,8 +58,8 @@ def step(
 
 def transformer_step(run: TransformerRun) -> Breakdown:
     """`step` of a run; its designs may have columns for other rules beside."""
-    open_layouts = np.isin(run.design.sharding, (SOLVE, SOLVE_BYTES)) | ~run.design.plain_pipeline
-    all_with_all = None if open_layouts.any() else Combinations.of(run)
+    run = run.of(resolved(run, transformer_chunk))
+    all_with_all = Combinations.of(run)
     if all_with_all is None:
         return in_chunks(transformer_chunk, run, alike=OF_RANKS)
     return all_with_all.evaluated(transformer_chunk, alike=OF_RANKS)
@@ -80,7 +80,6 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     if (mixed := plain_apart(transformer_chunk, run)) is not None:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
-    run = run.of(resolved(run, transformer_chunk))
     design, ranks = run.design, rank_run(run)
     passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
     rows, back = distinct_rows(*passes.columns())

@@ -87,13 +87,13 @@ class Run(Generic[AnyShape, AnyTable]):
         return max(values.shape[-1] if values.ndim else 1 for values in self.columns())
 
     @property
-    def machines(self) -> tuple[int, ...]:
-        """Axes that quantities of the system have before that of points; none where they share it. [-]"""
-        return np.broadcast_shapes(*(values.shape[:-1] for values in self.system.quantities().values()))
+    def axes(self) -> tuple[int, ...]:
+        """Axes that some columns have before that of points; mostly none. [-]"""
+        return np.broadcast_shapes(*(values.shape[:-1] for values in self.columns()))
 
     def on_one_axis(self) -> tuple[Self, IntArray]:
-        """A point for each design on each machine, and the place of each: (machines, points)."""
-        shape = (*self.machines, self.num_points)
+        """A point for each combination along all axes, and the place of each; (*axes, points)."""
+        shape = (*self.axes, self.num_points)
         system = self.system.map(partial(in_line, shape=shape))
         design = self.design.map(lambda values: np.broadcast_to(values, shape).ravel())
         return replace(self, system=system, design=design), np.arange(math.prod(shape)).reshape(shape)
