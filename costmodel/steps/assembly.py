@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, in_rows
+from costmodel.columns import FloatArray, IntArray, concatenated, in_rows
 from costmodel.kernels.links import held_ranks
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import System
@@ -18,7 +18,7 @@ from costmodel.training.run import AnyShape, AnyTable, Run, TransformerRun
 CHUNK = 16384
 
 #: The same where designs share axes of machines: many numbers are of fewer combinations.
-CELLS = 65536
+CELLS = 131072
 
 
 def in_chunks(
@@ -41,7 +41,11 @@ def in_chunks(
     order = like_rows([columns[name] for name in alike if name in columns])
     pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)
-    return in_rows(((own, chunk(run.take(own))) for own in rows), (*axes, points))
+    costs = ((own, chunk(run.take(own))) for own in rows)
+    if not axes:
+        return in_rows(costs, points)
+    joined = concatenated([own for _, own in costs])  # columns keep the axes that they depend on alone
+    return joined if order is None else joined.take(np.argsort(order))
 
 
 def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:

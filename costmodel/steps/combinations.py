@@ -30,7 +30,7 @@ class Combinations:
 
     run: TransformerRun
     shape: tuple[int, ...]  #: surroundings, chips, designs
-    cells: IntArray  #: of each point, among all combinations; (points,) [-]
+    places: tuple[IntArray, ...]  #: of each point along them; (points,) each [-]
 
     @classmethod
     def of(cls, run: TransformerRun) -> Self | None:
@@ -54,7 +54,7 @@ class Combinations:
         axes = {name: _behind(1, quantities[name][rows[1]]) for name in chips}
         axes |= {name: _behind(2, quantities[name][rows[0]]) for name in surroundings}
         own = replace(run, system=run.system.with_quantities(axes), design=design.take(rows[2]))
-        return cls(own, shape, np.ravel_multi_index(np.broadcast_arrays(*places), shape))
+        return cls(own, shape, tuple(np.broadcast_arrays(*places)))
 
     def evaluated(self, chunk: Callable[[TransformerRun], Breakdown], alike: Sequence[str]) -> Breakdown:
         """Costs of the points; arguments are those of `in_chunks`."""
@@ -62,14 +62,25 @@ class Combinations:
         step, tables = max(CELLS // self.shape[1], 1), []
         for start in range(0, surroundings, step):
             system = self.run.system.map(partial(_of_surroundings, slice(start, start + step)))
-            costs = in_chunks(chunk, replace(self.run, system=system), alike)
-            tables.append((min(step, surroundings - start), costs.columns()))
-        columns = {}
-        for name in tables[0][1]:
-            parts = [np.broadcast_to(table[name], (count, *others)) for count, table in tables]
-            whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            columns[name] = whole.reshape(-1)[self.cells]
-        return costs.with_columns(columns)
+            tables.append(in_chunks(chunk, replace(self.run, system=system), alike))
+        sizes = [min(step, surroundings - start) for start in range(0, surroundings, step)]
+        columns, known = {}, {}
+        for name in tables[0].columns():
+            parts = [getattr(table, name) for table in tables]
+            if len(parts) > 1:
+                full = zip(parts, sizes, strict=True)
+                parts = [np.concatenate([np.broadcast_to(part, (size, *others)) for part, size in full])]
+            [whole] = parts
+            if whole.shape not in known:
+                known[whole.shape] = self._cells(whole.shape)
+            columns[name] = whole.reshape(-1)[known[whole.shape]]
+        return tables[0].with_columns(columns)
+
+    def _cells(self, shape: tuple[int, ...]) -> IntArray:
+        """Where each point stands in a column that has some of the axes alone; (points,) [-]"""
+        axes = (1,) * (len(self.shape) - len(shape)) + shape
+        own = [np.minimum(place, size - 1) for place, size in zip(self.places, axes, strict=True)]
+        return np.ravel_multi_index(own, axes)
 
 
 def _behind(axes: int, values: FloatArray) -> FloatArray:
