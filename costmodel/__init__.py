@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from costmodel.errors import DseError
     from costmodel.formats.model_file import load_model, model_names
     from costmodel.formats.system_file import load_system, system_names
-    from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, System
+    from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
     from costmodel.steps.breakdown import Breakdown
     from costmodel.steps.lstm import lstm_step
     from costmodel.steps.pipeline_times import PipelineTimes, pipeline_times
@@ -29,6 +29,7 @@ __all__ = [
     "MemoryLevel",
     "ModelShape",
     "PipelineTimes",
+    "Software",
     "System",
     "load_model",
     "load_system",
@@ -51,6 +52,7 @@ _HOMES = {
     "LstmDesign": "costmodel.training.lstm_design",
     "LstmShape": "costmodel.training.model",
     "MemoryLevel": "costmodel.machine.system",
+    "Software": "costmodel.machine.system",
     "ModelShape": "costmodel.training.model",
     "PipelineTimes": "costmodel.steps.pipeline_times",
     "System": "costmodel.machine.system",

@@ -100,6 +100,10 @@ REFERENCES: Mapping[str, str] = {
         "S. Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models, "
         "SC 2020, arXiv:1910.02054"
     ),
+    "Sanders2009": (
+        "P. Sanders, J. Speck and J. L. Träff, Two-tree algorithms for full bandwidth broadcast, reduction "
+        "and scan, Parallel Computing 35(12), 2009"
+    ),
     "Shoeybi2019": (
         "M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using "
         "model parallelism, arXiv:1909.08053"

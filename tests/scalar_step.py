@@ -119,18 +119,28 @@ class ScalarStep:
             islands.append(min(max(math.ceil(group * stride / tier.size), 1), islands[-1]))
         islands.append(1)
         passes = 2 if name == "all_reduce" else 1
-        latency, transfer, launch, leaving = 0.0, 0.0, 0.0, 1.0
-        for tier, inner, outer in zip(self.tiers, islands[:-1], islands[1:], strict=True):
+        slowest, tree, transfer, launch, leaving = 0.0, 0.0, 0.0, 0.0, 1.0
+        for place, (tier, inner, outer) in enumerate(zip(self.tiers, islands, islands[1:], strict=False)):
             n = inner / outer
             still_leaving = outer / group if outer > 1 else 0.0
-            steps, sent = passes * (n - 1), passes * (group - 1) / group * (leaving - still_leaving)
-            if name == "all_reduce" and tier.in_switch:
-                steps, sent = (2, (n + 1) / n * inner / group) if n > 1 else (0, 0.0)
-            latency += steps * tier.latency
-            transfer = max(transfer, sent * message / (tier.bandwidth * tier.efficiency))
-            launch = max(launch, tier.launch if n > 1 else 0.0)
+            sent = passes * (group - 1) / group * (leaving - still_leaving) * message
+            own = tier.own_share * message / group if n > 1 else 0.0
+            time = self.moved(sent, tier, passes) + own
+            if name == "all_reduce" and tier.in_switch and n > 1:
+                up = (n + 1) / n * inner / group * message
+                time = min(time, (self.moved(up, tier, passes) + own) / tier.in_switch_rate)
+            if n > 1:
+                slowest, launch = max(slowest, tier.latency), max(launch, tier.launch)
+            tree += passes * (math.log2(n) if place else n - 1) * tier.latency
+            transfer = max(transfer, time / (tier.bandwidth * tier.efficiency))
             leaving = still_leaving
-        return latency + transfer + launch
+        ring = passes * (group - 1) * slowest
+        return (min(ring, tree) if passes == 2 else ring) + transfer + launch
+
+    @staticmethod
+    def moved(sent: float, tier: Any, passes: int = 1) -> float:
+        fill = passes * tier.ramp
+        return sent + fill * sent / (sent + fill) if sent else 0.0
 
     def tensor_parallel(self, name: str, hidden: float = 0.0) -> float:
         message = self.tokens * self.model.hidden_size * W
@@ -260,7 +270,11 @@ class ScalarStep:
         if d.pp > 1:
             whole = self.tokens * m.hidden_size * W
             tier = self.tiers[0] if d.pp * d.tp * d.dp <= self.tiers[0].size else self.tiers[1]
-            hop = tier.launch + tier.latency + whole / d.tp / (tier.bandwidth * tier.efficiency)
+            hop = (
+                tier.launch
+                + tier.latency
+                + self.moved(whole / d.tp, tier) / (tier.bandwidth * tier.efficiency)
+            )
             if not d.sequence_parallel:
                 hop += self.collective("all_gather", whole, d.tp, 1)
             hops = 2 * d.vpp * hop

@@ -224,6 +224,8 @@ def another(name: str, value: Any) -> Any:
     """A value that a quantity might have instead."""
     if name.endswith("in_switch"):
         return 1 - value
+    if name.endswith("_ramp"):
+        return 1e7
     if "torus" in name:
         return 3.0 if name.endswith("wrap") else 1.0 if value else 4.0
     if name.endswith(("_used", "_collective_cores")):
@@ -237,8 +239,12 @@ def torus(system: System) -> System:
     return system.with_quantities({**axes, "node_in_switch": 0.0})
 
 
-#: What no step of a dense model reads: all ranks stand in the outermost tier, and there are no experts.
-UNREAD = {"fabric_size", "fabric_used", "ep_collective_cores"}
+#: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
+#: and there are no experts.
+UNREAD = {
+    *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"),
+    *("sram_nominal", "l2_nominal", "dram_nominal"),
+}
 
 
 def check_quantities(system: System, price: Callable[[System], Breakdown]) -> set[str]:

@@ -36,7 +36,7 @@ FLOORS = (
     ("costmodel.profiles",),
     ("costmodel",),
     ("dse.spaces", "dse.fronts"),
-    ("dse.pricing", "dse.storage"),
+    ("dse.pricing", "dse.storage", "dse.validation"),
     ("dse.search",),
     ("dse.report", "dse.export"),
     ("dse.cli",),

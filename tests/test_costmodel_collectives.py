@@ -38,19 +38,73 @@ def test_ring_inside_a_node_matches_thakur_2005(toy_system):
     assert time_of("all_reduce", 7e6, 4, system) == pytest.approx(2 * gather - node.launch)
 
 
-def test_all_reduce_is_reduce_scatter_and_all_gather(toy_system):
+@pytest.mark.parametrize(("group", "stride"), [(4, 1), (12, 1), (6, 2), (5, 8)])
+def test_all_reduce_is_reduce_scatter_and_all_gather(group, stride, toy_system):
+    """Through rings; trees over nodes take fewer steps for the same bytes."""
     system = without_switches(toy_system)
-    for group, stride in ((4, 1), (12, 1), (6, 2), (5, 8)):
-        both = sum(time_of(name, 3e7, group, system, stride) for name in ("reduce_scatter", "all_gather"))
-        launch = (
-            max(tier.launch for tier in system.network) if group * stride > 4 else system.network[0].launch
-        )
-        assert time_of("all_reduce", 3e7, group, system, stride) == pytest.approx(both - launch)
+    both = sum(time_of(name, 3e7, group, system, stride) for name in ("reduce_scatter", "all_gather"))
+    one_node = group * stride <= system.network[0].size
+    launch = system.network[0].launch if one_node else max(tier.launch for tier in system.network)
+    whole = time_of("all_reduce", 3e7, group, system, stride)
+    assert whole == pytest.approx(both - launch) if one_node else whole < both - launch
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter"])
+def test_every_step_of_a_ring_waits_for_its_slowest_hop(name, toy_system):
+    """Twelve ranks in three nodes of four: eleven steps, each with a hop between nodes somewhere."""
+    node, fabric = toy_system.network
+    expected = 11 * fabric.latency + max(node.launch, fabric.launch)
+    assert time_of(name, 1e-9, 12, toy_system) == pytest.approx(expected)
+
+
+def test_short_all_reduces_take_trees(toy_system):
+    """A chain of four ranks in each of four nodes, and a binary tree of nodes: up and down [Sanders2009]_."""
+    node, fabric = toy_system.network
+    latency = 2 * (3 * node.latency + 2 * fabric.latency)
+    expected = latency + max(node.launch, fabric.launch)
+    assert time_of("all_reduce", 1e-9, 16, without_switches(toy_system)) == pytest.approx(expected)
+
+
+def with_tiers(system, **columns):
+    """The system with the same columns in every tier."""
+    changed = {name: value * ONE for name, value in columns.items()}
+    return replace(system, network=tuple(replace(tier, **changed) for tier in system.network))
+
+
+def test_bandwidth_climbs_with_the_message(toy_system):
+    """Half of it for the shortest messages; the longest ones lose the time of one filling."""
+    quick = with_tiers(toy_system, latency=0.0, launch=0.0, in_switch=0.0)
+    climbing = with_tiers(quick, ramp=1e7)
+    sizes = 2.0 ** np.arange(4, 40)
+    rate = [
+        time_of("all_gather", size, 4, quick) / time_of("all_gather", size, 4, climbing) for size in sizes
+    ]
+    assert rate[0] == pytest.approx(0.5, rel=1e-5)
+    assert (np.diff(rate) > 0).all()
+    lost = time_of("all_gather", 1e15, 4, climbing) - time_of("all_gather", 1e15, 4, quick)
+    assert lost == pytest.approx(1e7 / toy_system.network[0].rate.item(), rel=1e-3)
+
+
+def test_a_rank_copies_what_it_has_for_itself(toy_system):
+    """Of an all-gather among n ranks that is 1 / (n - 1) of what it sends: few ranks reach less."""
+    quick = with_tiers(toy_system, latency=0.0, launch=0.0, in_switch=0.0)
+    copying = with_tiers(quick, own_share=0.3)
+    for n in (2, 3, 4):
+        slower = time_of("all_gather", 1e9, n, copying) / time_of("all_gather", 1e9, n, quick)
+        assert slower == pytest.approx(1 + 0.3 / (n - 1))
+
+
+def test_switches_are_taken_where_they_are_faster(toy_system):
+    """Two ranks send their message up once and half of the sum: a ring sends it once alone."""
+    ring = without_switches(toy_system)
+    assert time_of("all_reduce", 1e9, 2, toy_system) == time_of("all_reduce", 1e9, 2, ring)
+    slow = with_tiers(toy_system, in_switch_rate=0.5)
+    assert time_of("all_reduce", 1e9, 4, slow) == time_of("all_reduce", 1e9, 4, ring)
 
 
 def test_switches_that_reduce_move_each_message_once(toy_system):
     node = toy_system.network[0]
-    expected = 2 * node.latency + 5 / 4 * 1e9 / (node.bandwidth * node.efficiency) + node.launch
+    expected = 6 * node.latency + 5 / 4 * 1e9 / (node.bandwidth * node.efficiency) + node.launch
     assert time_of("all_reduce", 1e9, 4, toy_system) == pytest.approx(expected)
     assert time_of("all_reduce", 1e9, 4, toy_system) < time_of(
         "all_reduce", 1e9, 4, without_switches(toy_system)

@@ -66,7 +66,7 @@ def figures(name):
     node = next(tier for tier in system.network if tier.name == "node")
     return {
         "bf16_tflops": parts * system.chip.peak_flop_rate / 1e12,
-        "memory_gb": parts * system.dram.capacity / 1e9,
+        "memory_gb": parts * system.dram.sold_capacity / 1e9,
         "memory_bandwidth_gbs": parts * system.dram.bandwidth / 1e9,
         "scale_up_gbs": parts * node.bandwidth / 1e9,
         "peer_gbs": parts * pair_bandwidth(system.network[0]) / 1e9,

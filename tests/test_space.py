@@ -159,7 +159,8 @@ MISTAKES = [
     ({"given": {"dram_capacity": 80}}, "expected a number and a unit, such as '80 GB'"),
     (
         {"given": {"attention": "flash"}},
-        "given.attention: 'flash' is not a value; known: flash_attention_2, fused, unfused",
+        "given.attention: 'flash' is not a value; "
+        "known: flash_attention_1, flash_attention_2, fused, unfused",
     ),
     ({"given": {"num_layers": 5}}, "given.num_layers: already means something else"),
     ({"given": {"step_time": "5 s"}}, "given.step_time: already means something else"),

@@ -13,7 +13,7 @@ ROOT: Final = Path(search_spaces.__file__).parent
 
 
 def names(kind: str) -> list[str]:
-    """Names of the files of a kind ("spaces", "models" or "systems") that ship, in order."""
+    """Names of the files of a kind ("spaces", "models", "systems" or "frameworks") that ship, in order."""
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
 
 

@@ -16,7 +16,7 @@ from costmodel.columns import Columns, column_units
 from costmodel.errors import suggestion
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
-from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, System
+from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
 
 SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,
@@ -52,7 +52,7 @@ def load_system(name_or_path: str | Path) -> System:
 
 def read_system(section: Section, name: str) -> System:
     """The system that a mapping describes; mistakes are noted in its source, and stand-ins returned."""
-    section.only(("schema", "name", "description", "chip", "memory", "network", "host"))
+    section.only(("schema", "name", "description", "chip", "memory", "network", "host", "software"))
     section.word("schema", [SCHEMA])
     section.text("description", required=False)
     memory = section.section("memory").sections("memory level")
@@ -64,6 +64,7 @@ def read_system(section: Section, name: str) -> System:
         memory=tuple(_part(MemoryLevel, level, name=key) for key, level in memory.items()),
         network=tuple(_tier(tier, key) for key, tier in network.items()),
         host=_part(Host, section.section("host", required=False)),
+        software=_part(Software, section.section("software", required=False)),
     )
 
 
@@ -116,7 +117,7 @@ def _constant(section: Section, key: str, unit: str) -> float:
 def _check_names(section: Section, names: list[str]) -> None:
     """Note level and tier names that cannot prefix the names of quantities."""
     for place, name in enumerate(names):
-        if not name.isidentifier() or name == "host" or name in names[:place]:
+        if not name.isidentifier() or name in ("host", "software") or name in names[:place]:
             known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
             section.mistake(
                 None, f"{name}: not a name of its own for a memory level or a tier of links{known}"

@@ -8,12 +8,14 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.blocks import Kernel
-from costmodel.training.design import CP_A2A, FLASH_ATTENTION_2
+from costmodel.training.design import CP_A2A, FLASH_ATTENTION_1, FLASH_ATTENTION_2
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
 
 #: Rows of queries that a core works on at once, as in the published kernels. [elements]
 QUERY_TILE = 128.0
+#: Rate of the first FlashAttention over that of the second: half, forward and backward [Dao2022]_. [-]
+FLASH_1_RATE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,15 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     Matrix units and vector lanes take turns on a tile, so their times add up. Each tile of queries
     streams its keys and values from the second level; the third sees each tensor once. Ranks that share a
     sequence have equal parts of its causal half; each works on the keys of all of them. FlashAttention-2
-    [Dao2022]_ has one head size, to which values are padded, and does not use all that later chips have.
+    [Dao2022]_ has one head size, to which values are padded, and does not use all that later chips have; the
+    one before runs at half its rate.
     """
     work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
     chip, memory = run.system.chip, run.system.memory
     fused, width = np.where(shape.attention > 0, 1.0, 0.0), model.query_size + model.attention_size
     products = work.score_products + work.value_products
-    flash_2 = shape.attention == FLASH_ATTENTION_2
+    flash_1 = shape.attention == FLASH_ATTENTION_1
+    flash_2 = (shape.attention == FLASH_ATTENTION_2) | flash_1
     values = np.where(flash_2, model.score_size, model.value_size) if flash_2.any() else model.value_size
     size = (work.score_products * model.score_size + work.value_products * values) / products
     heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
@@ -118,6 +122,7 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     busy = arithmetic * idle
     if flash_2.any():
         busy = np.where(flash_2, busy / chip.flash_2_efficiency, busy)
+        busy = np.where(flash_1, busy / FLASH_1_RATE, busy)
     moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])
     time = np.maximum(busy, moving) + fused * chip.kernel_launch
     return FusedAttentionCost(time, moving > busy, flops, traffic)

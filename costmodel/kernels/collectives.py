@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.links import spans
+from costmodel.kernels.links import TierSpan, spans
 from costmodel.machine.system import Chip, LinkTier
 from costmodel.training.ranks import Group
 
@@ -23,10 +24,15 @@ RING: dict[str, Algorithm] = {
 }
 
 #: Switches that reduce and multicast: every rank sends its message up once and its share of the sum once.
+#: Short messages do not take them, so that the steps are those of rings.
 IN_SWITCH: dict[str, Algorithm] = {
     **RING,
-    "all_reduce": lambda n: (2 * np.minimum(n - 1, 1), (n + 1) / n * np.minimum(n - 1, 1)),  # [Klenk2020]
+    "all_reduce": lambda n: (2 * (n - 1), (n + 1) / n * np.minimum(n - 1, 1)),  # [Klenk2020]
 }
+
+
+#: Less than any message, and more than none. [B]
+SOME_BYTES: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,64 @@ def exposed_time(time: FloatArray, overlapped: FloatArray, chip: Chip, kind: str
         Of communication: "tp", "cp", "ep", "dp".
     """
     return time - overlapped + overlapped * chip.taken_cores(kind) / chip.cores
+
+
+def climbed(sent: FloatArray, tier: LinkTier, passes: FloatArray | float = 1.0) -> FloatArray:
+    """Bytes that links could carry at their full rate while a message climbs to it. [B]
+
+    Parameters
+    ----------
+    sent : (points,) array
+        By one rank over the tier. [B]
+    tier : LinkTier
+        Its `ramp` is what it takes to fill the pipelines of chunks that a message is sent in.
+    passes : (points,) array or float
+        Times that they are filled: 2 where a reduction is followed by a gather. [-]
+
+    Notes
+    -----
+    Short messages reach half of the rate, long ones lose `ramp` once a pass. It grows with `sent`, so that
+    more never takes less.
+    """
+    fill = passes * tier.ramp
+    return sent * (1 + fill / np.maximum(np.abs(sent) + fill, SOME_BYTES))
+
+
+def own_copy(message_bytes: FloatArray, group: Group, tier: LinkTier) -> FloatArray:
+    """What the part of a message that a rank has for itself costs, as bytes sent: it is copied. [B]"""
+    return np.where(group.size > 1, tier.own_share * message_bytes / group.size, 0.0)
+
+
+def hop_latency(name: str, group: Group, found: Sequence[TierSpan]) -> FloatArray:
+    """Latency of a collective through rings, or of an all-reduce through trees where they are shallower. [s]
+
+    Parameters
+    ----------
+    name, group
+        As for `collective`.
+    found : sequence of TierSpan
+        What the group has of each tier.
+
+    Notes
+    -----
+    Each of the n - 1 steps of a ring waits for the slowest of its hops. Trees are chains inside of a node
+    and binary between nodes [Sanders2009]_. On a torus latencies are those of its hops.
+    """
+    passes = RING[name](np.asarray(2.0))[0]
+    used = [np.where(span.members > 1, span.tier.latency, 0.0) for span in found]
+    slowest = np.maximum.reduce(np.broadcast_arrays(*used))
+    ring = sum(
+        np.where(span.tier.torus_x > 0, span.tier.latency, slowest)
+        * span.steps(passes * (span.inner - span.outer), passes)
+        for span in found
+    )
+    if name != "all_reduce":
+        return np.asarray(ring)
+    tree = sum(
+        passes * span.steps(np.log2(span.members) if place else span.members - 1) * span.tier.latency
+        for place, span in enumerate(found)
+    )
+    return np.minimum(ring, tree)
 
 
 def collective(
@@ -77,31 +141,33 @@ def collective(
     -----
     Rings go through all ranks, node after node, one ring per rank of a node, so that all NICs of
     a node work at once. Of the bytes that a rank sends, the share of hops that leave its node goes
-    over the outer tier. Chunks are pipelined, so that the slowest tier sets the time; latencies are
-    those of a hierarchy of rings, one per tier, since short messages take a tree. On a torus there are rings
-    along each axis. The arithmetic of the reduction is left out.
+    over the outer tier. Chunks are pipelined, so that the slowest tier sets the time, beside the latency of
+    all steps (`hop_latency`) and what it takes to fill the pipelines (`climbed`). Switches that reduce are
+    taken where they are faster than rings. On a torus there are rings along each axis. The arithmetic of the
+    reduction is left out.
     """
-    steps_of, sent_of = RING[name], RING[name](group.size)[1]
+    passes = RING[name](np.asarray(2.0))[0]
+    sent_of = RING[name](group.size)[1]
     leaving: FloatArray = np.ones_like(group.size)
-    latency = np.zeros(np.broadcast(message_bytes, group.size, group.stride).shape)
-    transfer, launch = latency, latency
-    sent_per_tier = []
-    for span in spans(group, network):
+    transfer: FloatArray = np.zeros(np.broadcast(message_bytes, group.size, group.stride).shape)
+    launch = transfer
+    found, sent_per_tier = list(spans(group, network)), []
+    for span in found:
         tier, members = span.tier, span.members
         still_leaving = np.where(span.outer > 1, span.outer / group.size, 0.0)
-        switch_steps, switch_sent = IN_SWITCH[name](members)
-        reducing = tier.in_switch > 0
-        steps = np.where(
-            reducing, switch_steps, span.steps(steps_of(members)[0], steps_of(np.asarray(2.0))[0])
-        )
-        sent = np.where(reducing, switch_sent * span.inner / group.size, sent_of * (leaving - still_leaving))
-        tier_bytes = sent * message_bytes
-        latency = latency + steps * tier.latency
-        transfer = np.maximum(transfer, tier_bytes / span.rings)
+        tier_bytes = sent_of * (leaving - still_leaving) * message_bytes
+        own = np.where(members > 1, own_copy(message_bytes, group, tier), 0.0)
+        time = (climbed(tier_bytes, tier, passes) + own) / span.rings
+        if (tier.in_switch > 0).any():
+            up = IN_SWITCH[name](members)[1] * span.inner / group.size * message_bytes
+            switched = (climbed(up, tier, passes) + own) / (span.rings * tier.in_switch_rate)
+            better = (tier.in_switch > 0) & (switched < time)
+            time, tier_bytes = np.where(better, switched, time), np.where(better, up, tier_bytes)
+        transfer = np.maximum(transfer, time)
         launch = np.maximum(launch, np.where(members > 1, tier.launch, 0.0))
         sent_per_tier.append(tier_bytes)
         leaving = still_leaving
-    return CollectiveCost(launch + latency + transfer, tuple(sent_per_tier))
+    return CollectiveCost(launch + hop_latency(name, group, found) + transfer, tuple(sent_per_tier))
 
 
 def send_recv(message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
@@ -114,7 +180,8 @@ def send_recv(message_bytes: FloatArray, group: Group, network: Sequence[LinkTie
     sent_per_tier: list[FloatArray] = []
     for span in spans(group, network):
         crosses = span.inner > span.outer
-        tier_time = span.tier.launch + span.apart * span.tier.latency + message_bytes / span.message
+        tier_time = span.tier.launch + span.apart * span.tier.latency
+        tier_time = tier_time + climbed(message_bytes, span.tier) / span.message
         cost = np.where(crosses, tier_time, cost)
         sent_per_tier = [np.where(crosses, 0.0, sent) for sent in sent_per_tier]
         sent_per_tier.append(np.where(crosses, message_bytes, 0.0))
@@ -134,7 +201,8 @@ def all_to_all(message_bytes: FloatArray, group: Group, network: Sequence[LinkTi
         peers = group.size / span.outer - group.size / span.inner
         tier_bytes = message_bytes * peers / group.size
         latency = latency + span.steps(peers) * span.tier.latency
-        transfer = np.maximum(transfer, tier_bytes / span.exchange)
+        own = np.where(peers > 0, own_copy(message_bytes, group, span.tier), 0.0)
+        transfer = np.maximum(transfer, (climbed(tier_bytes, span.tier) + own) / span.exchange)
         launch = np.maximum(launch, np.where(peers > 0, span.tier.launch, 0.0))
         sent_per_tier.append(tier_bytes)
     return CollectiveCost(launch + latency + transfer, tuple(sent_per_tier))

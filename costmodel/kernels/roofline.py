@@ -52,8 +52,13 @@ def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, Bool
         The slower of the vector lanes and the memory, plus the launch; 0 for an absent kernel. [s]
     memory_bound : (points, kernels) array
         Whether the memory is the slower. [-]
+
+    Notes
+    -----
+    A framework that fuses less runs `Software.pointwise_kernels` in place of each.
     """
+    launched = kernels.count * per_kernel(system.software.pointwise_kernels)
     arithmetic = kernels.count * (kernels.flops / per_kernel(system.chip.vector_flop_rate))
-    transfer = slowest_level([kernels.bytes_moved], [system.dram], repeats=kernels.count)
+    transfer = slowest_level([kernels.bytes_moved], [system.dram], repeats=launched)
     busy = np.maximum(arithmetic, transfer)
-    return busy + kernels.count * per_kernel(system.chip.kernel_launch), transfer >= arithmetic
+    return busy + launched * per_kernel(system.chip.kernel_launch), transfer >= arithmetic

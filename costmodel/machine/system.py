@@ -92,11 +92,17 @@ class MemoryLevel(Columns):
     """A level of the memory hierarchy, all of the chip together."""
 
     name: str
-    capacity: FloatArray = column("B")
+    capacity: FloatArray = column("B")  #: as the driver reports it: usable
+    nominal: FloatArray = column("B", np.nan)  #: capacity as it is sold; NaN where that is the usable one
     bandwidth: FloatArray = column("B/s")
     efficiency: FloatArray = column("-")  #: share of the bandwidth that streaming kernels reach
     energy: FloatArray = column("J/B")
     price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels cost by area instead
+
+    @property
+    def sold_capacity(self) -> FloatArray:
+        """Capacity by which the memory is sold. [B]"""
+        return np.where(np.isnan(self.nominal), self.capacity, self.nominal)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -109,7 +115,10 @@ class LinkTier(Columns):
     efficiency: FloatArray = column("-")  #: share of the bandwidth that large collectives reach
     latency: FloatArray = column("s")  #: of one step of an algorithm
     launch: FloatArray = column("s")  #: floor of one collective
+    ramp: FloatArray = column("B", 0)  #: sent while the pipelines of a collective are filled: `climbed`
+    own_share: FloatArray = column("-", 0)  #: cost of copying a byte of its own over that of sending one
     in_switch: FloatArray = column("-", 0)  #: 1 where switches reduce and multicast
+    in_switch_rate: FloatArray = column("-", 1)  #: rate of sending to switches that reduce over that of rings
     used: FloatArray = column("-", np.inf)  #: most chips of a group that a run takes
     oversubscription: FloatArray = column("-", 1)  #: what its members could send over what it carries at once
     peer_bandwidth: FloatArray = column("B/s", np.inf)  #: of the links between two chips, one direction
@@ -181,6 +190,16 @@ class Host(Columns):
     memory_bandwidth: FloatArray = column("B/s", 76.8e9)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Software(Columns):
+    """What a framework makes of a machine, beside what designs say."""
+
+    #: Kernels without reuse in place of each fused one, which all move what that one moves.
+    pointwise_kernels: FloatArray = column("-", 1)
+    #: Work of the host for one collective, over that for a kernel.
+    collective_launches: FloatArray = column("-", 1)
+
+
 #: Quantities of which more never slows a step, nor takes off price or power of a chip: `System.never_slower`.
 NEVER_SLOWER: Final[Mapping[type[Columns], tuple[str, ...]]] = {
     Chip: (
@@ -205,6 +224,7 @@ class System:
     memory: tuple[MemoryLevel, ...]
     network: tuple[LinkTier, ...]
     host: Host = field(default_factory=lambda: Host.of())
+    software: Software = field(default_factory=lambda: Software.of())
 
     @property
     def dram(self) -> MemoryLevel:
@@ -212,12 +232,13 @@ class System:
         return self.memory[-1]
 
     def parts(self) -> dict[str, Columns]:
-        """Every record by the prefix of its quantities: ``""``, ``"dram_"``, ``"node_"``, ``"host_"``."""
+        """Every record by the prefix of its quantities: ``""``, ``"dram_"``, ``"node_"``, ``"host_"`` ..."""
         return {
             "": self.chip,
             **{level.name + "_": level for level in self.memory},
             **{tier.name + "_": tier for tier in self.network},
             "host_": self.host,
+            "software_": self.software,
         }
 
     def quantities(self) -> dict[str, FloatArray]:
@@ -242,7 +263,8 @@ class System:
         Of other quantities more may hurt: larger matrix units are filled in part, larger groups of chips take
         more steps to cross; more latency, launches, cores lost to collectives, or oversubscription does.
         """
-        return [prefix + name for prefix, part in self.parts().items() for name in NEVER_SLOWER[type(part)]]
+        parts = self.parts().items()
+        return [prefix + name for prefix, part in parts for name in NEVER_SLOWER.get(type(part), ())]
 
     def units(self) -> dict[str, str]:
         """Name -> SI unit of every quantity."""
@@ -318,4 +340,5 @@ class System:
             memory=tuple(change(level.name + "_", level) for level in self.memory),
             network=tuple(change(tier.name + "_", tier) for tier in self.network),
             host=change("host_", self.host),
+            software=change("software_", self.software),
         )

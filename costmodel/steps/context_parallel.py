@@ -67,5 +67,5 @@ def _exposed(
     return KernelCost(
         cp_time=exposed_time(cost.time, np.minimum(cost.time, hidden_by), system.chip, "cp"),
         link_energy=traffic_energy(cost.bytes_sent, system.network),
-        launches=np.where(cost.time > 0, launches, 0.0),
+        launches=np.where(cost.time > 0, launches, 0.0) * system.software.collective_launches,
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, is_long, of_points
+from costmodel.columns import BoolArray, FloatArray, IntArray, is_long, of_points, per_kernel
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import GemmCost
 from costmodel.machine.system import System
@@ -69,7 +69,8 @@ class CostTable:
         count = self.gemms.count[:, dense]
         work = total(count * self.gemm_costs.work[:, dense]) + total((kernels.count * kernels.flops)[:, thin])
         moved = [total(count * traffic[:, dense]) for traffic in self.gemm_costs.traffic]
-        moved[-1] = moved[-1] + total((kernels.count * kernels.bytes_moved)[:, thin])
+        launched = kernels.count * per_kernel(self.system.software.pointwise_kernels)
+        moved[-1] = moved[-1] + total((launched * kernels.bytes_moved)[:, thin])
         products, others = count * self.gemm_costs.time[:, dense], self.pointwise_times[:, thin]
         waiting = total(np.where(self.gemm_costs.memory_bound[:, dense], products, 0.0))
         cost = KernelCost(
@@ -77,7 +78,7 @@ class CostTable:
             memory_bound_time=waiting + total(np.where(self.pointwise_memory_bound[:, thin], others, 0.0)),
             compute_energy=work * chip.energy_per_flop,
             memory_energy=traffic_energy(moved, self.system.memory),
-            launches=total(count) + total(kernels.count[:, thin]),
+            launches=total(count) + total(launched[:, thin]),
         )
         return scattered(cost, self.back)
 

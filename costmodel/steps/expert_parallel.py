@@ -57,7 +57,7 @@ def expert_parallel(run: RankRun) -> KernelCost:
         cost += KernelCost(
             ep_time=whole.time,
             link_energy=traffic_energy(whole.bytes_sent, network),
-            launches=np.where(whole.time > 0, 1.0, 0.0),
+            launches=np.where(whole.time > 0, 1.0, 0.0) * run.system.software.collective_launches,
         )
     return cost
 

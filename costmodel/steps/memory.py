@@ -142,7 +142,7 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
     messages, units = message_buffers(run, ranks), unit_buffers(run, layers)
     sizes: list[FloatArray | float] = [
         precision.element_bytes,
-        gradient_bytes(run),
+        gradient_bytes(run) + precision.element_bytes * np.where(design.gradient_copy > 0, 1.0, 0.0),
         state_bytes(run, ADAM),
     ]
     usual = working_buffers(layers)

@@ -198,7 +198,7 @@ def exposed_communication(
     return KernelCost(
         tp_time=share * exposed,
         link_energy=share * whole.link_energy,
-        launches=share,
+        launches=share * system.software.collective_launches,
     )
 
 

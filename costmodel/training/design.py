@@ -43,9 +43,9 @@ MEGATRON, MEGATRON_SP, SOLVE, SOLVE_BYTES, SAMPLE = range(5)
 EXPLICIT_TILES = 1
 
 #: Words of `attention`, and their codes: scores in memory; on chip, by the fastest kernels that there are for
-#: the chip; on chip, by FlashAttention-2.
-ATTENTION = ("unfused", "fused", "flash_attention_2")
-UNFUSED, FUSED, FLASH_ATTENTION_2 = range(3)
+#: the chip; on chip, by FlashAttention-2, or by the one before.
+ATTENTION = ("unfused", "fused", "flash_attention_2", "flash_attention_1")
+UNFUSED, FUSED, FLASH_ATTENTION_2, FLASH_ATTENTION_1 = range(4)
 
 #: Words of `cp_communication`, and their codes: keys and values go around a ring, or are gathered; or heads
 #: are exchanged for tokens; or that in groups of `cp_a2a` ranks, and a ring between those.
@@ -170,6 +170,9 @@ class DesignPoints(Design):
     precision: FloatArray = words(FORMATS, of=PRECISION)  #: of the products of layers
     fp8_parameters: FloatArray = switch(of=PRECISION)  #: weights are kept and gathered in that format
     gradient_reduction: FloatArray = words(REDUCTIONS, of=PRECISION)
+    #: Products add to the gradients of weights; else a kernel does.
+    gradient_accumulation_fusion: FloatArray = switch(1.0, of=STATES)
+    gradient_copy: FloatArray = switch(of=STATES)  #: 16-bit gradients are kept beside those that are added to
     attention: FloatArray = words(ATTENTION, FUSED)
     overlap_grad_reduce: FloatArray = switch()
     overlap_param_gather: FloatArray = switch(

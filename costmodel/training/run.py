@@ -121,6 +121,7 @@ class RankShape(Columns):
     etp: FloatArray = column("-", 1)
     precision: FloatArray = column("-", 0)
     gradient_reduction: FloatArray = column("-", 0)
+    gradient_accumulation_fusion: FloatArray = column("-", 1)
     dispatcher: FloatArray = column("-", 0)
     imbalance: FloatArray = column("-", 1)
     capacity_factor: FloatArray = column("-", 0)

@@ -122,9 +122,11 @@ def transformer_gemms(run: RankRun) -> Gemms:
     -------
     gemms : Gemms
         (points, kernels). C = A B has the gradients dA = dC B^T and dB = A^T dC; gradients of weights
-        are added to accumulators, of fp32 unless gradients are reduced in bf16, which are read and written.
+        are added to accumulators, of fp32 unless gradients are reduced in bf16, which are read and written;
+        or written once in 16 bits, for `accumulation_rows` to add.
     """
-    operand, accumulated = run.precision.element_bytes, 2 * gradient_bytes(run)
+    operand, fused = run.precision.element_bytes, run.design.gradient_accumulation_fusion > 0
+    accumulated = np.where(fused, 2 * gradient_bytes(run), operand)
     rows = []
     for part in every_part(run.model):
         for kernel in part.kernels:
@@ -270,6 +272,7 @@ def transformer_pointwise(run: RankRun) -> Pointwise:
             rows += _pointwise_rows(run, part, kernel)
         if part.layer is not None and biased(run, part.layer):
             rows.append(bias_gradient_row(run, part.layer, biased(run, part.layer), part.name))
+        rows += accumulation_rows(run, part)
     return Pointwise.of_rows(rows, element_bytes=run.precision.element_bytes)
 
 
@@ -321,6 +324,20 @@ def bias_gradient_row(run: RankRun, layer: Layer, of_products: Sequence[Kernel],
     outputs = tokens(run) * total(np.stack([biases(run, layer, p)[1] for p in of_products], axis=-1))
     label = Label(BIAS_GRADIENTS, "weight_gradient", part, BIAS_GRADIENTS)
     return label, outputs, BIAS_GRADIENT.tensors, 0.0, BIAS_GRADIENT.flops, 1.0
+
+
+def accumulation_rows(run: RankRun, part: Part) -> Iterator[PointwiseRow]:
+    """Kernels that add gradients of weights to accumulators, where the products that make them do not."""
+    separate = np.where(run.design.gradient_accumulation_fusion > 0, 0.0, 1.0)
+    if not separate.any():
+        return
+    for kernel in part.kernels:
+        if kernel.is_core:
+            continue
+        for name, (_, n, k), batch, count in products(run, kernel):
+            label = Label(name, "weight_gradient", part.name, kernel.name)
+            weights = np.asarray(n * k * batch)
+            yield label, weights, 1, 2 * gradient_bytes(run), 1, separate * count
 
 
 def loss_rows(logits: FloatArray, part: str) -> list[PointwiseRow]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from dse.cli import catalogue, compare, cost, enumerate, evaluate, export, search, studies
+from dse.cli import catalogue, compare, cost, enumerate, evaluate, export, search, studies, validate
 from dse.cli.options import HelpFormatter
 
 DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (search, studies, evaluate, enumerate, export, compare, cost, catalogue):
+    for group in (search, studies, evaluate, enumerate, export, compare, cost, validate, catalogue):
         group.register(commands)
     return top
 

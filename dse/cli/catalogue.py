@@ -1,4 +1,4 @@
-"""`dse spaces`, `dse models` and `dse systems`: what ships."""
+"""`dse spaces`, `dse models`, `dse systems` and `dse frameworks`: what ships."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ KINDS = {
     "spaces": ("search spaces", "gpt3_175b_1024_a100"),
     "models": ("models", "gpt3_175b"),
     "systems": ("systems", "a100_80g_dgx"),
+    "frameworks": ("training frameworks", "megatron_core"),
 }
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the three commands."""
+    """Add a command for each kind."""
     for kind, (what, example) in KINDS.items():
         one = kind.removesuffix("s")
         parser = command(

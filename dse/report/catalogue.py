@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.formats import shipped
+from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.strict_yaml import read_text
@@ -23,6 +24,7 @@ from dse.spaces.space import Space
 UNITS: Final[Mapping[str, str]] = {
     "peak_flop_per_s": "FLOP/s",
     "memory_bytes": "B",
+    "nominal_memory_bytes": "B",
     "memory_bandwidth_bytes_per_s": "B/s",
     "node_bandwidth_bytes_per_s": "B/s",
     "fabric_bandwidth_bytes_per_s": "B/s",
@@ -135,6 +137,7 @@ def system_facts(system: System) -> dict[str, Any]:
         "name": system.name,
         "peak_flop_per_s": system.chip.peak_flop_rate,
         "memory_bytes": system.dram.capacity,
+        "nominal_memory_bytes": system.dram.sold_capacity,
         "memory_bandwidth_bytes_per_s": system.dram.bandwidth,
         "node_size": node.size,
         "node_bandwidth_bytes_per_s": node.bandwidth,
@@ -143,6 +146,11 @@ def system_facts(system: System) -> dict[str, Any]:
         "power_per_chip_w": chip_power(system),
     }
     return {name: value.item() if isinstance(value, np.ndarray) else value for name, value in facts.items()}
+
+
+def framework_facts(framework: Framework) -> dict[str, Any]:
+    """What a framework is."""
+    return {"name": framework.name, "values": len(framework.given), "description": framework.description}
 
 
 def space_facts(space: Space) -> dict[str, Any]:
@@ -163,11 +171,12 @@ LISTS: Final[Mapping[str, Callable[[], list[dict[str, Any]]]]] = {
     "spaces": lambda: [space_facts(Space.load(name)) for name in shipped.names("spaces")],
     "models": lambda: [model_facts(load_model(name)) for name in shipped.names("models")],
     "systems": lambda: [system_facts(load_system(name)) for name in shipped.names("systems")],
+    "frameworks": lambda: [framework_facts(load_framework(name)) for name in shipped.names("frameworks")],
 }
 
 
 def text_of(name: str, kind: str) -> str:
-    """The file of that name and kind ("spaces", "models" or "systems"), as it ships.
+    """The file of that name and kind (a key of `LISTS`), as it ships.
 
     Behind that of a model stands what follows from it, as comments.
 

@@ -297,10 +297,8 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     below = [Text(f"too wide to show: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
     for row in rows:
         if "description" in row:
-            below += [
-                Text(),
-                Text(f"{row['name']}: {row['description']}. Objectives: {', '.join(row['objectives'])}."),
-            ]
+            sought = f" Objectives: {', '.join(row['objectives'])}." if "objectives" in row else ""
+            below += [Text(), Text(f"{row['name']}: {row['description']}.{sought}")]
     return [*drawn(kept), *below]
 
 

@@ -1,0 +1,56 @@
+"""`framework` of a search space, written out as values that all its designs share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.framework_file import load_framework
+from costmodel.formats.strict_yaml import Section
+from costmodel.profiles.registry import all_columns
+
+#: Columns that say the same by two names: where a space has one, a framework is silent on the other.
+ALIASES: Final = (("zero", "distributed_optimizer"), ("sequence_parallel", "sharding"))
+
+
+def written_out(section: Section, columns: Collection[str], quantities: Collection[str],
+                base: Path) -> Section:  # fmt: skip
+    """The same space with what its framework says under `given`, but for names that it has itself.
+
+    Parameters
+    ----------
+    section : Section
+        The space; mistakes are noted in its source.
+    columns, quantities : collection of str
+        What designs of its model and its system have. A framework may also name columns that designs of
+        other models have.
+    base : Path
+        Where relative paths count from.
+    """
+    if "framework" not in section:
+        return section
+    try:
+        framework = load_framework(section.text("framework"), base)
+    except DseError as error:
+        section.mistake("framework", str(error))
+        return section
+    own = {name for key in ("given", "parameters", "derived") for name in _mapping(section, key)}
+    given: dict[str, Any] = {}
+    for name, value in framework.given.items():
+        if name in columns or name in quantities:
+            given[name] = value
+        elif name not in all_columns():
+            known = [*columns, *quantities]
+            section.mistake("framework", f"{framework.name}: {name}: no such name{suggestion(name, known)}")
+    own |= {other for one, other in ALIASES for one, other in ((one, other), (other, one)) if one in own}
+    given = {name: value for name, value in given.items() if name not in own}
+    data = {key: value for key, value in section.data.items() if key != "framework"}
+    return Section(section.source, section.at, {**data, "given": {**given, **_mapping(section, "given")}})
+
+
+def _mapping(section: Section, key: str) -> Mapping[str, Any]:
+    """A part of the file; nothing where it is none, which its reader will tell."""
+    found = section.data.get(key)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,187 @@
+"""Every row of a table of measurements beside what the cost model predicts of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodel import DseError
+from dse.validation.expressed import Expressed, breakdowns, system_named
+from dse.validation.kernels import kernel_times, measured_kernel_time
+from dse.validation.memory import counted_memory, measured_memory
+from dse.validation.rows import expressed_row, measured_time
+from dse.validation.table import MeasuredRow
+
+#: Passes of one layer and what is exchanged within it.
+OF_LAYERS: Final = ("forward_time", "backward_time", "recompute_time", "tp_communication_time")
+
+#: What makes two runs of one sweep two layouts: columns of designs that are not settings of the software.
+NOT_LAYOUT: Final = ("precision", "attention")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRow:
+    """A row and what is predicted of it; nan where there is nothing to say."""
+
+    row: MeasuredRow
+    measured_s: float = math.nan
+    predicted_s: float = math.nan
+    low_s: float = math.nan  #: interval that holds the time nine times of ten
+    high_s: float = math.nan
+    evidence: str = ""  #: what the prediction rests on
+    measured_bytes: float = math.nan  #: infinite for a run that did not fit
+    predicted_bytes: float = math.nan  #: of what the measured figure counts
+    headroom_bytes: float = math.nan  #: that the whole prediction leaves of the chip's memory
+    #: Model, ranks, tokens of a sequence, sequences: what runs of a sweep have in common.
+    sweep: tuple[str | float, ...] = ()
+    layout: tuple[tuple[str, str | float], ...] = ()
+    why_not: str = ""  #: what keeps it from being priced
+
+    @property
+    def expressed(self) -> bool:
+        """Whether the model has a prediction for it."""
+        return not self.why_not
+
+    @property
+    def is_step(self) -> bool:
+        """Whether its predicted time is that of a step or a layer, with a measured one beside it."""
+        return not self.row.is_kernel and self.predicted_s > 0
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it is priced, and has a measured memory or did not fit."""
+        return self.expressed and not math.isnan(self.measured_bytes)
+
+    @property
+    def error(self) -> float:
+        """Of the predicted time, relative to the measured one. [-]"""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def memory_error(self) -> float:
+        """Of the predicted memory, relative to a measured one that did fit. [-]"""
+        if not 0 < self.measured_bytes < math.inf:
+            return math.nan
+        return self.predicted_bytes / self.measured_bytes - 1
+
+    @property
+    def did_not_fit(self) -> bool:
+        """Whether it is priced, and ran out of memory."""
+        return self.expressed and math.isinf(self.measured_bytes)
+
+    @property
+    def said_not_to_fit(self) -> bool:
+        """Whether the model says that it runs out of memory."""
+        return self.headroom_bytes < 0
+
+    @property
+    def ran(self) -> bool:
+        """Whether it is a step that is priced, and ran."""
+        return self.is_step and self.row.row_type == "train_step" and not self.did_not_fit
+
+
+def compared(rows: Sequence[MeasuredRow], system: str | None = None) -> list[ComparedRow]:
+    """Rows with predictions, on the system that each names, or all on one; in the order given.
+
+    Parameters
+    ----------
+    rows : sequence of MeasuredRow
+        Of any types.
+    system : str, optional
+        Name of a shipped system, or path of a YAML file, instead of the rows' own hardware.
+
+    Raises
+    ------
+    DseError
+        If that system does not load.
+    """
+    if system is not None:
+        system_named(system)
+    found = {id(row): ComparedRow(row=row) for row in rows}
+    kernels = [row for row in rows if row.is_kernel]
+    for row, time in zip(kernels, kernel_times(kernels, system), strict=True):
+        found[id(row)] = _kernel(row, time)
+    runs: dict[int, Expressed] = {}
+    for row in rows:
+        if not row.is_kernel:
+            try:
+                runs[id(row)] = expressed_row(row, system)
+            except DseError as error:
+                found[id(row)] = ComparedRow(row=row, why_not=str(error))
+    own = [row for row in rows if id(row) in runs]
+    for one in _runs(own, [runs[id(row)] for row in own], own_hardware=system is None):
+        found[id(one.row)] = one
+    return [found[id(row)] for row in rows]
+
+
+def _kernel(row: MeasuredRow, time: float | DseError) -> ComparedRow:
+    """A kernel with its predicted time."""
+    try:
+        measured = measured_kernel_time(row)
+    except DseError as error:
+        return ComparedRow(row=row, why_not=str(error))
+    if isinstance(time, DseError):
+        return ComparedRow(row=row, measured_s=measured, why_not=str(time))
+    return ComparedRow(row=row, measured_s=measured, predicted_s=time)
+
+
+def _runs(rows: Sequence[MeasuredRow], runs: Sequence[Expressed], *, own_hardware: bool) -> list[ComparedRow]:
+    """Runs priced together: steps, memory, and of one layer what a second one adds."""
+    single = [place for place, row in enumerate(rows) if row.row_type == "layer_time"]
+    layers = [runs[place].with_layers(count) for place in single for count in (1.0, 2.0)]
+    priced = breakdowns([*runs, *layers])
+    found = []
+    for place, (row, run) in enumerate(zip(rows, runs, strict=True)):
+        costs = [priced[place]]
+        if place in single:
+            start = len(runs) + 2 * single.index(place)
+            costs = priced[start : start + 2]
+        wrong = [cost for cost in costs if isinstance(cost, DseError)]
+        if wrong:
+            found.append(ComparedRow(row=row, why_not=str(wrong[0])))
+        else:
+            known = [cost for cost in costs if not isinstance(cost, DseError)]
+            found.append(_run(row, run, known, own_hardware=own_hardware))
+    return found
+
+
+def _run(
+    row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]], *, own_hardware: bool
+) -> ComparedRow:
+    """A run with its predicted time and memory. The interval of a prediction goes here, once there is one."""
+    one = _memory(row, run, costs[0], own_hardware=own_hardware)
+    if row.row_type == "memory":
+        return one if math.isfinite(one.predicted_bytes) else replace(one, why_not="its memory")
+    try:
+        measured = measured_time(row, run)
+    except DseError as error:
+        return replace(one, why_not=str(error))
+    return replace(
+        one,
+        measured_s=measured,
+        predicted_s=layer_time(costs) if row.row_type == "layer_time" else costs[0]["step_time"],
+        sweep=(run.model.name, run.ranks, run.model.seq_len, run.sequences),
+        layout=tuple(sorted((name, value) for name, value in run.columns.items() if name not in NOT_LAYOUT)),
+    )
+
+
+def layer_time(costs: Sequence[Mapping[str, float]]) -> float:
+    """Both passes of one layer: what a step of a model of two layers takes longer than that of one. [s]"""
+    one, two = (math.fsum(cost[part] for part in OF_LAYERS) for cost in costs)
+    return two - one
+
+
+def _memory(
+    row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_hardware: bool
+) -> ComparedRow:
+    """A run with measured and predicted memory, and what is left of the chip's. [B]"""
+    stated = row.hw_mem_gb * 1e9 if own_hardware else 0.0
+    capacity = stated or run.machine.system.dram.capacity.item()
+    return ComparedRow(
+        row=row,
+        measured_bytes=measured_memory(row),
+        predicted_bytes=counted_memory(row, cost) if row.mem_gb else math.nan,
+        headroom_bytes=capacity - cost["peak_memory"],
+    )

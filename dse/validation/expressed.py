@@ -1,0 +1,173 @@
+"""A training run that somebody wrote down, in the words of the tool, and what the tool has no word for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel import Breakdown, DesignPoints, DseError, ModelShape, System, load_model, load_system, step
+from costmodel.columns import concatenated
+from costmodel.training.design_table import Domain
+
+Value = float | str
+
+
+class NotExpressed(DseError):
+    """A run that cannot be priced, and what it lacks."""
+
+
+#: Columns of a design that a run may need, and what they mean where a design has none of that name.
+ABSENT: Mapping[str, frozenset[Value]] = {
+    "precision": frozenset({"bf16"}),
+    "schedule": frozenset({"1f1b"}),
+    "shard_replicas": frozenset({1}),
+    "capacity_factor": frozenset({0}),
+    "rank_order": frozenset({"tp_cp_ep_dp_pp"}),
+    "optimizer": frozenset({"adam"}),
+    "moments": frozenset({"fp32"}),
+    "gradient_reduction": frozenset({"fp32"}),
+    "overlap_param_gather": frozenset({0, 1}),  # one switch, `overlap_grad_reduce`, hides both
+}
+#: Switches that are off, and counts that are 0, where a design has no such column.
+NOTHING: frozenset[Value] = frozenset({0})
+
+
+def shipped_model(name: str, differing: Mapping[str, Any]) -> ModelShape:
+    """A shipped transformer with some of its fields replaced."""
+    model = load_model(name)
+    if not isinstance(model, ModelShape):
+        raise NotExpressed(f"{name} as a transformer")
+    return replace(model, **differing)
+
+
+def system_named(name: str) -> System:
+    """A system by name or path, read once for all rows of a table as long as its file is the same."""
+    path = Path(name)
+    return _system_read(name, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=64)
+def _system_read(name: str, changed: int) -> System:
+    return load_system(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A system by name or file, and quantities that differ from it."""
+
+    name: str
+    quantities: Mapping[str, float] = field(default_factory=dict)  #: [SI units]
+
+    @property
+    def system(self) -> System:
+        """The system itself."""
+        return system_named(self.name).with_quantities(self.quantities)
+
+
+def systems(machines: Sequence[Machine]) -> System:
+    """Machines of one name as one system, a point for each."""
+    base = system_named(machines[0].name)
+    usual = base.quantities()
+    names = {name for machine in machines for name in machine.quantities}
+    if not names:
+        return base
+    unchanged = {name: float(usual[name]) if name in usual else np.nan for name in names}
+    return base.with_quantities(
+        {name: [machine.quantities.get(name, unchanged[name]) for machine in machines] for name in names}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Expressed:
+    """A run as the cost model takes it: one design of a model on a machine."""
+
+    model: ModelShape
+    machine: Machine
+    columns: Mapping[str, Value]  #: columns of the design, by name
+
+    def with_layers(self, count: float) -> Expressed:
+        """The same run of a model with another number of layers."""
+        return replace(self, model=replace(self.model, num_layers=count))
+
+    def design(self) -> DesignPoints:
+        """The design, a table of one row; `NotExpressed` says which column or word the tool has not."""
+        blocks = self.model.blocks
+        return DesignPoints.of(blocks=blocks, **known_values(self.columns, DesignPoints.domains(blocks)))
+
+    def count(self, *names: str) -> float:
+        """Product of some columns of the design, each 1 where it is not named. [-]"""
+        return float(np.prod([float(self.columns.get(name, 1)) for name in names]))
+
+    @property
+    def ranks(self) -> float:
+        """Chips that it takes. [-]"""
+        return self.count("tp", "cp", "pp", "dp")
+
+    @property
+    def sequences(self) -> float:
+        """Sequences of a step. [-]"""
+        return self.count("dp", "micro_batch_size", "gradient_accumulation_steps")
+
+
+def known_values(values: Mapping[str, Value], domains: Mapping[str, Domain]) -> dict[str, Value]:
+    """The values that designs of some domains have columns for; the others must mean what such a design does.
+
+    Raises
+    ------
+    NotExpressed
+        For a column or a word that designs do not have.
+    """
+    known: dict[str, Value] = {}
+    for name, value in values.items():
+        if name in domains:
+            words = domains[name].words
+            if isinstance(value, str) and value not in words:
+                raise NotExpressed(f"the column {name} has no word {value}")
+            known[name] = value
+        elif value not in ABSENT.get(name, NOTHING):
+            raise NotExpressed(f"designs have no column {name}")
+    return known
+
+
+def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
+    """Each run's breakdown, by column; [SI units]. Or what keeps it from being priced.
+
+    Runs of one model and one system are priced together.
+    """
+    found: list[dict[str, float] | DseError] = [{}] * len(runs)
+    groups: dict[tuple[ModelShape, str], list[int]] = {}
+    for place, run in enumerate(runs):
+        groups.setdefault((run.model, run.machine.name), []).append(place)
+    for places in groups.values():
+        for place, priced in zip(places, _together([runs[place] for place in places]), strict=True):
+            found[place] = priced
+    return found
+
+
+def _together(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
+    """Breakdowns of runs of one model and one system; of each for itself where not all can be priced."""
+    try:
+        cost = _cost(runs)
+    except DseError as error:
+        return [error] if len(runs) == 1 else [priced for run in runs for priced in _together([run])]
+    columns = {name: np.broadcast_to(values, (len(runs),)) for name, values in cost.columns().items()}
+    by_row = ({name: float(values[row]) for name, values in columns.items()} for row in range(len(runs)))
+    return [_priced(of_run) for of_run in by_row]
+
+
+def _cost(runs: Sequence[Expressed]) -> Breakdown:
+    """Breakdown of runs of one model and one system."""
+    design = concatenated([run.design() for run in runs])
+    return step(runs[0].model, systems([run.machine for run in runs]), design)
+
+
+def _priced(columns: dict[str, float]) -> dict[str, float] | DseError:
+    """A breakdown that has a number."""
+    if np.isfinite(columns["step_time"]):
+        return columns
+    return NotExpressed("a rate of its chip for that number format")

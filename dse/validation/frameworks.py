@@ -1,0 +1,99 @@
+"""What training software does where a measured run does not say: one rule for all rows of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from costmodel.formats.framework_file import load_framework
+from costmodel.formats.quantity import quantity
+from costmodel.profiles.registry import all_columns
+from dse.validation.expressed import Value
+from dse.validation.table import MeasuredRow
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """What some source of rows means where a row does not say, beside what its software does."""
+
+    framework: str  #: its software, a framework that ships
+    columns: Mapping[str, Value] = field(default_factory=dict)  #: columns of designs, before the framework's
+    model: Mapping[str, Any] = field(default_factory=dict)  #: fields of models made of a row's columns
+    micro_batches: str = "one sequence"  #: where unstated: each of one sequence, or one for each stage
+    layers_repeated: float = 1 / 2  #: share that selective recomputation of layers repeats [-]
+    head: float = 51200.0  #: vocabulary, where unstated [-]
+    halved: bool = False  #: whether its model FLOPs count the causal half of attention
+
+    @property
+    def told(self) -> dict[str, Value]:
+        """Columns of designs that its rows have unless they say otherwise."""
+        return {**given(self.framework)[0], **self.columns}
+
+    @property
+    def quantities(self) -> dict[str, float]:
+        """Quantities of systems that its software decides. [SI units]"""
+        return given(self.framework)[1]
+
+
+@cache
+def given(framework: str) -> tuple[dict[str, Value], dict[str, float]]:
+    """What a shipped framework says of designs, and of systems; switches as 0 or 1."""
+    columns: dict[str, Value] = {}
+    quantities: dict[str, float] = {}
+    for name, value in load_framework(framework).given.items():
+        number = float(value) if isinstance(value, bool | int | float) else value
+        if name in all_columns():
+            columns[name] = number
+        else:
+            quantities[name] = quantity(number).value if isinstance(number, str) else number
+    return columns, quantities
+
+
+#: Start of a data set's name, or a word of the column `framework` -> its conventions.
+CONVENTIONS: Final[Mapping[str, Convention]] = {
+    "megatron_bridge": Convention("megatron_core", halved=True),
+    "megatron_llama_example": Convention("megatron_core"),
+    "megascale": Convention("megatron_core", columns={"recompute": "selective"}, head=64000.0),
+    "megatron_core": Convention("megatron_core"),
+    "dgxc": Convention("megatron_core"),
+    "mlperf": Convention("megatron_core"),
+    # Its guide for B200 keeps every overlap off, and exchanges heads for tokens.
+    "simumax": Convention("megatron_core", columns={"overlap_grad_reduce": 0, "cp_communication": "a2a"}),
+    "nemo": Convention("megatron_core", halved=True),
+    "llama3_405b": Convention(
+        "megatron_core",
+        # Chunks of one layer, 128 with the embedding and the head; gathered keys and values; ranks of a
+        # pipeline inside of those of data parallelism (section 3.3); the kernels of its time.
+        columns={
+            "zero": 2,
+            "vpp": 8,
+            "cp_communication": "all_gather",
+            "rank_order": "tp_cp_pp_dp",
+            "attention": "flash_attention_2",
+        },
+    ),
+    "llm_foundry": Convention("pytorch_fsdp", model={"biases": False, "dropout": False}),
+    "pytorch_fsdp": Convention("pytorch_fsdp"),
+    "internevo": Convention("internevo"),
+    # All of them by default; half would need 120 GB of 80. Its layers are compiled.
+    "fms_fsdp": Convention("torchtitan", layers_repeated=1.0),
+    "torchtitan": Convention(
+        "torchtitan", columns={"cp_communication": "all_gather"}, micro_batches="one for each stage"
+    ),
+    # Its printed memory, 30 and 39 GB for 1F1B of the two smaller models, is that of scores in memory; the
+    # vocabulary is GPT-2's.
+    "zero_bubble": Convention("megatron_lm_2021", head=50304.0),
+    "hf_ultrascale": Convention("nanotron", model={"tied_embeddings": True}),
+    "nanotron": Convention("nanotron"),
+    "bloom": Convention("megatron_deepspeed"),
+    "megatron_deepspeed": Convention("megatron_deepspeed"),
+}
+PLAIN: Final = Convention("megatron_lm_2021")
+
+
+def convention_of(row: MeasuredRow) -> Convention:
+    """The conventions of what a row names as its software, or of its data set."""
+    name = row.framework or row.dataset
+    return next((own for start, own in CONVENTIONS.items() if name.startswith(start)), PLAIN)

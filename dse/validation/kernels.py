@@ -1,0 +1,138 @@
+"""Measured kernels as the cost model takes them: single matrix products, single collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from costmodel import DseError
+from costmodel.columns import FloatArray
+from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
+from costmodel.kernels.gemm import gemm_cost
+from costmodel.training.precision import FORMATS
+from costmodel.training.ranks import Group
+from costmodel.workload.kernels import Gemms, Label
+from dse.validation.expressed import Machine, NotExpressed, systems
+from dse.validation.hardware import machine_of
+from dse.validation.rows import PRECISIONS, matched, plain
+from dse.validation.table import MeasuredRow
+
+#: A kernel timed for itself is over before the clock falls to what a chip holds for hours.
+BURST: Final = {"sustained": 1.0}
+
+#: Switches that could reduce do not: what a row's `op` says with "NVLS off".
+PLAIN_SWITCHES: Final = {"node_in_switch": 0.0}
+
+#: Name of a collective, as `plain` leaves it -> ours.
+COLLECTIVES: Final = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "send_recv",
+}
+
+#: Bytes of what a product writes: 16 bits, whatever its operands. [B]
+OUTPUT_BYTES: Final = 2.0
+
+
+def kind_of(row: MeasuredRow) -> str:
+    """What a kernel is: "gemm", or the name of its collective."""
+    if row.row_type == "kernel_gemm":
+        return "gemm"
+    return COLLECTIVES.get(plain(row.op), row.op)
+
+
+def size_of(row: MeasuredRow) -> tuple[float, str]:
+    """Size by which kernels of a kind are set apart, and its unit. [FLOP, B]"""
+    return (2 * row.m * row.n * row.k, "FLOP") if row.row_type == "kernel_gemm" else (row.msg_bytes, "B")
+
+
+def measured_kernel_time(row: MeasuredRow) -> float:
+    """Time of a kernel, as it is printed or follows from a printed rate; `NotExpressed` without either. [s]
+
+    The bus bandwidth of a collective is what each rank sends in a ring over its time.
+    """
+    if row.latency_us:
+        return row.latency_us * 1e-6
+    if row.kernel_tflops:
+        return size_of(row)[0] / (row.kernel_tflops * 1e12)
+    if row.busbw_gbps:
+        name, ranks = kind_of(row), np.asarray(row.n_ranks)
+        sent = RING[name](ranks)[1] if name in RING else (ranks - 1) / ranks if name == "all_to_all" else 1.0
+        return float(sent * row.msg_bytes / (row.busbw_gbps * 1e9))
+    raise NotExpressed("its time")
+
+
+def kernel_machine(row: MeasuredRow, system: str | None) -> Machine:
+    """The machine of a kernel that runs by itself."""
+    machine = machine_of(row, system)
+    quiet = PLAIN_SWITCHES if "NVLS off" in row.op else {}
+    return Machine(machine.name, {**machine.quantities, **BURST, **quiet})
+
+
+def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float | DseError]:
+    """Predicted time of each kernel, or what keeps it from being priced; those of a machine together. [s]"""
+    found: list[float | DseError] = [0.0] * len(rows)
+    groups: dict[tuple[str, str], list[tuple[int, Machine]]] = {}
+    for place, row in enumerate(rows):
+        try:
+            machine, how = kernel_machine(row, system), _checked(row)
+            groups.setdefault((machine.name, how), []).append((place, machine))
+        except DseError as error:
+            found[place] = error
+    for (_, how), members in groups.items():
+        own = [rows[place] for place, _ in members]
+        machines = [machine for _, machine in members]
+        times = gemm_times(own, how, machines) if how in FORMATS else collective_times(own, how, machines)
+        for (place, _), time in zip(members, times, strict=True):
+            found[place] = float(time) if np.isfinite(time) else NotExpressed(f"a rate of its chip for {how}")
+    return found
+
+
+def _checked(row: MeasuredRow) -> str:
+    """Format of a product, or name of a collective, of a row that has all that its time depends on."""
+    if row.row_type == "kernel_gemm":
+        needed: tuple[str, ...] = ("m", "n", "k")
+        how = row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
+    else:
+        needed, how = ("msg_bytes", "n_ranks"), COLLECTIVES.get(plain(row.op), "")
+    lacking = [name for name in needed if not getattr(row, name)]
+    if lacking or 0 < row.n_ranks < 2:
+        raise NotExpressed(f"its size ({', '.join(lacking or ['n_ranks'])})")
+    if not how:
+        raise NotExpressed(f"a collective {row.op}")
+    return how
+
+
+def gemm_times(rows: Sequence[MeasuredRow], precision: str, machines: Sequence[Machine]) -> FloatArray:
+    """Times of single products in one format on machines of one name; (rows,). [s]
+
+    Notes
+    -----
+    Operands come in the format: casts are not part of what is timed. A format that the chip has no units
+    for has no time, nan.
+    """
+    system, own = systems(machines), FORMATS[precision]
+    m, n, k = (np.array([getattr(row, name) for row in rows]) for name in ("m", "n", "k"))
+    gemms = Gemms.stack([(Label("product", "forward", "layer"), (m, n, k, 1.0, OUTPUT_BYTES, 1.0))])
+    rate = system.chip.format_rate(own.units) if own.units else np.ones(1)
+    size = own.element_bytes if own.units else OUTPUT_BYTES
+    known = np.where(rate > 0, rate, np.nan)
+    return gemm_cost(gemms, system, element_bytes=size, rate=known).time[:, 0]
+
+
+def collective_times(rows: Sequence[MeasuredRow], name: str, machines: Sequence[Machine]) -> FloatArray:
+    """Times of single collectives of one kind, over neighbours on machines of one name; (rows,). [s]
+
+    The message of a row is counted as ours is: the whole tensor; of an all-to-all, what one rank holds.
+    """
+    system = systems(machines)
+    message = np.array([row.msg_bytes for row in rows])
+    group = Group.of_neighbours(np.array([row.n_ranks for row in rows]))
+    others: dict[str, Callable[..., CollectiveCost]] = {"all_to_all": all_to_all, "send_recv": send_recv}
+    if name in others:
+        return others[name](message, group, system.network).time
+    return collective(name, message, group, system.network).time

@@ -1,0 +1,162 @@
+"""What comparisons with measurements come to: errors of each data set, order of layouts, memory, kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from dse.validation.comparison import ComparedRow
+from dse.validation.kernels import kind_of, size_of
+
+#: Of all rows together, where one line sums them up.
+ALL: Final = "all"
+
+
+def validation_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    """Comparisons as one JSON object: each data set, and each row."""
+    names = dict.fromkeys(one.row.dataset for one in rows)
+    return {
+        "datasets": [
+            dataset_record(name, [one for one in rows if one.row.dataset == name]) for name in names
+        ],
+        "rows": [row_record(one) for one in rows],
+    }
+
+
+def row_record(one: ComparedRow) -> dict[str, Any]:
+    """A row with its prediction; nan and None where there is none."""
+    return {
+        "id": one.row.id,
+        "predicted_s": one.predicted_s,
+        "measured_s": one.measured_s,
+        "low_s": one.low_s,
+        "high_s": one.high_s,
+        "evidence": one.evidence or None,
+        "why_not": one.why_not or None,
+    }
+
+
+def dataset_record(name: str, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    """Errors of the rows of a data set."""
+    return {
+        "dataset": name,
+        "rows": len(rows),
+        "expressed": sum(one.expressed for one in rows),
+        "step_time": {
+            **error_record(one.error for one in rows if one.is_step),
+            "kendall_tau": kendall_tau(rows),
+        },
+        "memory": memory_record(rows),
+        "kernels": {kind: kernel_record(own) for kind, own in kernels_by_kind(rows).items()},
+    }
+
+
+def error_record(errors: Iterable[float]) -> dict[str, float]:
+    """Mean, median, 90th percentile and maximum of the sizes of relative errors, and their mean. [%]"""
+    found = 100 * np.array([*errors])
+    size = np.abs(found) if found.size else np.array([np.nan])
+    return {
+        "mean_abs_error_percent": float(size.mean()),
+        "median_abs_error_percent": float(np.median(size)),
+        "p90_abs_error_percent": float(np.quantile(size, 0.9)),
+        "max_abs_error_percent": float(size.max()),
+        "bias_percent": float(found.mean()) if found.size else math.nan,
+    }
+
+
+def kendall_tau(rows: Sequence[ComparedRow]) -> float:
+    """How well the order of layouts is kept within sweeps: concordant less discordant pairs, over all. [-]
+
+    Parameters
+    ----------
+    rows : sequence of ComparedRow
+        Of any data sets. A sweep is the steps of one data set with the same model, ranks, tokens and
+        sequences; two runs of one layout are no pair.
+
+    Returns
+    -------
+    tau : float
+        Kendall's tau of each sweep, averaged over sweeps by their numbers of pairs; nan without a pair. [-]
+    """
+    sweeps: dict[tuple[str | float, ...], list[ComparedRow]] = {}
+    for one in rows:
+        if one.is_step and one.row.row_type == "train_step":
+            sweeps.setdefault((one.row.dataset, *one.sweep), []).append(one)
+    signs = [
+        float(np.sign(a.predicted_s - b.predicted_s) * np.sign(a.measured_s - b.measured_s))
+        for runs in sweeps.values()
+        for place, a in enumerate(runs)
+        for b in runs[:place]
+        if a.layout != b.layout
+    ]
+    return math.fsum(signs) / len(signs) if signs else math.nan
+
+
+def memory_record(rows: Sequence[ComparedRow]) -> dict[str, float]:
+    """Errors of memory where it was measured, and how well runs that do not fit are told apart. [%], [-]
+
+    Precision counts all steps that ran: one that is said not to fit is a false alarm.
+    """
+    errors = [one.memory_error for one in rows if math.isfinite(one.memory_error)]
+    full = [one.said_not_to_fit for one in rows if one.did_not_fit]
+    ran = [one.said_not_to_fit for one in rows if one.ran]
+    said = sum(full) + sum(ran)
+    return {
+        "rows": len(errors),
+        **error_record(errors),
+        "out_of_memory_rows": len(full),
+        "ran_rows": len(ran),
+        "false_alarms": sum(ran),
+        "out_of_memory_recall": sum(full) / len(full) if full else math.nan,
+        "out_of_memory_precision": sum(full) / said if said else math.nan,
+    }
+
+
+def kernels_by_kind(rows: Iterable[ComparedRow]) -> dict[str, list[ComparedRow]]:
+    """Kernels of each kind, products first."""
+    kinds: dict[str, list[ComparedRow]] = {}
+    for one in rows:
+        if one.row.is_kernel:
+            kinds.setdefault(kind_of(one.row), []).append(one)
+    return kinds
+
+
+def kernel_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    """Errors of kernels of one kind, of all and of each decade of sizes."""
+    found = [one for one in rows if one.expressed]
+    decades = sorted({decade(one) for one in found})
+    unit = size_of(rows[0].row)[1]
+    return {
+        "rows": len(rows),
+        "expressed": len(found),
+        **error_record(one.error for one in found),
+        "by_size": [
+            {
+                "from": 10.0**place,
+                "to": 10.0 ** (place + 1),
+                "unit": unit,
+                "rows": len(own),
+                **error_record(one.error for one in own),
+            }
+            for place in decades
+            for own in [[one for one in found if decade(one) == place]]
+        ],
+    }
+
+
+def decade(one: ComparedRow) -> int:
+    """Power of ten at or below the size of a kernel. [-]"""
+    return math.floor(math.log10(size_of(one.row)[0]))
+
+
+def reasons(rows: Iterable[ComparedRow]) -> dict[str, dict[str, int]]:
+    """What rows that are not expressed lack -> how many of each data set lack it; the most frequent first."""
+    found: dict[str, dict[str, int]] = {}
+    for one in rows:
+        if one.why_not:
+            counts = found.setdefault(one.why_not, {})
+            counts[one.row.dataset] = counts.get(one.row.dataset, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: -sum(item[1].values())))

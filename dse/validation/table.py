@@ -1,0 +1,196 @@
+"""Tables of measurements: CSV files, a row for each run, layer, memory or kernel that somebody measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.strict_yaml import read_text
+
+#: Tables that ship, in the order in which they are shown: figures of others, each with its source.
+SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv"))
+
+#: What a row is of.
+ROW_TYPES: Final = ("train_step", "layer_time", "memory", "kernel_gemm", "kernel_coll")
+
+#: Columns without which a table says nothing.
+NEEDED: Final = ("row_type", "dataset")
+
+#: Mistakes of a table that are listed before the rest is counted.
+MOST_MISTAKES: Final = 10
+
+#: Larger numbers than anything that is measured are slips: of layers, and of anything else.
+MOST_LAYERS: Final = 1e4
+LARGEST: Final = 1e18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRow:
+    """A row of a table of measurements: a field for each column that is read.
+
+    An empty cell is an empty text, or the number that stands here; 0 means that the row does not say. Times
+    are in seconds but for `latency_us`, rates as the names of columns say.
+    """
+
+    line: int = 0  #: of the file, the heading is 1
+    id: str = ""
+    row_type: str
+    dataset: str
+    framework: str = ""  #: start of a name in `CONVENTIONS`; that of the data set, if empty
+    source: str = ""
+    notes: str = ""
+    hw: str = ""  #: as tables write it, or a shipped system
+    hw_mem_gb: float = 0.0
+    gpus_per_node: float = 0.0
+    inter_node: str = ""
+    model: str = ""
+    layers: float = 0.0
+    hidden: float = 0.0
+    heads: float = 0.0
+    kv_heads: float = 0.0
+    ffn: float = 0.0
+    gated: float = 0.0
+    seq: float = 0.0
+    vocab: float = 0.0
+    moe_experts: float = 0.0
+    moe_topk: float = 0.0
+    moe_ffn: float = 0.0
+    attn_kernel: str = ""
+    gpus: float = 0.0
+    tp: float = 0.0
+    pp: float = 0.0
+    vpp: float = 1.0
+    cp: float = 1.0
+    ep: float = 1.0
+    dp: float = 0.0
+    mbs: float = 0.0
+    gbs: float = 0.0
+    ga: float = 0.0
+    recompute: str = ""
+    seq_par: float = -1.0  #: 0 or 1; below 0, the row does not say
+    dtype: str = ""
+    opt_shard: str = ""
+    dp_overlap: str = ""
+    tp_overlap: str = ""
+    schedule: str = ""
+    given: str = ""  #: fields of the model and quantities of the system that differ, `name=value ...`
+    design: str = ""  #: the whole design, `name=value ...`, instead of the columns from `tp` to `schedule`
+    iter_time_s: float = 0.0
+    tokens_s_gpu: float = 0.0
+    tflops_gpu: float = 0.0
+    tflops_kind: str = ""
+    mfu: float = 0.0
+    mem_gb: str = ""
+    mem_kind: str = ""
+    op: str = ""
+    m: float = 0.0
+    n: float = 0.0
+    k: float = 0.0
+    msg_bytes: float = 0.0
+    n_ranks: float = 0.0
+    latency_us: float = 0.0
+    kernel_tflops: float = 0.0
+    busbw_gbps: float = 0.0
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is of a kernel alone."""
+        return self.row_type.startswith("kernel")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it has the time of a step or of a layer."""
+        return self.row_type in ("train_step", "layer_time")
+
+
+#: Column -> whether it holds numbers.
+COLUMNS: Final[Mapping[str, bool]] = {
+    f.name: f.type == "float" for f in fields(MeasuredRow) if f.name != "line"
+}
+
+
+def read_table(path: Path) -> list[MeasuredRow]:
+    """The rows of a table of measurements; columns of other names are for people.
+
+    Raises
+    ------
+    DseError
+        With a line for each mistake: the file, the line, the column, and what would do.
+    """
+    try:
+        lines = list(_lines(path))
+    except csv.Error as error:
+        raise DseError(f"{path}: not a CSV file ({error})") from None
+    heading = lines[0][1] if lines else []
+    lacking = [name for name in NEEDED if name not in heading]
+    if lacking:
+        what = f"no column {', '.join(lacking)}" if heading else "empty"
+        raise DseError(
+            f"{path}: {what}; a table of measurements has a heading with {', '.join(NEEDED)} and columns "
+            "as docs/validation.md lists them"
+        )
+    if len(lines) == 1:
+        raise DseError(f"{path}: no rows below its heading; expected one for each measurement")
+    mistakes: list[str] = []
+    rows = [_row(path, line, heading, cells, mistakes) for line, cells in lines[1:]]
+    if mistakes:
+        rest = len(mistakes) - MOST_MISTAKES
+        more = [f"{path}: {rest} more mistakes"] if rest > 0 else []
+        raise DseError("\n".join([*mistakes[:MOST_MISTAKES], *more]))
+    return rows
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and cells of each line that is not empty."""
+    reader = csv.reader(io.StringIO(read_text(path, "a CSV file in UTF-8"), newline=""), strict=True)
+    for cells in reader:
+        if any(cells):
+            yield reader.line_num, [cell.strip() for cell in cells]
+
+
+def _row(path: Path, line: int, heading: list[str], cells: list[str], mistakes: list[str]) -> MeasuredRow:
+    """One row; its mistakes are added to those of the table."""
+    if len(cells) != len(heading):
+        mistakes.append(f"{path}: line {line}: {len(cells)} cells, expected {len(heading)} as in the heading")
+    values: dict[str, Any] = {"line": line, "row_type": "", "dataset": ""}
+    for name, text in zip(heading, cells, strict=False):
+        if name not in COLUMNS or not text:
+            continue
+        wrong = _mistake(name, text)
+        if wrong:
+            mistakes.append(f"{path}: line {line}: {name}: {text!r}: {wrong}")
+        else:
+            values[name] = float(text) if COLUMNS[name] else text
+    for name in NEEDED:
+        if not values[name] and not any(f"line {line}:" in mistake for mistake in mistakes):
+            mistakes.append(f"{path}: line {line}: {name}: empty; expected {_expected(name)}")
+    return MeasuredRow(**{**values, "id": values.get("id") or f"{values['dataset']}:{line}"})
+
+
+def _mistake(name: str, text: str) -> str:
+    """What is wrong with a cell, and what would do; nothing if it is right."""
+    if name == "row_type" and text not in ROW_TYPES:
+        return f"not a type of row{suggestion(text, ROW_TYPES)}"
+    if not COLUMNS[name] and name != "mem_gb":
+        return ""
+    try:
+        number = float(text.removeprefix(">") if name == "mem_gb" else text)
+    except ValueError:
+        return "expected a number" + (", or '>80' for what did not fit" if name == "mem_gb" else "")
+    if number < 0:
+        return "expected no negative number"
+    return (
+        ""
+        if number <= (MOST_LAYERS if name == "layers" else LARGEST)
+        else "expected a number that can be measured"
+    )
+
+
+def _expected(name: str) -> str:
+    """What stands in a column that every row needs."""
+    return f"one of {', '.join(ROW_TYPES)}" if name == "row_type" else "a name of rows that belong together"

@@ -1,0 +1,231 @@
+"""Written training runs as the cost model takes them: what rows say, what they lack, what figures mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, load_model, load_system, step, system_names
+from costmodel.kernels.collectives import collective
+from costmodel.training.ranks import Group
+from dse.validation.comparison import compared
+from dse.validation.expressed import NotExpressed, breakdowns, known_values
+from dse.validation.hardware import HARDWARE, fabric_rate, machine_of
+from dse.validation.kernels import measured_kernel_time
+from dse.validation.rows import MODELS, expressed_row, measured_time, recompute_of
+from dse.validation.table import SHIPPED, MeasuredRow, read_table
+
+STEPS, RUNS = (read_table(path) for path in SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabits"),
+    [
+        ("8x HDR InfiniBand 200 Gb/s per node", 200),
+        ("4x 100 Gb/s RoCE per node", 50),
+        ("1600 Gb/s RoCE per node", 200),
+        ("800 Gb/s per node (config)", 100),
+        ("RoCE 400 Gb/s per GPU", 400),
+        ("400 Gb/s RDMA per GPU", 400),
+        ("B200-SXM (4 nodes, 8x 400 Gb/s EFA)", 400),
+    ],
+)
+def test_fabrics_are_rates_of_one_gpu(text, gigabits):
+    system = load_system("h100_80g_dgx")
+    assert fabric_rate(text, 8, system) == pytest.approx(gigabits * 1e9 / 8)
+
+
+def test_a_measured_bus_bandwidth_is_shared_by_the_adapters_of_a_node():
+    """What it leaves of an adapter, and of the share that collectives reach; never more than the adapter."""
+    system = load_system("h100_80g_dgx")
+    tier = system.network[-1]
+    slow = fabric_rate("measured all-reduce 36 GB/s over the job", 8, system)
+    assert slow * tier.efficiency.item() * 8 == pytest.approx(36e9)
+    assert fabric_rate("measured all-reduce 460.08 GB/s over the job", 8, system) == tier.bandwidth.item()
+    assert fabric_rate("unstated", 8, system) is None
+
+
+def test_hardware_and_models_of_rows_ship():
+    assert {name for _, name, _ in HARDWARE} <= {*system_names()}
+    for name, fields in MODELS.values():
+        assert {*fields} <= {*type(load_model(name)).__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100-SXM4-40GB (DGX A100)", "a100_40g_dgx"),
+        ("A100-class 80GB", "a100_80g_dgx"),
+        ("H100-SXM5-80GB (700 W)", "h100_80g_dgx"),
+        ("H200-SXM5-141GB", "h200_141g_dgx"),
+        ("GB200 NVL72 (186 GB)", "gb200_186g_nvl72"),
+        ("B300-SXM 288GB", "b300_288g_dgx"),
+        ("TPU v5e", "tpu_v5e_pod"),
+        ("h800_80g_dgx", "h800_80g_dgx"),
+    ],
+)
+def test_names_of_hardware_stand_for_shipped_systems(text, name):
+    assert machine_of(row_of(hw=text)).name == name
+
+
+@pytest.mark.parametrize("text", ["V100 (vTrain node)", "GH200 (900 W)", "an abacus", ""])
+def test_hardware_that_a_name_leaves_open_is_not_guessed(text):
+    with pytest.raises(NotExpressed, match="a system for"):
+        machine_of(row_of(hw=text))
+
+
+def test_values_without_a_column_must_mean_what_a_design_without_it_does():
+    domains = DesignPoints.domains()
+    plain = {name: domain for name, domain in domains.items() if name not in ("precision", "overlap_tp")}
+    assert known_values({"tp": 2, "precision": "bf16", "overlap_tp": 0}, plain) == {"tp": 2}
+    with pytest.raises(NotExpressed, match="no column precision"):
+        known_values({"precision": "mxfp8"}, plain)
+    with pytest.raises(NotExpressed, match="recompute has no word some"):
+        known_values({"recompute": "some"}, plain)
+
+
+def row_of(**cells):
+    """A row of the shipped table with other cells."""
+    return replace(STEPS[0], **cells)
+
+
+def test_a_model_of_which_a_row_has_no_dimensions_may_ship():
+    assert expressed_row(row_of(hidden=0.0, model="Llama3 70B")).model.hidden_size == 8192
+
+
+def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
+    row = row_of(recompute="selective(layer)", layers=80, pp=4)
+    assert recompute_of(row) == {"recompute": "full", "recompute_layers": 10}
+
+
+@pytest.mark.parametrize(
+    ("cells", "lacks"),
+    [
+        ({"pp": 0.0}, "split over ranks (pp)"),
+        ({"gpus": 64.0}, "multiplies out to its GPUs (8 of 64)"),
+        ({"hw": "an abacus"}, "a system for an abacus"),
+        ({"hidden": 0.0, "model": "of mine"}, "the dimensions of the model"),
+        ({"dtype": "int3"}, "a meaning of 'int3' in the column dtype"),
+        ({"schedule": "backwards"}, "a meaning of 'backwards' in the column schedule"),
+        ({"opt_shard": "half"}, "a meaning of 'half' in the column opt_shard"),
+        ({"design": "tp=8 turbo=1"}, "designs have no column turbo"),
+        ({"recompute": "some"}, "the column recompute has no word some"),
+        ({"given": "warp=9"}, "warp: unknown quantity"),
+        ({"heads": 7.0}, "head_size: expected a whole number"),
+        ({"dtype": "nvfp4"}, "a rate of its chip"),
+        ({"iter_time_s": 0.0}, "its time"),
+        ({"vpp": 64.0}, "a layer for each of its 64 chunks"),
+    ],
+)
+def test_what_a_row_lacks_is_named_and_others_are_priced(cells, lacks):
+    wrong, right = compared([row_of(**cells), STEPS[1]])
+    assert lacks in wrong.why_not
+    assert right.predicted_s > 0
+
+
+def test_words_of_a_row_become_words_of_a_design():
+    row = row_of(
+        dtype="fp8-sc", schedule="zero-bubble ZB-1p", opt_shard="HSDP", dp=16.0, gbs=0.0, tp=8.0, seq_par=-1.0
+    )
+    columns = expressed_row(row).columns
+    assert columns["precision"] == "fp8_blockwise"
+    assert columns["schedule"] == "zb_h1"
+    assert (columns["zero"], columns["shard_replicas"]) == (3, 2)
+
+
+def test_experts_of_a_model_that_does_not_ship_are_its_columns():
+    row = row_of(model="my experts", moe_experts=64.0, moe_topk=2.0, moe_ffn=1024.0)
+    model = expressed_row(row).model
+    assert (model.num_experts, model.moe_topk, model.moe_ffn_hidden_size) == (64, 2, 1024)
+
+
+def test_runs_priced_together_cost_what_each_costs_for_itself():
+    """Of one model and system, with fabrics and columns of their own."""
+    runs = [expressed_row(row) for row in STEPS if row.model == "GPT-39.1B"][:5]
+    runs[1] = replace(runs[1], machine=replace(runs[1].machine, quantities={"fabric_bandwidth": 3e9}))
+    runs[2] = replace(runs[2], columns={**runs[2].columns, "zero": 2, "precision": "bf16"})
+    for run, together in zip(runs, breakdowns(runs), strict=True):
+        alone = step(run.model, run.machine.system, run.design())
+        assert together["step_time"] == pytest.approx(alone.step_time.item(), rel=1e-12)
+        assert together["peak_memory"] == alone.peak_memory.item()
+
+
+def test_every_shipped_row_has_a_source_and_a_name_of_its_own():
+    rows = [*STEPS, *RUNS]
+    assert all(row.source and ("arXiv" in row.source or "/" in row.source) for row in rows)
+    assert len({row.id for row in rows}) == len(rows)
+    assert all(row.gpus for row in RUNS)
+
+
+def test_both_conventions_of_model_flops_say_the_same_of_one_run():
+    """Of V3's step of 19.926 s its authors print 432 TFLOP/s in full and 385 causal (arXiv 2505.09343, table
+    4), multi-token prediction not counted."""
+    [row] = [row for row in RUNS if row.id == "V3 2048 H800"]
+    run = expressed_row(row)
+    run = replace(run, model=replace(run.model, mtp_layers=0))
+    for figure, kind in ((432, "model, attention in full"), (385, "model, causal attention")):
+        rate = replace(row, iter_time_s=0.0, tflops_gpu=figure, tflops_kind=kind)
+        assert measured_time(rate, run) == pytest.approx(19.926, rel=0.003)
+
+
+def test_rates_and_times_of_one_published_run_agree():
+    """Megatron-Bridge prints 326 tokens/s and 822 TFLOP/s, causal, of one of 1,024 H100."""
+    [row] = [row for row in RUNS if row.id == "405B 1024 H100 fp8"]
+    run = expressed_row(row)
+    other = replace(row, tokens_s_gpu=0.0, tflops_gpu=822, tflops_kind="model, causal attention")
+    assert measured_time(other, run) == pytest.approx(measured_time(row, run), rel=0.005)
+    share = 822e12 / run.machine.system.chip.peak_flop_rate.item()
+    assert measured_time(replace(other, tflops_gpu=0.0, mfu=share), run) == measured_time(other, run)
+
+
+def test_the_bus_bandwidth_of_a_collective_is_its_time():
+    """What a rank sends in a ring over the time that it takes; half as much in an all-gather."""
+    row = MeasuredRow(row_type="kernel_coll", dataset="x", op="all_reduce", msg_bytes=8e9, n_ranks=8)
+    assert measured_kernel_time(replace(row, latency_us=70e3)) == pytest.approx(0.07)
+    assert measured_kernel_time(replace(row, busbw_gbps=200)) == pytest.approx(2 * 7 / 8 * 8 / 200)
+    assert measured_kernel_time(replace(row, op="all-gather", busbw_gbps=100)) == pytest.approx(0.07)
+
+
+def test_kernels_are_those_of_the_cost_model():
+    reduced = MeasuredRow(
+        row_type="kernel_coll",
+        dataset="x",
+        op="all_reduce",
+        hw="H100",
+        msg_bytes=1e8,
+        n_ranks=16,
+        latency_us=1,
+    )
+    product = MeasuredRow(
+        row_type="kernel_gemm", dataset="x", dtype="fp8", hw="H100", m=4096, n=4096, k=8192, latency_us=1
+    )
+    slow = replace(product, dtype="bf16")
+    rows = compared([reduced, product, slow, replace(product, hw="A100"), replace(reduced, op="scan")])
+    network = load_system("h100_80g_dgx").network
+    own = collective("all_reduce", np.array([1e8]), Group.of_neighbours(np.array([16.0])), network)
+    assert rows[0].predicted_s == own.time.item()
+    assert 1.5 < rows[2].predicted_s / rows[1].predicted_s < 2.2
+    peak = load_system("h100_80g_dgx").chip.peak_flop_rate.item()
+    assert 2 * 4096 * 4096 * 8192 / rows[2].predicted_s < peak
+    assert "a rate of its chip for fp8" in rows[3].why_not
+    assert rows[4].why_not == "a collective scan"
+
+
+@pytest.mark.parametrize(
+    ("cells", "split"),
+    [
+        ({"gpus": 64.0, "dp": 0.0}, (8, 1, 8)),  # what the GPUs leave for one
+        ({"gpus": 8.0, "pp": 0.0, "dp": 0.0}, (8, 1, 1)),  # or nothing for any
+        ({"gpus": 64.0, "pp": 0.0, "dp": 0.0}, None),  # but not a choice
+    ],
+)
+def test_a_split_that_follows_from_the_gpus_need_not_be_said(cells, split):
+    row = row_of(gbs=64.0, ga=0.0, mbs=1.0, **cells)
+    if split is None:
+        with pytest.raises(NotExpressed, match=r"its split over ranks \(pp, dp\)"):
+            expressed_row(row)
+    else:
+        columns = expressed_row(row).columns
+        assert (columns["tp"], columns["pp"], columns["dp"]) == split
