@@ -101,17 +101,19 @@ def micro_batches(run: RankRun) -> MicroBatch:
     """
     kernels = run.of(run.design.of_kernels)
     rows, back = distinct_rows(*kernels.columns())
-    shared = rows.size < back.size
     size = max(KERNEL_CHUNK // math.prod(kernels.reading(quantities_of_kernels(run.system)).axes), 1)
+    if rows.size == back.size:
+        slices = [slice(start, start + size) for start in range(0, rows.size, size)]
+        return MicroBatch.joined([_micro_batch(run.take(own), kernels.take(own), None) for own in slices])
     if rows.size <= size:
-        return _micro_batch(run, kernels.take(rows), back) if shared else _micro_batch(run, kernels, None)
+        return _micro_batch(run, kernels.take(rows), back)
     order = np.argsort(back, kind="stable")  # designs with the same kernels stand together
     ends = np.searchsorted(back[order], range(size, rows.size, size))
     pieces = [
         _micro_batch(
             run.take(own),
             kernels.take(rows[start : start + size]),
-            back[own] - start if shared else None,
+            back[own] - start,
         )
         for start, own in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
     ]

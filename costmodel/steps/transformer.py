@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.columns import distinct_rows
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
@@ -21,7 +20,7 @@ from costmodel.steps.update import update_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
-from costmodel.training.run import OF_RANKS, Run, TransformerRun, rank_run
+from costmodel.training.run import OF_RANKS, Run, TransformerRun, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 
@@ -82,10 +81,8 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     run = replace(run, system=run.system.sliced(run.design.world_size))
     design, ranks = run.design, rank_run(run)
     passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
-    rows, back = distinct_rows(*passes.columns())
-    costs = micro_batches(passes.take(rows)).take(back)
-    rows, back = distinct_rows(*kept.columns())
-    memory = [part.take(back) for part in rank_memory(kept.take(rows))]
+    [costs] = once_each(passes, lambda own: [micro_batches(own)])
+    memory = once_each(kept, rank_memory)
     costs = offloaded_activations(run, costs, memory)
     schedule, overlapped = schedule_step(run, ranks, costs)
     update = update_step(run, overlapped, memory)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from costmodel.columns import (
     column,
     column_family,
     column_units,
+    distinct_rows,
     in_line,
 )
 from costmodel.errors import DseError, suggestion
@@ -51,6 +52,15 @@ BESIDE_KERNELS: Final = (
     "overlap_shared_expert",
 )
 
+
+class Rows(Protocol):
+    """A table with a row for each point."""
+
+    def take(self, rows: IntArray, /) -> Self:
+        """Some of the rows."""
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
 AnyShape = TypeVar("AnyShape", covariant=True)
 AnyTable = TypeVar("AnyTable", bound=Columns, covariant=True)
 OtherTable = TypeVar("OtherTable", bound=Columns)
@@ -203,6 +213,22 @@ def rank_run(run: TransformerRun) -> RankRun:
         tiles=explicit_tiles(model, design),
     )
     return run.of(shape)
+
+
+def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRows]]) -> Sequence[AnyRows]:
+    """What a stage makes of a run, of points that agree in all columns once.
+
+    Parameters
+    ----------
+    run : Run
+        What the stage reads, and nothing else: its columns are the key; (points,).
+    stage : callable
+        Run -> tables of its points.
+    """
+    rows, back = distinct_rows(*run.columns())
+    if rows.size == back.size:
+        return stage(run)
+    return [table.take(back) for table in stage(run.take(rows))]
 
 
 def gradient_bytes(run: TransformerRun | RankRun) -> FloatArray | float:
