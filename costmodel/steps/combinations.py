@@ -37,6 +37,8 @@ class Combinations:
         """The combinations that points make up, in any order; None where they do not, or have one machine."""
         quantities, points = run.system.quantities(), run.num_points
         long = {name for name, values in quantities.items() if is_long(values)}
+        if not long:
+            return None
         chips = long & quantities_of_kernels(run.system)
         surroundings = long - chips
         design = run.design.map(lambda values: np.broadcast_to(values, (points,)))

@@ -65,27 +65,27 @@ class CostTable:
             np.concatenate([table.select(of_pass, part, among) for of_pass in DIRECTIONS[direction]])
             for table in (self.gemms, self.pointwise)
         )
-        chip, kernels = self.system.chip, self.pointwise
-        count = self.gemms.count[:, dense]
-        work = total(count * self.gemm_costs.work[:, dense]) + total((kernels.count * kernels.flops)[:, thin])
-        moved = [total(count * traffic[:, dense]) for traffic in self.gemm_costs.traffic]
-        launched = kernels.count * per_kernel(self.system.software.pointwise_kernels)
-        moved[-1] = moved[-1] + total((launched * kernels.bytes_moved)[:, thin])
-        products, others = count * self.gemm_costs.time[:, dense], self.pointwise_times[:, thin]
-        waiting = total(np.where(self.gemm_costs.memory_bound[:, dense], products, 0.0))
+        chip, kernels, count, costs = self.system.chip, self.pointwise, self.gemms.count, self.gemm_costs
+        of_each = np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), kernels.count.shape)
+        launched = kernels.count, of_each
+        work = total(count, costs.work, places=dense) + total(kernels.count, kernels.flops, places=thin)
+        moved = [total(count, traffic, places=dense) for traffic in costs.traffic]
+        moved[-1] = moved[-1] + total(*launched, kernels.bytes_moved, places=thin)
+        waiting = total(count, costs.time, places=dense, where=costs.memory_bound)
         cost = KernelCost(
-            time=total(products) + total(others),
-            memory_bound_time=waiting + total(np.where(self.pointwise_memory_bound[:, thin], others, 0.0)),
+            time=self._time(dense, thin),
+            memory_bound_time=waiting
+            + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
             compute_energy=work * chip.energy_per_flop,
             memory_energy=traffic_energy(moved, self.system.memory),
-            launches=total(count) + total(launched[:, thin]),
+            launches=total(count, places=dense) + total(*launched, places=thin),
         )
         return scattered(cost, self.back)
 
     def pass_time(self, part: str, of_pass: str) -> FloatArray:
         """Time of the kernels of a part in one pass. [s]"""
         dense, thin = self.gemms.select(of_pass, part), self.pointwise.select(of_pass, part)
-        return self._time(dense, thin)
+        return self._of_points(self._time(dense, thin))
 
     def kernels_time(self, part: Part, kernels: Collection[str], of_pass: str) -> FloatArray:
         """Time of some rows of a part's blocks in one pass. [s]"""
@@ -99,10 +99,13 @@ class CostTable:
             ]
             for table in (self.gemms, self.pointwise)
         )
-        return self._time(dense, thin)
+        return self._of_points(self._time(dense, thin))
+
+    def _of_points(self, time: FloatArray) -> FloatArray:
+        """For each point the time of its row. [s]"""
+        return time if self.back is None else _scattered(time, self.back)
 
     def _time(self, dense: Sequence[int] | IntArray, thin: Sequence[int] | IntArray) -> FloatArray:
-        """Of some products and some other kernels, by their places. [s]"""
-        products = total(self.gemms.count[:, dense] * self.gemm_costs.time[:, dense])
-        time = products + total(self.pointwise_times[:, thin])
-        return time if self.back is None else _scattered(time, self.back)
+        """Of some products and some other kernels of each row, by their places. [s]"""
+        products = total(self.gemms.count, self.gemm_costs.time, places=dense)
+        return products + total(self.pointwise_times, places=thin)

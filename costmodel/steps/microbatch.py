@@ -101,7 +101,8 @@ def micro_batches(run: RankRun) -> MicroBatch:
     """
     kernels = run.of(run.design.of_kernels)
     rows, back = distinct_rows(*kernels.columns())
-    size = max(KERNEL_CHUNK // math.prod(kernels.reading(quantities_of_kernels(run.system)).axes), 1)
+    chips = kernels.reading(quantities_of_kernels(run.system)).axes if kernels.axes else ()
+    size = max(KERNEL_CHUNK // math.prod(chips), 1)
     if rows.size == back.size:
         slices = [slice(start, start + size) for start in range(0, rows.size, size)]
         return MicroBatch.joined([_micro_batch(run.take(own), kernels.take(own), None) for own in slices])

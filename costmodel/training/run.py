@@ -89,7 +89,8 @@ class Run(Generic[AnyShape, AnyTable]):
 
     def columns(self) -> list[FloatArray]:
         """All that tells its points apart: rows that agree in these columns cost the same."""
-        return [*self.design.columns().values(), *self.system.quantities().values()]
+        tables: list[Columns] = [self.design, *self.system.parts().values()]
+        return [values for table in tables for values in table.columns().values()]
 
     @property
     def num_points(self) -> int:
@@ -99,7 +100,7 @@ class Run(Generic[AnyShape, AnyTable]):
     @property
     def axes(self) -> tuple[int, ...]:
         """Axes that some columns have before that of points; mostly none. [-]"""
-        return np.broadcast_shapes(*(values.shape[:-1] for values in self.columns()))
+        return np.broadcast_shapes(*{values.shape[:-1] for values in self.columns()})
 
     def on_one_axis(self) -> tuple[Self, IntArray]:
         """A point for each combination along all axes, and the place of each; (*axes, points)."""
