@@ -154,7 +154,7 @@ class RankShape(Columns):
 
     def is_on(self, module: RecomputeModule) -> BoolArray:
         """Where the switch of a module is on, and layers are not recomputed as a whole; (points,)."""
-        there: BoolArray = self.recomputed_modules // 2.0 ** MODULES.index(module) % 2 > 0
+        there: BoolArray = (self.recomputed_modules.astype(np.int64) & 2 ** MODULES.index(module)) > 0
         return there
 
     def recomputes(self, modules: Iterable[RecomputeModule]) -> BoolArray:
