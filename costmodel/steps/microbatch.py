@@ -23,7 +23,6 @@ from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.steps.context_parallel import context_parallel
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, scattered, with_launch_overhead
-from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.steps.recomputation import recomputed
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Kernel
@@ -130,7 +129,7 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
     own_table = replace(cost_table(chips), back=inner)
     costs, again, parts = [], [], every_part(run.model)
     places = back if inner is None else inner if back is None else inner[..., back]
-    table, exchanges = replace(own_table, back=places), Exchanges(kernels)
+    table, exchanges, beside = replace(own_table, back=places), Exchanges(kernels), Exchanges(run)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
     cores = dict.fromkeys(kernel for part in parts for kernel in part.kernels if kernel.is_core)
     fused = {(core, d): scattered(fused_cost(chips, core, d), places) for core in cores for d in DIRECTIONS}
@@ -143,11 +142,11 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
             core = [core_cost(run, part, table, fused, direction) for direction in DIRECTIONS]
             own = [cost + inside for cost, inside in zip(own, core, strict=True)]
         if any(kernel.kind == "dispatch" for kernel in part.kernels):
-            exchanged = expert_exchange(run, part, table)
+            exchanged = expert_exchange(run, part, table, beside.of_experts)
             own = [cost + exchange for cost, exchange in zip(own, exchanged, strict=True)]
         forward, backward = (with_launch_overhead(cost, run.system) for cost in own)
         costs.append((forward, backward))
-        again += [recomputed(run, part, table, forward, inside) for inside in core[:1]]
+        again += [recomputed(run, part, table, forward, inside, beside) for inside in core[:1]]
     forwards, backwards = ([cost[place] for cost in costs] for place in (0, 1))
     if count := run.model.mtp_layers:  # its layers, and heads that are the model's once more
         backwards[-1] = backwards[-1] + again.pop()
@@ -199,9 +198,9 @@ def core_cost(
     return core
 
 
-def expert_exchange(run: RankRun, part: Part, table: CostTable) -> list[KernelCost]:
+def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: KernelCost) -> list[KernelCost]:
     """What ranks of a layer with experts exchange forward and backward, less what the shared expert hides."""
-    exchange, costs = expert_parallel(run), []
+    costs = []
     words = {"shared_up", "shared_ffn"}
     shared = [kernel.name for kernel in part.kernels if words & {kernel.reads, kernel.makes}]
     for passes in DIRECTIONS.values():
