@@ -116,7 +116,7 @@ def test_public_kernels_are_priced_where_their_machine_is_known(public):
     kernels = [one for one in public if one.row.is_kernel]
     left = {one.why_not for one in kernels if not one.expressed}
     assert all(why.startswith("a system for") for why in left)
-    assert sum(one.expressed for one in kernels) >= 232
+    assert sum(one.expressed for one in kernels) >= 247
 
 
 def test_layers_under_five_settings(public):
@@ -145,10 +145,10 @@ def test_no_error_has_grown_unnoticed(name):
     kept = pd.read_csv(KEPT).query("table == @name").set_index("dataset")
     assert {*kept.index} <= {*found.index}
     now = found.loc[kept.index]
-    assert (now.expressed >= kept.expressed).all()
-    assert (now["mean"] <= kept["mean"] + ERROR_GROWS).all()
-    assert (now["median"] <= kept["median"] + ERROR_GROWS).all()
-    assert not (now.tau.astype(float) < kept.tau - TAU_FALLS).any()
+    grown = (now["mean"] > kept["mean"] + ERROR_GROWS) | (now["median"] > kept["median"] + ERROR_GROWS)
+    fallen = now.tau.astype(float) < kept.tau - TAU_FALLS
+    worse = (now.expressed < kept.expressed) | grown | fallen
+    assert [*kept.index[worse]] == []
 
 
 def test_the_readme_shows_what_the_command_prints(measured, capsys):

@@ -15,6 +15,7 @@ from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.training.blocks import Edge
+from costmodel.training.design import CHUNKED, NO_OVERLAP
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun
 from costmodel.training.sharding import LAYOUTS, OPTIONS, TRANSITIONS
@@ -193,9 +194,11 @@ def exposed_communication(
     whole = exchanges.cost(change)
     time, overlapped = whole.tp_time, None
     share = np.where(change.happens & (tp > 1), 1.0, 0.0)
+    kind = run.design.tp_overlap
     if change.hidden_by[0]:
-        overlapped = np.minimum(time, kernels_time(*change.hidden_by))
-    in_pieces = (run.design.overlap_tp > 0) & (change.name in ("all_gather", "reduce_scatter"))
+        overlapped = np.where(kind > NO_OVERLAP, np.minimum(time, kernels_time(*change.hidden_by)), 0.0)
+    chunked = (run.design.overlap_tp > 0) | (kind == CHUNKED)
+    in_pieces = chunked & (change.name in ("all_gather", "reduce_scatter"))
     if change.cut_by[0] and in_pieces.any():
         pieces = PIECES.get(change.name, tp)
         beside = np.minimum(time, kernels_time(*change.cut_by)) * (1 - 1 / pieces)

@@ -47,6 +47,11 @@ EXPLICIT_TILES = 1
 ATTENTION = ("unfused", "fused", "flash_attention_2", "flash_attention_1")
 UNFUSED, FUSED, FLASH_ATTENTION_2, FLASH_ATTENTION_1 = range(4)
 
+#: Words of `tp_overlap`, and their codes: collectives of tensor parallelism hide behind nothing, as in 2021;
+#: behind products that make gradients of weights; or those beside them run in pieces meanwhile too.
+TP_OVERLAP = ("none", "gradients", "chunked")
+NO_OVERLAP, GRADIENTS, CHUNKED = range(3)
+
 #: Words of `cp_communication`, and their codes: keys and values go around a ring, or are gathered; or heads
 #: are exchanged for tokens; or that in groups of `cp_a2a` ranks, and a ring between those.
 CP_COMMUNICATION = ("p2p", "all_gather", "a2a", "a2a_p2p")
@@ -136,7 +141,8 @@ class DesignPoints(Design):
     pipeline_layout: FloatArray = column("-", 0.0, domain=Domain(LAYOUTS, low=0.0), of=PIPELINE)
     overlap_p2p: FloatArray = switch(of=PIPELINE)  #: messages between stages keep no rank waiting to send
     sequence_parallel: FloatArray = switch()
-    overlap_tp: FloatArray = switch(of=TENSOR)  #: products run in pieces beside what is gathered or scattered
+    tp_overlap: FloatArray = words(TP_OVERLAP, GRADIENTS, of=TENSOR)
+    overlap_tp: FloatArray = switch(of=TENSOR)  #: `tp_overlap` "chunked" by another name
     cp_communication: FloatArray = words(CP_COMMUNICATION, of=SEQUENCE)
     cp_a2a: FloatArray = column(
         "-", 1, of=SEQUENCE

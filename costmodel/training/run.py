@@ -124,6 +124,7 @@ class RankShape(Columns):
     attention: FloatArray = column("-")
     recompute: FloatArray = column("-")
     recomputed_modules: FloatArray = column("-", 0)
+    tp_overlap: FloatArray = column("-", 1)
     overlap_tp: FloatArray = column("-", 0)
     cp: FloatArray = column("-")
     cp_communication: FloatArray = column("-")
