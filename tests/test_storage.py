@@ -352,7 +352,7 @@ def test_a_search_on_postgresql_finds_what_it_finds_on_sqlite(postgresql, url):
 def test_processes_share_a_study_on_postgresql(postgresql):
     space = Space.load(Path(__file__).parent / "data" / "small_space.yaml")
     alone, shared = (
-        Study.create(space, name, storage=postgresql, sampler="nsga2") for name in ("alone", "shared")
+        Study.create(space, name, storage=postgresql, sampler="random") for name in ("alone", "shared")
     )
     alone.run(110)
     code = f"from dse.search.study import Study; Study.load('shared', storage={postgresql!r}).run(110)"

@@ -7,19 +7,21 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dse.search.history import History
 from dse.search.lanes import Lane, base_of, memories_of
+from dse.search.samplers import SAMPLERS
 from dse.search.study import LANES, Study
 from dse.search.turns import CLAIM, PARKED, Turns
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
-SAMPLERS = ("nsga2", "random")  # of the small space, screening prices all designs in its first batch
+NAMES = ("nsga2", "random")  # of the small space, screening prices all designs in its first batch
 BUDGET = 150
 
 WORKER = """
@@ -29,6 +31,15 @@ study = Study.load("shared", storage=sys.argv[1])
 print("ready", flush=True)
 study.run(int(sys.argv[2]))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_lanes():
+    """Genetic samplers take turns, for their generations; here they have two lanes, as a study may."""
+    with pytest.MonkeyPatch.context() as patch:
+        shared = replace(SAMPLERS["nsga2"], lanes=2)
+        patch.setattr("dse.search.samplers.SAMPLERS", {**SAMPLERS, "nsga2": shared})
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +84,7 @@ def ended(processes):
     return codes
 
 
-@pytest.fixture(scope="module", params=SAMPLERS)
+@pytest.fixture(scope="module", params=NAMES)
 def alone(request, space, tmp_path_factory):
     """A study that one process made, and its trials."""
     url = f"sqlite:///{tmp_path_factory.mktemp('alone')}/dse.db"
@@ -225,7 +236,7 @@ def test_two_that_work_on_one_batch_store_it_once(two, alone):
 # What lanes leave open.
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", NAMES)
 def test_a_space_of_few_designs_is_searched_to_its_end_by_two(space, url, sampler):
     few = space.pinned({"tp": 8})
     study = Study.create(few, "shared", storage=url, sampler=sampler)

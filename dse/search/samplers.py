@@ -60,13 +60,11 @@ SAMPLERS: Mapping[str, Choice] = {
         "genetic search by non-dominated sorting",
         20,
         lambda space, rules, seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
-        lanes=2,
     ),
     "nsga3": Choice(
         "genetic search by reference points, for three objectives and more",
         20,
         lambda space, rules, seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
-        lanes=2,
     ),
     "tpe": Choice(
         "tree-structured Parzen estimator: ahead up to a few hundred trials, ten times as slow",
