@@ -122,6 +122,16 @@ def changed_space(args: argparse.Namespace) -> Space:
     return space.with_objectives(args.objective) if args.objective else space
 
 
+def add_robust(parser: argparse.ArgumentParser) -> None:
+    """``--robust``."""
+    parser.add_argument(
+        "--robust",
+        action="store_true",
+        help="rank by the worse end of what steps may take: the time that nine in ten stay below, where "
+        "objectives and limits read a time, a rate or mfu",
+    )
+
+
 def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
     """``--profile NAME``."""
     parser.add_argument(

@@ -15,6 +15,7 @@ from dse.cli.options import (
     DEFAULT_SPACE,
     Commands,
     add_profile,
+    add_robust,
     add_space,
     add_storage,
     add_workers,
@@ -100,6 +101,7 @@ def add_steering(parser: argparse.ArgumentParser) -> None:
         metavar="STUDY",
         help="evaluate the best designs of another study first, or the nearest to them that are legal here",
     )
+    add_robust(parser)
     parser.add_argument(
         "--focus",
         metavar="CONDITION",
@@ -146,6 +148,7 @@ def run_search(args: argparse.Namespace) -> int:
     from dse.search.study import Study
 
     space = changed_space(args)
+    space = space.robust() if args.robust else space
     prepare(args)
     starts = starts_of(args, space)
     study = Study.open(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dse.cli.options import Commands, add_storage, command
+from dse.cli.options import Commands, add_robust, add_storage, command
 
 if TYPE_CHECKING:
     from dse.search.study import Study
@@ -51,6 +51,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
             examples=[f"dse {name} gpt3_175b_1024_a100", f"dse {name} gpt3_175b_1024_a100 -o {name}.csv"],
         )
         parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+        if name == "pareto":
+            add_robust(parser)
         parser.add_argument(
             "--format", choices=FORMATS, help="default: what the ending of FILE says, else table"
         )
@@ -83,6 +85,10 @@ def run_pareto(args: argparse.Namespace) -> int:
     from dse.search.study import Study
 
     study = Study.load(args.study, storage=args.storage)
+    if args.robust:
+        from dse.search.robust import RobustStudy
+
+        study = RobustStudy(study)
     table = study.table
     write(args, study, "front")
     if table.feasible.any():

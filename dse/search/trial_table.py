@@ -59,28 +59,28 @@ class TrialTable:
     ) -> None:
         self.space = space
         self.directions = [objective.direction for objective in space.objectives]
-        self._columns = columns
+        self.columns = columns
         self._load = load
         self._profile = profile
         self._found = found
 
     def __len__(self) -> int:
-        return len(self._columns.ids)
+        return len(self.columns.ids)
 
     @property
     def numbers(self) -> IntArray:
         """(trials,) [-]"""
-        return self._columns.numbers
+        return self.columns.numbers
 
     @property
     def feasible(self) -> BoolArray:
         """(trials,) Whether each keeps every limit. [-]"""
-        return self._columns.feasible
+        return self.columns.feasible
 
     @property
     def values(self) -> FloatArray:
         """(trials, objectives) Objective values; NaN where they were not finite. [the unit of each]"""
-        found = self._columns.objectives
+        found = self.columns.objectives
         return np.where(np.abs(found) < WORST, found, np.nan)
 
     @property
@@ -91,19 +91,19 @@ class TrialTable:
     @cached_property
     def trials(self) -> list[FrozenTrial]:
         """All that is known of each; much, where there are many: see `blocks`."""
-        loaded = {trial.number: trial for trial in self._load(self._columns.ids)}
+        loaded = {trial.number: trial for trial in self._load(self.columns.ids)}
         trials = [loaded[number] for number in self.numbers.tolist()]
         return winner_trials(self.space, self._profile, trials, self.winners.tolist())
 
     @property
     def winners(self) -> IntArray:
         """(trials,) Which of the designs that a trial has found each row is; 0 is the trial itself. [-]"""
-        places = self._columns.winners
+        places = self.columns.winners
         return np.zeros(len(self), dtype=np.intp) if places is None else places
 
     def take(self, rows: IntArray) -> TrialTable:
         """Some of the trials, in the order of the rows."""
-        return TrialTable(self.space, self._columns.take(rows), self._load, self._profile)
+        return TrialTable(self.space, self.columns.take(rows), self._load, self._profile)
 
     def found(self) -> TrialTable:
         """All designs that the trials have found: their winners, or themselves where nothing is exact."""
@@ -134,7 +134,7 @@ class TrialTable:
     def _records(self) -> list[dict[str, Any]]:
         """The same of what is stored."""
         keys = [objective.key for objective in self.space.objectives]
-        places = [{} if self._columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
+        places = [{} if self.columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
         return [
             {
                 "trial": trial.number,
@@ -179,7 +179,7 @@ class TrialTable:
         parameters = [parameter.name for parameter in self.space.parameters]
         objectives = [objective.key for objective in self.space.objectives]
         margins = [f"margin_{limit.key}" for limit in self.space.limits]
-        place = [] if self._columns.winners is None else [WINNER]
+        place = [] if self.columns.winners is None else [WINNER]
         return ["trial", *place, *parameters, *objectives, *margins, "feasible", "completed"]
 
 
