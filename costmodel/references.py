@@ -9,6 +9,10 @@ REFERENCES: Mapping[str, str] = {
         "Alibaba Cloud, AICB: AI communication benchmark, workload generator for SimAI, 2024-2025, "
         "github.com/aliyun/aicb, commits d9b4f5c to 23eec3c"
     ),
+    "Anthony2024": (
+        "Q. Anthony et al., The case for co-designing model architectures with hardware, ICPP 2024, "
+        "arXiv:2401.14489"
+    ),
     "Austin2025": (
         "J. Austin et al., How to scale your model: a systems view of LLMs on TPUs, "
         "jax-ml.github.io/scaling-book, 2025"

@@ -37,7 +37,11 @@ class ScalarStep:
     def edge(self, capacity: float) -> float:
         return 2.0 ** math.floor(math.log2(math.sqrt(capacity / W / 3)))
 
-    def gemm(self, m: float, n: float, k: float, batch: float = 1.0, out: float = W) -> float:
+    def gemm(
+        self, m: float, n: float, k: float, batch: float = 1.0, out: float = W, *, of_weights: bool = False
+    ) -> float:
+        along = m if of_weights or out != W else k
+        pace = 2 / 3 if along % (16 / W) or n % (16 / W) else 1.0
         chip, levels = self.chip, self.levels
         rates = [level.bandwidth * level.efficiency for level in levels]
         feed = W * m * n * k * (1 / (chip.arrays_per_core * chip.array_height))
@@ -52,7 +56,8 @@ class ScalarStep:
             floor = max(floor, batch * min(orders) / rate)
         shares = ((0.5, 1), (1, 0.5), (0.5, 0.5), (0.25, 0.5), (0.5, 0.25), (0.25, 0.25))
         candidates = [(2.0**power, *pair) for power in range(16) for pair in shares]
-        return min(self.tiled(m, n, k, batch, out, *own, floor) for own in candidates) + chip.kernel_launch
+        best = min(self.tiled(m, n, k, batch, out, *own, floor, pace) for own in candidates)
+        return best + chip.kernel_launch
 
     def tiled(
         self,
@@ -65,6 +70,7 @@ class ScalarStep:
         a: float,
         b: float,
         floor: float,
+        pace: float,
     ) -> float:
         """The best of all numbers of pieces of k for one tile of one block."""
         chip, source = self.chip, self.levels[1]
@@ -78,7 +84,7 @@ class ScalarStep:
         rate = chip.clock * chip.sustained * chip.matrix_efficiency
         times = []
         for split in range(1, 1 + int(max(1, min(cores // tiles, k // 1024)))):
-            cycles = math.ceil(blocks / chip.arrays_per_core) * k / split
+            cycles = math.ceil(blocks / chip.arrays_per_core) * k / split / pace
             cycles += chip.array_height + chip.array_width
             waves = math.ceil(tiles * split / (resident * cores))
             per_core = min(math.ceil(tiles * split / cores), resident)
@@ -217,9 +223,9 @@ class ScalarStep:
         forward = [self.gemm(s, s, width, batch), self.gemm(s, width, s, batch)]
         backward = [
             self.gemm(s, width, s, batch),
-            self.gemm(width, s, s, batch),
+            self.gemm(width, s, s, batch, of_weights=True),
             self.gemm(s, s, width, batch),
-            self.gemm(s, width, s, batch),
+            self.gemm(s, width, s, batch, of_weights=True),
         ]
         forward.append(self.pointwise(scores, 2, 0, 8))
         backward.append(self.pointwise(scores, 3, 0, 6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodel import load_system
 from costmodel.kernels.blocks import tile_edge
 from costmodel.kernels.gemm import gemm_cost, reload_factors, reload_traffic
 from costmodel.workload.kernels import Gemms, Label
@@ -105,3 +106,19 @@ def test_more_memory_is_never_slower(bigger, toy_system):
     after = gemm_cost(gemms, toy_system.with_quantities(bigger), element_bytes=2.0)
     assert after.time <= before.time
     assert after.traffic[-1] <= before.traffic[-1]
+
+
+@pytest.mark.parametrize(("dimension", "slower"), [("k", True), ("n", True), ("m", False)])
+def test_rows_of_no_multiple_of_16_bytes_cost_a_third_of_the_rate(dimension, slower):
+    """Which a dimension of 4100 has in 16 bits; how many rows there are does not matter [Anthony2024]_."""
+    system = load_system("a100_80g_dgx").with_quantities({"tile_latency": 0.0, "kernel_launch": 0.0})
+    sizes = {"m": 4096.0, "n": 4096.0, "k": 4096.0}
+    label = Label("product", "forward", "layer")
+
+    def rate(**changed):
+        m, n, k = (np.array([{**sizes, **changed}[name]]) for name in "mnk")
+        cost = gemm_cost(Gemms.stack([(label, (m, n, k, 1.0, 2.0, 1.0))]), system, element_bytes=2.0)
+        return (cost.flops / cost.time).item()
+
+    even, odd = rate(**{dimension: 4224.0}), rate(**{dimension: 4100.0})
+    assert odd / even == pytest.approx(2 / 3 if slower else 1.0, rel=0.06)

@@ -14,6 +14,8 @@ from costmodel.training.run import RankRun
 
 #: Rows of queries that a core works on at once, as in the published kernels. [elements]
 QUERY_TILE = 128.0
+#: Head sizes that FlashAttention has kernels for are multiples of so many; others are padded [Dao2022]_. [-]
+HEAD_MULTIPLE = 32.0
 #: Rate of the first FlashAttention over that of the second: half, forward and backward [Dao2022]_. [-]
 FLASH_1_RATE = 0.5
 
@@ -97,8 +99,9 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     products = work.score_products + work.value_products
     flash_1 = shape.attention == FLASH_ATTENTION_1
     flash_2 = (shape.attention == FLASH_ATTENTION_2) | flash_1
-    values = np.where(flash_2, model.score_size, model.value_size) if flash_2.any() else model.value_size
-    size = (work.score_products * model.score_size + work.value_products * values) / products
+    padded = np.ceil(model.score_size / HEAD_MULTIPLE) * HEAD_MULTIPLE
+    scored, values = (np.where(flash_2, padded, size) for size in (model.score_size, model.value_size))
+    size = (work.score_products * scored + work.value_products * values) / products
     heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
     scores = heads * model.seq_len**2 * core_share(model, kernel)
     flops = scores * products * 2 * size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from costmodel.kernels.roofline import slowest_level
 from costmodel.kernels.tiling import fastest_tiling
 from costmodel.machine.system import System
 from costmodel.workload.kernels import Gemms
+
+#: Rate of the matrix units where rows of operands are no multiple of 16 bytes, over that where they are. [-]
+UNALIGNED_RATE: Final = 2 / 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -102,6 +106,22 @@ def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray 
     return np.minimum(direct.traffic, swapped.traffic)
 
 
+def is_unaligned(gemms: Gemms, element_bytes: FloatArray | float) -> BoolArray:
+    """Which products have rows in memory that are no multiple of 16 bytes; (points, kernels).
+
+    Notes
+    -----
+    Rows of an operand run along what is multiplied or along what comes out; of gradients of weights, whose
+    operands are read as they were written, along both edges of the output. How many rows there are does not
+    matter: tiles of them are filled or not.
+    """
+    multiple = 2.0 ** np.ceil(np.log2(16 / element_bytes))  # scales of blocks lie apart
+    of_weights = np.array([label.of_pass == "weight_gradient" for label in gemms.labels])
+    along = np.where(of_weights, gemms.m, gemms.k)
+    unaligned: BoolArray = (along % multiple != 0) | (gemms.n % multiple != 0)
+    return unaligned
+
+
 def gemm_cost(
     gemms: Gemms,
     system: System,
@@ -135,12 +155,15 @@ def gemm_cost(
     -----
     An output tile belongs to one core, which streams k past it. Tiles run in waves over the cores; a core
     works on a block of some tiles at once. Full waves last as long as a full core; a grid smaller than one
-    wave as long as its fullest core. Each wave fills and drains the pipeline once. Each level's traffic
-    follows from the tiles above it, and the time is that of the slowest of arithmetic and levels, plus the
-    launch.
+    wave as long as its fullest core. Operands whose rows are no multiple of 16 bytes are loaded in smaller
+    pieces, which costs a third of the rate [Anthony2024]_. Each wave fills and drains the pipeline once. Each
+    level's traffic follows from the tiles above it, and the time is that of the slowest of arithmetic and
+    levels, plus the launch.
     """
     levels = system.memory
     element_bytes, rate = _for_kernels(element_bytes), _for_kernels(rate)
+    unaligned = is_unaligned(gemms, element_bytes)
+    reached = rate * np.where(unaligned, UNALIGNED_RATE, 1.0) if unaligned.any() else rate
     beyond = [
         reload_traffic(
             gemms, edge=tile_edge(per_kernel(level.capacity), element_bytes), element_bytes=element_bytes
@@ -152,7 +175,7 @@ def gemm_cost(
         slowest_level(beyond, levels[2:], repeats=gemms.batch),
         slowest_level([feed], levels[:1], repeats=gemms.batch),
     )
-    best = fastest_tiling(gemms, system, floor, element_bytes=element_bytes, rate=rate, tiles=tiles)
+    best = fastest_tiling(gemms, system, floor, element_bytes=element_bytes, rate=reached, tiles=tiles)
     transfer = np.maximum(best.filling * seconds_per_byte(system), floor)
     flops = 2 * gemms.batch * gemms.m * gemms.n * gemms.k
     return GemmCost(

@@ -195,6 +195,8 @@ def _fields(row: MeasuredRow) -> dict[str, Any]:
         "ffn_hidden_size": row.ffn,
         "seq_len": row.seq,
         "vocab_size": row.vocab or convention.head,
+        # Megatron-LM's --make-vocab-size-divisible-by
+        "vocab_multiple": 128.0 if convention.framework.startswith("megatron") else 0.0,
         **fields,
     }
 
