@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel import DseError
+from costmodel import DseError, System
 from costmodel.columns import FloatArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.gemm import gemm_cost
@@ -79,21 +79,27 @@ def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float 
     groups: dict[tuple[str, str], list[tuple[int, Machine]]] = {}
     for place, row in enumerate(rows):
         try:
-            machine, how = kernel_machine(row, system), _checked(row)
+            machine, how = kernel_machine(row, system), checked_kernel(row)
             groups.setdefault((machine.name, how), []).append((place, machine))
         except DseError as error:
             found[place] = error
     for (_, how), members in groups.items():
         own = [rows[place] for place, _ in members]
-        machines = [machine for _, machine in members]
-        times = gemm_times(own, how, machines) if how in FORMATS else collective_times(own, how, machines)
+        machine = systems([machine for _, machine in members])
+        times = gemm_times(own, how, machine) if how in FORMATS else collective_times(own, how, machine)
         for (place, _), time in zip(members, times, strict=True):
             found[place] = float(time) if np.isfinite(time) else NotExpressed(f"a rate of its chip for {how}")
     return found
 
 
-def _checked(row: MeasuredRow) -> str:
-    """Format of a product, or name of a collective, of a row that has all that its time depends on."""
+def checked_kernel(row: MeasuredRow) -> str:
+    """Format of a product, or name of a collective, of a row that has all that its time depends on.
+
+    Raises
+    ------
+    NotExpressed
+        If a row leaves any of that out.
+    """
     if row.row_type == "kernel_gemm":
         needed: tuple[str, ...] = ("m", "n", "k")
         how = row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
@@ -107,15 +113,15 @@ def _checked(row: MeasuredRow) -> str:
     return how
 
 
-def gemm_times(rows: Sequence[MeasuredRow], precision: str, machines: Sequence[Machine]) -> FloatArray:
-    """Times of single products in one format on machines of one name; (rows,). [s]
+def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> FloatArray:
+    """Times of single products in one format, on a machine or on one for each; (rows,). [s]
 
     Notes
     -----
     Operands come in the format: casts are not part of what is timed. A format that the chip has no units
     for has no time, nan.
     """
-    system, own = systems(machines), FORMATS[precision]
+    own = FORMATS[precision]
     m, n, k = (np.array([getattr(row, name) for row in rows]) for name in ("m", "n", "k"))
     gemms = Gemms.stack([(Label("product", "forward", "layer"), (m, n, k, 1.0, OUTPUT_BYTES, 1.0))])
     rate = system.chip.format_rate(own.units) if own.units else np.ones(1)
@@ -124,12 +130,11 @@ def gemm_times(rows: Sequence[MeasuredRow], precision: str, machines: Sequence[M
     return gemm_cost(gemms, system, element_bytes=size, rate=known).time[:, 0]
 
 
-def collective_times(rows: Sequence[MeasuredRow], name: str, machines: Sequence[Machine]) -> FloatArray:
-    """Times of single collectives of one kind, over neighbours on machines of one name; (rows,). [s]
+def collective_times(rows: Sequence[MeasuredRow], name: str, system: System) -> FloatArray:
+    """Times of single collectives of one kind, over neighbours on a machine or on one for each; (rows,). [s]
 
     The message of a row is counted as ours is: the whole tensor; of an all-to-all, what one rank holds.
     """
-    system = systems(machines)
     message = np.array([row.msg_bytes for row in rows])
     group = Group.of_neighbours(np.array([row.n_ranks for row in rows]))
     others: dict[str, Callable[..., CollectiveCost]] = {"all_to_all": all_to_all, "send_recv": send_recv}
