@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from benchmarks.workers import switches
+from costmodel import DesignPoints
 from costmodel.formats.strict_yaml import dump
 from costmodel.steps.footprint import FOOTPRINT, TIMES_ALONE
 from dse.pricing.evaluation import evaluate, evaluate_alike, machine, untimed_margins
 from dse.pricing.profiles import rules_for
 from dse.spaces.space import Space
 
-SWITCHES = {name: [False, True] for name in TIMES_ALONE}
+SWITCHES = {name: [*(DesignPoints.domains()[name].words or (False, True))] for name in TIMES_ALONE}
 SPACES = ("gpt3_175b_1024_a100", "gpt_1t_codesign", "deepseek_v3_2048_h800", "llama3_405b_16384_h100")
 
 

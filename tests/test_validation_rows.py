@@ -14,6 +14,7 @@ from dse.validation.comparison import compared
 from dse.validation.expressed import NotExpressed, breakdowns, known_values
 from dse.validation.hardware import HARDWARE, fabric_rate, machine_of
 from dse.validation.kernels import measured_kernel_time
+from dse.validation.memory import usable_memory
 from dse.validation.rows import MODELS, expressed_row, measured_time, recompute_of
 from dse.validation.table import SHIPPED, MeasuredRow, read_table
 
@@ -229,3 +230,10 @@ def test_a_split_that_follows_from_the_gpus_need_not_be_said(cells, split):
     else:
         columns = expressed_row(row).columns
         assert (columns["tp"], columns["pp"], columns["dp"]) == split
+
+
+def test_runs_have_the_usable_memory_of_their_system_or_of_another_chip_that_a_row_states():
+    """80 GB is what an H100 is sold by; of 81,559 MiB its runs may use all. One of 96 GB is another."""
+    system = load_system("h100_80g_dgx")
+    assert usable_memory(system, 0) == usable_memory(system, 80) == 81559 * 2**20
+    assert usable_memory(system, 96) == 96e9

@@ -196,6 +196,8 @@ class Software(Columns):
 
     #: Kernels without reuse in place of each fused one, which all move what that one moves.
     pointwise_kernels: FloatArray = column("-", 1)
+    #: What layers keep for their backward pass, over what those of fused kernels do.
+    kept_activations: FloatArray = column("-", 1)
     #: Work of the host for one collective, over that for a kernel.
     collective_launches: FloatArray = column("-", 1)
 

@@ -165,7 +165,7 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
         buffers = working + messages + units
         memory = StageMemory(
             **dict(zip(STATES, kept, strict=True)),
-            activations=stage_activations(run, stage, own, held),
+            activations=run.system.software.kept_activations * stage_activations(run, stage, own, held),
             buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
         )
         tables.append(memory)

@@ -73,15 +73,17 @@ def slow_stages(model: ModelShape, design: DesignPoints) -> list[Stage]:
 
 
 def full_stages(model: ModelShape, design: DesignPoints) -> list[Stage]:
-    """Stages of which one is the fullest: of layers of one kind the first and the last.
+    """Stages of which one is the fullest: of layers of one kind the first, the last, and the second.
 
-    The first stage has most micro-batches in flight; an inner second stage, when fuller in layers, has
-    one fewer, so layers are counted by the fuller of the two. Designs are as for `slow_stages`.
+    The first stage has most micro-batches in flight; the second, one fewer, but where layers do not divide
+    evenly it has more of them. Designs are as for `slow_stages`.
     """
     if len(model.kinds) > 1 or not design.plain_pipeline.all():
         return foremost_stages(model, design)
     last, first, inner = slow_stages(model, design)
-    return [replace(first, counts=(np.maximum(first.counts[0], inner.counts[0]), *first.counts[1:])), last]
+    own = stage_layers(model.num_layers, design.pp, design.vpp, first.rank)
+    first = replace(first, counts=(own, *first.counts[1:]))
+    return [first, last, inner] if (inner.counts[0] > own).any() else [first, last]
 
 
 #: Columns that say which layers are where.

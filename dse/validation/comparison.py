@@ -10,15 +10,12 @@ from typing import Final
 from costmodel import DseError
 from dse.validation.expressed import Expressed, breakdowns, system_named
 from dse.validation.kernels import kernel_times, measured_kernel_time
-from dse.validation.memory import counted_memory, measured_memory
+from dse.validation.memory import counted_memory, measured_memory, usable_memory
 from dse.validation.rows import expressed_row, measured_time
 from dse.validation.table import MeasuredRow
 
 #: Passes of one layer and what is exchanged within it.
 OF_LAYERS: Final = ("forward_time", "backward_time", "recompute_time", "tp_communication_time")
-
-#: Stated capacities are nominal: within this share of a shipped device's they are its own. [-]
-SAME_CAPACITY: Final = 0.05
 
 #: What makes two runs of one sweep two layouts: columns of designs that are not settings of the software.
 NOT_LAYOUT: Final = ("precision", "attention")
@@ -153,7 +150,7 @@ def _runs(rows: Sequence[MeasuredRow], runs: Sequence[Expressed], *, own_hardwar
 def _run(
     row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]], *, own_hardware: bool
 ) -> ComparedRow:
-    """A run with its predicted time and memory. The interval of a prediction goes here, once there is one."""
+    """A run with its predicted time and memory: the one place where a prediction comes to its row."""
     one = _memory(row, run, costs[0], own_hardware=own_hardware)
     if row.row_type == "memory":
         return one if math.isfinite(one.predicted_bytes) else replace(one, why_not="its memory")
@@ -180,13 +177,10 @@ def _memory(
     row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_hardware: bool
 ) -> ComparedRow:
     """A run with measured and predicted memory, and what is left of the chip's. [B]"""
-    memory = run.machine.system.dram
-    stated = row.hw_mem_gb * 1e9 if own_hardware else 0.0
-    as_shipped = not stated or abs(stated / memory.sold_capacity.item() - 1) < SAME_CAPACITY
-    capacity = memory.capacity.item() if as_shipped else stated
+    stated = row.hw_mem_gb if own_hardware else 0.0
     return ComparedRow(
         row=row,
         measured_bytes=measured_memory(row),
         predicted_bytes=counted_memory(row, cost) if row.mem_gb else math.nan,
-        headroom_bytes=capacity - cost["peak_memory"],
+        headroom_bytes=usable_memory(run.machine.system, stated) - cost["peak_memory"],
     )

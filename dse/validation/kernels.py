@@ -11,9 +11,10 @@ from costmodel import DseError, System
 from costmodel.columns import FloatArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.roofline import pointwise_time
 from costmodel.training.precision import FORMATS
 from costmodel.training.ranks import Group
-from costmodel.workload.kernels import Gemms, Label
+from costmodel.workload.kernels import Gemms, Label, Pointwise
 from dse.validation.expressed import Machine, NotExpressed, systems
 from dse.validation.hardware import machine_of
 from dse.validation.rows import PRECISIONS, matched, plain
@@ -33,6 +34,9 @@ COLLECTIVES: Final = {
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
 }
+
+#: Sources whose 8-bit layers cast their input while they are timed: no recipe has it cast before.
+CASTING: Final = ("ai-dynamo/aiconfigurator",)
 
 #: Bytes of what a product writes: 16 bits, whatever its operands. [B]
 OUTPUT_BYTES: Final = 2.0
@@ -118,8 +122,8 @@ def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> F
 
     Notes
     -----
-    Operands come in the format: casts are not part of what is timed. A format that the chip has no units
-    for has no time, nan.
+    Operands come in the format, but those of `CASTING` sources, which a kernel casts as in `casts`. A format
+    that the chip has no units for has no time, nan.
     """
     own = FORMATS[precision]
     m, n, k = (np.array([getattr(row, name) for row in rows]) for name in ("m", "n", "k"))
@@ -127,7 +131,13 @@ def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> F
     rate = system.chip.format_rate(own.units) if own.units else np.ones(1)
     size = own.element_bytes if own.units else OUTPUT_BYTES
     known = np.where(rate > 0, rate, np.nan)
-    return gemm_cost(gemms, system, element_bytes=size, rate=known).time[:, 0]
+    times = gemm_cost(gemms, system, element_bytes=size, rate=known).time[:, 0]
+    if not own.units:
+        return times
+    casting = np.array([float(row.source.startswith(CASTING)) for row in rows])
+    moved = m * k * ((1 + own.maxima) * OUTPUT_BYTES + own.element_bytes)
+    casts = Pointwise.stack([(Label("cast", "forward", "layer"), (moved, m * k, casting))])
+    return times + pointwise_time(casts, system)[0][:, 0]
 
 
 def collective_times(rows: Sequence[MeasuredRow], name: str, system: System) -> FloatArray:

@@ -6,17 +6,23 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from costmodel import System
 from dse.validation.table import MeasuredRow
 
+#: What PyTorch's allocator counts: not the driver's context and the buffers of its libraries.
+ALLOCATED: Final = (
+    *("weights_memory", "gradients_memory", "optimizer_memory"),
+    *("activations_memory", "buffers_memory"),
+)
 #: Parts of the memory that a measured figure counts, by words in `mem_kind`; all of it unless they say so.
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "parameters+gradients+optimizer": ("weights_memory", "gradients_memory", "optimizer_memory"),
     "activations": ("activations_memory",),
-    "allocated": (
-        *("weights_memory", "gradients_memory", "optimizer_memory"),
-        *("activations_memory", "buffers_memory"),
-    ),
+    **dict.fromkeys(("allocated", "reserved", "peak"), ALLOCATED),
 }
+
+#: Sizes of memory that differ by more are those of another chip: they are stated in GB or in GiB. [-]
+OTHER_MEMORY: Final = 0.1
 
 
 def counted_memory(row: MeasuredRow, cost: Mapping[str, float]) -> float:
@@ -24,6 +30,21 @@ def counted_memory(row: MeasuredRow, cost: Mapping[str, float]) -> float:
     kind = row.mem_kind.split("(")[0]
     parts = next((parts for word, parts in PARTS.items() if word in kind), ("peak_memory",))
     return math.fsum(cost[part] for part in parts)
+
+
+def usable_memory(system: System, stated: float) -> float:
+    """Memory of a chip that runs may use: the system's, unless a row states the size of another one. [B]
+
+    Parameters
+    ----------
+    system : System
+        Of the row; its capacity is the usable one, a little off the size by which memory is sold.
+    stated : float
+        The size that the row states, 0 for none. [GB]
+    """
+    known = system.dram.capacity.item(), system.dram.sold_capacity.item()
+    other = stated and all(abs(stated * 1e9 - size) > OTHER_MEMORY * size for size in known)
+    return stated * 1e9 if other else known[0]
 
 
 def measured_memory(row: MeasuredRow) -> float:

@@ -6,6 +6,7 @@ parameters from the model as it is. What recomputation repeats is added to the f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -219,8 +220,9 @@ def weight_rows(run: TransformerRun, parameters: list[PartMemory]) -> list[Row]:
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
     design, precision = run.design, run.precision
     sharded = design.zero_stage > 0
-    first, *_ = full_stages(run.model, design)
-    owned = updated_parameters(first, parameters)
+    first, *others = full_stages(run.model, design)
+    most = np.maximum.reduce([stage.counts[0] for stage in (first, *others)])  # rounded up on all stages
+    owned = updated_parameters(replace(first, counts=(most, *first.counts[1:])), parameters)
     gradients = np.floor(owned * precision.gradient_bytes)
     weights = np.where(sharded, np.floor(owned * precision.element_bytes), 0.0)
     update = optimizer_step(owned / state_shards(design, "optimizer"), run.system, design.ranks.all).time
