@@ -37,7 +37,7 @@ FLOORS = (
     ("costmodel",),
     ("dse.spaces", "dse.fronts"),
     ("dse.pricing", "dse.storage", "dse.validation"),
-    ("dse.search",),
+    ("dse.search", "dse.calibration"),
     ("dse.report", "dse.export"),
     ("dse.cli",),
     ("dse",),

@@ -89,8 +89,8 @@ def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float 
             found[place] = error
     for (_, how), members in groups.items():
         own = [rows[place] for place, _ in members]
-        machine = systems([machine for _, machine in members])
-        times = gemm_times(own, how, machine) if how in FORMATS else collective_times(own, how, machine)
+        system_of_rows = systems([machine for _, machine in members])
+        times = (gemm_times if how in FORMATS else collective_times)(own, how, system_of_rows)
         for (place, _), time in zip(members, times, strict=True):
             found[place] = float(time) if np.isfinite(time) else NotExpressed(f"a rate of its chip for {how}")
     return found
