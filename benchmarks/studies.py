@@ -20,7 +20,7 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from dse.pricing.evaluation import evaluate
-from dse.search.history import finite, trial_attributes
+from dse.search.finished import finite, trial_attributes
 from dse.search.loop import Progress
 from dse.search.samplers import SAMPLERS
 from dse.search.study import Study

@@ -1,8 +1,12 @@
-"""Designs per second of an enumeration, by its workers: `python benchmarks/workers.py`.
+"""Designs per second of an enumeration by its workers, or trials of a study: `python benchmarks/workers.py`.
 
 Lists GPT-3 175B on 4,096 A100s with its switches open, millions of legal layouts, or a part of them, by one
 process, by several, and by a Dask cluster of this machine where Dask is installed. A run before each starts
 the workers; what it takes does not count.
+
+`python benchmarks/workers.py --study gpt_1t_codesign` has one study searched by so many processes at once.
+Printed are trials per second of wall clock, from when all are ready to when the last has ended, and the CPU
+time of all of them together.
 """
 
 from __future__ import annotations
@@ -13,13 +17,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from dse.pricing.workers import Pricer, Workers
 from dse.search.enumeration import CHUNK, tally
+from dse.search.samplers import DEFAULT_SAMPLER
+from dse.search.study import Study
 from dse.spaces.space import Space
 
 SWITCH: list[object] = [False, True]
@@ -50,6 +60,20 @@ def switches() -> Space:
     )
 
 
+#: What each process of a study does; the tables of its space are made before the clock runs.
+SEARCH = """
+import sys, time
+from dse.search.study import Study
+study = Study.load("shared", storage=sys.argv[1])
+study.space.legal.count
+print("ready", flush=True)
+sys.stdin.readline()
+start = time.process_time()
+study.run(int(sys.argv[2]))
+print(time.process_time() - start)
+"""
+
+
 @contextmanager
 def cluster(workers: int) -> Iterator[Workers]:
     """A Dask cluster of this machine."""
@@ -68,12 +92,48 @@ def rate(space: Space, workers: Workers, designs: int) -> float:
     return designs / (time.perf_counter() - start)
 
 
+def study_rate(space: str, sampler: str, trials: int, processes: int) -> tuple[float, float]:
+    """Trials a second of processes that share a study, and the CPU time that they take. [1/s], [s]"""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder)}/dse.db"
+        Study.create(Space.load(space), "shared", storage=url, sampler=sampler)
+        command = [sys.executable, "-c", SEARCH, url, str(trials)]
+        pipe = subprocess.PIPE
+        started = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)]
+        for process in started:
+            assert process.stdout
+            process.stdout.readline()
+        start = time.perf_counter()
+        for process in started:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        seconds = [float(process.communicate()[0]) for process in started]
+        return trials / (time.perf_counter() - start), sum(seconds)
+
+
+def studies(args: argparse.Namespace) -> None:
+    """Measure how processes share a study, and print it."""
+    print(f"{args.study}, {args.sampler}: {args.trials} trials, {os.cpu_count()} cores")
+    for workers in args.workers:
+        rate, seconds = study_rate(args.study, args.sampler, args.trials, workers)
+        print(f"{workers} processes {rate:10.1f} trials/s {seconds:8.2f} s of CPU", flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--designs", type=int, default=4_000_000, help="designs to list (default 4,000,000)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="default: 1 2 4")
+    parser.add_argument("--study", metavar="SPACE", help="search a study of this space instead")
+    parser.add_argument(
+        "--sampler", default=DEFAULT_SAMPLER, help=f"of the study (default {DEFAULT_SAMPLER})"
+    )
+    parser.add_argument("--trials", type=int, default=1000, help="of the study (default 1000)")
     args = parser.parse_args()
+    if args.study:
+        studies(args)
+        return
     space = switches()
     designs = min(args.designs, int(space.legal.count))
     print(f"{designs:,} of {space.legal.count:,.0f} legal designs, {os.cpu_count()} cores")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypeVar, cast
 
@@ -50,7 +50,11 @@ _FAMILIES: dict[type[Any], tuple[str, ...]] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Columns:
-    """A table: every column is a float64 array of shape (), (1,) or (points,)."""
+    """A table: every column is a float64 array of shape (), (1,) or (points,).
+
+    Columns of machines may have axes before that of points, as those of `Combinations` do: the same points
+    on each of them.
+    """
 
     @classmethod
     def of(cls, **values: Any) -> Self:
@@ -81,12 +85,12 @@ class Columns:
 
     def take(self, rows: IntArray | slice) -> Self:
         """Rows of the table; columns that hold one value for all points stay as they are."""
-        return self.map(lambda values: values[rows] if values.size > 1 else values)
+        return self.map(lambda values: of_points(values, rows) if is_long(values) else values)
 
     @property
     def num_points(self) -> int:
         """Length of the longest column."""
-        return max((values.size for values in self.columns().values()), default=1)
+        return max((values.shape[-1] for values in self.columns().values() if values.ndim), default=1)
 
 
 def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
@@ -98,12 +102,24 @@ def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
     for name in tables[0]:
         values = [table[name] for table in tables]
         if any(own.ndim for own in values):
+            machines = np.broadcast_shapes(*(own.shape[:-1] for own in values))
             full = (
-                own if own.ndim else np.broadcast_to(own, (piece.num_points,))
+                np.broadcast_to(own, (*machines, own.shape[-1] if own.ndim else piece.num_points))
                 for own, piece in zip(values, pieces, strict=True)
             )
-            joined[name] = np.concatenate(list(full))
+            joined[name] = np.concatenate(list(full), axis=-1)
     return first.with_columns(joined)
+
+
+def in_rows(
+    pieces: Iterable[tuple[IntArray | slice, AnyColumns]], shape: int | tuple[int, ...]
+) -> AnyColumns:
+    """One table from pieces of it and the rows of each, in any order; all columns are of one shape."""
+    joined: dict[str, FloatArray] = {}
+    for rows, piece in pieces:
+        for name, values in piece.columns().items():
+            joined.setdefault(name, np.empty(shape))[..., rows] = values
+    return piece.with_columns(joined)
 
 
 def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:
@@ -141,27 +157,59 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
 
     Notes
     -----
-    Columns of one value cannot distinguish rows and are skipped. Rows are distinguished by the exact
-    values: `x[rows][back]` equals `x` for each given column.
+    Points are the last axis of a column; a column of one value there cannot distinguish rows and is skipped.
+    Rows are distinguished by the exact values: `x[rows][back]` equals `x` for each given column.
 
     >>> rows, back = distinct_rows(np.array([8.0, 4.0, 8.0]), np.array([1.0]))
     >>> rows.tolist(), back.tolist()
     ([1, 0], [1, 0, 1])
     """
-    varying = [values for values in columns if values.size > 1 and (values != values[0]).any()]
+    lines = [line for values in columns if is_long(values) for line in values.reshape(-1, values.shape[-1])]
+    varying = [np.ascontiguousarray(line).view(np.uint64) for line in lines if (line != line[0]).any()]
     if not varying:
-        points = max((values.size for values in columns), default=1)
+        points = max((values.shape[-1] for values in columns if values.ndim), default=1)
         return np.zeros(1, dtype=np.intp), np.zeros(points, dtype=np.intp)
-    codes = np.zeros(varying[0].size, dtype=np.int64)
-    for values in varying:
-        levels, code = np.unique(values, return_inverse=True)
-        if levels.size > 1:
-            # Fold the pair of codes back to a dense range, so that the product never overflows.
-            codes = np.unique(codes * levels.size + code, return_inverse=True)[1]
-        if codes.max() + 1 == codes.size:  # no two rows are equal
-            break
-    _, rows, back = np.unique(codes, return_index=True, return_inverse=True)
+    multiplier = 0x9E3779B97F4A7C15
+    rows, back = _distinct_numbers(_mixed(varying, multiplier))
+    while not all((line == line[rows][back]).all() for line in varying):
+        multiplier += 2  # rows that differ were mixed to the same number
+        rows, back = _distinct_numbers(_mixed(varying, multiplier))
     return rows, back
+
+
+def in_line(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """A column broadcast to a shape of several axes, as one axis; one value as it is."""
+    return np.broadcast_to(values, shape).ravel() if values.size > 1 else values
+
+
+def is_long(values: FloatArray) -> bool:
+    """Whether a column has more than one value along the last axis, that of points."""
+    return values.ndim > 0 and values.shape[-1] > 1
+
+
+def of_points(values: AnyArray, rows: IntArray | slice) -> AnyArray:
+    """Some points of a column; they are its last axis."""
+    return values[rows] if values.ndim == 1 else values[..., rows]
+
+
+def _mixed(columns: Sequence[NDArray[np.uint64]], multiplier: int) -> NDArray[np.uint64]:
+    """One number for each row, by an odd multiplier; rows that are equal have the same."""
+    numbers = columns[0].copy()
+    for values in columns[1:]:
+        numbers ^= numbers >> np.uint64(32)
+        numbers *= np.uint64(multiplier)
+        numbers ^= values
+    return numbers
+
+
+def _distinct_numbers(numbers: NDArray[np.uint64]) -> tuple[IntArray, IntArray]:
+    """First place of each distinct number in ascending order, and for each number its place among these."""
+    order = np.argsort(numbers)
+    ascending = numbers[order]
+    is_new = np.concatenate([[True], ascending[1:] != ascending[:-1]])
+    back = np.empty(numbers.size, dtype=np.intp)
+    back[order] = np.cumsum(is_new) - 1
+    return np.minimum.reduceat(order, np.flatnonzero(is_new)), back
 
 
 def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:

@@ -35,6 +35,7 @@ FLOORS = (
     ("costmodel.hlo",),
     ("costmodel.profiles",),
     ("costmodel",),
+    ("dse.predictions",),
     ("dse.spaces", "dse.fronts"),
     ("dse.pricing", "dse.storage", "dse.validation"),
     ("dse.search", "dse.calibration"),

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -346,6 +347,19 @@ def test_a_search_on_postgresql_finds_what_it_finds_on_sqlite(postgresql, url):
         tables.append(study.trials().drop(columns="completed"))
     on_postgresql, on_sqlite = tables
     assert on_postgresql.equals(on_sqlite)
+
+
+def test_processes_share_a_study_on_postgresql(postgresql):
+    space = Space.load(Path(__file__).parent / "data" / "small_space.yaml")
+    alone, shared = (
+        Study.create(space, name, storage=postgresql, sampler="nsga2") for name in ("alone", "shared")
+    )
+    alone.run(110)
+    code = f"from dse.search.study import Study; Study.load('shared', storage={postgresql!r}).run(110)"
+    both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    tables = [study.trials().drop(columns="completed") for study in (alone, shared)]
+    assert tables[0].equals(tables[1])
 
 
 def test_columns_say_on_postgresql_what_trials_say(postgresql):

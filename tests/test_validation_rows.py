@@ -65,13 +65,15 @@ def test_hardware_and_models_of_rows_ship():
         ("B300-SXM 288GB", "b300_288g_dgx"),
         ("TPU v5e", "tpu_v5e_pod"),
         ("h800_80g_dgx", "h800_80g_dgx"),
+        ("V100 (vTrain node)", "v100_32g_dgx1"),
+        ("B200-SXM (4 nodes, 8x 400 Gb/s EFA)", "b200_180g_efa"),
     ],
 )
 def test_names_of_hardware_stand_for_shipped_systems(text, name):
     assert machine_of(row_of(hw=text)).name == name
 
 
-@pytest.mark.parametrize("text", ["V100 (vTrain node)", "GH200 (900 W)", "an abacus", ""])
+@pytest.mark.parametrize("text", ["V100-PCIe-16GB", "A100-PCIe-40GB", "GH200 (900 W)", "an abacus", ""])
 def test_hardware_that_a_name_leaves_open_is_not_guessed(text):
     with pytest.raises(NotExpressed, match="a system for"):
         machine_of(row_of(hw=text))

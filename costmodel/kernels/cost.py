@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -11,6 +11,11 @@ from costmodel.machine.system import LinkTier, MemoryLevel
 
 #: Times of a `KernelCost` that come on top of its kernels'.
 BESIDE_KERNELS: Final = ("tp_time", "cp_time", "ep_time", "offload_time")
+
+#: All that makes up its `total_time`, what of that waits for memories and hosts, and its energies.
+TIMES: Final = ("time", *BESIDE_KERNELS)
+WAITING: Final = ("memory_bound_time", "launch_bound_time")
+ENERGIES: Final = ("compute_energy", "memory_energy", "link_energy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -38,6 +43,10 @@ class KernelCost(Columns):
 
     def __mul__(self, count: FloatArray | float) -> KernelCost:
         return KernelCost(**{name: values * count for name, values in self.present().items()})
+
+    def only(self, names: Collection[str]) -> KernelCost:
+        """Some of the columns; the others are 0."""
+        return KernelCost(**{name: values for name, values in self.present().items() if name in names})
 
     def present(self) -> dict[str, FloatArray]:
         """The columns that are not 0 for all designs because nothing of their kind is there."""

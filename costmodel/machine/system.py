@@ -330,6 +330,10 @@ class System:
         """The system of some of the points; quantities of one value stay as they are."""
         return self._changed(lambda _, part: part.take(rows))
 
+    def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
+        """The same system with `function` applied to every quantity."""
+        return self._changed(lambda _, part: part.map(function))
+
     def _changed(self, change: Callable[[str, Any], Any]) -> Self:
         """The same system with a change of each record, by its prefix."""
         return replace(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, concatenated
+from costmodel.columns import FloatArray, IntArray, concatenated, in_rows
 from costmodel.kernels.links import held_ranks
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import System
@@ -16,6 +16,9 @@ from costmodel.training.run import AnyShape, AnyTable, Run, TransformerRun
 
 #: Designs that are evaluated at once: enough to drown Python's overhead, and no more, to bound memory.
 CHUNK = 16384
+
+#: The same where designs share axes of machines: many numbers are of fewer combinations.
+CELLS = 131072
 
 
 def in_chunks(
@@ -30,24 +33,36 @@ def in_chunks(
     """
     points = run.num_points
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
-    if points <= CHUNK:
+    axes = run.axes
+    size = max(CELLS // math.prod(axes), 1) if axes else CHUNK
+    if points <= size:
         return chunk(run)
-    columns, starts = run.design.columns(), range(0, points, CHUNK)
+    columns = run.design.columns()
     order = like_rows([columns[name] for name in alike if name in columns])
-    if order is None:
-        return concatenated([chunk(run.take(slice(start, start + CHUNK))) for start in starts])
-    costs = concatenated([chunk(run.take(order[start : start + CHUNK])) for start in starts])
-    return costs.take(np.argsort(order))
+    pieces = (slice(start, start + size) for start in range(0, points, size))
+    rows = pieces if order is None else (order[piece] for piece in pieces)
+    costs = ((own, chunk(run.take(own))) for own in rows)
+    if not axes:
+        return in_rows(costs, points)
+    joined = concatenated([own for _, own in costs])  # columns keep the axes that they depend on alone
+    return joined if order is None else joined.take(np.argsort(order))
 
 
 def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:
-    """A chunk whose plain 1F1B pipelines are evaluated apart from others; nothing where all are of a kind."""
+    """A chunk whose plain 1F1B pipelines are evaluated apart from others, which have one axis.
+
+    Nothing where all are of a kind already.
+    """
     plain = run.design.plain_pipeline
-    if plain.all() or not plain.any():
+    if plain.all():
         return None
-    kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
-    both = concatenated([chunk(run.take(rows)) for rows in kinds])
-    return both.take(np.argsort(np.concatenate(kinds)))
+    if plain.any():
+        kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
+        return in_rows(((rows, chunk(run.take(rows))) for rows in kinds), (*run.axes, plain.size))
+    if not run.axes:
+        return None
+    every, places = run.on_one_axis()
+    return chunk(every).map(lambda values: values[places])
 
 
 def like_rows(columns: Sequence[FloatArray]) -> IntArray | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
+from costmodel.columns import BoolArray, FloatArray, IntArray, is_long, of_points, per_kernel
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import GemmCost
 from costmodel.machine.system import System
@@ -26,7 +26,12 @@ def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
     """
     waiting = np.maximum(cost.launches * system.host.dispatch - cost.total_time, 0.0)
     slowed = replace(cost, time=cost.time + waiting, launch_bound_time=cost.launch_bound_time + waiting)
-    return slowed.map(lambda values: np.broadcast_to(values, waiting.shape) if values.ndim else values)
+    points = waiting.shape[-1:]
+    return slowed.map(
+        lambda values: (
+            np.broadcast_to(values, np.broadcast_shapes(values.shape, points)) if values.ndim else values
+        )
+    )
 
 
 def scattered(cost: KernelCost, back: IntArray | None) -> KernelCost:
@@ -37,7 +42,9 @@ def scattered(cost: KernelCost, back: IntArray | None) -> KernelCost:
 
 
 def _scattered(values: FloatArray, back: IntArray) -> FloatArray:
-    return values[back] if values.size > 1 else np.broadcast_to(values, back.shape)
+    if is_long(values):
+        return of_points(values, back)
+    return np.broadcast_to(values, np.broadcast_shapes(values.shape, back.shape))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,27 +65,27 @@ class CostTable:
             np.concatenate([table.select(of_pass, part, among) for of_pass in DIRECTIONS[direction]])
             for table in (self.gemms, self.pointwise)
         )
-        chip, kernels = self.system.chip, self.pointwise
-        count = self.gemms.count[:, dense]
-        work = total(count * self.gemm_costs.work[:, dense]) + total((kernels.count * kernels.flops)[:, thin])
-        moved = [total(count * traffic[:, dense]) for traffic in self.gemm_costs.traffic]
-        launched = kernels.count * per_kernel(self.system.software.pointwise_kernels)
-        moved[-1] = moved[-1] + total((launched * kernels.bytes_moved)[:, thin])
-        products, others = count * self.gemm_costs.time[:, dense], self.pointwise_times[:, thin]
-        waiting = total(np.where(self.gemm_costs.memory_bound[:, dense], products, 0.0))
+        chip, kernels, count, costs = self.system.chip, self.pointwise, self.gemms.count, self.gemm_costs
+        of_each = np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), kernels.count.shape)
+        launched = kernels.count, of_each
+        work = total(count, costs.work, places=dense) + total(kernels.count, kernels.flops, places=thin)
+        moved = [total(count, traffic, places=dense) for traffic in costs.traffic]
+        moved[-1] = moved[-1] + total(*launched, kernels.bytes_moved, places=thin)
+        waiting = total(count, costs.time, places=dense, where=costs.memory_bound)
         cost = KernelCost(
-            time=total(products) + total(others),
-            memory_bound_time=waiting + total(np.where(self.pointwise_memory_bound[:, thin], others, 0.0)),
+            time=self._time(dense, thin),
+            memory_bound_time=waiting
+            + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
             compute_energy=work * chip.energy_per_flop,
             memory_energy=traffic_energy(moved, self.system.memory),
-            launches=total(count) + total(launched[:, thin]),
+            launches=total(count, places=dense) + total(*launched, places=thin),
         )
         return scattered(cost, self.back)
 
     def pass_time(self, part: str, of_pass: str) -> FloatArray:
         """Time of the kernels of a part in one pass. [s]"""
         dense, thin = self.gemms.select(of_pass, part), self.pointwise.select(of_pass, part)
-        return self._time(dense, thin)
+        return self._of_points(self._time(dense, thin))
 
     def kernels_time(self, part: Part, kernels: Collection[str], of_pass: str) -> FloatArray:
         """Time of some rows of a part's blocks in one pass. [s]"""
@@ -92,10 +99,13 @@ class CostTable:
             ]
             for table in (self.gemms, self.pointwise)
         )
-        return self._time(dense, thin)
+        return self._of_points(self._time(dense, thin))
+
+    def _of_points(self, time: FloatArray) -> FloatArray:
+        """For each point the time of its row. [s]"""
+        return time if self.back is None else _scattered(time, self.back)
 
     def _time(self, dense: Sequence[int] | IntArray, thin: Sequence[int] | IntArray) -> FloatArray:
-        """Of some products and some other kernels, by their places. [s]"""
-        products = total(self.gemms.count[:, dense] * self.gemm_costs.time[:, dense])
-        time = products + total(self.pointwise_times[:, thin])
-        return time if self.back is None else _scattered(time, self.back)
+        """Of some products and some other kernels of each row, by their places. [s]"""
+        products = total(self.gemms.count, self.gemm_costs.time, places=dense)
+        return products + total(self.pointwise_times, places=thin)

@@ -14,7 +14,7 @@ from costmodel.steps.memory import fullest_stage
 from costmodel.steps.rank_memory import rank_memory
 from costmodel.training.alike import canonical
 from costmodel.training.design import SOLVE, SOLVE_BYTES
-from costmodel.training.run import OF_RANKS, TransformerRun, rank_run
+from costmodel.training.run import OF_RANKS, TransformerRun, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 #: Columns of a breakdown that are known without times.
@@ -57,11 +57,10 @@ def _chunk(run: TransformerRun) -> Breakdown:
     if (mixed := plain_apart(_chunk, run)) is not None:
         return mixed
     ranks = rank_run(run)
-    rows, back = distinct_rows(*ranks.columns())
-    memory = fullest_stage(run, ranks, [part.take(back) for part in rank_memory(ranks.take(rows))])
+    memory = fullest_stage(run, ranks, once_each(ranks, rank_memory))
     parts: Mapping[str, FloatArray] = {
         **{f"{name}_memory": values for name, values in memory.columns().items()},
-        "reserved_memory": np.broadcast_to(run.system.chip.reserved_memory, memory.total.shape),
+        "reserved_memory": run.system.chip.reserved_memory,
     }
     with np.errstate(all="ignore"):  # rates of no time
         return assemble_breakdown(

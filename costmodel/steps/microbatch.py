@@ -6,6 +6,7 @@ its unique rows and scatters them back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +17,12 @@ import numpy as np
 from costmodel.columns import IntArray, concatenated, distinct_rows
 from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.collectives import exposed_time
-from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.cost import ENERGIES, TIMES, KernelCost, traffic_energy
 from costmodel.kernels.narrow import products_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.steps.context_parallel import context_parallel
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, scattered, with_launch_overhead
-from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.steps.recomputation import recomputed
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Kernel
@@ -67,9 +67,11 @@ class MicroBatch:
 
     @property
     def whole(self) -> list[KernelCost]:
-        """All passes of each part."""
-        both = [forward + backward for forward, backward in zip(self.forward, self.backward, strict=True)]
-        layers = [cost + again for cost, again in zip(both, self.again, strict=False)]
+        """All passes of each part: times and energies."""
+        every = ([cost.only((*TIMES, *ENERGIES)) for cost in costs] for costs in self.passes[:3])
+        forwards, backwards, repeated = every
+        both = [forward + backward for forward, backward in zip(forwards, backwards, strict=True)]
+        layers = [cost + again for cost, again in zip(both, repeated, strict=False)]
         return [*layers, *both[len(layers) :]]
 
     @property
@@ -98,18 +100,22 @@ def micro_batches(run: RankRun) -> MicroBatch:
     """
     kernels = run.of(run.design.of_kernels)
     rows, back = distinct_rows(*kernels.columns())
-    shared = rows.size < back.size
-    if rows.size <= KERNEL_CHUNK:
-        return _micro_batch(run, kernels.take(rows), back) if shared else _micro_batch(run, kernels, None)
+    chips = kernels.reading(quantities_of_kernels(run.system)).axes if kernels.axes else ()
+    size = max(KERNEL_CHUNK // math.prod(chips), 1)
+    if rows.size == back.size:
+        slices = [slice(start, start + size) for start in range(0, rows.size, size)]
+        return MicroBatch.joined([_micro_batch(run.take(own), kernels.take(own), None) for own in slices])
+    if rows.size <= size:
+        return _micro_batch(run, kernels.take(rows), back)
     order = np.argsort(back, kind="stable")  # designs with the same kernels stand together
-    ends = np.searchsorted(back[order], range(KERNEL_CHUNK, rows.size, KERNEL_CHUNK))
+    ends = np.searchsorted(back[order], range(size, rows.size, size))
     pieces = [
         _micro_batch(
             run.take(own),
-            kernels.take(rows[start : start + KERNEL_CHUNK]),
-            back[own] - start if shared else None,
+            kernels.take(rows[start : start + size]),
+            back[own] - start,
         )
-        for start, own in zip(range(0, rows.size, KERNEL_CHUNK), np.split(order, ends), strict=True)
+        for start, own in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
     ]
     return MicroBatch.joined(pieces).take(np.argsort(order))
 
@@ -122,8 +128,8 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
     chips, inner = of_chips(kernels)
     own_table = replace(cost_table(chips), back=inner)
     costs, again, parts = [], [], every_part(run.model)
-    places = back if inner is None else inner if back is None else inner[back]
-    table, exchanges = replace(own_table, back=places), Exchanges(kernels)
+    places = back if inner is None else inner if back is None else inner[..., back]
+    table, exchanges, beside = replace(own_table, back=places), Exchanges(kernels), Exchanges(run)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
     cores = dict.fromkeys(kernel for part in parts for kernel in part.kernels if kernel.is_core)
     fused = {(core, d): scattered(fused_cost(chips, core, d), places) for core in cores for d in DIRECTIONS}
@@ -136,11 +142,11 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
             core = [core_cost(run, part, table, fused, direction) for direction in DIRECTIONS]
             own = [cost + inside for cost, inside in zip(own, core, strict=True)]
         if any(kernel.kind == "dispatch" for kernel in part.kernels):
-            exchanged = expert_exchange(run, part, table)
+            exchanged = expert_exchange(run, part, table, beside.of_experts)
             own = [cost + exchange for cost, exchange in zip(own, exchanged, strict=True)]
         forward, backward = (with_launch_overhead(cost, run.system) for cost in own)
         costs.append((forward, backward))
-        again += [recomputed(run, part, table, forward, inside) for inside in core[:1]]
+        again += [recomputed(run, part, table, forward, inside, beside) for inside in core[:1]]
     forwards, backwards = ([cost[place] for cost in costs] for place in (0, 1))
     if count := run.model.mtp_layers:  # its layers, and heads that are the model's once more
         backwards[-1] = backwards[-1] + again.pop()
@@ -152,6 +158,10 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
 def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
     """Rows that differ in what kernels read, and where each point finds its own; None where each has one."""
     own = kernels.reading(quantities_of_kernels(kernels.system))
+    if own.axes:
+        every, places = own.on_one_axis()
+        rows, back = distinct_rows(*every.columns())
+        return every.take(rows), back[places]
     vary = [sum(values.size > 1 for values in each.columns()) for each in (own, kernels)]
     if vary[0] == vary[1]:
         return kernels, None
@@ -188,9 +198,9 @@ def core_cost(
     return core
 
 
-def expert_exchange(run: RankRun, part: Part, table: CostTable) -> list[KernelCost]:
+def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: KernelCost) -> list[KernelCost]:
     """What ranks of a layer with experts exchange forward and backward, less what the shared expert hides."""
-    exchange, costs = expert_parallel(run), []
+    costs = []
     words = {"shared_up", "shared_ffn"}
     shared = [kernel.name for kernel in part.kernels if words & {kernel.reads, kernel.makes}]
     for passes in DIRECTIONS.values():

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, distinct_rows, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
-from costmodel.kernels.cost import BESIDE_KERNELS, KernelCost, traffic_energy, weighted_sum
+from costmodel.kernels.cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
 from costmodel.machine.system import System
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.pipeline import Stage, bubble_time, chosen_stage, every_stage, slow_stages
@@ -53,10 +53,9 @@ def schedule_step(
     pace = (plain_pace if design.plain_pipeline.all() else timed_pace)(run, costs, hop)
     messages = np.where(design.pp > 1, 2 * design.vpp, 0.0)  # an activation and a gradient per chunk
     steps, own = design.gradient_accumulation_steps, pace.costs
-    forward, backward = (
-        weighted_sum(each, pace.stage.counts) * steps for each in (own.forward, own.backward)
-    )
-    again = weighted_sum(own.again, [count * steps for count in recomputed_layers(run, pace.stage)])
+    of_stage = [[cost.only((*TIMES, *WAITING)) for cost in of_parts] for of_parts in own.passes[:3]]
+    forward, backward = (weighted_sum(each, pace.stage.counts) * steps for each in of_stage[:2])
+    again = weighted_sum(of_stage[2], [count * steps for count in recomputed_layers(run, pace.stage)])
     stage = forward + backward + again
     runs, everywhere = steps * design.dp * design.cp * design.tp, pace.everywhere
     columns = {
@@ -96,7 +95,7 @@ def plain_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
     pp, vpp, every = design.pp, design.vpp, costs.whole
     stage = slowest_stage(run, costs, every)
     whole = with_shares(every, costs, recomputed_shares(run, stage))
-    times = ([getattr(cost, name) for cost in whole] for name in ("time", *BESIDE_KERNELS))
+    times = ([getattr(cost, name) for cost in whole] for name in TIMES)
     kernels, *others = (
         weighted_sum(of_parts, stage.counts) for of_parts in times if any(own.ndim for own in of_parts)
     )
@@ -247,7 +246,7 @@ def stage_time(
 
 
 def all_stages(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> KernelCost:
-    """One micro-batch on all stages, one after the other."""
+    """One micro-batch on all stages, one after the other: times and energies."""
     own = with_shares(whole, costs, recomputed_shares_of_model(run))
     return weighted_sum(own, [*run.model.kinds.values(), 1.0, 1.0, 1.0])
 

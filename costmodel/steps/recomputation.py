@@ -11,7 +11,6 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.kernels.cost import KernelCost
 from costmodel.steps.cost_table import CostTable, with_launch_overhead
-from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Edge, Kernel
 from costmodel.training.design import RECOMPUTE_FULL
@@ -28,7 +27,12 @@ def forward_passes(shape: RankShape, kernel: Kernel | None) -> FloatArray:
 
 
 def recomputed(
-    run: RankRun, part: Part, table: CostTable, forward: KernelCost, core: KernelCost
+    run: RankRun,
+    part: Part,
+    table: CostTable,
+    forward: KernelCost,
+    core: KernelCost,
+    exchanges: Exchanges,
 ) -> KernelCost:
     """What runs again in the backward pass of a layer: all of its forward pass, modules of it, or nothing.
 
@@ -43,6 +47,8 @@ def recomputed(
     forward, core : KernelCost
         Its whole forward pass, waiting for the host included, and its attention cores with what ranks that
         share a sequence exchange. [s], [J]
+    exchanges : Exchanges
+        Of the same designs.
 
     Notes
     -----
@@ -53,7 +59,7 @@ def recomputed(
     for modules, kernels in recompute_groups(part.kernels).items():
         there = shape.recomputes(modules)
         if there.any():
-            own = module_cost(run, part, modules, kernels, table, core).present()
+            own = module_cost(run, part, modules, kernels, table, core, exchanges).present()
             again += KernelCost(**{name: np.where(there, values, 0.0) for name, values in own.items()})
     selected = with_launch_overhead(again, run.system).columns() if again.present() else again.columns()
     full = shape.recompute == RECOMPUTE_FULL
@@ -73,6 +79,7 @@ def module_cost(
     kernels: Sequence[Kernel],
     table: CostTable,
     core: KernelCost,
+    exchanges: Exchanges,
 ) -> KernelCost:
     """The forward pass of some rows of a layer, with the collectives that they need."""
     names = {kernel.name for kernel in kernels if not kernel.is_core}
@@ -85,9 +92,9 @@ def module_cost(
     if names:
         cost = cost + table.cost(part.name, "forward", is_own)
         edges = own_edges(part, names)
-        cost = cost + tensor_parallel(run, edges, partial(table.kernels_time, part), Exchanges(run))[0]
+        cost = cost + tensor_parallel(run, edges, partial(table.kernels_time, part), exchanges)[0]
     if any(kernel.kind == "dispatch" for kernel in kernels):
-        cost = cost + expert_parallel(run)
+        cost = cost + exchanges.of_experts
     return cost
 
 

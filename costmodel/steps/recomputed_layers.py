@@ -35,10 +35,10 @@ def recomputed_shares(run: TransformerRun, stage: Stage) -> list[FloatArray] | N
         each, more = np.divmod(stage.num_layers, design.vpp)
         fewer = np.minimum(leading, each) * (design.vpp - more)
         return _shares([fewer + np.minimum(leading, each + 1) * more], stage.layers)
-    places = np.arange(leading.size), np.broadcast_to(stage.rank, leading.shape).astype(np.intp)
+    places = np.arange(leading.size), np.asarray(stage.rank).astype(np.intp)
     placed, back = differently_placed(design)
     counts = rank_layers(run.model, placed, leading_layers(placed))[back]
-    return _shares([*counts[places].T][:-3], stage.layers)
+    return _shares([*np.moveaxis(counts[places], -1, 0)][:-3], stage.layers)
 
 
 def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:

@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, chosen, distinct_rows
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.solve.assignment import Link, optima
+from costmodel.steps.assembly import CHUNK, like_rows
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.cost_table import DIRECTIONS, CostTable
 from costmodel.steps.memory import fullest_stage
@@ -21,7 +22,7 @@ from costmodel.steps.recomputation import forward_passes, product_of
 from costmodel.steps.tensor_parallel import Exchanges, edge_cost, sent_bytes
 from costmodel.training.blocks import Edge, Kernel
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
-from costmodel.training.run import RankRun, TransformerRun, rank_run, with_assignments
+from costmodel.training.run import OF_RANKS, RankRun, TransformerRun, rank_run, with_assignments
 from costmodel.training.sharding import OPTIONS, Assignments
 from costmodel.workload.kernels import Pointwise
 from costmodel.workload.transformer import Part, bias_gradient_row, parts_of
@@ -32,6 +33,9 @@ MOST_TRIED: Final = 20_000
 
 #: Runs that leave nothing to solve -> their cost.
 Cost = Callable[[TransformerRun], Breakdown]
+
+#: Runs to solve, assignments, costs -> numbers of assignments, (points,).
+Solve = Callable[[TransformerRun, Assignments, Cost], FloatArray]
 
 
 def resolved(run: TransformerRun, cost: Cost) -> DesignPoints:
@@ -60,17 +64,32 @@ def resolved(run: TransformerRun, cost: Cost) -> DesignPoints:
     would cut a dimension into unequal shares are left out, unless there is no other.
     """
     design, points = run.design, run.num_points
-    solvers = ((SOLVE, _fastest), (SOLVE_BYTES, _fewest_bytes))
-    asked = np.isin(design.sharding, [code for code, _ in solvers])
+    asked = np.isin(design.sharding, [*_SOLVERS])
     if not asked.any():
         return design
     shape = rank_run(run).design
     numbers = np.array(np.broadcast_to(shape.assignment, (points,)))
-    for code, solve in solvers:
-        rows = np.flatnonzero(np.broadcast_to(design.sharding == code, (points,)))
-        if rows.size:
-            numbers[rows] = solve(run.take(rows), shape.assignments, cost)
+    replaced = dict.fromkeys(("sequence_parallel", *design.kernel_shardings), np.zeros(points))
+    run = run.of(design.map(lambda values: np.broadcast_to(values, (points,))).with_columns(replaced))
+    for code, solve in _SOLVERS.items():
+        some = np.flatnonzero(np.broadcast_to(design.sharding == code, (points,)))
+        if some.size:
+            own = run.take(some)
+            rows, back = distinct_rows(*own.columns())
+            numbers[some] = _in_blocks(solve, own.take(rows), shape.assignments, cost)[back]
     return with_assignments(design, shape.assignments, numbers, asked)
+
+
+def _in_blocks(solve: Solve, run: TransformerRun, assignments: Assignments, cost: Cost) -> FloatArray:
+    """Numbers of assignments of designs, a chunk at a time."""
+    columns, numbers = run.design.columns(), np.empty(run.num_points)
+    order = like_rows([columns[name] for name in OF_RANKS if name in columns])
+    rows = np.arange(run.num_points) if order is None else order
+    for block in (rows[start : start + CHUNK] for start in range(0, rows.size, CHUNK)):
+        own = run.take(block)
+        own = replace(own, system=own.system.sliced(own.design.world_size))
+        numbers[block] = solve(own, assignments, cost)
+    return numbers
 
 
 def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> FloatArray:
@@ -87,7 +106,8 @@ def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> Float
     best: FloatArray = numbers[np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0), points]
     unsure = ~fits[times.argmin(axis=0), points] | assignments.share_collectives
     if unsure.any() and assignments.count <= MOST_TRIED:
-        tight = np.flatnonzero(unsure & (_least_memory(run) <= capacity))
+        tight = np.flatnonzero(unsure)
+        tight = tight[_least_memory(run.take(tight)) <= np.broadcast_to(capacity, points.shape)[tight]]
         every = np.arange(assignments.count, dtype=np.float64)
         for block in (tight[start : start + TRIED] for start in range(0, tight.size, TRIED)):
             numbers = np.repeat(every[:, np.newaxis], block.size, axis=1)
@@ -102,9 +122,8 @@ def _tried(
     run: TransformerRun, assignments: Assignments, numbers: FloatArray, cost: Cost
 ) -> tuple[FloatArray, BoolArray, BoolArray]:
     """Time of a step [s], whether shares are even, and whether it fits; all are (assignments, points)."""
-    every = run.take(np.tile(np.arange(run.num_points), len(numbers)))
-    found = cost(every.of(with_assignments(every.design, assignments, numbers.ravel())))
-    times, memory = (values.reshape(numbers.shape) for values in (found.step_time, found.peak_memory))
+    found = cost(run.of(with_assignments(run.design, assignments, numbers)))
+    times, memory = (np.broadcast_to(own, numbers.shape) for own in (found.step_time, found.peak_memory))
     return times, _even(rank_run(run), numbers), memory <= run.system.dram.capacity
 
 
@@ -114,23 +133,22 @@ def _least_memory(run: TransformerRun) -> FloatArray:
     rows, back = distinct_rows(*kept.columns())
     unique = kept.take(rows)
     assignments, every = unique.design.assignments, _with_every_assignment(unique)
-    shape = (unique.num_points, assignments.count)
-    parts = [
-        part.map(lambda values: np.broadcast_to(values, (every.num_points,)).reshape(shape).min(axis=1))
-        for part in rank_memory(every)
-    ]
+    parts = [part.map(_least_of_all) for part in rank_memory(every)]
     numbers = np.full(run.num_points, assignments.named["megatron_sp"])
     lean = run.of(with_assignments(run.design, assignments, numbers))
     memory = fullest_stage(lean, rank_run(lean), [part.take(back) for part in parts])
     return memory.total + run.system.chip.reserved_memory
 
 
+def _least_of_all(values: FloatArray) -> FloatArray:
+    """The least along the axes before that of points, which need not be there."""
+    return values.min(axis=0) if values.ndim > 1 else values
+
+
 def _with_every_assignment(run: RankRun) -> RankRun:
-    """Each point once with each assignment of its model's kernels, which run fastest."""
-    count = run.design.assignments.count
-    among = run.take(np.repeat(np.arange(run.num_points), count))
-    numbers = np.tile(np.arange(count, dtype=np.float64), run.num_points)
-    return among.of(replace(among.design, assignment=numbers))
+    """Each point with every assignment of its model's kernels, on an axis before that of points."""
+    every = np.arange(run.design.assignments.count, dtype=np.float64)[:, np.newaxis]
+    return run.of(replace(run.design, assignment=every))
 
 
 def _with_options(run: RankRun, places: Mapping[str, float]) -> RankRun:
@@ -169,6 +187,10 @@ def _fewest_bytes(run: TransformerRun, assignments: Assignments, cost: Cost) -> 
     solver = _Solver(ranks.take(rows))
     solve = solver.least_sending_of_all if assignments.share_collectives else solver.least_sending
     return solve()[back]
+
+
+#: Code of `sharding` -> how it is solved for.
+_SOLVERS: Final[Mapping[int, Solve]] = {SOLVE: _fastest, SOLVE_BYTES: _fewest_bytes}
 
 
 @dataclass(frozen=True)
@@ -233,14 +255,14 @@ class _Solver:
 
     def least_sending_of_all(self) -> FloatArray:
         """The same where edges share collectives, by counting for every assignment; (points,). [-]"""
-        every, shape = _with_every_assignment(self.run), (self.run.num_points, self.assignments.count)
-        sent = np.zeros(every.num_points)
+        every = _with_every_assignment(self.run)
+        sent = np.zeros((*every.axes, every.num_points))
         for part, share in self.parts:
             for edge in part.edges:
                 sent = sent + share * self._edge_bytes(part, edge, every, 0)
-        even = _even(every, every.design.assignment).reshape(shape)
-        least = np.where(even, sent.reshape(shape), np.inf).argmin(axis=1).astype(np.float64)
-        return np.where(even.any(axis=1), least, self.assignments.named["megatron"])
+        even = _even(every, np.broadcast_to(every.design.assignment, sent.shape))
+        least = np.where(even, sent, np.inf).argmin(axis=0).astype(np.float64)
+        return np.where(even.any(axis=0), least, self.assignments.named["megatron"])
 
     def _least(self, costs: Sequence[FloatArray], links: Sequence[Link]) -> FloatArray:
         """Assignments of the least sum of what kernels and edges cost."""
@@ -301,4 +323,4 @@ class _Solver:
         """Bytes that a rank sends because of an edge, in all passes. [B]"""
         forward, backward = sent_bytes(run, edge)
         runs = forward_passes(run.design, product_of(edge))
-        return np.broadcast_to(runs * forward + backward, (run.num_points,))
+        return np.broadcast_to(runs * forward + backward, (*run.axes, run.num_points))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, in_line
 from costmodel.kernels.collectives import collective
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import gemm_cost
@@ -91,14 +93,17 @@ def orthogonal_updates(run: TransformerRun, stage: Stage) -> KernelCost:
 
 def iteration_costs(matrices: list[WeightMatrix], system: System) -> list[KernelCost]:
     """All Newton-Schulz steps of one of each of some matrices; columns of one value, or one per machine."""
-    points = max(values.size for values in system.quantities().values())
-    gemms = orthogonal_products(matrices).repeated(points)
-    cost, steps = gemm_cost(gemms, system, element_bytes=ORTHOGONAL_BYTES), MUON.newton_schulz_steps
+    shape = np.broadcast_shapes((1,), *(values.shape for values in system.quantities().values()))
+    gemms, machines = (
+        orthogonal_products(matrices).repeated(math.prod(shape)),
+        system.map(partial(in_line, shape=shape)),
+    )
+    cost, steps = gemm_cost(gemms, machines, element_bytes=ORTHOGONAL_BYTES), MUON.newton_schulz_steps
     found = []
     for place in range(len(matrices)):
         three = slice(3 * place, 3 * place + 3)
         values = (cost.time, cost.flops, *cost.traffic)
-        time, flops, *moved = (sum_of_kernels(of_kernels[:, three]) for of_kernels in values)
+        time, flops, *moved = (sum_of_kernels(of_kernels[:, three]).reshape(shape) for of_kernels in values)
         found.append(
             KernelCost(
                 time=steps * time,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time
 from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.machine.system import System
+from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.training.blocks import Edge
 from costmodel.training.design import CHUNKED, NO_OVERLAP
 from costmodel.training.ranks import Group
@@ -112,7 +113,7 @@ def _present(
 
 
 class Exchanges:
-    """Collectives of the tensor-parallel groups of some designs, each evaluated once.
+    """Collectives of the tensor-parallel groups of some designs, and of experts, each evaluated once.
 
     Parameters
     ----------
@@ -123,6 +124,11 @@ class Exchanges:
     def __init__(self, run: RankRun) -> None:
         self.run = run
         self._known: dict[tuple[str, float], KernelCost] = {}
+
+    @cached_property
+    def of_experts(self) -> KernelCost:
+        """What one layer of experts exchanges in either direction, nothing hidden; (points,) columns."""
+        return expert_parallel(self.run)
 
     def cost(self, change: LayoutChange) -> KernelCost:
         """Time and energy of a collective, as if all designs had it; (points,) columns. [s], [J]"""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.columns import distinct_rows
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
+from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory import fullest_stage
 from costmodel.steps.microbatch import micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
@@ -20,7 +20,7 @@ from costmodel.steps.update import update_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
-from costmodel.training.run import OF_RANKS, Run, TransformerRun, rank_run
+from costmodel.training.run import OF_RANKS, Run, TransformerRun, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 
@@ -57,7 +57,11 @@ def step(
 
 def transformer_step(run: TransformerRun) -> Breakdown:
     """`step` of a run; its designs may have columns for other rules beside."""
-    return in_chunks(transformer_chunk, run, alike=OF_RANKS)
+    run = run.of(resolved(run, transformer_chunk))
+    all_with_all = Combinations.of(run)
+    if all_with_all is None:
+        return in_chunks(transformer_chunk, run, alike=OF_RANKS)
+    return all_with_all.evaluated(transformer_chunk, alike=OF_RANKS)
 
 
 def resolve_sharding(
@@ -75,13 +79,10 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     if (mixed := plain_apart(transformer_chunk, run)) is not None:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
-    run = run.of(resolved(run, transformer_chunk))
     design, ranks = run.design, rank_run(run)
     passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
-    rows, back = distinct_rows(*passes.columns())
-    costs = micro_batches(passes.take(rows)).take(back)
-    rows, back = distinct_rows(*kept.columns())
-    memory = [part.take(back) for part in rank_memory(kept.take(rows))]
+    [costs] = once_each(passes, lambda own: [micro_batches(own)])
+    memory = once_each(kept, rank_memory)
     costs = offloaded_activations(run, costs, memory)
     schedule, overlapped = schedule_step(run, ranks, costs)
     update = update_step(run, overlapped, memory)
@@ -94,7 +95,7 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
         **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
         **{f"{name}_memory": values for name, values in fullest.columns().items()},
         "host_time": host_time(run.system, design.world_size, computing),
-        "reserved_memory": np.broadcast_to(run.system.chip.reserved_memory, computing.shape),
+        "reserved_memory": run.system.chip.reserved_memory,
     }
     breakdown = assemble_breakdown(
         parts,

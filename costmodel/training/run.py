@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Self, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column, column_family, column_units
+from costmodel.columns import (
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    column,
+    column_family,
+    column_units,
+    distinct_rows,
+    in_line,
+)
 from costmodel.errors import DseError, suggestion
 from costmodel.machine.system import System
 from costmodel.training.blocks import Kernel
@@ -40,6 +52,15 @@ BESIDE_KERNELS: Final = (
     "overlap_shared_expert",
 )
 
+
+class Rows(Protocol):
+    """A table with a row for each point."""
+
+    def take(self, rows: IntArray, /) -> Self:
+        """Some of the rows."""
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
 AnyShape = TypeVar("AnyShape", covariant=True)
 AnyTable = TypeVar("AnyTable", bound=Columns, covariant=True)
 OtherTable = TypeVar("OtherTable", bound=Columns)
@@ -68,12 +89,25 @@ class Run(Generic[AnyShape, AnyTable]):
 
     def columns(self) -> list[FloatArray]:
         """All that tells its points apart: rows that agree in these columns cost the same."""
-        return [*self.design.columns().values(), *self.system.quantities().values()]
+        tables: list[Columns] = [self.design, *self.system.parts().values()]
+        return [values for table in tables for values in table.columns().values()]
 
     @property
     def num_points(self) -> int:
         """Length of the longest column. [-]"""
-        return max(self.design.num_points, *(values.size for values in self.system.quantities().values()))
+        return max(values.shape[-1] if values.ndim else 1 for values in self.columns())
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Axes that some columns have before that of points; mostly none. [-]"""
+        return np.broadcast_shapes(*{values.shape[:-1] for values in self.columns()})
+
+    def on_one_axis(self) -> tuple[Self, IntArray]:
+        """A point for each combination along all axes, and the place of each; (*axes, points)."""
+        shape = (*self.axes, self.num_points)
+        system = self.system.map(partial(in_line, shape=shape))
+        design = self.design.map(lambda values: np.broadcast_to(values, shape).ravel())
+        return replace(self, system=system, design=design), np.arange(math.prod(shape)).reshape(shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -121,7 +155,7 @@ class RankShape(Columns):
 
     def is_on(self, module: RecomputeModule) -> BoolArray:
         """Where the switch of a module is on, and layers are not recomputed as a whole; (points,)."""
-        there: BoolArray = self.recomputed_modules // 2.0 ** MODULES.index(module) % 2 > 0
+        there: BoolArray = (self.recomputed_modules.astype(np.int64) & 2 ** MODULES.index(module)) > 0
         return there
 
     def recomputes(self, modules: Iterable[RecomputeModule]) -> BoolArray:
@@ -181,6 +215,22 @@ def rank_run(run: TransformerRun) -> RankRun:
         tiles=explicit_tiles(model, design),
     )
     return run.of(shape)
+
+
+def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRows]]) -> Sequence[AnyRows]:
+    """What a stage makes of a run, of points that agree in all columns once.
+
+    Parameters
+    ----------
+    run : Run
+        What the stage reads, and nothing else: its columns are the key; (points,).
+    stage : callable
+        Run -> tables of its points.
+    """
+    rows, back = distinct_rows(*run.columns())
+    if rows.size == back.size:
+        return stage(run)
+    return [table.take(back) for table in stage(run.take(rows))]
 
 
 def gradient_bytes(run: TransformerRun | RankRun) -> FloatArray | float:

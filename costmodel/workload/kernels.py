@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 
 #: Passes over a layer. `activation_gradient` and `weight_gradient` make up the backward pass.
 PASSES = ("forward", "activation_gradient", "weight_gradient")
@@ -150,13 +150,31 @@ def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
     return columns
 
 
-def total(values: FloatArray) -> FloatArray:
-    """Sum over kernels, strictly from left to right.
+def total(
+    *factors: FloatArray, places: Iterable[int] | None = None, where: BoolArray | None = None
+) -> FloatArray:
+    """Sum over kernels of a product of tables, strictly from left to right; (points,).
 
+    Parameters
+    ----------
+    *factors : (points, kernels) array
+        Tables of one shape. [any]
+    places : iterable of int, optional
+        Kernels that count; all by default.
+    where : (points, kernels) bool array, optional
+        Where a kernel counts; everywhere by default.
+
+    Notes
+    -----
     `np.sum` adds in an order that depends on the layout in memory; a running sum does not, so that a
-    batch of n designs gives the same bits as n batches of one.
+    batch of n designs gives the same bits as n batches of one. A kernel's points stand together in memory,
+    so that sums run along them.
     """
-    sums = np.zeros(values.shape[:-1])
-    for place in range(values.shape[-1]):
-        sums += values[..., place]
+    *points, kernels = factors[0].shape
+    sums = np.zeros(points)
+    for place in range(kernels) if places is None else places:
+        first, *others = (factor[..., place] for factor in factors)
+        for line in others:
+            first = first * line
+        sums += first if where is None else np.where(where[..., place], first, 0.0)
     return sums

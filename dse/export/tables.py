@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
+from dse.pricing.intervals import RECORD_KEYS
 from dse.pricing.splits import with_splits
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 CSV_ROWS = 1000
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
-DESIGN_KEYS = ("trial", "winner", "params", "splits", "values", "margins", "breakdown", "designs_priced")
-EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown")
+DESIGN_KEYS = (
+    *("trial", "winner", "params", "splits", "values", "margins", "breakdown"),
+    *(*RECORD_KEYS, "designs_priced"),
+)
+EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "breakdown", *RECORD_KEYS)
 
 
 def study_record(study: Study, part: Selection = "front") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
+from dse.pricing.intervals import interval_columns
 from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
 from dse.pricing.workers import Jobs, Pricer, workers_of
 from dse.spaces.expressions import Expression
@@ -193,7 +194,7 @@ def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: Space
     kinds = _rows(known, points, rows)
     starts = range(0, rows.size, CHUNK)
     parts = [_step(space, _rows(kinds, rows.size, slice(start, start + CHUNK)), rules) for start in starts]
-    return _evaluation(space, known, concatenated(parts).take(back), points)
+    return _evaluation(space, known, concatenated(parts).take(back), points, rules.profile)
 
 
 def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
@@ -206,7 +207,8 @@ def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
 
 def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:
     known = space.known_values(columns)
-    return _evaluation(space, known, _step(space, known, rules), next(iter(columns.values())).size)
+    points = next(iter(columns.values())).size
+    return _evaluation(space, known, _step(space, known, rules), points, rules.profile)
 
 
 def _step(space: Space, known: Mapping[str, Any], rules: SpaceRules) -> Breakdown:
@@ -215,9 +217,13 @@ def _step(space: Space, known: Mapping[str, Any], rules: SpaceRules) -> Breakdow
     return rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
 
 
-def _evaluation(space: Space, known: Mapping[str, Any], breakdown: Breakdown, points: int) -> Evaluation:
+def _evaluation(
+    space: Space, known: Mapping[str, Any], breakdown: Breakdown, points: int, profile: str
+) -> Evaluation:
     """What formulas make of a breakdown."""
     values: dict[str, Any] = {**_by_both_names(breakdown), **known}
+    if space.reads_intervals:
+        values = {**interval_columns(space, known, breakdown, profile), **values}
     for derived in space.derived:
         if derived.evaluated:
             values[derived.name] = derived.formula(values)

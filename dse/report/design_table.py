@@ -16,6 +16,13 @@ from costmodel.formats.quantity import readable
 from dse.report.text import Record, design_text, percent
 from dse.spaces.space import Space
 
+#: What an interval of predictions rests on, in words.
+EVIDENCE_TEXTS = {
+    "measured": "steps of such designs on such chips were measured",
+    "calibrated": "steps on such chips were measured, of other designs",
+    "extrapolated": "no steps on such chips, or on so many, were measured",
+}
+
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
 GAP = 2
 
@@ -68,12 +75,16 @@ def design_table(
         *parameter_columns(space, records, varying),
         *derived_columns(space, records),
         *objective_columns(space, records),
+        *interval_columns(records),
         *mfu_columns(records),
         *note_columns(len(records), notes or {}),
     ]
     kept, left_out = fitted(columns, width)
     alike = [p.name for p in space.parameters if p.name not in varying]
     lines = []
+    evidence = {record.get("evidence", "") for record in among}
+    if len(evidence) == 1 and "" not in evidence:
+        lines.append(Text(f"step times: {EVIDENCE_TEXTS[evidence.pop()]}"))
     if alike and len(among) > 1:
         lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
     if left_out:
@@ -131,6 +142,23 @@ def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
         Column(o.name, lines_of(o.name), [readable(record["values"][o.key], o.unit) for record in records])
         for o in space.objectives
     ]
+
+
+def interval_columns(records: Sequence[Record]) -> list[Column]:
+    """Between which times nine of ten steps are, and what that rests on where it differs."""
+    if not all("evidence" in record for record in records):
+        return []
+    columns = [Column("9 of 10 steps", ("9 of 10", "steps"), [interval_text(r) for r in records], 400)]
+    if len({record["evidence"] for record in records}) > 1:
+        columns.append(Column("evidence", ("evidence",), [r["evidence"] for r in records], 450, left=True))
+    return columns
+
+
+def interval_text(record: Record) -> str:
+    """The interval of a design's step time: ``30.1 to 37.2 s``."""
+    ends = [record[name] for name in ("step_time_low_s", "step_time_high_s")]
+    low, high = (readable(end, "s") for end in ends)
+    return f"{low.split()[0] if low.split()[1:] == high.split()[1:] else low} to {high}"
 
 
 def mfu_columns(records: Sequence[Record]) -> list[Column]:

@@ -14,10 +14,20 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX, with_unit_suffix
 from dse.pricing.evaluation import remedies
+from dse.pricing.intervals import RECORD_KEYS
 from dse.pricing.splits import splits_text, with_splits
 from dse.report import catalogue
 from dse.report.binding import binding_tables
-from dse.report.design_table import Column, design_table, drawn, fitted, ruled_table, varying_parameters
+from dse.report.design_table import (
+    EVIDENCE_TEXTS,
+    Column,
+    design_table,
+    drawn,
+    fitted,
+    interval_text,
+    ruled_table,
+    varying_parameters,
+)
 from dse.report.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
 from dse.spaces.objectives import Constraint
 from dse.spaces.space import Space
@@ -77,7 +87,7 @@ def designs_report(study: Study, part: Selection, width: int) -> Report:
 
 def in_short(record: Record) -> Record:
     """What a table shows of a design."""
-    names = ("trial", "winner", "params", "derived", "values")
+    names = ("trial", "winner", "params", "derived", "values", *RECORD_KEYS)
     kept = {name: record[name] for name in names if name in record}
     return {**kept, "breakdown": {name: v for name, v in record["breakdown"].items() if name == "mfu"}}
 
@@ -199,6 +209,8 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
         table.add_row(
             column.removesuffix(UNIT_SUFFIX[UNITS[column]]).replace("_", " "), column_text(record, column)
         )
+        if column == "step_time_s" and "evidence" in record:
+            table.add_row("", f"{interval_text(record)}, 9 of 10: {EVIDENCE_TEXTS[record['evidence']]}")
     for derived in space.derived:
         if derived.name in record["derived"]:
             table.add_row(

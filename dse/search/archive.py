@@ -69,6 +69,21 @@ class Archive:
             kept = kept[np.sort(np.unique(both.costs[kept], axis=0, return_index=True)[1])]
         return both.take(kept)
 
+    def merged(self, other: Archive) -> Archive:
+        """With what another batch has found; of equal costs a trial is kept, else the first."""
+        names = ("places", "costs", "explored", "sent")
+        both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
+        order = np.argsort(~both["sent"], kind="stable")
+        both = {name: column[order] for name, column in both.items()}
+        _, first, owners = np.unique(both["costs"], axis=0, return_index=True, return_inverse=True)
+        explored = np.zeros(first.size)
+        np.maximum.at(explored, owners.ravel(), both["explored"])
+        both["explored"] = explored[owners.ravel()]
+        first.sort()
+        kept = first[non_dominated(both["costs"][first])]
+        found = Archive(**both, reserve=self.reserve, climbers=self.climbers, complete=self.complete)
+        return found.take(kept)
+
     def thinned(self) -> Archive:
         """At most about `MOST_KEPT` designs: one of each cell of a grid that is as fine as that allows."""
         if len(self.places) <= MOST_KEPT:

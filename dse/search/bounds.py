@@ -235,7 +235,7 @@ def problem_of(pricer: Pricer) -> Problem | None:
     never slower, as `System.never_slower` says, all of them.
     """
     space = pricer.space
-    if pricer.rules.profile != NATIVE or not isinstance(space.model, ModelShape):
+    if pricer.rules.profile != NATIVE or not isinstance(space.model, ModelShape) or space.reads_intervals:
         return None
     if not 0 < space.legal.count < np.inf:
         return None

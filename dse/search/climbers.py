@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -58,6 +58,10 @@ class Climbers:
         best = scores(costs[some], violations[some], weights[:, None], front).argmin(axis=1)
         rows = some[np.arange(count), best]
         return cls(places[rows], costs[rows], violations[rows], weights)
+
+    def aimed(self, rng: Generator) -> Climbers:
+        """The same designs, with other goals at random."""
+        return replace(self, weights=drawn_weights(len(self.weights), self.weights.shape[1], rng))
 
     def stepped(
         self,

@@ -13,7 +13,8 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.pricing.evaluation import Evaluation, evaluate
-from dse.pricing.profiles import SpaceRules
+from dse.pricing.intervals import with_intervals
+from dse.pricing.profiles import NATIVE, SpaceRules
 from dse.pricing.splits import with_splits
 from dse.pricing.workers import Pricer, Workers
 from dse.search.bounds import problem_of
@@ -55,6 +56,7 @@ class ExactFront:
     legal: int  #: legal designs
     priced: int  #: designs that were evaluated; bounds rule out the others
     tally: Tally | None  #: what all designs come to, where each was evaluated
+    profile: str = NATIVE  #: rules that evaluated them
 
     @property
     def infeasible(self) -> int | None:
@@ -84,7 +86,8 @@ class ExactFront:
 
     def records(self) -> list[dict[str, Any]]:
         """One nested record per design, as in JSON output; names end in their units."""
-        return design_records(self.space, self.designs, self.evaluation)
+        records = design_records(self.space, self.designs, self.evaluation)
+        return with_intervals(self.space, records, self.profile)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per design, with the columns of a study's front but for those of trials."""
@@ -142,7 +145,8 @@ def exact_front(
     evaluation = evaluate(space, designs, rules=pricer.rules)
     order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
-    return ExactFront(space, designs, evaluation.take(order), int(space.legal.count), priced, counts)
+    legal, found = int(space.legal.count), evaluation.take(order)
+    return ExactFront(space, designs, found, legal, priced, counts, pricer.rules.profile)
 
 
 def by_bounds(pricer: Pricer, workers: Workers, progress: Callable[[Headway], None] | None) -> Search | None:
@@ -227,4 +231,5 @@ def priced_design(
 ) -> dict[str, Any]:
     """The record of one design; `splits` says what its sharding was solved to be, where it was."""
     columns = space.encode([params])
-    return with_splits(space, design_records(space, columns, evaluate(space, columns, rules=rules)))[0]
+    records = with_splits(space, design_records(space, columns, evaluate(space, columns, rules=rules)))
+    return with_intervals(space, records, rules.profile if rules else NATIVE)[0]

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.random import SeedSequence
 from optuna.trial import FrozenTrial, Trial
 
-from costmodel.columns import FloatArray
-from costmodel.steps.breakdown import with_unit_suffix
 from dse.fronts.hypervolume import Box
-from dse.pricing.evaluation import Evaluation
+from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules, rules_for
 from dse.pricing.workers import Jobs
+from dse.search.finished import BREAKDOWN, finite, is_feasible, lesson, trial_attributes
 from dse.search.inner import WINNERS, InnerSearch, WholeDesign, winner_values
-from dse.search.samplers import Key, LegalSampler, SpaceExhausted, legal_sampler
+from dse.search.lanes import Key, Known, Lane, base_of, memories_of
+from dse.search.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
 from dse.search.twin import Twin, lessons_of
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns
 
-#: Study attribute: what a sampler remembers between batches (a genetic sampler, its parents).
+#: A trial, finished or not.
+T = TypeVar("T", Trial, FrozenTrial)
+
+#: Study attribute: what a sampler remembers after a batch (a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
 #: Study attribute: corners of the box in which its hypervolume is measured.
 BOX = "dse:hypervolume_box"
-
-#: Trial attributes: what the evaluation of a design says beside the objectives.
-BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,22 @@ class Plan:
     seed: int
     batch_size: int
     focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
+    lanes: int = 1  #: batches that may be under way at a time
+
+
+@dataclass
+class Batch:
+    """Trials that are proposed, evaluated and stored together."""
+
+    number: int
+    base: int  #: the batch from which it goes on
+    proposals: list[Trial] = field(default_factory=list)
+    finished: list[FrozenTrial] = field(default_factory=list)
+    memory: Mapping[str, Any] = field(default_factory=dict)  #: what the sampler remembers
 
 
 class History:
-    """Proposes the next batch of a study from its full batches, and learns what came of it.
+    """Proposes batches of a study from the batches before them, and learns what came of them.
 
     Parameters
     ----------
@@ -81,20 +92,23 @@ class History:
         self._stored = stored
         self._minimize = np.array([direction == "minimize" for direction in stored.directions])
         self._best = np.where(self._minimize, math.inf, -math.inf)
-        self._seen: set[Key] = set()  # designs of the full batches
+        self._batches: dict[Key, int] = {}  # design -> its batch, of the full ones
         self._tail: list[Key] = []  # designs of the batch in progress
-        lessons = lessons_of(self._sampler(0).base)
-        self._twin = Twin(stored.directions, lessons, plan.batch_size)
+        self._short = -1  # a batch that needs more designs than those of its lane
+        lessons = lessons_of(legal_sampler(plan.sampler, space, SeedSequence(0), (), rules).base)
+        self._twin = Twin(stored.directions, lessons, plan.batch_size, plan.lanes)
+        self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
         self._inner = inner_search(space, rules, stored, plan) if space.inner else None
-        self._distributions = {p.name: p.distribution() for p in space.parameters}
+        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self._starts = [space.outer.key(start) for start in space.starting_points]
         self.refresh()
 
-    def _sampler(self, number: int) -> LegalSampler:
-        """The sampler of a batch."""
-        seeds = SeedSequence([self.plan.seed, number])
-        return legal_sampler(
-            self.plan.sampler, self.space, seeds, self._seen, self.rules, self.plan.focus, self.jobs
-        )
+    @property
+    def current(self) -> int:
+        """The batch in progress: the first that is not full. [-]"""
+        return self.complete // self.plan.batch_size
+
+    # What the study holds.
 
     def refresh(self) -> None:
         """Read what the database holds beyond what is known."""
@@ -105,15 +119,28 @@ class History:
         winners = self._store.attribute(self._stored, WINNERS, first=self.rows) if self._inner else {}
         self._count(keys, moment.trials, winners)
         self.rows = moment.rows
-        self._twin.forget()
-        self._twin.remember(moment.user_attrs.get(MEMORY, {}))
-        needed = self._twin.needed(places, self.complete - len(self._tail))
+        kept = range(max(self.current - 2 * self.plan.lanes + 1, 0), self.current)
+        self._memories = {number: moment.user_attrs.get(self._slot(number), {}) for number in kept}
+        needed = self._needed(places)
         ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
         lessons = self._store.some_trials(ids, user_attrs=False)
         self._twin.learn(dict(zip(needed, lessons, strict=True)))
 
+    def _slot(self, number: int) -> str:
+        """Study attribute with the memory of a batch: those from which batches may go on have one each."""
+        slots = 2 * self.plan.lanes - 1
+        return MEMORY if slots == 1 else f"{MEMORY}:{number % slots}"
+
+    def _needed(self, places: Sequence[int]) -> list[int]:
+        """Those of some trials that a sampler may read; what none reads any more is forgotten."""
+        first = max(self.current - self.plan.lanes, 0)
+        memories = [memory for number, memory in self._memories.items() if number >= first]
+        self._twin.keep(first * self.plan.batch_size, memories)
+        return self._twin.needed(places, first * self.plan.batch_size, memories)
+
     def _count(self, keys: Sequence[Key], trials: TrialColumns, winners: Mapping[int, Any]) -> None:
         """Take note of finished trials, and of what they have found beside themselves."""
+        first = self.complete - len(self._tail)
         self.complete += len(keys)
         self.infeasible += int((~trials.feasible).sum())
         found = [trials.objectives[trials.feasible]]
@@ -124,7 +151,8 @@ class History:
         self._best = np.where(self._minimize, values.min(axis=0), values.max(axis=0))
         self._tail += keys
         full = len(self._tail) // self.plan.batch_size * self.plan.batch_size
-        self._seen.update(self._tail[:full])
+        for place, key in enumerate(self._tail[:full], start=first):
+            self._batches.setdefault(key, place // self.plan.batch_size)
         self._tail = self._tail[full:]
 
     def best(self) -> dict[str, float]:
@@ -133,10 +161,73 @@ class History:
             return {}
         return {o.key: float(best) for o, best in zip(self.space.objectives, self._best, strict=True)}
 
-    def proposals(self) -> list[Trial]:
-        """The designs of the batch in progress that are not yet stored; none when the space is exhausted."""
-        sampler = self._sampler(self.complete // self.plan.batch_size)
-        study = self._twin.study(self.complete - len(self._tail))
+    # What comes next.
+
+    def window(self, budget: int) -> range:
+        """Batches that can be proposed and evaluated now, within so many trials.
+
+        A batch that the budget cuts short has to wait until it is the batch in progress, and so has one that
+        its lane cannot fill, and all while designs to start from are not evaluated.
+        """
+        first, whole = self.current, budget // self.plan.batch_size
+        stop = max(min(first + self.plan.lanes, whole), first + 1)
+        if first == 0 or self._pending(first - 1):
+            stop = first + 1
+        if first < self._short < stop:
+            stop = self._short
+        return range(first, stop if self.complete < budget else first)
+
+    def _pending(self, last: int) -> bool:
+        """Whether designs to start from are not among the trials of the batches up to one."""
+        memory = self._memories.get(last, {})
+        if FOUND in memory:
+            return bool(memory[FOUND]["starts"] < len(self._starts))
+        known = Known(self._batches, last)
+        return any(start not in known for start in self._starts)
+
+    def proposed(self, number: int, budget: int) -> Batch | None:
+        """A batch, as far as it is not stored and within the budget; None where it has to wait for others.
+
+        It goes on from the batch before it in its lane. In its turn, it goes on from the very batch before
+        it, and takes designs of all lanes, where its lane has not enough of them.
+        """
+        lanes, own_turn = self.plan.lanes, number == self.current
+        alone = lanes == 1 or number == 0 or (own_turn and self._pending(number - 1))
+        batch = self._asked(number, number - 1 if alone else base_of(number, lanes), alone=alone)
+        if not alone and (
+            len(batch.proposals) < self.plan.batch_size or self._clashes(number, batch.proposals)
+        ):
+            if not own_turn:
+                self._short = number
+                return None
+            batch = self._asked(number, number - 1, alone=True)
+        if own_turn:
+            batch.proposals = self._left(batch.proposals, budget)
+        return batch
+
+    def due(self, batch: Batch, budget: int) -> list[FrozenTrial]:
+        """The finished trials of a batch that can be stored now, within the budget.
+
+        There are none if it is not its turn, or if others have found its designs.
+        """
+        clashing = batch.number != self.current or self._clashes(batch.number, batch.finished)
+        return [] if clashing else self._left(batch.finished, budget)
+
+    def _left(self, trials: Sequence[T], budget: int) -> list[T]:
+        """What is left to be stored of the batch in progress, within the budget."""
+        done, left = set(self._tail), self.plan.batch_size - len(self._tail)
+        fresh = [trial for trial in trials if self.space.outer.key(trial.params) not in done]
+        return fresh[: min(left, budget - self.complete)]
+
+    def _clashes(self, number: int, trials: Sequence[Trial] | Sequence[FrozenTrial]) -> bool:
+        """Whether designs of a batch are trials of batches before it."""
+        known = Known(self._batches, number - 1)
+        return any(self.space.outer.key(trial.params) in known for trial in trials)
+
+    def _asked(self, number: int, base: int, *, alone: bool) -> Batch:
+        """The designs of a batch that goes on from another; fewer where no more are found."""
+        sampler = self._sampler(number, base, alone=alone)
+        study = self._twin.study((base + 1) * self.plan.batch_size, self._memories.get(base, {}))
         study.sampler = sampler
         # Optuna asks no sampler for a design that is pinned as a whole: there is one.
         size = self.plan.batch_size if sampler.varying else max(0, 1 - self.complete)
@@ -146,22 +237,39 @@ class History:
                 asked.append(study.ask(sampler.distributions))
         except SpaceExhausted:
             pass  # the batch ends early; the next one will be empty
-        done, left = set(self._tail), self.plan.batch_size - len(self._tail)
-        return [trial for trial in asked if self.space.outer.key(trial.params) not in done][:left]
+        return Batch(number, base, asked)
 
-    def whole(self, proposals: Sequence[Trial]) -> list[WholeDesign]:
-        """The designs that some proposals become: what is exact is found for each."""
-        designs = [trial.params for trial in proposals]
-        return self._inner.whole(designs, self.jobs) if self._inner else [WholeDesign(own) for own in designs]
+    def _sampler(self, number: int, base: int, *, alone: bool) -> LegalSampler:
+        """The sampler of a batch."""
+        lanes = self.plan.lanes
+        outer = self.space.outer.space.parameters
+        others = [self._memories.get(at, {}) for at in memories_of(base, lanes)[1:]]
+        return legal_sampler(
+            self.plan.sampler,
+            self.space,
+            SeedSequence([self.plan.seed, number]),
+            Known(self._batches, base),
+            self.rules,
+            lane=None if alone else Lane(number % lanes, lanes, outer),
+            focus=self.plan.focus,
+            jobs=self.jobs,
+            turn=number if lanes > 1 else None,
+            beside=[memory[FOUND] for memory in others if FOUND in memory],
+        )
 
-    def finished(
-        self, proposals: Sequence[Trial], designs: Sequence[WholeDesign], evaluation: Evaluation
-    ) -> list[FrozenTrial]:
-        """Tell the sampler what became of its proposals; the finished trials, ready to be stored."""
+    # What becomes of it.
+
+    def evaluate(self, batch: Batch) -> None:
+        """Make finished trials of the proposals of a batch: what is exact is found for each."""
+        designs = [WholeDesign(trial.params) for trial in batch.proposals]
+        if self._inner:
+            begun, outer = batch.number == self.current, [design.params for design in designs]
+            designs = self._inner.whole(outer, self.jobs, base=batch.base, begun=begun)
+        columns = self.space.encode([design.params for design in designs])
+        evaluation = evaluate(self.space, columns, rules=self.rules, jobs=self.jobs)
         attributes = trial_attributes(self.space, evaluation)
         values, violations = finite(evaluation, self._minimize)
-        finished = []
-        for row, (trial, design) in enumerate(zip(proposals, designs, strict=True)):
+        for row, (trial, design) in enumerate(zip(batch.proposals, designs, strict=True)):
             for limit, violation in zip(self.space.limits, violations[row], strict=True):
                 trial.set_constraint(limit.key, float(violation))
             if not np.isfinite(evaluation.values[row]).all():
@@ -169,32 +277,39 @@ class History:
             frozen = trial.study.tell(trial, values[row].tolist())
             for key, value in attributes[row].items():
                 frozen.set_user_attr(key, value)
-            finished.append(self._completed(frozen, design) if self._inner else frozen)
-        return finished
+            batch.finished.append(self._completed(frozen, design) if self._inner else frozen)
+        batch.memory = self._twin.memory()
 
     def _completed(self, trial: FrozenTrial, design: WholeDesign) -> FrozenTrial:
         """A finished trial with its inner parameters, and what else was found with it."""
-        trial.params, trial.distributions = design.params, self._distributions
+        trial.params, trial.distributions = design.params, self.distributions
         trial.set_user_attr(WINNERS, design.winners)
         trial.set_user_attr(DESIGNS_PRICED, trial.user_attrs.get(DESIGNS_PRICED, 0) + design.priced)
         return trial
 
-    def memory(self, added: int) -> dict[str, Any]:
-        """Study attributes to store with some trials: what the sampler remembers when its batch is whole."""
-        remembered = self._twin.memory()
-        count = {DESIGNS_PRICED: remembered[FOUND][DESIGNS_PRICED]} if FOUND in remembered else {}
-        whole = len(self._tail) + added == self.plan.batch_size
-        return {**count, MEMORY: remembered} if whole and remembered else count
+    def attributes(self, batch: Batch) -> dict[str, Any]:
+        """Study attributes to store with a batch: what the sampler remembers when it is whole."""
+        memory = {**batch.memory}
+        count = {}
+        if FOUND in memory:
+            before, base = (
+                self._memories.get(number, {}).get(FOUND, {}).get(DESIGNS_PRICED, 0)
+                for number in (batch.number - 1, batch.base)
+            )
+            count = {DESIGNS_PRICED: memory[FOUND][DESIGNS_PRICED] + before - base}
+            memory[FOUND] = {**memory[FOUND], **count}
+        whole = len(self._tail) + len(batch.finished) == self.plan.batch_size
+        return {**count, self._slot(batch.number): memory} if whole and memory else count
 
-    def stored(self, finished: Sequence[FrozenTrial]) -> None:
-        """Take note of trials that the database has accepted."""
+    def stored(self, batch: Batch, attributes: Mapping[str, Any]) -> None:
+        """Take note of a batch that the database has accepted."""
+        finished = batch.finished
         places = range(self.complete, self.complete + len(finished))
-        if len(self._tail) + len(finished) == self.plan.batch_size:
-            self._twin.remember(self._twin.memory())
-        if len(finished) == self.plan.batch_size:
+        if batch.proposals and len(finished) == self.plan.batch_size:
             self._twin.grow(places)
-        else:
-            self._twin.forget()
+        if self._slot(batch.number) in attributes:
+            self._memories[batch.number] = attributes[self._slot(batch.number)]
+            self._memories.pop(batch.number - 2 * self.plan.lanes + 1, None)
         keys = [self.space.outer.key(trial.params) for trial in finished]
         values = np.array([trial.values for trial in finished])
         feasible = np.array([is_feasible(trial) for trial in finished])
@@ -202,55 +317,11 @@ class History:
         winners = {number: trial.user_attrs.get(WINNERS, ()) for number, trial in enumerate(finished)}
         self._count(keys, TrialColumns(numbers, numbers, values, feasible), winners)
         self.rows += len(finished)
-        needed = self._twin.needed(places, self.complete - len(self._tail))
+        needed = self._needed(places)
         self._twin.learn({place: lesson(finished[place - places.start]) for place in needed})
 
 
 def inner_search(space: Space, rules: SpaceRules | None, stored: StoredStudy, plan: Plan) -> InnerSearch:
     """What finds the inner designs of a study."""
     box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
-    return InnerSearch(space, rules or rules_for(space), box, plan.batch_size)
-
-
-def is_feasible(trial: FrozenTrial) -> bool:
-    """Whether a finished trial keeps every limit."""
-    return all(violation <= 0 for violation in trial.constraints.values())
-
-
-def lesson(trial: FrozenTrial) -> FrozenTrial:
-    """A trial without what samplers do not read."""
-    learned = copy(trial)
-    learned.user_attrs = {}
-    return learned
-
-
-def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, float]]]:
-    """Breakdown, derived columns and margins of each design, under names that end in their units."""
-    tables: dict[str, Mapping[str, FloatArray]] = {
-        BREAKDOWN: {
-            with_unit_suffix(name): values for name, values in evaluation.breakdown.columns().items()
-        },
-        DERIVED: evaluation.derived,
-        MARGINS: {limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)},
-    }
-    points = len(evaluation.values)
-    rows: list[dict[str, dict[str, float]]] = [{table: {} for table in tables} for _ in range(points)]
-    for table, columns in tables.items():
-        for name, values in columns.items():
-            for row, value in zip(rows, np.broadcast_to(values, (points,)).tolist(), strict=True):
-                if math.isfinite(value):  # JSON, and so PostgreSQL, knows no other numbers
-                    row[table][name] = value
-    return rows
-
-
-def finite(
-    evaluation: Evaluation, minimize: np.ndarray[Any, np.dtype[np.bool_]]
-) -> tuple[FloatArray, FloatArray]:
-    """Values and violations with what is not finite made very bad: Optuna stores no NaN, and ranks no inf."""
-    worst = np.where(minimize, WORST, -WORST)
-    values = np.where(np.isfinite(evaluation.values), evaluation.values, worst)
-    return values, np.nan_to_num(evaluation.violations, nan=WORST, posinf=WORST, neginf=0.0)
-
-
-#: Stands for a value that is not finite; its square does not overflow.
-WORST = 1e150
+    return InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.lanes)

@@ -81,30 +81,48 @@ class InnerSearch:
         Where the hypervolume of the study is measured.
     batch_size : int
         Trials of a batch. [-]
+    lanes : int
+        Batches that may be under way at a time: how many fronts of the past are kept. [-]
     """
 
-    def __init__(self, space: Space, rules: SpaceRules, box: Box, batch_size: int) -> None:
+    def __init__(self, space: Space, rules: SpaceRules, box: Box, batch_size: int, lanes: int) -> None:
         self.space = space
         self.rules = rules
         self.box = box
         self.batch_size = batch_size
+        self.lanes = lanes
         self.directions = [objective.direction for objective in space.objectives]
-        self._front = np.empty((0, len(space.objectives)))  # costs of the full batches
+        #: Costs of the front before the first batch, after it, and so on; old ones are forgotten.
+        self._fronts = {-1: np.empty((0, len(space.objectives)))}
         self._tail: list[FloatArray] = []  # costs that each trial of the batch in progress has found
 
     def learn(self, found: Sequence[FloatArray]) -> None:
         """Take note of what some trials have found: values of their winners, (winners, objectives) each."""
         self._tail += [as_costs(values, self.directions) for values in found]
-        full = len(self._tail) // self.batch_size * self.batch_size
-        if full:
-            costs = np.unique(np.concatenate([self._front, *self._tail[:full]]), axis=0)
-            self._front, self._tail = costs[non_dominated(costs)], self._tail[full:]
+        while len(self._tail) >= self.batch_size:
+            last, front = max(self._fronts.items())
+            costs = np.unique(np.concatenate([front, *self._tail[: self.batch_size]]), axis=0)
+            self._fronts[last + 1], self._tail = costs[non_dominated(costs)], self._tail[self.batch_size :]
+            self._fronts.pop(last - self.lanes, None)
 
-    def whole(self, proposals: Sequence[Params], jobs: Jobs) -> list[WholeDesign]:
-        """The designs that some outer ones become, one after the other: each counts for those after it."""
+    def whole(self, proposals: Sequence[Params], jobs: Jobs, *, base: int, begun: bool) -> list[WholeDesign]:
+        """The designs that some outer ones become, one after the other: each counts for those after it.
+
+        Parameters
+        ----------
+        proposals : sequence of Params
+            The outer designs.
+        jobs : int or Workers
+            Processes that price, or who else does. [-]
+        base : int
+            The last batch whose trials count. [-]
+        begun : bool
+            Whether those of the batch in progress count, too.
+        """
         # The same boxes wherever a batch was interrupted, so that sums round alike.
-        left = Undominated(self.box.reference, self._front)
-        for cost in np.concatenate([self._front[:0], *self._tail]):
+        front = self._fronts[base]
+        left = Undominated(self.box.reference, front)
+        for cost in np.concatenate([front[:0], *(self._tail if begun else ())]):
             left.add(cost)
         found, priced = self._candidates(proposals, jobs)
         return [self._represented(own, left, n) for own, n in zip(found, priced.tolist(), strict=True)]

@@ -1,8 +1,9 @@
 """The search loop: propose a batch, evaluate it in one call, store it in one transaction.
 
-Batch k is proposed from the first k full batches alone, with random numbers that follow from the study's
-seed and k. So the trials of a study do not depend on where it was interrupted, on how its budget was dealt
-out, or on how many processes work on it.
+Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed
+and k. So the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or
+on how many processes work on it: `dse.search.lanes` says what a batch knows, `dse.search.turns` who works on
+it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules
 from dse.pricing.workers import Jobs
 from dse.search.history import History, Plan
+from dse.search.turns import Turns
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
 
@@ -39,7 +40,7 @@ class Outcome:
     failed: int = 0  #: trials that another program left unfinished, now marked as failed
     exhausted: bool = False  #: every legal design has been evaluated
     seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("sampling", "evaluation", "storage"), 0.0)
+        default_factory=lambda: dict.fromkeys(("sampling", "evaluation", "storage", "waiting"), 0.0)
     )
 
     @contextmanager
@@ -65,8 +66,8 @@ def search(
 ) -> Outcome:
     """Add trials until the study holds `budget` finished ones, or every legal design.
 
-    Several processes may search one study: each batch is stored by whichever is first, and the others
-    read it. An interruption loses the batch in progress and nothing else.
+    Several processes may search one study: they share its batches, as `dse.search.turns` says. An
+    interruption loses the batch that the process works on and nothing else.
 
     Parameters
     ----------
@@ -90,27 +91,38 @@ def search(
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
         history = History(space, plan, store, stored, rules, jobs)
-    while True:
-        outcome.complete = history.complete
-        if progress:
-            progress(Progress(history.complete, budget, history.infeasible, history.best()))
-        if history.complete >= budget:
-            return outcome
+        turns = Turns(store, stored.study_id, history, budget)
+    try:
+        while True:
+            outcome.complete = history.complete
+            if progress:
+                progress(Progress(history.complete, budget, history.infeasible, history.best()))
+            if history.complete >= budget:
+                return outcome
+            work(outcome, history, turns, budget)
+            if outcome.exhausted:
+                return outcome
+    except KeyboardInterrupt:
+        turns.release()
+        raise
+
+
+def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> None:
+    """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some."""
+    with outcome.timed("waiting"):
+        number = turns.take()
+    if number is None:
+        return
+    with outcome.timed("storage"):
+        batch = turns.parked(number)
+    if batch is None:
         with outcome.timed("sampling"):
-            proposals = history.proposals()[: budget - history.complete]
-        if not proposals:
-            outcome.exhausted = True
-            return outcome
+            batch = history.proposed(number, budget)
+        outcome.exhausted = batch is not None and not batch.proposals
+        if batch is None or outcome.exhausted:
+            turns.release()
+            return
         with outcome.timed("evaluation"):
-            designs = history.whole(proposals)
-            columns = space.encode([design.params for design in designs])
-            evaluation = evaluate(space, columns, rules=rules, jobs=jobs)
-        with outcome.timed("sampling"):
-            finished = history.finished(proposals, designs, evaluation)
-        with outcome.timed("storage"):
-            memory = history.memory(len(finished))
-            if store.append(stored.study_id, finished, after=history.rows, user_attrs=memory):
-                outcome.added += len(finished)
-                history.stored(finished)
-            else:
-                history.refresh()
+            history.evaluate(batch)
+    with outcome.timed("storage"):
+        outcome.added += turns.settle(batch)

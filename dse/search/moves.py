@@ -6,12 +6,13 @@ crossed and checked thousands at a time; `Lattice.legal` says which of them keep
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.spaces.legal import within
@@ -214,3 +215,18 @@ def _steps(parameter: Parameter, size: int) -> tuple[float, ...]:
     if _ordered(parameter) or size > MOST_WORDS:
         return (-1.0, 1.0)
     return tuple(float(step) for step in range(1, size))
+
+
+def hashes(places: FloatArray) -> NDArray[np.uint64]:
+    """(designs,) A number for each row of places, by which rows are told apart."""
+    bits: NDArray[np.uint64] = np.ascontiguousarray(places + 0.0).view(np.uint64)
+    mixed = (bits ^ (bits >> np.uint64(32))) * _factors(places.shape[1])
+    total: Any = (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)
+    return np.asarray(total, dtype=np.uint64)
+
+
+@cache
+def _factors(columns: int) -> NDArray[np.uint64]:
+    """An odd number for each column."""
+    factors = np.random.default_rng(0).integers(2**63, size=columns, dtype=np.uint64)
+    return factors * np.uint64(2) + np.uint64(1)

@@ -18,12 +18,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.errors import DseError, suggestion
 from dse.pricing.profiles import SpaceRules, rules_for
-from dse.pricing.workers import Jobs
+from dse.search.lanes import Key, Known, Lane
 from dse.spaces.parameters import decoded
 from dse.spaces.space import Params, Space
-
-#: What tells two designs apart.
-Key = tuple[Any, ...]
 
 
 class SpaceExhausted(Exception):
@@ -38,6 +35,7 @@ class Choice:
     batch_size: int  #: trials that are proposed, and evaluated, together
     build: Callable[..., BaseSampler | None]  #: from a seed; None draws legal designs
     joint: bool = True  #: samples all parameters together; else it says which
+    lanes: int = 1  #: batches under way at a time, of a new study
     learns: bool = True  #: from trials, so that its first batch is drawn; else it knows what to propose
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
 
@@ -52,17 +50,23 @@ def screening(space: Space, rules: SpaceRules, seed: int, **options: Any) -> Bas
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
 SAMPLERS: Mapping[str, Choice] = {
     "screening": Choice(
-        "prices some hundreds of designs for each that it proposes (the default)", 50, screening, learns=False
+        "prices some hundreds of designs for each that it proposes (the default)",
+        50,
+        screening,
+        lanes=2,
+        learns=False,
     ),
     "nsga2": Choice(
         "genetic search by non-dominated sorting",
         20,
         lambda space, rules, seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
+        lanes=2,
     ),
     "nsga3": Choice(
         "genetic search by reference points, for three objectives and more",
         20,
         lambda space, rules, seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
+        lanes=2,
     ),
     "tpe": Choice(
         "tree-structured Parzen estimator: ahead up to a few hundred trials, ten times as slow",
@@ -76,9 +80,12 @@ SAMPLERS: Mapping[str, Choice] = {
         lambda space, rules, seed: optuna.samplers.GPSampler(seed=seed),
         needs=("scipy", "torch"),
     ),
-    "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None),
+    "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None, lanes=4),
 }
 DEFAULT_SAMPLER = "screening"
+
+#: Draws of a design, times the number of lanes, until one is of a lane: few miss it.
+DRAWS_EACH = 8
 
 
 def sampler_choice(name: str) -> Choice:
@@ -98,15 +105,29 @@ def sampler_choice(name: str) -> Choice:
     return choice
 
 
-class SeenDesigns:
-    """Designs seen before a batch, of which there may be very many, and those that it adds itself."""
+def lanes_of(name: str, space: Space) -> int:
+    """Batches that may be under way at a time in a new study; one where the first prices every design. [-]"""
+    from dse.search.screening_sampler import priced_whole
 
-    def __init__(self, before: Collection[Key]) -> None:
+    choice = sampler_choice(name)
+    return choice.lanes if choice.learns or not priced_whole(space) else 1
+
+
+class SeenDesigns:
+    """Designs seen before a batch, of which there may be very many, those that it adds itself, and all those
+    of other lanes."""
+
+    def __init__(self, before: Collection[Key] | Known, lane: Lane | None) -> None:
         self._before = before
+        self._lane = lane
         self._own: set[Key] = set()
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._own or key in self._before
+        return (
+            key in self._own
+            or key in self._before
+            or (self._lane is not None and not self._lane.has_key(key))
+        )
 
     def __bool__(self) -> bool:
         return bool(self._own) or bool(self._before)
@@ -131,7 +152,8 @@ class LegalSampler(BaseSampler):
         space: Space,
         rng: np.random.Generator,
         *,
-        seen: Collection[Key] = (),
+        seen: Collection[Key] | Known = (),
+        lane: Lane | None = None,
         joint: bool = True,
         learns: bool = True,
     ) -> None:
@@ -142,7 +164,8 @@ class LegalSampler(BaseSampler):
         self.joint = joint
         self.distributions = {p.name: p.distribution() for p in self.parameters}
         self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
-        self.seen = SeenDesigns(seen)
+        self.seen = SeenDesigns(seen, lane)
+        self.lane = lane
         self.informed = base is not None and (bool(self.seen) or not learns)
         self.starts = space.starting_points if learns else []
 
@@ -161,7 +184,7 @@ class LegalSampler(BaseSampler):
         elif self.informed:
             params = legal.nearest(proposal, self.rng)
         else:
-            [params] = decoded(self.parameters, legal.random(1, self.rng))
+            params = self._drawn()
         if legal.key(params) in self.seen:
             params = self._new_neighbour(params)
         self.seen.add(legal.key(params))
@@ -176,6 +199,14 @@ class LegalSampler(BaseSampler):
             name: known[name] if name in known else base.sample_independent(study, trial, name, distribution)
             for name, distribution in self.distributions.items()
         }
+
+    def _drawn(self) -> Params:
+        """A design at random, of this lane if one comes soon."""
+        for _ in range(self.lane.lanes * DRAWS_EACH if self.lane else 1):
+            [params] = decoded(self.parameters, self.legal.random(1, self.rng))
+            if self.lane is None or self.lane.has_key(self.legal.key(params)):
+                break
+        return params
 
     def _new_neighbour(self, params: Params) -> Params:
         for neighbour in self.legal.neighbours(params, self.rng):
@@ -203,10 +234,11 @@ def legal_sampler(
     name: str,
     space: Space,
     seeds: SeedSequence,
-    seen: Collection[Key],
+    seen: Collection[Key] | Known,
     rules: SpaceRules | None = None,
-    focus: str = "",
-    jobs: Jobs = 1,
+    *,
+    lane: Lane | None = None,
+    **options: Any,
 ) -> LegalSampler:
     """A fresh sampler of that name for one batch.
 
@@ -218,21 +250,26 @@ def legal_sampler(
         What it samples.
     seeds : SeedSequence
         Source of all its random numbers.
-    seen : iterable of keys
+    seen : collection of keys
         Designs that it must not propose again.
     rules : SpaceRules, optional
         What prices designs for samplers that know their space; by default the native cost model.
-    focus : str
-        A condition beside which the default sampler seeks no design.
-    jobs : int or Workers
-        Processes that price for it, or who else does. [-]
+    lane : Lane, optional
+        The designs that it may propose; all by default.
+    options : mapping
+        What the default sampler is told beside: see `ScreeningSampler`.
     """
-    choice, options = sampler_choice(name), {}
-    if not choice.learns:
-        options = {"focus": focus, "jobs": jobs, "taken": seen if space.inner else ()}
+    choice = sampler_choice(name)
+    more = {} if choice.learns else {**options, "taken": seen if space.inner else (), "lane": lane}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]), **options)
+        base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]), **more)
     return LegalSampler(
-        base, space, np.random.default_rng(seeds), seen=seen, joint=choice.joint, learns=choice.learns
+        base,
+        space,
+        np.random.default_rng(seeds),
+        seen=seen,
+        lane=lane,
+        joint=choice.joint,
+        learns=choice.learns,
     )

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray
 from dse.search.archive import Archive, least_beaten
 from dse.search.climbers import Climbers
-from dse.search.moves import Lattice, Move
+from dse.search.moves import Lattice, Move, hashes
 
 #: Most designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
 ROUND: Final = 3072
@@ -39,6 +39,8 @@ MOST_EQUAL: Final = 4
 #: Prices designs given as places: costs, less is better, NaN where infeasible; and violations of limits, or
 #: where none is broken less than 0 by the least margin.
 Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+#: Which of some designs, given as places.
+Chosen = Callable[[FloatArray], BoolArray]
 #: Designs with their costs and violations.
 Priced = tuple[FloatArray, FloatArray, FloatArray]
 
@@ -58,16 +60,35 @@ class Screening:
         Designs to be priced; polishing prices some hundreds more. [-]
     rng : Generator
         Source of all random numbers.
+    own : callable, optional
+        Where other batches are under way at the same time, which of some designs are this one's: their
+        neighbours come before those of others.
+    polished : collection of int, optional
+        Objectives whose best designs are polished; all by default.
+    rounds : int
+        Rounds of a batch at least. [-]
     """
 
-    def __init__(self, lattice: Lattice, price: Price, archive: Archive, budget: int, rng: Generator) -> None:
+    def __init__(
+        self,
+        lattice: Lattice,
+        price: Price,
+        archive: Archive,
+        budget: int,
+        rng: Generator,
+        own: Chosen | None = None,
+        polished: Iterable[int] | None = None,
+        rounds: int = 2,
+    ) -> None:
         self.lattice = lattice
         self.price = price
         self.archive = archive
         self.budget = budget
         self.rng = rng
+        self.own = own
+        self.polished = range(archive.costs.shape[1]) if polished is None else polished
         self.priced = 0  #: designs so far
-        self._size = min(ROUND, max(budget // 2, 1))  # of a round
+        self._size = min(ROUND, max(budget // rounds, 1))  # of a round
         self._moves: tuple[Move, ...] = (*lattice.one_step, *lattice.swaps)
         self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._all: list[Priced] = []
@@ -132,9 +153,11 @@ class Screening:
 
     def _near(self) -> FloatArray:
         """Neighbours of some designs of the front whose neighbours are not priced yet."""
-        unexplored = np.flatnonzero(self.archive.explored == 0)
+        unexplored = self.rng.permutation(np.flatnonzero(self.archive.explored == 0))
         most = int(self._size * (1 - CLIMBING - CROSSED - FRESH)) // max(len(self._moves), 1)
-        parents = self.rng.permutation(unexplored)[: max(most, 1)]
+        if self.own:
+            unexplored = unexplored[np.argsort(~self.own(self.archive.places[unexplored]), kind="stable")]
+        parents = unexplored[: max(most, 1)]
         self.archive.explored[parents] = 1
         return self.lattice.moved(self.archive.places[parents], self._moves)[0]
 
@@ -152,7 +175,7 @@ class Screening:
         are priced for a batch, since they are dear, some pairs and combinations are left out by chance.
         """
         before = self.priced
-        for objective in range(self.archive.costs.shape[1]):
+        for objective in self.polished:
             while len(self.archive.costs):
                 best = int(self.archive.costs[:, objective].argmin())
                 if self.archive.explored[best] == 2:
@@ -185,12 +208,3 @@ def joined(parts: Iterable[Priced]) -> Priced:
     """Designs of several calls as one table."""
     places, costs, violations = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return places, costs, violations
-
-
-def hashes(places: FloatArray) -> NDArray[np.uint64]:
-    """(designs,) A number for each row of places, by which rows are told apart."""
-    bits: NDArray[np.uint64] = np.ascontiguousarray(places + 0.0).view(np.uint64)
-    factors = np.random.default_rng(0).integers(2**63, size=places.shape[1], dtype=np.uint64)
-    mixed = (bits ^ (bits >> np.uint64(32))) * (factors * np.uint64(2) + np.uint64(1))
-    total: Any = (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)
-    return np.asarray(total, dtype=np.uint64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import optuna
-from numpy.random import SeedSequence
+from numpy.random import Generator, SeedSequence
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
@@ -23,8 +23,9 @@ from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
 from dse.pricing.workers import Jobs
 from dse.search.archive import Archive
+from dse.search.lanes import Key, Known, Lane
 from dse.search.moves import Lattice
-from dse.search.screening import Screening
+from dse.search.screening import WHOLE, Screening
 from dse.spaces.space import Space
 
 #: Study attribute: how many batches there were, what they found, and among how many designs.
@@ -35,10 +36,15 @@ DESIGNS_PRICED: Final = "designs_priced"
 #: What a study has found before its first batch.
 NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
 
+#: Trials whose designs are found together.
+BATCH_SIZE: Final = 50
 #: CPU time that pricing may take for each trial. [s]
 TIME_SHARE: Final = 1.8e-3
 #: The first batch prices as many designs as so many others.
 FIRST_BATCH: Final = 4
+#: The same where several batches are under way at the same time, but the first alone; and rounds of a batch:
+#: more, since the next learn from it later. Each polishes the best design of one objective, in turn.
+FIRST_SHARED, SHARED_ROUNDS = 3, 3
 #: How far beyond the worst values of a front its hypervolume is measured, as a share of its span.
 BEYOND: Final = 0.1
 #: Beaten designs that are kept to become trials when there are no others.
@@ -66,8 +72,14 @@ class ScreeningSampler(BaseSampler):
         Designs priced for each trial; by default what takes some milliseconds by the nominal rate of `rules`.
     focus : str
         A condition, such as ``step_time < 15 s``, beside which no design is sought.
-    taken : iterable of keys
+    taken : collection of keys
         Outer designs that are trials already; only of a space with exact parameters do they matter.
+    lane : Lane, optional
+        The designs that it may propose, the space's starting points not among them; all by default.
+    turn : int, optional
+        The number of the batch, where several are under way at the same time. [-]
+    beside : sequence of mappings
+        What other batches have found, beside the one before: their study attributes `FOUND`.
     jobs : int or Workers
         Processes that price, or who else does. [-]
 
@@ -84,15 +96,21 @@ class ScreeningSampler(BaseSampler):
         *,
         rules: SpaceRules | None = None,
         seed: int = 0,
-        batch_size: int = 50,
+        batch_size: int = BATCH_SIZE,
         designs_per_trial: int | None = None,
         focus: str = "",
-        taken: Iterable[tuple[Any, ...]] = (),
+        taken: Collection[Key] | Known = (),
+        lane: Lane | None = None,
+        turn: int | None = None,
+        beside: Sequence[Mapping[str, Any]] = (),
         jobs: Jobs = 1,
     ) -> None:
         self.space = space.focused(focus) if focus else space
         self.focus = focus
-        self.taken = frozenset(taken) if space.inner else frozenset()
+        self.taken = taken
+        self.lane = lane
+        self.turn = turn
+        self.beside = beside
         self.rules = rules or rules_for(space)
         self.seed = seed
         self.batch_size = batch_size
@@ -135,9 +153,8 @@ class ScreeningSampler(BaseSampler):
         found = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
         number, archive = found["batches"], self._archive(found)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
-        budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
-        search = Screening(self.lattice, self.priced, archive, budget, rng)
-        starts = self._starts[found["starts"] :][: self.batch_size]
+        search = self._search(archive, number, rng)
+        starts = self._starts[len(self._starts) if self.lane else found["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
         missing = self.batch_size - len(chosen)
@@ -145,7 +162,7 @@ class ScreeningSampler(BaseSampler):
             chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
         attribute = {
             "batches": number + 1,
-            "starts": found["starts"] + len(starts),
+            "starts": len(self._starts) if self.lane else found["starts"] + len(starts),
             "focus": self.focus,
             DESIGNS_PRICED: found[DESIGNS_PRICED] + search.priced,
             "archive": archive.packed(),
@@ -153,6 +170,36 @@ class ScreeningSampler(BaseSampler):
         study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
         shares = np.diff(np.arange(self.batch_size + 1) * search.priced // self.batch_size).tolist()
         return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
+
+    def _search(self, archive: Archive, number: int, rng: Generator) -> Screening:
+        """The search of a batch that so many others came before, from one to the next."""
+        batch = self.designs_per_trial * self.batch_size
+        if self.turn is None:
+            return Screening(self.lattice, self.priced, archive, batch * (1 if number else FIRST_BATCH), rng)
+        if (
+            self.lane and self.lane.number and number == 1
+        ):  # where the first batch's are is known to all lanes
+            archive = replace(archive, climbers=archive.climbers.aimed(rng))
+        return Screening(
+            self.lattice,
+            self.priced,
+            archive,
+            batch * (1 if number else FIRST_SHARED),
+            rng,
+            self._open if self.lane else None,
+            self._polished(self.turn),
+            rounds=SHARED_ROUNDS,
+        )
+
+    def _polished(self, turn: int) -> list[int]:
+        """Objectives whose best designs a batch polishes: in the first of all and in the first of each lane,
+        which are the dearest, each lane some of them."""
+        objectives = range(len(self._directions))
+        if turn == 0:
+            return [0]
+        if self.lane is None or turn > self.lane.lanes:
+            return list(objectives)
+        return [objective for objective in objectives if objective % self.lane.lanes == self.lane.number]
 
     def _archive(self, found: Mapping[str, Any]) -> Archive:
         """What earlier batches have found; priced again where they had another focus."""
@@ -162,6 +209,9 @@ class ScreeningSampler(BaseSampler):
             return empty
         archive = Archive.unpacked(found["archive"], *shape)
         if found["focus"] == self.focus:
+            for other in self.beside:
+                if other["focus"] == self.focus:
+                    archive = archive.merged(Archive.unpacked(other["archive"], *shape))
             return archive
         places = np.concatenate([archive.places, archive.reserve])
         places = places[self.lattice.legal(places)]
@@ -190,7 +240,7 @@ class ScreeningSampler(BaseSampler):
         archive = replace(archive, sent=sent)
         rows = self._rows(archive, own, self.batch_size - len(starts))
         sent[rows] = True
-        free = np.flatnonzero(~beaten & ~np.isin(others, own[rows]))
+        free = np.flatnonzero(self._open(archive.reserve) & ~beaten & ~np.isin(others, own[rows]))
         free = free[np.sort(np.unique(others[free], return_index=True)[1])]
         spare = archive.reserve[free[: self.batch_size - len(starts) - rows.size]]
         left = replace(archive, reserve=archive.reserve[free[len(spare) :]])
@@ -198,11 +248,12 @@ class ScreeningSampler(BaseSampler):
 
     def _rows(self, archive: Archive, owners: IntArray, size: int) -> IntArray:
         """At most `size` rows of the front that were not sent, no two of one outer design."""
-        fresh = np.flatnonzero(~archive.sent)
+        unsent = ~archive.sent & self._open(archive.places)
+        fresh = np.flatnonzero(unsent)
         if not fresh.size:
             return fresh
         best = np.unique(archive.costs.argmin(axis=0))
-        rows = distinct(best[~archive.sent[best]], owners)[:size]
+        rows = distinct(best[unsent[best]], owners)[:size]
         there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
         more = wanted = size
         while rows.size < size and more == wanted:  # else nothing adds anything
@@ -213,6 +264,12 @@ class ScreeningSampler(BaseSampler):
             rows = np.concatenate([rows, distinct(found, owners)])
         equal = fresh[~np.isin(owners[fresh], owners[rows])]  # adds nothing, but is no worse
         return np.concatenate([rows, distinct(equal, owners)[: size - rows.size]])
+
+    def _open(self, places: FloatArray) -> BoolArray:
+        """(designs,) Which designs this batch may propose, as far as lanes go."""
+        if self.lane is None or not len(places):
+            return np.ones(len(places), dtype=bool)
+        return self.lane.has(self.lattice.columns(places))
 
     def _owners(self, places: FloatArray) -> tuple[IntArray, BoolArray]:
         """Numbers that tell outer designs apart, and whether these are trials already, (designs,) each."""
@@ -234,6 +291,12 @@ def corner(costs: FloatArray) -> FloatArray:
     """Where the hypervolume of a front ends: somewhat beyond its worst values. [the unit of each]"""
     far: FloatArray = costs.max(axis=0) + BEYOND * low_and_span(costs)[1]
     return far
+
+
+def priced_whole(space: Space) -> bool:
+    """Whether the first batch of a study prices every legal design."""
+    batch = designs_per_trial_of(space) * BATCH_SIZE * FIRST_BATCH
+    return space.legal.count <= WHOLE * batch
 
 
 def designs_per_trial_of(space: Space) -> int:

@@ -21,10 +21,11 @@ from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.profiles import NATIVE, rules_for
 from dse.pricing.workers import Jobs
-from dse.search.history import BOX, BREAKDOWN, Plan
+from dse.search.finished import BREAKDOWN
+from dse.search.history import BOX, Plan
 from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
-from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
+from dse.search.samplers import DEFAULT_SAMPLER, lanes_of, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
 SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
-INNER = "dse:exact_parameters"
+LANES, INNER = "dse:lanes", "dse:exact_parameters"
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
@@ -206,8 +207,9 @@ class Study:
     @property
     def plan(self) -> Plan:
         """How the study proposes designs."""
-        attributes = self.attributes
-        return Plan(attributes[SAMPLER], attributes[SEED], attributes[BATCH_SIZE], attributes.get(FOCUS, ""))
+        own = self.attributes
+        focus, lanes = own.get(FOCUS, ""), own.get(LANES, 1)
+        return Plan(own[SAMPLER], own[SEED], own[BATCH_SIZE], focus, lanes)
 
     @property
     def profile(self) -> str:
@@ -340,6 +342,7 @@ def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE)
         SAMPLER: sampler,
         SEED: seed,
         BATCH_SIZE: sampler_choice(sampler).batch_size,
+        LANES: lanes_of(sampler, space),
         PROFILE: profile,
         BOX: sampled_box(space, profile),
         VERSIONS: versions(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optuna.trial import TrialState
 
-from dse.search.history import BREAKDOWN
+from dse.search.finished import BREAKDOWN
 from dse.search.inner import WINNERS
 from dse.search.study import INNER, SAMPLER, SPACE, SPACE_NAME
 from dse.search.winners import winner_columns

@@ -12,7 +12,8 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.search.history import BREAKDOWN, DERIVED, MARGINS, WORST
+from dse.pricing.intervals import RECORD_KEYS, with_intervals
+from dse.search.finished import BREAKDOWN, DERIVED, MARGINS, WORST
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.winners import winner_trials
 from dse.spaces.space import Space
@@ -128,6 +129,10 @@ class TrialTable:
 
     def records(self) -> list[dict[str, Any]]:
         """One nested record per trial, as in JSON output; names end in their units."""
+        return with_intervals(self.space, self._records(), self._profile)
+
+    def _records(self) -> list[dict[str, Any]]:
+        """The same of what is stored."""
         keys = [objective.key for objective in self.space.objectives]
         places = [{} if self._columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
         return [
@@ -185,7 +190,7 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
     for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}
-    return row | {name: record[name] for name in (DESIGNS_PRICED,) if name in record}
+    return row | {name: record[name] for name in (*RECORD_KEYS, DESIGNS_PRICED) if name in record}
 
 
 def in_utc(local: datetime | None) -> datetime | None:

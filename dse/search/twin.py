@@ -34,9 +34,9 @@ def lessons_of(base: BaseSampler | None) -> Lessons:
 class Twin:
     """What a sampler reads of a study, as an Optuna study in memory.
 
-    It grows by what it asks for; where the sampler reads but a few trials, it is made anew from these after
-    `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are known by their places,
-    from 0, among the finished ones.
+    It grows by what it asks for, one for each lane; where the sampler reads but a few trials, it is made anew
+    from these after `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are known
+    by their places, from 0, among the finished ones.
 
     Parameters
     ----------
@@ -46,57 +46,72 @@ class Twin:
         Which trials the sampler reads.
     batch_size : int
         Trials of a batch, which is a generation. [-]
+    lanes : int
+        Batches that may be under way at a time. [-]
     """
 
-    def __init__(self, directions: Sequence[Direction], lessons: Lessons, batch_size: int) -> None:
+    def __init__(
+        self, directions: Sequence[Direction], lessons: Lessons, batch_size: int, lanes: int
+    ) -> None:
         self._directions = list(directions)
         self._lessons = lessons
         self._batch_size = batch_size
+        self._lanes = lanes
         self._trials: dict[int, FrozenTrial] = {}  # place -> trial
-        self._memory: Mapping[str, Any] = {}
         self._study: optuna.Study | None = None
         self._places: list[int] = []  # of the trials of `_study`
+        self._grown: dict[int, tuple[optuna.Study, list[int]]] = {}  # studies of the first so many trials
 
-    def remember(self, memory: Mapping[str, Any]) -> None:
-        """Take over what `memory` gave."""
-        self._memory = memory
-
-    def needed(self, places: Iterable[int], full: int) -> list[int]:
-        """Those of some places that the sampler reads, now or later, after `full` trials of full batches."""
+    def needed(self, places: Iterable[int], first: int, memories: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Those of some places that the sampler reads where batches may go on from trial `first` and later,
+        with one of some memories."""
         if self._lessons != "generation":
             return list(places) if self._lessons == "all" else []
-        parents = {place for key, named in self._memory.items() if PARENTS in key for place in named}
-        return [place for place in places if place >= full - self._batch_size or place in parents]
+        parents = {
+            place for memory in memories for key, named in memory.items() if PARENTS in key for place in named
+        }
+        return [place for place in places if place >= first or place in parents]
 
     def learn(self, trials: Mapping[int, FrozenTrial]) -> None:
         """Take over finished trials that are needed."""
         self._trials |= trials
 
-    def grow(self, places: Iterable[int]) -> None:
+    def keep(self, first: int, memories: Sequence[Mapping[str, Any]]) -> None:
+        """Let go of trials that no batch to come needs."""
+        if self._lessons == "generation":
+            self._trials = {
+                place: self._trials[place] for place in self.needed(self._trials, first, memories)
+            }
+
+    def grow(self, places: range) -> None:
         """Go on with the last study: all that it asked for became trials at these places."""
-        self._places += places
+        if self._study is not None:
+            oldest = places.stop - self._lanes * self._batch_size
+            self._grown = {full: grown for full, grown in self._grown.items() if full > oldest}
+            self._grown[places.stop] = self._study, [*self._places, *places]
 
-    def forget(self) -> None:
-        """Do not go on with the last study: not all that it asked for became trials, or others came first."""
-        self._study = None
+    def study(self, full: int, memory: Mapping[str, Any]) -> optuna.Study:
+        """A study that knows what the sampler reads of the first `full` trials, which fill their batches.
 
-    def study(self, full: int) -> optuna.Study:
-        """A study that knows what the sampler reads of the first `full` trials, which fill their batches."""
-        if self._study is not None and (self._lessons == "all" or len(self._places) < MOST_TRIALS):
-            return self._study
-        kept = self.needed(sorted(self._trials), full)
-        self._trials = {place: self._trials[place] for place in kept}
-        self._places = [place for place in kept if place < full]
-        storage = InMemoryStorage()
-        with quiet():
-            self._study = optuna.create_study(storage=storage, directions=self._directions)
-        study_id = storage.get_study_id_from_name(self._study.study_name)
-        for place in self._places:
-            storage.create_new_trial(study_id, self._trials[place])
+        Parameters
+        ----------
+        full : int
+            How many. [-]
+        memory : mapping
+            What `memory` gave at their end.
+        """
+        self._study, self._places = self._grown.pop(full, (None, []))
+        if self._study is None or (self._lessons != "all" and len(self._places) >= MOST_TRIALS):
+            known = [place for place in sorted(self._trials) if place < full]
+            self._places = self.needed(known, full - self._batch_size, [memory])
+            with quiet():
+                self._study = optuna.create_study(storage=InMemoryStorage(), directions=self._directions)
+            for place in self._places:
+                self._study._storage.create_new_trial(self._study._study_id, self._trials[place])
         numbers = {place: number for number, place in enumerate(self._places)}
-        for key, value in self._memory.items():
+        for key, value in memory.items():
             listed = [numbers[place] for place in value] if PARENTS in key else value
-            storage.set_study_system_attr(study_id, key, listed)
+            self._study._storage.set_study_system_attr(self._study._study_id, key, listed)
         return self._study
 
     def memory(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial
 
 from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import rules_for
-from dse.search.history import trial_attributes
+from dse.search.finished import trial_attributes
 from dse.search.inner import WINNERS, winner_values
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space

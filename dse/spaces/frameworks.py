@@ -16,7 +16,7 @@ ALIASES: Final = (("zero", "distributed_optimizer"), ("sequence_parallel", "shar
 
 
 def written_out(section: Section, columns: Collection[str], quantities: Collection[str],
-                base: Path) -> Section:  # fmt: skip
+                base: Path) -> tuple[Section, str]:  # fmt: skip
     """The same space with what its framework says under `given`, but for names that it has itself.
 
     Parameters
@@ -28,15 +28,25 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
         other models have.
     base : Path
         Where relative paths count from.
+
+    Returns
+    -------
+    section : Section
+        `framework` is a mapping then, of its name alone, so that no other file is needed.
+    name : str
+        The framework's; "" where there is none.
     """
     if "framework" not in section:
-        return section
+        return section, ""
+    if isinstance(section.data["framework"], dict):
+        return section, section.section("framework").text("name")
     try:
         framework = load_framework(section.text("framework"), base)
     except DseError as error:
         section.mistake("framework", str(error))
-        return section
+        return section, ""
     own = {name for key in ("given", "parameters", "derived") for name in _mapping(section, key)}
+    own |= {other for pair in ALIASES for one, other in (pair, pair[::-1]) if one in own}
     given: dict[str, Any] = {}
     for name, value in framework.given.items():
         if name in columns or name in quantities:
@@ -44,10 +54,13 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
         elif name not in all_columns():
             known = [*columns, *quantities]
             section.mistake("framework", f"{framework.name}: {name}: no such name{suggestion(name, known)}")
-    own |= {other for one, other in ALIASES for one, other in ((one, other), (other, one)) if one in own}
     given = {name: value for name, value in given.items() if name not in own}
-    data = {key: value for key, value in section.data.items() if key != "framework"}
-    return Section(section.source, section.at, {**data, "given": {**given, **_mapping(section, "given")}})
+    data = {
+        **section.data,
+        "framework": {"name": framework.name},
+        "given": {**given, **_mapping(section, "given")},
+    }
+    return Section(section.source, section.at, data), framework.name
 
 
 def _mapping(section: Section, key: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from costmodel.profiles.registry import NATIVE, all_columns, design_columns, des
 from costmodel.profiles.rules import AnyWorkload
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design_table import Domain
+from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.margins import Compiled
 
@@ -31,7 +32,10 @@ COUNTS: Final = {name for name, domain in all_columns().items() if domain == Dom
 #: Largest count: up to here a float tells every whole number from its neighbours.
 MOST: Final = 2.0**53
 #: Column of a breakdown with its unit, as tables show it -> the column.
-WITH_UNIT: Final = {with_unit_suffix(name): name for name in column_units(Breakdown)}
+WITH_UNIT: Final = {
+    **{with_unit_suffix(name): name for name in column_units(Breakdown)},
+    **INTERVAL_KEYS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class Names:
         for name, unit in column_units(Breakdown).items():
             if name not in self.known:
                 self.evaluated[name] = self.evaluated[with_unit_suffix(name)] = Name(dimension(unit))
+        for key, name in INTERVAL_KEYS.items():
+            self.evaluated[name] = self.evaluated[key] = Name(dimension(INTERVAL_UNITS[name]))
         self.derived: dict[str, Derived] = {}
         self.used: set[str] = set()  #: names that some formula reads
         self._decided_by: dict[str, frozenset[str]] = {}

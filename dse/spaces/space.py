@@ -18,6 +18,8 @@ from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
+from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
+from dse.spaces.expressions import Expression
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -94,6 +96,14 @@ class Space(Definition):
             [[o.name, o.direction] for o in self.objectives],
         ]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def reads_intervals(self) -> bool:
+        """Whether its objectives, limits or derived columns read ends of intervals."""
+        formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
+        formulas += [derived.expression for derived in self.derived if derived.evaluated]
+        ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
+        return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
 
     @cached_property
     def legal(self) -> LegalDesigns:
@@ -252,6 +262,10 @@ class Space(Definition):
             }
             written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
         return self._changed({**self.data, "layouts": written})
+
+    def robust(self) -> Self:
+        """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
+        return self._changed(at_worse_ends(self.data))
 
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.

@@ -42,6 +42,7 @@ class Definition:
     name: str
     description: str
     data: Mapping[str, Any]  #: the file's content, with the model and the system in it
+    framework: str  #: software that its designs run; "" where it is not said
     model: AnyWorkload
     system: System
     given: Mapping[str, float]
@@ -77,7 +78,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.source.finish()
     if derived:
         section = power_budget.written_out(section, system, system_part.data)
-    section = frameworks.written_out(section, design_columns(model), system.quantities(), base)
+    section, framework = frameworks.written_out(section, design_columns(model), system.quantities(), base)
     section = sampled.written_out(section, design_columns(model))
     reader = _Reader(section, Names(model, system))
     given = reader.given()
@@ -95,7 +96,8 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
         name=name, description=section.text("description", required=False),
         data={**section.data, "model": {"name": model.name, **model_part.data},
               "system": {"name": system.name, **system_part.data}},
-        model=replace(model, **settings), system=system.with_quantities(constants), given=given,
+        framework=framework, model=replace(model, **settings),
+        system=system.with_quantities(constants), given=given,
         parameters=parameters, derived=tuple(reader.names.derived.values()), rules=(*rules, *usual),
         limits=limits, layouts=layouts, objectives=objectives, names=reader.names.known,
         constants=reader.names.constants,

@@ -109,6 +109,7 @@ class Database:
         self.where = shown(url)
         self.is_sqlite = re.match(r"sqlite(\+pysqlite)?://", url) is not None
         self._driver_error: type[Exception] = sqlite3.Error
+        self._within = False  # a transaction
         self._connection: Any
         if self.is_sqlite:
             self._connection = self._sqlite(url, mode)
@@ -159,18 +160,24 @@ class Database:
     @contextmanager
     def transaction(self, *, writes: bool = False) -> Iterator[None]:
         """All statements of a block, or none of them: one that writes has its lock from the start, one that
-        only reads sees the database as it was at its first statement.
+        only reads sees the database as it was at its first statement. Within another it is part of that.
         """
+        if self._within:
+            yield
+            return
         reading = "BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ"
         writing = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         with self._failures_in_one_line():
             self._connection.execute(writing if writes else reading)
+            self._within = True
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._roll_back()
                 raise
+            finally:
+                self._within = False
 
     def _roll_back(self) -> None:
         """Undo an open transaction; SQLite has already done so after some failures."""

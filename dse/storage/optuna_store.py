@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -180,6 +181,35 @@ class Store:
                 text=json.dumps(value),
             )
 
+    def named(self, study_id: int, prefix: str) -> list[str]:
+        """Names of the attributes of a study that begin so."""
+        query = (
+            'SELECT "key" FROM study_user_attributes '
+            'WHERE study_id = :study_id AND substr("key", 1, :size) = :prefix'
+        )
+        with self.database.transaction():
+            found = self.database.rows(query, study_id=study_id, size=len(prefix), prefix=prefix)
+        return [key for (key,) in found]
+
+    def user_attr(self, study_id: int, name: str) -> Any:
+        """One attribute of a study; None where it has none of that name."""
+        query = 'SELECT value_json FROM study_user_attributes WHERE study_id = :study_id AND "key" = :name'
+        with self.database.transaction():
+            found = self.database.rows(query, study_id=study_id, name=name)
+        return json.loads(found[0][0]) if found else None
+
+    def drop_user_attrs(self, study_id: int, names: Sequence[str]) -> None:
+        """Remove attributes of a study, where they are there."""
+        with self.database.transaction(writes=True):
+            for name in names:
+                statement = 'DELETE FROM study_user_attributes WHERE study_id = :study_id AND "key" = :name'
+                self.database.change(statement, study_id=study_id, name=name)
+
+    def rows(self, study_id: int) -> int:
+        """Trials of a study, in any state. [-]"""
+        with self.database.transaction():
+            return self._last(study_id)[1]
+
     def counts(self, study_id: int) -> Counter[TrialState]:
         """How many trials a study has in each state."""
         query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
@@ -237,6 +267,14 @@ class Store:
             params = read_params(database, study_id, trials.ids, first=first)
             return Moment(rows, trials, params, self._attributes("user", study_id))
 
+    @contextmanager
+    def turn(self, study_id: int) -> Iterator[None]:
+        """A block in one transaction, within which no other process writes to the study."""
+        with self.database.transaction(writes=True):
+            if not self.database.is_sqlite:  # SQLite locks all for one writer; here, writers of a study queue
+                self.database.rows("SELECT 1 FROM studies WHERE study_id = :id FOR UPDATE", id=study_id)
+            yield
+
     def append(
         self,
         study_id: int,
@@ -263,9 +301,7 @@ class Store:
         stored : bool
             False when another process has added trials: read again, and decide anew.
         """
-        with self.database.transaction(writes=True):
-            if not self.database.is_sqlite:  # SQLite locks all for one writer; here, writers of a study queue
-                self.database.rows("SELECT 1 FROM studies WHERE study_id = :id FOR UPDATE", id=study_id)
+        with self.turn(study_id):
             last_id, rows = self._last(study_id)
             if rows != after:
                 return False

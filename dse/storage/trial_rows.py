@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -14,6 +14,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from dse.storage.database import Database
 from dse.storage.trial_columns import INFINITE
+
+#: What a finished trial is, beside its times.
+PACKED = ("params", "values", "user_attrs", "system_attrs")
+TIMES = ("datetime_start", "datetime_complete")
 
 
 def write_trials(
@@ -88,6 +92,22 @@ def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> l
         for trial_id, key, text in attributes:
             getattr(trials[trial_id], f"{kind}_attrs")[key] = json.loads(text)
     return list(trials.values())
+
+
+def packed_trial(trial: FrozenTrial) -> dict[str, Any]:
+    """A finished trial as text and numbers that JSON knows, without its number and its distributions."""
+    return {name: getattr(trial, name) for name in PACKED} | {
+        name: utc_text(getattr(trial, name)) for name in TIMES
+    }
+
+
+def unpacked_trial(packed: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
+    """The opposite of `packed_trial`; its parameters are among those distributions."""
+    trial = bare_trial(0, 0, TrialState.COMPLETE.name, *(packed[name] for name in TIMES))
+    trial.distributions = {name: distributions[name] for name in packed["params"]}
+    for name in PACKED:
+        setattr(trial, name, packed[name])
+    return trial
 
 
 def bare_trial(

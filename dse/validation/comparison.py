@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from costmodel import DseError
+from dse.predictions.intervals import EVIDENCE, Interval, interval
 from dse.validation.expressed import Expressed, breakdowns, system_named
+from dse.validation.frameworks import convention_of
 from dse.validation.kernels import kernel_times, measured_kernel_time
 from dse.validation.memory import counted_memory, measured_memory, usable_memory
 from dse.validation.rows import expressed_row, measured_time
@@ -158,12 +160,32 @@ def _run(
         measured = measured_time(row, run)
     except DseError as error:
         return replace(one, why_not=str(error))
+    ends: dict[str, Any] = {}
+    if row.row_type == "train_step":
+        own, time = run_interval(row, run), costs[0]["step_time"]
+        ends = {"low_s": time * float(own.low[0]), "high_s": time * float(own.high[0])}
+        ends["evidence"] = EVIDENCE[own.evidence[0]]
     return replace(
         one,
         measured_s=measured,
         predicted_s=layer_time(costs) if row.row_type == "layer_time" else costs[0]["step_time"],
+        **ends,
         sweep=(run.model.name, run.ranks, run.model.seq_len, run.sequences),
         layout=tuple(sorted((name, value) for name, value in run.columns.items() if name not in NOT_LAYOUT)),
+    )
+
+
+def run_interval(row: MeasuredRow, run: Expressed) -> Interval:
+    """The interval of a run's step, by its software and its place among measured ones."""
+    design = run.design()
+    return interval(
+        convention_of(row).framework,
+        run.machine.system,
+        world_size=run.ranks,
+        tp=design.tp,
+        pp=design.pp,
+        precision=design.precision,
+        experts=run.model.num_experts > 0,
     )
 
 

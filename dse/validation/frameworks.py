@@ -23,6 +23,8 @@ class Convention:
     model: Mapping[str, Any] = field(default_factory=dict)  #: fields of models made of a row's columns
     micro_batches: str = "one sequence"  #: where unstated: each of one sequence, or one for each stage
     layers_repeated: float = 1 / 2  #: share that selective recomputation of layers repeats [-]
+    #: Whether stages of a pipeline share out the work of the head as well: fewer layers are on the last.
+    balanced: bool = False
     head: float = 51200.0  #: vocabulary, where unstated [-]
     halved: bool = False  #: whether its model FLOPs count the causal half of attention
 
@@ -89,8 +91,8 @@ CONVENTIONS: Final[Mapping[str, Convention]] = {
     # Its printed memory, 30 and 39 GB for 1F1B of the two smaller models, is that of scores in memory; the
     # vocabulary is GPT-2's.
     "zero_bubble": Convention("megatron_lm_2022", head=50304.0),
-    "hf_ultrascale": Convention("nanotron", model={"tied_embeddings": True}),
-    "nanotron": Convention("nanotron"),
+    "hf_ultrascale": Convention("nanotron", model={"tied_embeddings": True}, balanced=True),
+    "nanotron": Convention("nanotron", balanced=True),
     "bloom": Convention("megatron_deepspeed"),
     "megatron_deepspeed": Convention("megatron_deepspeed"),
 }

@@ -11,10 +11,11 @@ from dse.validation.expressed import Machine, NotExpressed, system_named
 from dse.validation.table import MeasuredRow
 
 #: Pattern of names of hardware -> the shipped system, and what differs from it as the name itself says; the
-#: first that is found counts. What the name of a node or cluster leaves open stays out: a V100 without
-#: NVSwitch, an A100 on PCIe, a superchip whose host is part of its memory.
+#: first that is found counts. What the name of a node or cluster leaves open stays out: a V100 or
+#: an A100 on PCIe, a superchip whose host is part of its memory.
 HARDWARE: Final[tuple[tuple[str, str, dict[str, float]], ...]] = (
     (r"V100.*(SXM3|DGX-2)", "v100_32g_dgx2", {}),
+    (r"V100.*(SXM2|DGX-1|vTrain)", "v100_32g_dgx1", {}),
     (r"A100(?!.*PCIe).*\b40 ?GB", "a100_40g_dgx", {}),
     (r"A100(?!.*PCIe)", "a100_80g_dgx", {}),
     (r"A800", "a800_80g_dgx", {}),
@@ -48,6 +49,13 @@ HARDWARE: Final[tuple[tuple[str, str, dict[str, float]], ...]] = (
     (r"Trainium ?2|Trn2", "trainium2_96g", {}),
 )
 
+#: System -> what fabrics are called that join its nodes by others than its own, and the system with these. A
+#: bandwidth "over the job" is printed of a cluster of AWS.
+FABRICS: Final[dict[str, tuple[str, str]]] = {
+    "h100_80g_dgx": (r"EFA|over the job", "h100_80g_efa"),
+    "b200_180g_dgx": (r"EFA", "b200_180g_efa"),
+}
+
 #: Chips of a node where a row does not say.
 NODE: Final = 8.0
 
@@ -69,6 +77,8 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
     )
     if not name:
         raise NotExpressed(f"a system for {row.hw or 'its hardware'}")
+    called, other = FABRICS.get(name, ("$^", name))
+    name = other if re.search(called, f"{row.hw} {row.inter_node}") else name
     rate = fabric_rate(row.inter_node or row.hw, row.gpus_per_node or NODE, system_named(name))
     return Machine(name, {**differing, **({"fabric_bandwidth": rate} if rate else {})})
 

@@ -242,6 +242,15 @@ def counts_of(row: MeasuredRow) -> dict[str, float]:
     }
 
 
+def last_stage_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
+    """Layers of the last stage, where the head counts as many as it has their parameters."""
+    if row.pp == 1 or not convention_of(row).balanced:
+        return {}
+    of_layers = sum(model.layer_parameters(layer) * count for layer, count in model.kinds.items())
+    head = model.vocab_size * model.hidden_size / (of_layers / model.num_layers)
+    return {"last_stage_layers": max(1, round((model.num_layers + head) / row.pp - head))}
+
+
 def sharding_of(row: MeasuredRow) -> dict[str, Value]:
     """How a row's replicas share out their states, and whether their exchanges hide."""
     values = convention_of(row).told
@@ -292,6 +301,7 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
         **counts,
         **sharding_of(row),
         **recompute_of(row),
+        **last_stage_of(row, model),
         "sequence_parallel": split,
         "attention": "unfused" if row.attn_kernel == "unfused" else fused,
         "precision": precision,

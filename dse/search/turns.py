@@ -1,0 +1,169 @@
+"""Who works on which batch of a study: claims, finished batches that wait for others, and their order.
+
+Batches become trials in their order. What a process works on is claimed by an attribute of the study; a batch
+that is finished before others that come before it is parked in another, and becomes trials when these are
+there, by whichever process comes to it. A claim is a courtesy: two processes that work on one batch find the
+same trials, and the first to store them wins. So a claim that a process left behind when it died does not
+hold the others up for long.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dse.search.history import Batch, History
+from dse.storage.optuna_store import Store
+from dse.storage.trial_rows import packed_trial, unpacked_trial
+
+#: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
+CLAIM: Final = "dse:claim:"
+PARKED: Final = "dse:parked:"
+
+#: How long a claim of another machine counts at least, and how many times what a batch took here. [s], [-]
+PATIENCE: Final = 30.0
+BATCHES: Final = 4.0
+#: The shortest and the longest time between two looks at what other processes do. [s]
+SHORTEST, LONGEST = 0.02, 0.5
+
+
+class Turns:
+    """The batches of a study, as one process takes and stores them.
+
+    Parameters
+    ----------
+    store : Store
+        The database, open for writing.
+    study_id : int
+        The study. [-]
+    history : History
+        What is known of it.
+    budget : int
+        Trials in all. [-]
+    """
+
+    def __init__(self, store: Store, study_id: int, history: History, budget: int) -> None:
+        self._store = store
+        self._study_id = study_id
+        self._history = history
+        self._budget = budget
+        self._me = {"host": socket.gethostname(), "process": os.getpid()}
+        self._taken: int | None = None
+        self._since = time.monotonic()  # when it was taken
+        self._seen: dict[tuple[int, float], float] = {}  # claims of others, and since when they are known
+        self._longest = 0.0  # of batches here
+        self._pause = SHORTEST
+
+    def take(self) -> int | None:
+        """A batch to work on, or that is parked and can be stored; None once others have stored some. [-]"""
+        while self._taken is None:
+            rows = self._history.rows
+            self.look()
+            if self._history.rows != rows:
+                return None
+            if self._free() is not None:
+                with self._store.turn(self._study_id):
+                    if self._store.rows(self._study_id) == self._history.rows:
+                        self._claim()
+            else:
+                time.sleep(self._pause)
+                self._pause = min(2 * self._pause, LONGEST)
+        return self._taken
+
+    def look(self) -> None:
+        """Learn of trials that others have stored."""
+        if self._store.rows(self._study_id) != self._history.rows:
+            self._history.refresh()
+
+    def _claim(self) -> None:
+        """Take the first batch that is free, within a turn."""
+        self._taken, self._since, self._pause = self._free(), time.monotonic(), SHORTEST
+        if self._taken is not None:
+            claim = {**self._me, "time": time.time()}
+            self._store.set_user_attrs(self._study_id, {f"{CLAIM}{self._taken}": claim})
+
+    def _free(self) -> int | None:
+        """The first batch that nobody works on; none that is parked but the next to be stored. [-]"""
+        window = self._history.window(self._budget)
+        parked = self._store.named(self._study_id, PARKED)
+        claimed = self._store.named(self._study_id, CLAIM)
+        for number in window:
+            if f"{PARKED}{number}" in parked and number > window.start:
+                continue
+            name = f"{CLAIM}{number}"
+            if name not in claimed or not self._respected(self._store.user_attr(self._study_id, name)):
+                return number
+        return None
+
+    def _respected(self, claim: Mapping[str, Any] | None) -> bool:
+        """Whether a claim is another's who may well be at work."""
+        if claim is None or self._me.items() <= claim.items():
+            return False
+        if claim["host"] == self._me["host"] and not alive(claim["process"]):
+            return False
+        first_seen = self._seen.setdefault((claim["process"], claim["time"]), time.monotonic())
+        age = max(time.monotonic() - first_seen, time.time() - claim["time"])
+        return bool(age < max(PATIENCE, BATCHES * self._longest))
+
+    def parked(self, number: int) -> Batch | None:
+        """A batch that was finished before its turn, if that has come."""
+        name = f"{PARKED}{number}"
+        packed = self._store.user_attr(self._study_id, name)
+        if packed is None:
+            return None
+        finished = [unpacked_trial(trial, self._history.distributions) for trial in packed["trials"]]
+        batch = Batch(number, packed["base"], finished=finished, memory=packed["memory"])
+        if not self._history.due(batch, self._budget):
+            self._store.drop_user_attrs(self._study_id, [name])
+            return None
+        return batch
+
+    def settle(self, batch: Batch) -> int:
+        """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
+        self._longest = max(self._longest, time.monotonic() - self._since)
+        while True:
+            with self._store.turn(self._study_id):
+                if self._store.rows(self._study_id) == self._history.rows:
+                    added = self._settled(batch)
+                    self._claim()
+                    return added
+            self._history.refresh()
+
+    def _settled(self, batch: Batch) -> int:
+        """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
+        history, store, study_id, number = self._history, self._store, self._study_id, batch.number
+        done, added = [f"{CLAIM}{number}"], 0
+        if number > history.current:
+            packed = [packed_trial(trial) for trial in batch.finished]
+            parked = {"base": batch.base, "trials": packed, "memory": batch.memory}
+            store.set_user_attrs(study_id, {f"{PARKED}{number}": parked})
+        elif due := history.due(batch, self._budget):
+            batch.finished, added = due, len(due)
+            attributes = history.attributes(batch)
+            store.append(study_id, due, after=history.rows, user_attrs=attributes)
+            history.stored(batch, attributes)
+            done += [f"{PARKED}{number}"] if number < history.current else []
+        store.drop_user_attrs(study_id, done)
+        return added
+
+    def release(self) -> None:
+        """Give a batch that was taken back to the others."""
+        if self._taken is not None:
+            self._store.drop_user_attrs(self._study_id, [f"{CLAIM}{self._taken}"])
+            self._taken = None
+
+
+def alive(process: int) -> bool:
+    """Whether there may be a process of that number on this machine."""
+    if os.name != "posix":  # elsewhere the question would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
