@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import re
 from dataclasses import replace
@@ -11,19 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import measure_gpu
 from costmodel import load_system
 from costmodel.formats.shipped import located
 from costmodel.formats.strict_yaml import parse
 from costmodel.formats.system_file import read_system
 from costmodel.formats.system_text import quantity_place, with_constants
 from dse.calibration.calibration import calibrated
-from dse.calibration.constants import KERNELS, STEPS, candidates
+from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS, candidates
 from dse.calibration.fit import Task, fits
 from dse.calibration.measurements import measurements
 from dse.calibration.selection import folds, indistinct
 from dse.cli import main
 from dse.validation.comparison import compared
-from dse.validation.table import COLUMNS, MeasuredRow
+from dse.validation.table import COLUMNS, MeasuredRow, read_table
 
 SYSTEM = "h100_80g_dgx"
 SHIPPED = located(SYSTEM, "systems", Path())
@@ -190,6 +192,22 @@ def test_a_standard_error_is_a_quantity():
     read_system(section, "own")
     with pytest.raises(Exception, match=r"host.dispatch.standard_error: '3 W': expected a number and a unit"):
         section.source.finish()
+
+
+def test_what_a_gpu_is_measured_by_is_priced(tmp_path, capsys):
+    """Every row that `benchmarks/measure_gpu.py` times on eight GPUs; without one it says what it needs."""
+    table = tmp_path / "own.csv"
+    planned = [replace(row, latency_us=1.0) for row in measure_gpu.plan(8)]
+    measure_gpu.write(table, planned, "H100-SXM5-80GB")
+    rows = compared(read_table(table), SYSTEM)
+    assert len(rows) == len(planned) > 300
+    assert [one.why_not for one in rows if not one.predicted_s > 0] == []
+    assert measurements(rows, SYSTEM, load_system(SYSTEM)).keys() == {KERNELS, COLLECTIVES}
+    assert measure_gpu.main(["--dry-run", "--only", "kernel_stream"]) == 0
+    assert "row_type=kernel_stream" in capsys.readouterr().out
+    if importlib.util.find_spec("torch") is None:
+        assert measure_gpu.main([]) == 1
+        assert "needs PyTorch" in capsys.readouterr().err
 
 
 def write(path, rows):

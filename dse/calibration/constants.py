@@ -45,6 +45,7 @@ OF_CHIPS: Final = {
     "matrix_efficiency": (0.2, 1.0, 0.1),
     "tile_latency": (0.0, 2e-5, 1e-6),
     "kernel_launch": (0.0, 1e-4, 1e-6),
+    "flash_2_efficiency": (0.2, 1.2, 0.1),
     "fp8_efficiency": (0.4, 1.4, 0.1),
     "fp4_efficiency": (0.3, 1.4, 0.1),
 }

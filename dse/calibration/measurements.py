@@ -10,23 +10,28 @@ import numpy as np
 
 from costmodel import DesignPoints, ModelShape, System, step
 from costmodel.columns import FloatArray, concatenated
-from costmodel.training.precision import FORMATS
 from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS
 from dse.validation.comparison import ComparedRow
-from dse.validation.expressed import Expressed
-from dse.validation.kernels import checked_kernel, collective_times, gemm_times, kernel_machine
+from dse.validation.expressed import Expressed, system_named
+from dse.validation.kernels import KERNEL_TIMES, checked_kernel, kernel_machine
 from dse.validation.rows import expressed_row
 from dse.validation.table import MeasuredRow
 
 #: Type of rows -> what they are fitted with.
-STAGE_OF: Final = {"kernel_gemm": KERNELS, "kernel_coll": COLLECTIVES, "train_step": STEPS}
+STAGE_OF: Final = {
+    "kernel_gemm": KERNELS,
+    "kernel_stream": KERNELS,
+    "kernel_attention": KERNELS,
+    "kernel_coll": COLLECTIVES,
+    "train_step": STEPS,
+}
 
 #: Columns of designs in which runs of one configuration at different sizes differ.
 SIZES: Final = ("dp", "gradient_accumulation_steps")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MeasuredBatch:
     """Rows that are priced together."""
 
     rows: tuple[ComparedRow, ...]
@@ -50,7 +55,7 @@ class Measurements:
     """Rows of one kind on one machine."""
 
     system: System
-    batches: tuple[Batch, ...]
+    batches: tuple[MeasuredBatch, ...]
 
     @property
     def rows(self) -> list[MeasuredRow]:
@@ -101,31 +106,30 @@ def measurements(rows: Sequence[ComparedRow], name: str, system: System) -> dict
     return found
 
 
-def _kernels(rows: Sequence[ComparedRow], name: str, stage: str) -> list[Batch]:
-    """Single products in one format each, or single collectives of one kind."""
-    own: dict[str, list[ComparedRow]] = {}
+def _kernels(rows: Sequence[ComparedRow], name: str, stage: str) -> list[MeasuredBatch]:
+    """Single products in one format each, streams, passes of attention, or single collectives of one kind."""
+    own: dict[tuple[str, str], list[ComparedRow]] = {}
     for one in rows:
         if STAGE_OF.get(one.row.row_type) == stage:
-            own.setdefault(checked_kernel(one.row), []).append(one)
-    return [_kernel_batch(how, members, name) for how, members in own.items()]
+            own.setdefault((one.row.row_type, checked_kernel(one.row)), []).append(one)
+    return [_kernel_batch(*kind, members, name) for kind, members in own.items()]
 
 
-def _kernel_batch(how: str, members: Sequence[ComparedRow], name: str) -> Batch:
+def _kernel_batch(row_type: str, how: str, members: Sequence[ComparedRow], name: str) -> MeasuredBatch:
     """Kernels of one kind; those of one weight, or of one group of ranks, are held out together."""
     rows = [one.row for one in members]
+    usual = system_named(name).quantities()
     decided = [kernel_machine(row, name).quantities for row in rows]
     names = {quantity for quantities in decided for quantity in quantities}
-    return Batch(
+    return MeasuredBatch(
         tuple(members),
-        tuple(f"{how} {row.n:g} {row.k:g} {row.n_ranks:g}" for row in rows),
-        {own: np.array([quantities.get(own, np.nan) for quantities in decided]) for own in names},
-        lambda system, copies: (gemm_times if how in FORMATS else collective_times)(
-            rows * copies, how, system
-        ),
+        tuple(f"{row_type} {how} {row.n:g} {row.k:g} {row.n_ranks:g} {row.hidden:g}" for row in rows),
+        {own: np.array([quantities.get(own, usual[own].item()) for quantities in decided]) for own in names},
+        lambda system, copies: KERNEL_TIMES[row_type](rows * copies, how, system),
     )
 
 
-def _steps(rows: Sequence[ComparedRow], name: str) -> list[Batch]:
+def _steps(rows: Sequence[ComparedRow], name: str) -> list[MeasuredBatch]:
     """Steps of one model each."""
     runs: dict[ModelShape, list[tuple[ComparedRow, Expressed]]] = {}
     for one in rows:
@@ -135,7 +139,9 @@ def _steps(rows: Sequence[ComparedRow], name: str) -> list[Batch]:
     return [_step_batch(model, *zip(*members, strict=True)) for model, members in runs.items()]
 
 
-def _step_batch(model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Expressed, ...]) -> Batch:
+def _step_batch(
+    model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Expressed, ...]
+) -> MeasuredBatch:
     """Steps of one model."""
     designs = concatenated([run.design() for run in runs])
 
@@ -147,4 +153,4 @@ def _step_batch(model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Ex
         " ".join(f"{key}={value}" for key, value in sorted(run.columns.items()) if key not in SIZES)
         for run in runs
     )
-    return Batch(rows, tuple(f"{model.name} {model.seq_len:g} {own}" for own in settings), {}, times)
+    return MeasuredBatch(rows, tuple(f"{model.name} {model.seq_len:g} {own}" for own in settings), {}, times)
