@@ -17,7 +17,7 @@ from costmodel.formats.framework_file import framework_names
 from costmodel.formats.quantity import si_value
 from costmodel.formats.strict_yaml import read_text
 from costmodel.formats.system_text import quantity_place, with_constants, written
-from dse.calibration.constants import STEPS, Constant, candidates
+from dse.calibration.constants import STEPS, STEPS_TOO, Constant, candidates
 from dse.calibration.measurements import STAGE_OF, Measurements, measurements
 from dse.calibration.selection import GIVEN_UP, Selection, are_closer, selected
 from dse.validation.comparison import ComparedRow, compared
@@ -169,14 +169,17 @@ def _stages(
     """Each kind of rows in turn; what others told is given up if steps are better predicted without it."""
     stages: list[CalibratedStage] = []
     for name, rows in measured.items():
-        values = {**known, **_told(stages)}
-        found = selected(rows, constants[name], values, seed=seed)
+        values, own = {**known, **_told(stages)}, [*constants[name]]
+        if name == STEPS:
+            lacking = chain(*(others for kind, others in constants.items() if kind not in measured))
+            own += [one for one in lacking if one.name.endswith(STEPS_TOO)]
+        found = selected(rows, own, values, seed=seed)
         for place, stage in enumerate(stages if name == STEPS else []):
             if not stage.constants:
                 continue
             without = [*stages[:place], stage.given_up(), *stages[place + 1 :]]
             others = {**known, **_told(without)}
-            again = selected(rows, constants[name], others, seed=seed)
+            again = selected(rows, own, others, seed=seed)
             if are_closer(again.held_out, found.held_out, errors=GIVEN_UP):
                 stages, values, found = without, others, again
         stages.append(_stage(name, rows, found, known, values))

@@ -68,6 +68,8 @@ OF_STEPS: Final = {
     "host_step_overhead": (0.0, 10.0, 1e-2),
     "host_straggler": (0.0, 0.2, 1e-2),
 }
+#: Ends of names of constants that steps may tell where no rows of their own kind do.
+STEPS_TOO: Final = ("efficiency", "_latency")
 #: Share of the cores that collectives of replicas can take, and its scale. [-]
 CORES_TAKEN: Final = (0.8, 0.05)
 

@@ -19,6 +19,8 @@ FOLDS: Final = 5
 #: Standard errors by which rows held out must be better predicted, and constants move; and by which steps
 #: must be better predicted without what kernels told, to give that up. [-]
 BETTER, MOVED, GIVEN_UP = 1.0, 2.0, 2.0
+#: Additions that are tried with rows held out: the others fit all rows less well. [-]
+MOST_TRIALS: Final = 20
 #: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
 NO_CHANGE: Final = 2e-3
 #: Share of what a constant does to rows that no others can do, below which they cannot be told apart. [-]
@@ -59,7 +61,7 @@ def selected(
     rows : Measurements
         Of one kind.
     constants : sequence of Constant
-        That may be fitted.
+        That may be fitted, the better known first.
     others : mapping of str to float
         Values of all constants before. [SI units]
     seed : int
@@ -98,7 +100,7 @@ def indistinct(
     fit : Fit
         Constants that are fitted already.
     constants : sequence of Constant
-        Others.
+        Others, the better known first.
     rows : Measurements
         Of one kind.
     others : mapping of str to float
@@ -107,10 +109,12 @@ def indistinct(
     Notes
     -----
     A constant is told by what is left of its column of the Jacobian when the columns of those fitted are
-    projected out; two whose product alone matters have parallel columns.
+    projected out. Of two that are parallel then, as are two whose product alone matters, the first may be
+    fitted.
     """
     slopes = slopes_of([*fit.constants, *constants], rows, {**others, **fit.values})
     known, why = slopes[:, : len(fit.constants)], {}
+    usable: dict[str, FloatArray] = {}
     for own, column in zip(constants, slopes[:, len(fit.constants) :].T, strict=True):
         size = np.linalg.norm(column)
         if np.abs(column).max() < NO_CHANGE:
@@ -118,10 +122,23 @@ def indistinct(
             continue
         rest = column - known @ np.linalg.lstsq(known, column)[0]
         if np.linalg.norm(rest) < ALIKE * size:
-            shares = np.abs(known.T @ column) / np.linalg.norm(known, axis=0)
-            names = [fit.constants[place].name for place in np.argsort(-shares) if shares[place] > size / 2]
-            why[own.name] = f"rows cannot tell it from {' and '.join(names[:2]) or 'those fitted'}"
+            alike = {
+                one.name: _cosine(column, other) for one, other in zip(fit.constants, known.T, strict=True)
+            }
+        else:
+            alike = {name: _cosine(rest, other) for name, other in usable.items()}
+            alike = {name: cosine for name, cosine in alike.items() if cosine**2 > 1 - ALIKE**2}
+        if alike:
+            why[own.name] = f"rows cannot tell it from {max(alike, key=lambda name: alike[name])}"
+        else:
+            usable[own.name] = rest
     return why
+
+
+def _cosine(column: FloatArray, other: FloatArray) -> float:
+    """How parallel two columns are, whatever their signs: 1 if they are. [-]"""
+    sizes = np.linalg.norm(column) * np.linalg.norm(other)
+    return float(abs(column @ other) / sizes) if sizes > 0 else 0.0
 
 
 #: Constants that are fitted to all rows, and ratios of rows by fits without them.
@@ -139,13 +156,32 @@ def _round(
     why = {one.name: f"{len(held[0])} rows are too few to hold some out" for one in constants}
     better: dict[tuple[Constant, ...], State] = {}
     for together in (1, 2):
-        added = _trials(state[0], [*combinations(constants, together)], held, rows, others)
+        likely = _likeliest(state[0], [*combinations(constants, together)], rows, others)
+        added = _trials(state[0], likely, held, rows, others)
         better = {own: one for own, one in added.items() if _is_better(state, one, others)}
         if together == 1:
             why |= {own[0].name: _no_better(state[1], one[1]) for own, one in added.items()}
         if better:
             break
     return better, why
+
+
+def _likeliest(
+    fit: Fit, added: Sequence[tuple[Constant, ...]], rows: Measurements, others: Mapping[str, float]
+) -> list[tuple[Constant, ...]]:
+    """Additions with which all rows are fitted best, at most `MOST_TRIALS`."""
+    if len(added) <= MOST_TRIALS:
+        return [*added]
+    every = np.ones(len(rows.rows), dtype=bool)
+    found = fits([_task(fit, own, every, others) for own in added], rows, others)
+    order = np.argsort([one.loss for one in found], kind="stable")
+    return [added[place] for place in order[:MOST_TRIALS]]
+
+
+def _task(fit: Fit, added: tuple[Constant, ...], rows: BoolArray, others: Mapping[str, float]) -> Task:
+    """Constants beside those fitted, to be fitted to some rows."""
+    start = [one.coordinate(others[one.name]) for one in added]
+    return Task((*fit.constants, *added), rows, np.append(fit.coordinates, start))
 
 
 def _trials(
@@ -158,15 +194,7 @@ def _trials(
     """Constants beside those fitted: the fit to all rows, and ratios of rows by fits without them."""
     kept = [np.ones_like(held[0]), *(~out for out in held)]
     added = [own for own in added if min(part.sum() for part in kept) >= len(fit.constants) + len(own)]
-    tasks = [
-        Task(
-            (*fit.constants, *own),
-            part,
-            np.append(fit.coordinates, [one.coordinate(others[one.name]) for one in own]),
-        )
-        for own in added
-        for part in kept
-    ]
+    tasks = [_task(fit, own, part, others) for own in added for part in kept]
     if len(held) < 2 or not tasks:
         return {}
     found = iter(fits(tasks, rows, others))
