@@ -38,7 +38,7 @@ FLOORS = (
     ("dse.predictions",),
     ("dse.spaces", "dse.fronts"),
     ("dse.pricing", "dse.storage", "dse.validation"),
-    ("dse.search",),
+    ("dse.search", "dse.calibration"),
     ("dse.report", "dse.export"),
     ("dse.cli",),
     ("dse",),

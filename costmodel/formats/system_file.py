@@ -103,10 +103,12 @@ def _constant(section: Section, key: str, unit: str) -> float:
         section.mistake(key, "expected {value, kind, source}: a constant says where it comes from")
         return np.nan
     constant = section.section(key)
-    constant.only(("value", "kind", "source"))
+    constant.only(("value", "kind", "source", "standard_error"))
     constant.word("kind", KINDS)
     constant.text("source")
     value = constant.number("value", unit)
+    if "standard_error" in constant and constant.number("standard_error", unit) < 0:
+        constant.mistake("standard_error", "expected no negative number")
     if value < 0 or (value == 0 and key.endswith(POSITIVE)):
         constant.mistake(
             "value", f"{value:g}: expected {'no negative number' if value else 'more than nothing'}"

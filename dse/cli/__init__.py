@@ -12,7 +12,18 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from dse.cli import catalogue, compare, cost, enumerate, evaluate, export, search, studies, validate
+from dse.cli import (
+    calibrate,
+    catalogue,
+    compare,
+    cost,
+    enumerate,
+    evaluate,
+    export,
+    search,
+    studies,
+    validate,
+)
 from dse.cli.options import HelpFormatter
 
 DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
@@ -24,6 +35,12 @@ examples:
   dse pareto gpt3_175b_1024_a100 -o front.csv   the front as a table
 
 `dse COMMAND --help` explains a command."""
+
+#: Where commands are, in the order in which they are listed.
+COMMANDS = (
+    *(search, studies, evaluate, enumerate, export, compare, cost),
+    *(validate, calibrate, catalogue),
+)
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -89,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in (search, studies, evaluate, enumerate, export, compare, cost, validate, catalogue):
+    for group in COMMANDS:
         group.register(commands)
     return top
 

@@ -137,7 +137,8 @@ def kernel_text(one: ComparedRow) -> str:
     if row.row_type == "kernel_gemm":
         return f"{row.id}, {row.m:g} x {row.n:g} x {row.k:g} {row.dtype}, {row.hw}"
     size, unit = size_of(row)
-    return f"{row.id}, {row.op} of {readable(size, unit)}, {row.n_ranks:g} ranks, {row.hw}"
+    ranks = f", {row.n_ranks:g} ranks" if row.n_ranks else ""
+    return f"{row.id}, {row.op} of {readable(size, unit)}{ranks}, {row.hw}"
 
 
 def times_text(one: ComparedRow) -> str:

@@ -1,19 +1,22 @@
-"""Measured kernels as the cost model takes them: single matrix products, single collectives."""
+"""Measured kernels as the cost model takes them: single products, streams, attention cores, collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from costmodel import DseError
+from costmodel import DesignPoints, DseError, ModelShape, System
 from costmodel.columns import FloatArray
+from costmodel.kernels.attention import FUSED_PASSES, fused_attention
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.roofline import pointwise_time
+from costmodel.training.design import ATTENTION
 from costmodel.training.precision import FORMATS
 from costmodel.training.ranks import Group
+from costmodel.training.run import Run, rank_run
 from costmodel.workload.kernels import Gemms, Label, Pointwise
 from dse.validation.expressed import Machine, NotExpressed, systems
 from dse.validation.hardware import machine_of
@@ -42,16 +45,30 @@ CASTING: Final = ("ai-dynamo/aiconfigurator",)
 OUTPUT_BYTES: Final = 2.0
 
 
+#: Type of row -> columns that the time of such a kernel depends on.
+SIZES: Final[Mapping[str, tuple[str, ...]]] = {
+    "kernel_gemm": ("m", "n", "k"),
+    "kernel_coll": ("msg_bytes", "n_ranks"),
+    "kernel_stream": ("msg_bytes",),
+    "kernel_attention": ("mbs", "seq", "heads", "hidden"),
+}
+
+
 def kind_of(row: MeasuredRow) -> str:
-    """What a kernel is: "gemm", or the name of its collective."""
-    if row.row_type == "kernel_gemm":
-        return "gemm"
-    return COLLECTIVES.get(plain(row.op), row.op)
+    """What a kernel is: "gemm", "stream", "attention forward", or the name of its collective."""
+    if row.row_type == "kernel_coll":
+        return COLLECTIVES.get(plain(row.op), row.op)
+    kind = row.row_type.removeprefix("kernel_")
+    return f"{kind} {row.op}" if kind == "attention" else kind
 
 
 def size_of(row: MeasuredRow) -> tuple[float, str]:
     """Size by which kernels of a kind are set apart, and its unit. [FLOP, B]"""
-    return (2 * row.m * row.n * row.k, "FLOP") if row.row_type == "kernel_gemm" else (row.msg_bytes, "B")
+    if row.row_type == "kernel_gemm":
+        return 2 * row.m * row.n * row.k, "FLOP"
+    if row.row_type == "kernel_attention":  # both products of a forward pass
+        return 4 * row.mbs * row.seq**2 * row.hidden, "FLOP"
+    return row.msg_bytes, "B"
 
 
 def measured_kernel_time(row: MeasuredRow) -> float:
@@ -80,46 +97,52 @@ def kernel_machine(row: MeasuredRow, system: str | None) -> Machine:
 def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float | DseError]:
     """Predicted time of each kernel, or what keeps it from being priced; those of a machine together. [s]"""
     found: list[float | DseError] = [0.0] * len(rows)
-    groups: dict[tuple[str, str], list[tuple[int, Machine]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[int, Machine]]] = {}
     for place, row in enumerate(rows):
         try:
-            machine, how = kernel_machine(row, system), _checked(row)
-            groups.setdefault((machine.name, how), []).append((place, machine))
+            machine, how = kernel_machine(row, system), checked_kernel(row)
+            groups.setdefault((machine.name, row.row_type, how), []).append((place, machine))
         except DseError as error:
             found[place] = error
-    for (_, how), members in groups.items():
+    for (_, row_type, how), members in groups.items():
         own = [rows[place] for place, _ in members]
-        machines = [machine for _, machine in members]
-        times = gemm_times(own, how, machines) if how in FORMATS else collective_times(own, how, machines)
+        times = KERNEL_TIMES[row_type](own, how, systems([machine for _, machine in members]))
         for (place, _), time in zip(members, times, strict=True):
             found[place] = float(time) if np.isfinite(time) else NotExpressed(f"a rate of its chip for {how}")
     return found
 
 
-def _checked(row: MeasuredRow) -> str:
-    """Format of a product, or name of a collective, of a row that has all that its time depends on."""
-    if row.row_type == "kernel_gemm":
-        needed: tuple[str, ...] = ("m", "n", "k")
-        how = row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
-    else:
-        needed, how = ("msg_bytes", "n_ranks"), COLLECTIVES.get(plain(row.op), "")
-    lacking = [name for name in needed if not getattr(row, name)]
+def checked_kernel(row: MeasuredRow) -> str:
+    """Format of a product, pass of attention, or name of a collective, of a row that its time follows from.
+
+    Raises
+    ------
+    NotExpressed
+        If a row leaves any of that out.
+    """
+    lacking = [name for name in SIZES[row.row_type] if not getattr(row, name)]
     if lacking or 0 < row.n_ranks < 2:
         raise NotExpressed(f"its size ({', '.join(lacking or ['n_ranks'])})")
-    if not how:
-        raise NotExpressed(f"a collective {row.op}")
-    return how
+    if row.row_type == "kernel_gemm":
+        return row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
+    if row.row_type == "kernel_coll":
+        if plain(row.op) not in COLLECTIVES:
+            raise NotExpressed(f"a collective {row.op}")
+        return COLLECTIVES[plain(row.op)]
+    if row.row_type == "kernel_attention" and row.op not in FUSED_PASSES:
+        raise NotExpressed(f"a pass of attention {row.op}")
+    return row.op
 
 
-def gemm_times(rows: Sequence[MeasuredRow], precision: str, machines: Sequence[Machine]) -> FloatArray:
-    """Times of single products in one format on machines of one name; (rows,). [s]
+def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> FloatArray:
+    """Times of single products in one format, on a machine or on one for each; (rows,). [s]
 
     Notes
     -----
     Operands come in the format, but those of `CASTING` sources, which a kernel casts as in `casts`. A format
     that the chip has no units for has no time, nan.
     """
-    system, own = systems(machines), FORMATS[precision]
+    own = FORMATS[precision]
     m, n, k = (np.array([getattr(row, name) for row in rows]) for name in ("m", "n", "k"))
     gemms = Gemms.stack([(Label("product", "forward", "layer"), (m, n, k, 1.0, OUTPUT_BYTES, 1.0))])
     rate = system.chip.format_rate(own.units) if own.units else np.ones(1)
@@ -134,15 +157,54 @@ def gemm_times(rows: Sequence[MeasuredRow], precision: str, machines: Sequence[M
     return times + pointwise_time(casts, system)[0][:, 0]
 
 
-def collective_times(rows: Sequence[MeasuredRow], name: str, machines: Sequence[Machine]) -> FloatArray:
-    """Times of single collectives of one kind, over neighbours on machines of one name; (rows,). [s]
+def collective_times(rows: Sequence[MeasuredRow], name: str, system: System) -> FloatArray:
+    """Times of single collectives of one kind, over neighbours on a machine or on one for each; (rows,). [s]
 
     The message of a row is counted as ours is: the whole tensor; of an all-to-all, what one rank holds.
     """
-    system = systems(machines)
     message = np.array([row.msg_bytes for row in rows])
     group = Group.of_neighbours(np.array([row.n_ranks for row in rows]))
     others: dict[str, Callable[..., CollectiveCost]] = {"all_to_all": all_to_all, "send_recv": send_recv}
     if name in others:
         return others[name](message, group, system.network).time
     return collective(name, message, group, system.network).time
+
+
+def stream_times(rows: Sequence[MeasuredRow], name: str, system: System) -> FloatArray:
+    """Times of kernels that read and write memory once, on a machine or on one for each; (rows,). [s]
+
+    The message of a row is all that one reads and writes; its name says what it does, and does not matter.
+    """
+    moved = np.array([row.msg_bytes for row in rows])
+    kernels = Pointwise.stack([(Label(name, "forward", "layer"), (moved, np.zeros(1), 1.0))])
+    return pointwise_time(kernels, system)[0][:, 0]
+
+
+def attention_times(rows: Sequence[MeasuredRow], of_pass: str, system: System) -> FloatArray:
+    """Times of one pass of causal attention in 16 bits, on a machine or on one for each; (rows,). [s]"""
+    shapes: dict[tuple[float, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        shapes.setdefault((row.hidden, row.heads, row.kv_heads, row.seq), []).append(place)
+    times = np.zeros(len(rows))
+    for (hidden, heads, groups, seq), places in shapes.items():
+        model = ModelShape(
+            num_layers=1, hidden_size=hidden, num_attention_heads=heads, num_query_groups=groups, seq_len=seq
+        )
+        kernels = [rows[place].attn_kernel for place in places]
+        design = DesignPoints.of(
+            micro_batch_size=[rows[place].mbs for place in places],
+            attention=[kernel if kernel in ATTENTION else "fused" for kernel in kernels],
+        )
+        run = rank_run(Run(model, system.take(np.array(places)), design))
+        [core] = [kernel for layer in model.kinds for kernel in layer.kernels if kernel.is_core]
+        times[places] = fused_attention(run, core, of_pass).time
+    return times
+
+
+#: Type of row -> times of such kernels on a machine, or on one for each: rows, what they are, the machine.
+KERNEL_TIMES: Final[Mapping[str, Callable[[Sequence[MeasuredRow], str, System], FloatArray]]] = {
+    "kernel_gemm": gemm_times,
+    "kernel_coll": collective_times,
+    "kernel_stream": stream_times,
+    "kernel_attention": attention_times,
+}

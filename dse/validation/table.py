@@ -16,7 +16,10 @@ from costmodel.formats.strict_yaml import read_text
 SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv"))
 
 #: What a row is of.
-ROW_TYPES: Final = ("train_step", "layer_time", "memory", "kernel_gemm", "kernel_coll")
+ROW_TYPES: Final = (
+    *("train_step", "layer_time", "memory"),
+    *("kernel_gemm", "kernel_stream", "kernel_attention", "kernel_coll"),
+)
 
 #: Columns without which a table says nothing.
 NEEDED: Final = ("row_type", "dataset")

@@ -1,0 +1,259 @@
+"""Constants of one's own machine from measurements of it: kernels, then collectives, then whole steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
+
+from costmodel import System
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError, suggestion
+from costmodel.formats import shipped
+from costmodel.formats.framework_file import framework_names
+from costmodel.formats.quantity import si_value
+from costmodel.formats.strict_yaml import read_text
+from costmodel.formats.system_text import quantity_place, with_constants, written
+from dse.calibration.constants import STEPS, STEPS_TOO, Constant, candidates
+from dse.calibration.measurements import STAGE_OF, Measurements, measurements
+from dse.calibration.selection import GIVEN_UP, Selection, are_closer, selected
+from dse.validation.comparison import ComparedRow, compared
+from dse.validation.expressed import NotExpressed, system_named
+from dse.validation.frameworks import PLAIN, convention_of, given
+from dse.validation.hardware import machine_of
+from dse.validation.table import MeasuredRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibratedConstant:
+    """A constant that rows told, in the unit of its quantity. [SI units]"""
+
+    name: str
+    unit: str
+    before: float
+    after: float  #: to the digits that are written
+    standard_error: float
+    at_bound: bool  #: whether it is as low or as high as it may be
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibratedStage:
+    """What rows of one kind told, and how far off they are; ratios are (rows,)."""
+
+    name: str
+    rows: tuple[MeasuredRow, ...]
+    constants: tuple[CalibratedConstant, ...]
+    left_out: Mapping[str, str]  #: constant -> why rows did not tell it
+    before: FloatArray  #: logarithm of predicted over measured time [-]
+    after: FloatArray  #: ... with the constants that are written [-]
+    held_out: FloatArray  #: ... with constants that were fitted without the row [-]
+
+    def given_up(self) -> CalibratedStage:
+        """The same without its constants: whole steps contradict them."""
+        why = {
+            own.name: "whole steps that are held out are better predicted without it"
+            for own in self.constants
+        }
+        return replace(
+            self, constants=(), left_out={**self.left_out, **why}, after=self.before, held_out=self.before
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A system whose constants are fitted to measurements."""
+
+    system: System
+    text: str  #: of its file
+    stages: tuple[CalibratedStage, ...]
+    unused: Mapping[str, str] = field(default_factory=dict)  #: id of a row -> why it is not used
+
+
+def calibrated(
+    rows: Sequence[MeasuredRow],
+    system: str,
+    *,
+    framework: str | None = None,
+    table: str = "measurements",
+    seed: int = 0,
+) -> Calibration:
+    """Fit constants of a system to measurements of one machine.
+
+    Parameters
+    ----------
+    rows : sequence of MeasuredRow
+        Products, collectives and steps, all of one machine; rows of other types are not used.
+    system : str
+        What the machine is like: a system that ships, or the path of a file.
+    framework : str, optional
+        Software of the steps that name none: a framework that ships. Constants of machines that it decides
+        are those to begin with.
+    table : str
+        What the rows are called where constants say their source.
+    seed : int
+        Of the choice of the rows that are held out together.
+
+    Returns
+    -------
+    calibration : Calibration
+        The system with its fitted constants, its file, and errors before, after, and of rows held out.
+
+    Raises
+    ------
+    DseError
+        If the system or the framework is unknown, no row can be used, or rows are of several machines.
+
+    Notes
+    -----
+    Kinds of rows are taken in the order of `STAGES`: what one tells is fixed for the next. Within a kind
+    constants are chosen one by one, as long as rows held out are better predicted (`selected`). Errors of
+    rows held out are those of the folds that chose the constants: they are a little low where rows are few.
+    """
+    rows, quantities = _of_software(rows, framework)
+    names = sorted({name for row in rows if (name := _machine(row))})
+    if len(names) > 1:
+        raise DseError(f"rows of {len(names)} machines ({', '.join(names)}): calibrate one at a time")
+    base = system_named(system).with_quantities(quantities)
+    priced = compared(rows, system)
+    used = [one for one in priced if _is_used(one)]
+    unused = {one.row.id: _why_unused(one) for one in priced if not _is_used(one)}
+    if not used:
+        reason = Counter(unused.values()).most_common(1)
+        raise DseError(f"{table}: no row to fit" + (f"; most lack {reason[0][0]}" if reason else ""))
+    known = {own.name: base.quantities()[own.name].item() for own in chain(*candidates(base).values())}
+    stages = _stages(measurements(used, system, base), candidates(base), known, seed)
+    text = _text(system, base, stages, table, dict.fromkeys(quantities, framework or ""))
+    return Calibration(base.with_quantities(_told(stages)), text, tuple(stages), unused)
+
+
+def _of_software(
+    rows: Sequence[MeasuredRow], framework: str | None
+) -> tuple[list[MeasuredRow], dict[str, float]]:
+    """Rows with a framework where their software is not known, and what it says of machines. [SI units]"""
+    if framework is None:
+        return [*rows], {}
+    if framework not in framework_names():
+        raise DseError(
+            f"{framework}: no framework of this name ships{suggestion(framework, framework_names())}"
+        )
+    named = [replace(row, framework=framework) if convention_of(row) is PLAIN else row for row in rows]
+    return named, given(framework)[1]
+
+
+def _machine(row: MeasuredRow) -> str:
+    """The shipped system that a row's hardware stands for; nothing where there is none."""
+    try:
+        return machine_of(row).name
+    except NotExpressed:
+        return ""
+
+
+def _is_used(one: ComparedRow) -> bool:
+    """Whether a row has a measured and a predicted time, and is of a type that is fitted."""
+    return one.row.row_type in STAGE_OF and one.measured_s > 0 and 0 < one.predicted_s < np.inf
+
+
+def _why_unused(one: ComparedRow) -> str:
+    return one.why_not or f"a type of row that constants are fitted to (this is {one.row.row_type})"
+
+
+def _stages(
+    measured: Mapping[str, Measurements],
+    constants: Mapping[str, Sequence[Constant]],
+    known: Mapping[str, float],
+    seed: int,
+) -> list[CalibratedStage]:
+    """Each kind of rows in turn; what others told is given up if steps are better predicted without it."""
+    stages: list[CalibratedStage] = []
+    for name, rows in measured.items():
+        values, own = {**known, **_told(stages)}, [*constants[name]]
+        if name == STEPS:
+            lacking = chain(*(others for kind, others in constants.items() if kind not in measured))
+            own += [one for one in lacking if one.name.endswith(STEPS_TOO)]
+        found = selected(rows, own, values, seed=seed)
+        for place, stage in enumerate(stages if name == STEPS else []):
+            if not stage.constants:
+                continue
+            without = [*stages[:place], stage.given_up(), *stages[place + 1 :]]
+            others = {**known, **_told(without)}
+            again = selected(rows, own, others, seed=seed)
+            if are_closer(again.held_out, found.held_out, errors=GIVEN_UP):
+                stages, values, found = without, others, again
+        stages.append(_stage(name, rows, found, known, values))
+    return stages
+
+
+def _told(stages: Sequence[CalibratedStage]) -> dict[str, float]:
+    """Constants that rows have told so far. [SI units]"""
+    return {own.name: own.after for stage in stages for own in stage.constants}
+
+
+def _stage(
+    name: str, rows: Measurements, found: Selection, known: Mapping[str, float], values: Mapping[str, float]
+) -> CalibratedStage:
+    """What rows of one kind told, beside what was known and the constants of kinds before."""
+    units, fit = rows.system.units(), found.fit
+    told = []
+    for own in fit.constants:
+        value = si_value(written(fit.values[own.name], units[own.name]), units[own.name])
+        told.append(
+            CalibratedConstant(
+                name=own.name,
+                unit=units[own.name],
+                before=known[own.name],
+                after=value,
+                standard_error=fit.standard_errors[own.name],
+                at_bound=min(value - own.low, own.high - value) < 1e-3 * (own.high - own.low),
+            )
+        )
+    now = {**values, **{own.name: own.after for own in told}}
+    before, after = (
+        rows.log_ratios({own: np.array([value]) for own, value in of.items()})[0] for of in (known, now)
+    )
+    return CalibratedStage(
+        name=name,
+        rows=tuple(rows.rows),
+        constants=tuple(told),
+        left_out=found.left_out,
+        before=before,
+        after=after,
+        held_out=found.held_out,
+    )
+
+
+def mean_error(ratios: FloatArray) -> float:
+    """Mean size of relative errors, from logarithms of predicted over measured time. [%]"""
+    return float(100 * np.abs(np.expm1(ratios)).mean())
+
+
+def _text(
+    name: str,
+    base: System,
+    stages: Sequence[CalibratedStage],
+    table: str,
+    of_framework: Mapping[str, str],
+) -> str:
+    """The file of a system with constants as they were fitted."""
+    constants: dict[tuple[str, ...], dict[str, str]] = {}
+    units, quantities = base.units(), base.quantities()
+    for quantity, framework in of_framework.items():
+        constants[quantity_place(base, quantity)] = {
+            "value": written(quantities[quantity].item(), units[quantity]),
+            "kind": "derived",
+            "source": f"what the framework {framework} says",
+        }
+    for stage in stages:
+        errors = (mean_error(ratios) for ratios in (stage.before, stage.after, stage.held_out))
+        off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
+        for own in stage.constants:
+            constants[quantity_place(base, own.name)] = {
+                "value": written(own.after, own.unit),
+                "kind": "fitted",
+                "standard_error": written(own.standard_error, own.unit),
+                "source": f"dse calibrate, {len(stage.rows)} rows of {stage.name} in {table}: {off}",
+            }
+    _, path, _ = shipped.opened(name, "systems")
+    return with_constants(read_text(path), name, constants, f"{base.name} calibrated to {table}")

@@ -1,0 +1,184 @@
+"""Robust least squares of many sets of constants at once: all are priced together, each steps by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from costmodel.columns import BoolArray, FloatArray
+from dse.calibration.constants import Constant
+from dse.calibration.measurements import Measurements
+
+#: Logarithmic ratio from which a row counts by its size instead of its square. [-]
+OUTLYING: Final = 0.05
+#: Difference of coordinates that derivatives are taken over. [-]
+DIFFERENCE: Final = 0.02
+#: Largest first step of a coordinate: about a factor of two. [-]
+FIRST_RADIUS: Final = 0.7
+#: Steps below which a fit is done, and the most that it takes. [-]
+CONVERGED, MOST_STEPS = 1e-3, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Constants, as far as they are fitted to some rows; arrays of coordinates are (constants,)."""
+
+    constants: tuple[Constant, ...]
+    fitted: BoolArray  #: rows that count, (rows,)
+    coordinates: FloatArray  #: [-]
+    ratios: FloatArray  #: logarithm of predicted over measured time of every row [-]
+    slopes: FloatArray  #: of the ratios by the coordinates, (rows, constants) [-]
+    radius: float = FIRST_RADIUS  #: of the box that the next step stays in; 0: it is done [-]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """By name of quantity. [SI units]"""
+        return {
+            own.name: own.value(at).item() for own, at in zip(self.constants, self.coordinates, strict=True)
+        }
+
+    @property
+    def loss(self) -> float:
+        """What is made least: sum of squares, of outlying rows of sizes. [-]"""
+        return float(np.sum(np.sqrt(1 + (self.ratios[self.fitted] / OUTLYING) ** 2) - 1))
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """Of the values, from the scatter of the rows about them; by name. [SI units]
+
+        Notes
+        -----
+        Rows have the weights of the robust loss; the scatter is that of the rows less the constants fitted.
+        """
+        rows, ratios = self.slopes[self.fitted], self.ratios[self.fitted]
+        weights = 1 / np.sqrt(1 + (ratios / OUTLYING) ** 2)
+        free = max(len(ratios) - len(self.constants), 1)
+        scatter = np.sum(weights * ratios**2) / free
+        spread = np.linalg.pinv(rows.T @ (weights[:, np.newaxis] * rows)) * scatter
+        errors = np.sqrt(np.maximum(np.diag(spread), 0.0))
+        return {
+            own.name: abs(own.slope(own.value(at).item())) * float(error)
+            for own, at, error in zip(self.constants, self.coordinates, errors, strict=True)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Constants to be fitted to some rows, and where to begin."""
+
+    constants: tuple[Constant, ...]
+    fitted: BoolArray  #: rows that count, (rows,)
+    start: FloatArray  #: coordinates, (constants,) [-]
+
+
+def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float]) -> list[Fit]:
+    """Fits of several sets of constants, or of one set to several choices of rows.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        What is fitted.
+    rows : Measurements
+        All rows.
+    others : mapping of str to float
+        Values of constants where they are not fitted. [SI units]
+
+    Notes
+    -----
+    Gauss-Newton steps within boxes: each fit takes the step that is best if ratios were linear in the
+    coordinates, by robust least squares within bounds; the box grows after a step that lowers the loss, and
+    shrinks after one that does not.
+    """
+    found = _evaluated([(task.constants, task.fitted, task.start) for task in tasks], rows, others)
+    for _ in range(MOST_STEPS):
+        steps = {place: _step(fit) for place, fit in enumerate(found) if fit.radius > 0}
+        moved = {place: step for place, step in steps.items() if np.abs(step).max() > CONVERGED}
+        for place in steps.keys() - moved.keys():
+            found[place] = replace(found[place], radius=0.0)
+        if not moved:
+            break
+        tried = _evaluated(
+            [
+                (found[place].constants, found[place].fitted, found[place].coordinates + step)
+                for place, step in moved.items()
+            ],
+            rows,
+            others,
+        )
+        for (place, step), fit in zip(moved.items(), tried, strict=True):
+            if fit.loss < found[place].loss:
+                found[place] = replace(fit, radius=2 * found[place].radius)
+            else:
+                found[place] = replace(found[place], radius=float(np.abs(step).max()) / 4)
+    return found
+
+
+def slopes_of(constants: Sequence[Constant], rows: Measurements, values: Mapping[str, float]) -> FloatArray:
+    """How the logarithm of each row's time changes with the coordinate of each constant. [-]
+
+    Parameters
+    ----------
+    constants : sequence of Constant
+        A column for each.
+    rows : Measurements
+        A row for each.
+    values : mapping of str to float
+        Where they are taken, of all constants. [SI units]
+
+    Returns
+    -------
+    slopes : (rows, constants) array
+        The Jacobian. [-]
+    """
+    at = np.array([own.coordinate(values[own.name]) for own in constants])
+    return _evaluated([(tuple(constants), np.ones(len(rows.rows), dtype=bool), at)], rows, values)[0].slopes
+
+
+def _step(fit: Fit) -> FloatArray:
+    """The best step of the coordinates within the box, were ratios linear in them; (constants,). [-]"""
+    if not fit.constants:
+        return np.zeros(1)
+    slopes, ratios = fit.slopes[fit.fitted], fit.ratios[fit.fitted]
+    low = np.array([own.coordinate(own.low) for own in fit.constants]) - fit.coordinates
+    high = np.array([own.coordinate(own.high) for own in fit.constants]) - fit.coordinates
+    low, high = np.maximum(low, -fit.radius), np.minimum(high, fit.radius)
+    found = least_squares(
+        lambda step: ratios + slopes @ step,
+        (low + high) / 2,
+        jac=lambda step: slopes,
+        bounds=(low - 1e-12, high + 1e-12),
+        loss="soft_l1",
+        f_scale=OUTLYING,
+    )
+    step: FloatArray = np.clip(found.x, low, high)
+    return step
+
+
+def _evaluated(
+    points: Sequence[tuple[tuple[Constant, ...], BoolArray, FloatArray]],
+    rows: Measurements,
+    others: Mapping[str, float],
+) -> list[Fit]:
+    """Ratios and their slopes at some points, all priced together."""
+    names, table, moves = list(others), [], []
+    for constants, _, at in points:
+        top = np.array([own.coordinate(own.high) for own in constants])
+        move = np.where(at + DIFFERENCE <= top, DIFFERENCE, -DIFFERENCE)
+        near = np.vstack([at, at + np.diag(move)])
+        block = np.tile(np.array([others[name] for name in names]), (len(near), 1))
+        for place, own in enumerate(constants):
+            block[:, names.index(own.name)] = own.value(near[:, place])
+        table.append(block)
+        moves.append(move)
+    every = np.concatenate(table)
+    ratios = rows.log_ratios({name: every[:, place] for place, name in enumerate(names)})
+    found, first = [], 0
+    for (constants, fitted, at), move in zip(points, moves, strict=True):
+        own_ratios = ratios[first : first + len(move) + 1]
+        found.append(Fit(constants, fitted, at, own_ratios[0], (own_ratios[1:] - own_ratios[0]).T / move))
+        first += len(move) + 1
+    return found

@@ -1,0 +1,156 @@
+"""Measured rows of one machine, priced for many sets of its constants at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel import DesignPoints, ModelShape, System, step
+from costmodel.columns import FloatArray, concatenated
+from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS
+from dse.validation.comparison import ComparedRow
+from dse.validation.expressed import Expressed, system_named
+from dse.validation.kernels import KERNEL_TIMES, checked_kernel, kernel_machine
+from dse.validation.rows import expressed_row
+from dse.validation.table import MeasuredRow
+
+#: Type of rows -> what they are fitted with.
+STAGE_OF: Final = {
+    "kernel_gemm": KERNELS,
+    "kernel_stream": KERNELS,
+    "kernel_attention": KERNELS,
+    "kernel_coll": COLLECTIVES,
+    "train_step": STEPS,
+}
+
+#: Columns of designs in which runs of one configuration at different sizes differ.
+SIZES: Final = ("dp", "gradient_accumulation_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBatch:
+    """Rows that are priced together."""
+
+    rows: tuple[ComparedRow, ...]
+    groups: tuple[str, ...]  #: of each row: those of one group are one configuration at different sizes
+    quantities: Mapping[str, FloatArray]  #: that the rows themselves decide, (rows,) [SI units]
+    times: Callable[[System, int], FloatArray]  #: of all rows, so many times over; (copies * rows,) [s]
+
+    def log_ratios(self, system: System, values: Mapping[str, FloatArray]) -> FloatArray:
+        """As those of `Measurements`, of these rows."""
+        sets, rows = max((array.size for array in values.values()), default=1), len(self.rows)
+        varied = {name: np.repeat(array, rows) for name, array in values.items()}
+        own = {name: np.tile(array, sets) for name, array in self.quantities.items()}
+        time = self.times(system.with_quantities({**varied, **own}), sets)
+        measured = np.array([row.measured_s for row in self.rows])
+        ratios: FloatArray = np.log(np.broadcast_to(time, (sets * rows,)).reshape(sets, rows) / measured)
+        return ratios
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Rows of one kind on one machine."""
+
+    system: System
+    batches: tuple[MeasuredBatch, ...]
+
+    @property
+    def rows(self) -> list[MeasuredRow]:
+        """In the order of all that is said of them."""
+        return [one.row for batch in self.batches for one in batch.rows]
+
+    @property
+    def groups(self) -> list[str]:
+        """Of each row: those of one group are one configuration at different sizes."""
+        return [group for batch in self.batches for group in batch.groups]
+
+    def log_ratios(self, values: Mapping[str, FloatArray]) -> FloatArray:
+        """Logarithm of predicted over measured time of each row, for some sets of constants.
+
+        Parameters
+        ----------
+        values : mapping of str to (sets,) array
+            By name of quantity; others are those of the system. [SI units]
+
+        Returns
+        -------
+        ratios : (sets, rows) array
+            [-]
+        """
+        return np.concatenate([batch.log_ratios(self.system, values) for batch in self.batches], axis=1)
+
+
+def measurements(rows: Sequence[ComparedRow], name: str, system: System) -> dict[str, Measurements]:
+    """Rows that have been priced, by kind.
+
+    Parameters
+    ----------
+    rows : sequence of ComparedRow
+        With measured and predicted times: products, collectives, steps.
+    name : str
+        System that they were compared on: a shipped one, or a path.
+    system : System
+        What they are priced on: that system, or one that differs from it in some constants.
+    """
+    found: dict[str, Measurements] = {}
+    for stage, batches in (
+        (KERNELS, _kernels(rows, name, KERNELS)),
+        (COLLECTIVES, _kernels(rows, name, COLLECTIVES)),
+        (STEPS, _steps(rows, name)),
+    ):
+        if batches:
+            found[stage] = Measurements(system, tuple(batches))
+    return found
+
+
+def _kernels(rows: Sequence[ComparedRow], name: str, stage: str) -> list[MeasuredBatch]:
+    """Single products in one format each, streams, passes of attention, or single collectives of one kind."""
+    own: dict[tuple[str, str], list[ComparedRow]] = {}
+    for one in rows:
+        if STAGE_OF.get(one.row.row_type) == stage:
+            own.setdefault((one.row.row_type, checked_kernel(one.row)), []).append(one)
+    return [_kernel_batch(*kind, members, name) for kind, members in own.items()]
+
+
+def _kernel_batch(row_type: str, how: str, members: Sequence[ComparedRow], name: str) -> MeasuredBatch:
+    """Kernels of one kind; those of one weight, or of one group of ranks, are held out together."""
+    rows = [one.row for one in members]
+    usual = system_named(name).quantities()
+    decided = [kernel_machine(row, name).quantities for row in rows]
+    names = {quantity for quantities in decided for quantity in quantities}
+    return MeasuredBatch(
+        tuple(members),
+        tuple(f"{row_type} {how} {row.n:g} {row.k:g} {row.n_ranks:g} {row.hidden:g}" for row in rows),
+        {own: np.array([quantities.get(own, usual[own].item()) for quantities in decided]) for own in names},
+        lambda system, copies: KERNEL_TIMES[row_type](rows * copies, how, system),
+    )
+
+
+def _steps(rows: Sequence[ComparedRow], name: str) -> list[MeasuredBatch]:
+    """Steps of one model each."""
+    runs: dict[ModelShape, list[tuple[ComparedRow, Expressed]]] = {}
+    for one in rows:
+        if STAGE_OF.get(one.row.row_type) == STEPS:
+            run = expressed_row(one.row, name)
+            runs.setdefault(run.model, []).append((one, run))
+    return [_step_batch(model, *zip(*members, strict=True)) for model, members in runs.items()]
+
+
+def _step_batch(
+    model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Expressed, ...]
+) -> MeasuredBatch:
+    """Steps of one model."""
+    designs = concatenated([run.design() for run in runs])
+
+    def times(system: System, copies: int) -> FloatArray:
+        again: DesignPoints = designs.map(lambda values: np.tile(np.broadcast_to(values, len(runs)), copies))
+        return step(model, system, again).step_time
+
+    settings = (
+        " ".join(f"{key}={value}" for key, value in sorted(run.columns.items()) if key not in SIZES)
+        for run in runs
+    )
+    return MeasuredBatch(rows, tuple(f"{model.name} {model.seq_len:g} {own}" for own in settings), {}, times)

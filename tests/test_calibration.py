@@ -1,0 +1,258 @@
+"""`dse calibrate`: known constants are found again, those that rows cannot tell are left, files load."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import measure_gpu
+from costmodel import load_system
+from costmodel.formats.shipped import located
+from costmodel.formats.strict_yaml import parse
+from costmodel.formats.system_file import read_system
+from costmodel.formats.system_text import quantity_place, with_constants
+from dse.calibration.calibration import calibrated
+from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS, candidates
+from dse.calibration.fit import Task, fits
+from dse.calibration.measurements import measurements
+from dse.calibration.selection import folds, indistinct
+from dse.cli import main
+from dse.validation.comparison import compared
+from dse.validation.table import COLUMNS, MeasuredRow, read_table
+
+SYSTEM = "h100_80g_dgx"
+SHIPPED = located(SYSTEM, "systems", Path())
+#: What the machine of these tests differs in from the shipped one.
+TRUTH = {
+    "matrix_efficiency": 0.76,
+    "kernel_launch": 5e-6,
+    "node_efficiency": 0.62,
+    "node_launch": 2e-5,
+    "sustained": 0.9,
+    "host_dispatch": 1e-4,
+}
+#: Standard deviation of repeated measurements. [-]
+NOISE = 0.01
+
+OWN = MeasuredRow(row_type="kernel_gemm", dataset="own", dtype="bf16", op="all_gather", latency_us=1)
+PRODUCTS = [
+    replace(OWN, id=f"{m} {n} {k}", m=m, n=n, k=k)
+    for m in (128, 1024, 8192)
+    for n, k in ((4096, 4096), (1536, 12288), (28672, 8192), (512, 512))
+]
+GATHERS = [
+    replace(OWN, row_type="kernel_coll", id=f"{ranks} {size}", msg_bytes=size, n_ranks=ranks)
+    for ranks in (2, 4, 8)
+    for size in (2.0**14, 2.0**20, 2.0**26, 2.0**30)
+]
+RUN = MeasuredRow(
+    row_type="train_step",
+    dataset="own",
+    framework="megatron_core",
+    model="gpt",
+    iter_time_s=1.0,
+    layers=24,
+    heads=16,
+    seq=2048,
+    vocab=51200,
+    dtype="bf16",
+    recompute="none",
+    tp=2,
+    pp=1,
+    mbs=1,
+    attn_kernel="flash",
+)
+STEPS_OF_ONE_NODE = [
+    replace(RUN, id=f"{hidden} {ga}", hidden=hidden, ffn=4 * hidden, gpus=8, dp=4, ga=ga, gbs=4 * ga)
+    for hidden in (512, 1024, 2048, 4096, 6144, 8192)
+    for ga in (2, 8)
+]
+
+
+def timed(rows, truth=TRUTH, noise=NOISE):
+    """Rows as the machine of these tests runs them."""
+    machine = load_system(SYSTEM).with_quantities(truth)
+    found = []
+    for own in measurements(compared(rows, SYSTEM), SYSTEM, machine).values():
+        times = np.exp(own.log_ratios({})[0]) * [row.iter_time_s or row.latency_us * 1e-6 for row in own.rows]
+        times *= np.exp(noise * np.random.default_rng(1).standard_normal(len(times)))
+        found += [
+            replace(row, iter_time_s=time) if row.iter_time_s else replace(row, latency_us=time * 1e6)
+            for row, time in zip(own.rows, times.tolist(), strict=True)
+        ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    """Of a machine that differs from the shipped one in constants of all kinds."""
+    return calibrated(timed([*PRODUCTS, *GATHERS, *STEPS_OF_ONE_NODE]), SYSTEM)
+
+
+def test_known_constants_are_found_again(calibration):
+    """Within three standard errors, and those are small; nothing else moves far."""
+    found = {own.name: own for stage in calibration.stages for own in stage.constants}
+    assert found.keys() >= TRUTH.keys()
+    for name, value in TRUTH.items():
+        assert abs(found[name].after - value) < 3 * found[name].standard_error
+        assert found[name].standard_error < 0.1 * value
+
+
+def test_rows_held_out_are_met_as_well_as_their_noise_lets(calibration):
+    for stage in calibration.stages:
+        assert np.abs(stage.before).mean() > 5 * NOISE
+        assert np.abs(stage.after).mean() < 1.5 * NOISE
+        assert np.abs(stage.held_out).mean() < 2.5 * NOISE
+
+
+def test_the_file_loads_and_prices_as_fitted(calibration, tmp_path):
+    """Lines of other constants are those of the shipped file, comments too."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(calibration.text)
+    system, told = load_system(path), {own.name for stage in calibration.stages for own in stage.constants}
+    for name, value in calibration.system.quantities().items():
+        np.testing.assert_array_equal(system.quantities()[name], value, err_msg=name)
+    rows = compared(timed(STEPS_OF_ONE_NODE), str(path))
+    np.testing.assert_allclose(
+        [np.log1p(one.error) for one in rows], calibration.stages[-1].after, atol=1e-12
+    )
+    changed = {*SHIPPED.read_text().splitlines()} - {*calibration.text.splitlines()}
+    assert len(changed) == len(told) + 1  # and the description
+
+
+def test_a_machine_that_is_as_shipped_keeps_its_constants():
+    for stage in calibrated(timed([*PRODUCTS, *GATHERS, *STEPS_OF_ONE_NODE], {}), SYSTEM).stages:
+        for own in stage.constants:
+            assert own.after == pytest.approx(own.before, rel=NOISE)
+        assert len(stage.constants) < 2 < len(stage.left_out)
+
+
+def chosen(rows, names):
+    """Fit of some constants to all of some steps, and what is left to say of the others."""
+    own = measurements(compared(rows, SYSTEM), SYSTEM, load_system(SYSTEM))[STEPS]
+    known = {one.name: one for stage in [*candidates(own.system).values()][::-1] for one in stage}
+    values = {name: own.system.quantities()[name].item() for name in known}
+    constants = tuple(known[name] for name in names)
+    start = np.array([one.coordinate(values[one.name]) for one in constants])
+    [fit] = fits([Task(constants, np.ones(len(rows), dtype=bool), start)], own, values)
+    return indistinct(fit, [one for name, one in known.items() if name not in names], own, values)
+
+
+def test_what_rows_cannot_tell_apart_is_said():
+    """Of two constants whose product alone matters, or of which rows see one as the other, one is fitted."""
+    for fitted in (["sustained"], []):
+        why = chosen(timed(STEPS_OF_ONE_NODE), fitted)
+        assert why["matrix_efficiency"] == "rows cannot tell it from sustained"
+        assert why["host_straggler"] == "no row depends on it"  # which is for several nodes
+        assert why["fabric_launch"] == "no row depends on it"
+
+
+def test_kernels_do_not_tell_what_a_chip_holds_for_hours():
+    """They run at the clock of a burst."""
+    own = measurements(compared(timed(PRODUCTS), SYSTEM), SYSTEM, load_system(SYSTEM))[KERNELS]
+    np.testing.assert_array_equal(*own.log_ratios({"sustained": np.array([0.5, 0.9])}))
+
+
+def test_rows_of_one_configuration_are_held_out_together():
+    held = folds(["a", "a", "b", "c", "c", "d"], 3, seed=0)
+    assert sum(held).tolist() == [1] * 6
+    for own in held:
+        assert own[0] == own[1]
+        assert own[3] == own[4]
+    assert len(folds(["a", "a", "b", "b"], 5, seed=0)) == 4  # too few of them: single rows
+
+
+def test_constants_are_written_where_they_stand():
+    """Into blocks and into braces, with comments, and into parts that a file has not."""
+    system = load_system(SYSTEM)
+    assert quantity_place(system, "node_in_switch_rate") == ("network", "node", "in_switch_rate")
+    assert quantity_place(system, "clock") == ("chip", "clock")
+    block = "clock: # of a boost\n    value: 1 GHz\n    kind: assumed\n    source: mine\n  # below\n"
+    text = re.sub(r"clock: .*\n", block, SHIPPED.read_text()) + "software: {}\n"
+    new = {("chip", "clock"): "2 GHz", ("chip", "mx_speedup"): "3", ("software", "pointwise_kernels"): "4"}
+    constants = {at: {"value": value, "kind": "fitted", "source": 'a "fit"'} for at, value in new.items()}
+    changed = with_constants(text, "own", constants, "mine")
+    system = read_system(parse(changed, "own"), "own")
+    found = [
+        system.quantities()[name].item() for name in ("clock", "mx_speedup", "software_pointwise_kernels")
+    ]
+    assert found == [2e9, 3, 4]
+    assert changed.count("#") == text.count("#")
+
+
+def test_a_standard_error_is_a_quantity():
+    text = SHIPPED.read_text().replace("dispatch: {", "dispatch: {standard_error: 3 W, ")
+    section = parse(text, "own")
+    read_system(section, "own")
+    with pytest.raises(Exception, match=r"host.dispatch.standard_error: '3 W': expected a number and a unit"):
+        section.source.finish()
+
+
+def test_what_a_gpu_is_measured_by_is_priced(tmp_path, capsys):
+    """Every row that `benchmarks/measure_gpu.py` times on eight GPUs; without one it says what it needs."""
+    table = tmp_path / "own.csv"
+    planned = [replace(row, latency_us=1.0) for row in measure_gpu.plan(8)]
+    measure_gpu.write(table, planned, "H100-SXM5-80GB")
+    rows = compared(read_table(table), SYSTEM)
+    assert len(rows) == len(planned) > 300
+    assert [one.why_not for one in rows if not one.predicted_s > 0] == []
+    assert measurements(rows, SYSTEM, load_system(SYSTEM)).keys() == {KERNELS, COLLECTIVES}
+    assert measure_gpu.main(["--dry-run", "--only", "kernel_stream"]) == 0
+    assert "row_type=kernel_stream" in capsys.readouterr().out
+    if importlib.util.find_spec("torch") is None:
+        assert measure_gpu.main([]) == 1
+        assert "needs PyTorch" in capsys.readouterr().err
+
+
+def write(path, rows):
+    """A table of measurements as a CSV file."""
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, [*COLUMNS])
+        table.writeheader()
+        for row in rows:
+            values = {name: getattr(row, name) for name in COLUMNS}
+            table.writerow({name: value for name, value in values.items() if value not in ("", 0.0, -1.0)})
+
+
+def test_the_command_prints_errors_of_rows_held_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine.csv", timed(PRODUCTS))
+    assert main(["calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml"]) == 0
+    text = capsys.readouterr().out
+    assert "matrix_efficiency" in text
+    assert "held out" in text
+    assert "no row depends on it" in text
+    assert main(["calibrate", "mine.csv", "--system", "mine.yaml", "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert not record["constants"]  # it is calibrated already
+    assert record["errors"][0]["held_out"]["mean_abs_error_percent"] < 200 * NOISE
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (PRODUCTS, "--system nosuch", "nosuch: no system of this name ships"),
+        (PRODUCTS, f"--system {SYSTEM} --framework megatron", "megatron: no framework of this name ships"),
+        ([], f"--system {SYSTEM}", "mine.csv: no rows below its heading"),
+        ([replace(RUN, row_type="memory", mem_gb="80")], f"--system {SYSTEM}", "no row to fit; most lack "),
+        (
+            [replace(PRODUCTS[0], hw="H100-SXM5-80GB"), replace(PRODUCTS[1], hw="A100-SXM4-80GB")],
+            f"--system {SYSTEM}",
+            "rows of 2 machines (a100_80g_dgx, h100_80g_dgx): calibrate one at a time",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_line(rows, options, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine.csv", rows)
+    assert main(["calibrate", "mine.csv", *options.split()]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
