@@ -1,0 +1,114 @@
+"""Frameworks as files: what they say of designs and machines, and what spaces make of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, DseError, load_model, load_system, step
+from costmodel.formats.framework_file import framework_names, load_framework
+from costmodel.formats.strict_yaml import dump
+from costmodel.profiles.registry import all_columns
+from dse.spaces.space import Space
+
+SPLIT = {"tp": 8, "pp": 8, "dp": 2, "gradient_accumulation_steps": 16, "recompute": "selective"}
+
+
+def step_of(system="a100_80g_dgx", model="gpt3_175b", **columns):
+    """A step of some designs."""
+    return step(load_model(model), load_system(system), DesignPoints.of(**{**SPLIT, **columns}))
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_shipped_frameworks_name_columns_and_quantities(name):
+    framework = load_framework(name)
+    known = {*all_columns(), *load_system("h100_80g_dgx").units()}
+    assert framework.description
+    assert {*framework.given} <= known
+
+
+def space_of(**parts):
+    """A small space, some parts of it changed."""
+    data = {
+        "schema": "search_space/v1",
+        "model": "gpt3_175b",
+        "system": "a100_80g_dgx",
+        "given": {"world_size": 64, "global_batch_size": 64},
+        "parameters": {"tp": [4, 8], "recompute": ["selective", "full"]},
+        "derived": {"dp": "world_size / tp", "gradient_accumulation_steps": "global_batch_size / dp"},
+        "objectives": {"minimize": ["step_time"]},
+    }
+    return Space.from_text(dump({**data, **parts}))
+
+
+def test_a_space_has_what_its_framework_says_but_for_its_own():
+    space = space_of(framework="megatron_deepspeed")
+    assert space.framework == "megatron_deepspeed"
+    assert space.given["gradient_accumulation_fusion"] == 0
+    own = {"world_size": 64, "global_batch_size": 64, "attention": "fused"}
+    assert space_of(framework="megatron_deepspeed", given=own).given["attention"] == 1
+    opened = space_of(
+        framework="megatron_core",
+        parameters={"tp": [4, 8], "distributed_optimizer": [False, True]},
+    )
+    assert "zero" not in opened.given
+
+
+def test_a_study_keeps_its_framework_in_its_space():
+    space = space_of(framework="nanotron")
+    again = Space.from_text(space.text)
+    assert again.framework == "nanotron"
+    assert again.fingerprint == space.fingerprint
+
+
+def test_an_unknown_framework_is_named():
+    with pytest.raises(DseError, match="framework: megatron: no framework of this name ships"):
+        space_of(framework="megatron")
+
+
+def test_a_framework_file_says_where_values_come_from(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("schema: framework/v1\ndescription: mine\ngiven:\n  attention: fused\n")
+    with pytest.raises(DseError, match="a value says where it comes from"):
+        load_framework(path)
+
+
+def test_more_overlap_of_tensor_parallelism_is_never_slower():
+    """None, as in 2021; behind gradients of weights; and products in pieces as well."""
+    found = step_of(tp_overlap=["none", "gradients", "chunked"], sequence_parallel=1)
+    times = found.tp_communication_time
+    assert times[0] > times[1] > times[2]
+    switch = step_of(overlap_tp=1, sequence_parallel=1).tp_communication_time
+    assert switch == pytest.approx(times[2])
+
+
+def test_gradients_that_are_added_up_by_themselves_cost_ten_bytes_for_each_weight():
+    """Read in 16 bits; read and written in fp32: once for each micro-batch."""
+    fused, separate = (step_of(gradient_accumulation_fusion=word).backward_time for word in (1, 0))
+    model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
+    weights = model.num_layers * 12 * model.hidden_size**2 / SPLIT["tp"] / SPLIT["pp"]
+    bytes_moved = 10 * weights * SPLIT["gradient_accumulation_steps"]
+    expected = bytes_moved / (system.dram.bandwidth * system.dram.efficiency)
+    assert separate - fused == pytest.approx(expected, rel=0.1)
+
+
+def test_a_copy_of_gradients_is_two_bytes_for_each_weight():
+    kept = step_of(gradient_copy=[0, 1]).gradients_memory
+    assert kept[1] / kept[0] == pytest.approx(6 / 4)
+
+
+def test_the_first_flash_attention_takes_twice_as_long():
+    words = ["flash_attention_2", "flash_attention_1"]
+    times = step_of("h100_80g_dgx", attention=words, recompute="none").forward_time
+    core = step_of("h100_80g_dgx", attention="fused", recompute="none").forward_time
+    assert times[1] > times[0] > core
+
+
+def test_unfused_kernels_move_more_and_keep_more():
+    system = load_system("a100_80g_dgx")
+    plain = system.with_quantities({"software_pointwise_kernels": 3.0, "software_kept_activations": 1.5})
+    design = DesignPoints.of(**SPLIT)
+    fused, unfused = (step(load_model("gpt3_175b"), one, design) for one in (system, plain))
+    assert unfused.memory_bound_time > 2 * fused.memory_bound_time
+    assert unfused.activations_memory == pytest.approx(1.5 * fused.activations_memory)
+    assert np.all(unfused.step_time > fused.step_time)

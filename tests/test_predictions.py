@@ -1,0 +1,143 @@
+"""Intervals of predicted steps: their classes, what they rest on, and ranking by their worse ends."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from costmodel import load_system
+from dse.cli import main
+from dse.predictions.columns import at_worse_ends
+from dse.predictions.intervals import (
+    CALIBRATED,
+    EXTRAPOLATED,
+    LAYERS,
+    MEASURED,
+    SCALES,
+    interval,
+    residuals,
+    wider_classes,
+)
+from dse.pricing.evaluation import evaluate
+from dse.search.robust import RobustStudy
+from dse.search.study import Study
+from dse.spaces.space import Space
+
+CHIPS = {"tp": 8.0, "world_size": 512.0}
+
+
+def ends(framework="megatron_core", system="h100_80g_dgx", **design):
+    """Low, high and evidence of one design."""
+    found = interval(framework, load_system(system), **{**CHIPS, **design})
+    return float(found.low[0]), float(found.high[0]), int(found.evidence[0])
+
+
+def test_a_class_is_in_all_wider_ones():
+    narrowest, *others = wider_classes("nanotron", SCALES[1], staged=True, layers=LAYERS[0])
+    assert narrowest == ("nanotron", "several nodes", "stages", "dense")
+    assert [narrowest[: len(other)] for other in others] == others
+    assert others[-1] == () in residuals().classes
+
+
+def test_every_interval_holds_times_on_both_sides_of_the_prediction():
+    for low, high in residuals().classes.values():
+        assert 0 < low <= 1 <= high
+
+
+def test_what_is_like_no_measured_run_has_a_wider_interval():
+    """A chip of no measured step, one that is faster than any that there is, and far more chips."""
+    low, high, evidence = ends(pp=8.0)
+    assert evidence == MEASURED
+    other_low, other_high, of_others = ends(pp=8.0, system="mi300x_192g")
+    assert of_others == EXTRAPOLATED
+    assert other_low < low
+    assert other_high > high
+    faster = load_system("h100_80g_dgx").with_quantities({"clock": [1.83e9, 2.5e9]})
+    assert interval("megatron_core", faster, pp=8.0, **CHIPS).evidence.tolist() == [MEASURED, EXTRAPOLATED]
+    assert ends(pp=8.0, world_size=1e6)[2] == EXTRAPOLATED
+
+
+def test_a_class_of_few_rows_falls_back_on_a_wider_one():
+    assert ends(tp=16.0)[2] == CALIBRATED
+    assert ends(framework="", pp=8.0) == ends(pp=8.0)
+    unknown = ends(framework="of my own", pp=8.0)
+    assert unknown[:2] == residuals().classes[()]
+    assert unknown[2] == CALIBRATED
+
+
+def test_intervals_of_a_batch_are_those_of_its_designs():
+    columns = {
+        "tp": [1.0, 8.0, 16.0],
+        "pp": [1.0, 8.0, 1.0],
+        "world_size": [8.0, 512.0, 512.0],
+        "precision": 0.0,
+    }
+    found = interval("megatron_core", load_system("h100_80g_dgx"), **columns)
+    own = [
+        ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()})
+        for row in range(3)
+    ]
+    assert list(zip(found.low, found.high, found.evidence, strict=True)) == own
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A study of the default space, in a database of its own."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('robust')}/dse.db"
+    found = Study.create(Space.load("gpt3_175b_1024_a100"), "usual", storage=url)
+    found.run(60)
+    return found
+
+
+def test_records_say_between_what_times_and_why(study):
+    record = study.table.front().records()[0]
+    time = record["breakdown"]["step_time_s"]
+    assert record["step_time_low_s"] <= time <= record["step_time_high_s"]
+    assert record["evidence"] == "measured"
+    assert {"step_time_low_s", "step_time_high_s", "evidence"} <= {*study.pareto_front().columns}
+
+
+def test_a_robust_space_reads_worse_ends_wherever_times_are_read():
+    data = {
+        "derived": {"days": "1e6 * step_time / (24 * 3600)", "cost": "system_price * step_time_s"},
+        "constraints": {"soon": "days < 60", "busy": "mfu > 0.3", "fits": "peak_memory <= 80 GB"},
+        "objectives": {"minimize": ["step_time", "peak_memory"], "maximize": "tokens_per_second"},
+    }
+    robust = at_worse_ends(data)
+    assert robust["derived"]["days"] == "1e6 * step_time_high / (24 * 3600)"
+    assert robust["derived"]["cost"] == "system_price * step_time_high_s"
+    assert robust["constraints"] == {**data["constraints"], "busy": "mfu_low > 0.3"}
+    assert robust["objectives"] == {
+        "minimize": ["step_time_high", "peak_memory"],
+        "maximize": "tokens_per_second_low",
+    }
+    assert at_worse_ends(robust) == robust
+
+
+def test_a_robust_space_ranks_by_the_upper_end():
+    space = Space.load("gpt3_175b_1024_a100")
+    designs = space.legal.random(50, np.random.default_rng(0))
+    usual, robust = (evaluate(one, designs) for one in (space, space.robust()))
+    assert [o.key for o in space.robust().objectives] == ["step_time_high_s", "peak_memory_bytes"]
+    assert (robust.values[:, 0] > usual.values[:, 0]).all()
+    assert (robust.values[:, 1] == usual.values[:, 1]).all()
+    assert (robust.breakdown.step_time == usual.breakdown.step_time).all()
+
+
+def test_a_finished_study_is_ranked_by_upper_ends(study, capsys):
+    robust = RobustStudy(study)
+    for record in robust.table.front().records():
+        assert record["values"]["step_time_high_s"] == pytest.approx(record["step_time_high_s"])
+        assert record["breakdown"]["step_time_s"] < record["values"]["step_time_high_s"]
+    assert main(["pareto", "usual", "--storage", study.storage, "--robust", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["directions"]["step_time_high_s"] == "minimize"
+
+
+def test_other_profiles_have_no_intervals(capsys):
+    arguments = ["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=8", "--format", "json"]
+    assert main([*arguments, "--profile", "simai"]) == 0
+    assert "evidence" not in json.loads(capsys.readouterr().out)
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["evidence"] == "measured"
