@@ -170,9 +170,8 @@ def _stages(
     stages: list[CalibratedStage] = []
     for name, rows in measured.items():
         values, own = {**known, **_told(stages)}, [*constants[name]]
-        if name == STEPS:
-            lacking = chain(*(others for kind, others in constants.items() if kind not in measured))
-            own += [one for one in lacking if one.name.endswith(STEPS_TOO)]
+        for kind, ends in STEPS_TOO.items() if name == STEPS else ():
+            own += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
         found = selected(rows, own, values, seed=seed)
         for place, stage in enumerate(stages if name == STEPS else []):
             if not stage.constants:

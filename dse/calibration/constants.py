@@ -68,8 +68,11 @@ OF_STEPS: Final = {
     "host_step_overhead": (0.0, 10.0, 1e-2),
     "host_straggler": (0.0, 0.2, 1e-2),
 }
-#: Ends of names of constants that steps may tell where no rows of their own kind do.
-STEPS_TOO: Final = ("efficiency", "_latency")
+#: Kind of rows -> ends of names of constants that steps may tell where there are none of that kind.
+STEPS_TOO: Final = {
+    KERNELS: ("matrix_efficiency", "fp8_efficiency"),
+    COLLECTIVES: ("_efficiency", "_latency"),
+}
 #: Share of the cores that collectives of replicas can take, and its scale. [-]
 CORES_TAKEN: Final = (0.8, 0.05)
 

@@ -19,8 +19,8 @@ FOLDS: Final = 5
 #: Standard errors by which rows held out must be better predicted, and constants move; and by which steps
 #: must be better predicted without what kernels told, to give that up. [-]
 BETTER, MOVED, GIVEN_UP = 1.0, 2.0, 2.0
-#: Additions that are tried with rows held out: the others fit all rows less well. [-]
-MOST_TRIALS: Final = 20
+#: Constants that are tried in pairs: those that do best alone. [-]
+MOST_PAIRED: Final = 8
 #: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
 NO_CHANGE: Final = 2e-3
 #: Share of what a constant does to rows that no others can do, below which they cannot be told apart. [-]
@@ -154,28 +154,15 @@ def _round(
 ) -> tuple[dict[tuple[Constant, ...], State], dict[str, str]]:
     """Additions that help: single constants, or two where none does alone; and why single ones do not."""
     why = {one.name: f"{len(held[0])} rows are too few to hold some out" for one in constants}
-    better: dict[tuple[Constant, ...], State] = {}
-    for together in (1, 2):
-        likely = _likeliest(state[0], [*combinations(constants, together)], rows, others)
-        added = _trials(state[0], likely, held, rows, others)
+    added = _trials(state[0], [(one,) for one in constants], held, rows, others)
+    why |= {own[0].name: _no_better(state[1], one[1]) for own, one in added.items()}
+    better = {own: one for own, one in added.items() if _is_better(state, one, others)}
+    if not better:
+        singles = sorted(added, key=lambda own: np.abs(added[own][1]).mean())[:MOST_PAIRED]
+        pairs = [first + second for first, second in combinations(singles, 2)]
+        added = _trials(state[0], pairs, held, rows, others)
         better = {own: one for own, one in added.items() if _is_better(state, one, others)}
-        if together == 1:
-            why |= {own[0].name: _no_better(state[1], one[1]) for own, one in added.items()}
-        if better:
-            break
     return better, why
-
-
-def _likeliest(
-    fit: Fit, added: Sequence[tuple[Constant, ...]], rows: Measurements, others: Mapping[str, float]
-) -> list[tuple[Constant, ...]]:
-    """Additions with which all rows are fitted best, at most `MOST_TRIALS`."""
-    if len(added) <= MOST_TRIALS:
-        return [*added]
-    every = np.ones(len(rows.rows), dtype=bool)
-    found = fits([_task(fit, own, every, others) for own in added], rows, others)
-    order = np.argsort([one.loss for one in found], kind="stable")
-    return [added[place] for place in order[:MOST_TRIALS]]
 
 
 def _task(fit: Fit, added: tuple[Constant, ...], rows: BoolArray, others: Mapping[str, float]) -> Task:
