@@ -14,6 +14,7 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
+from dse.pricing.intervals import RECORD_KEYS
 from dse.search.loop import Progress
 
 #: `dse` in a process of its own.
@@ -69,7 +70,12 @@ def test_json_is_one_object_of_the_contract(folder, capsys):
     assert (study["study"], study["space"], study["n_complete"]) == ("small", "small", 20)
     assert study["directions"] == {"step_time_s": "minimize", "peak_memory_bytes": "minimize"}
     for design in study["front"]:
-        assert list(design) == ["trial", "params", "values", "margins", "breakdown", "designs_priced"]
+        assert list(design) == [
+            *("trial", "params", "values", "margins"),
+            "breakdown",
+            "designs_priced",
+            *RECORD_KEYS,
+        ]
         assert design["params"].keys() == {"tp", "pp", "recompute"}
         assert design["margins"]["fits_bytes"] >= 0
         assert design["values"]["step_time_s"] == design["breakdown"]["step_time_s"]

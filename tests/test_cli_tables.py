@@ -11,6 +11,7 @@ import pytest
 from dse import Space, Study
 from dse.cli import main
 from dse.export.tables import json_text, study_record
+from dse.pricing.intervals import RECORD_KEYS
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_evaluate_prices_one_design(capsys):
             capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json"
         )
     )
-    assert list(design) == ["feasible", "params", "values", "margins", "breakdown"]
+    assert list(design) == ["feasible", "params", "values", "margins", "breakdown", *RECORD_KEYS]
     assert design["feasible"] is True
     assert design["params"] == {
         "tp": 8, "pp": 16, "vpp": 1, "micro_batch_size": 1,

@@ -65,8 +65,7 @@ CONVENTIONS: Final[Mapping[str, Convention]] = {
     "megatron_core": Convention("megatron_core"),
     "dgxc": Convention("megatron_core"),
     "mlperf": Convention("megatron_core"),
-    # Its guide for B200 keeps every overlap off, and exchanges heads for tokens.
-    "simumax": Convention("megatron_core", columns={"overlap_grad_reduce": 0, "cp_communication": "a2a"}),
+    "simumax": Convention("megatron_core_b200", columns={"cp_communication": "a2a"}),
     "nemo": Convention("megatron_core", halved=True),
     "llama3_405b": Convention(
         "megatron_core",
