@@ -10,57 +10,87 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import yaml
+from scipy.stats import t as student
 
-from dse.predictions.intervals import LAYERS, SCALES, layer_codes, scale_codes, wider_classes
+from dse.predictions.intervals import LAYERS, SCALES, MeasuredChip, layer_codes, scale_codes, wider_classes
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.frameworks import convention_of
 from dse.validation.rows import expressed_row
 from dse.validation.table import read_table
 
 #: Fewest rows of which a class is made, and share of them outside on either side.
-FEWEST = 10
+FEWEST = 6
 OUTSIDE = 0.05
+#: Rows of a class that has quantiles of its own.
+MANY = 39
 #: How far chips were off before a step of theirs was used, which shipped constants show no more.
 UNSEEN = {"low": 0.94, "high": 1.56}
 #: Parts of the rows, each left out once.
 FOLDS = 10
 
-#: The words of the narrowest class of a row, and measured over predicted time.
-Left = tuple[tuple[str, ...], float]
+#: The classes of a row, the narrowest first, and measured over predicted time.
+Left = tuple[list[tuple[str, ...]], float]
 
 
-def left_of(rows: Sequence[ComparedRow]) -> list[tuple[Left, str, float]]:
-    """Class and ratio of each measured step, with its system and chips."""
-    found = []
+def chips_of(rows: Sequence[ComparedRow]) -> list[MeasuredChip]:
+    """Chips of measured steps, each once, with the largest run of it."""
+    found: list[MeasuredChip] = []
     for one in rows:
-        if not (one.is_step and one.ran):
-            continue
+        run = expressed_row(one.row)
+        system = run.machine.system
+        place = next((at for at, chip in enumerate(found) if chip.found_in(system)), None)
+        if place is None:
+            peak, bandwidth = float(system.chip.peak_flop_rate), float(system.dram.bandwidth)
+            same = [chip for chip in found if chip.name == system.name]
+            name = f"{system.name} at {bandwidth / 1e12:g} TB/s" if same else system.name
+            found.append(MeasuredChip(name, peak, bandwidth, run.ranks))
+        elif run.ranks > found[place].largest:
+            found[place] = replace(found[place], largest=run.ranks)
+    return found
+
+
+def left_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> list[Left]:
+    """Classes and ratio of each measured step."""
+    found: list[Left] = []
+    for one in rows:
         run = expressed_row(one.row)
         system, design = run.machine.system, run.design()
         scale = SCALES[int(scale_codes(system, design.tp, design.world_size)[0])]
         layers = LAYERS[int(layer_codes(design.precision, experts=run.model.num_experts > 0)[0])]
-        words = wider_classes(convention_of(one.row).framework, scale, bool(design.pp[0] > 1), layers)[0]
-        found.append(((words, one.measured_s / one.predicted_s), str(run.machine.name), run.ranks))
+        chip = next(chip.name for chip in chips if chip.found_in(system))
+        framework, staged = convention_of(one.row).framework, bool(design.pp[0] > 1)
+        classes = wider_classes(framework, chip, scale, staged=staged, layers=layers)
+        found.append((classes, one.measured_s / one.predicted_s))
     return found
 
 
 def quantiles(ratios: Sequence[float]) -> tuple[float, float]:
-    """Between which values the next one lies nine times of ten: order statistics of n + 1 [Vovk2005]_."""
-    ordered = np.sort(ratios)
-    place = max(int(np.floor((len(ordered) + 1) * OUTSIDE)) - 1, 0)
-    return float(ordered[place]), float(ordered[-1 - place])
+    """Between which values the next one lies nine times of ten, the prediction itself included.
+
+    Of many the order statistics of one more; of few Student's prediction interval of their logarithms.
+    """
+    if len(ratios) >= MANY:
+        ordered = np.sort(ratios)
+        place = int((len(ordered) + 1) * OUTSIDE) - 1
+        low, high = float(ordered[place]), float(ordered[-1 - place])
+    else:
+        logs = np.log(ratios)
+        spread = logs.std(ddof=1) * np.sqrt(1 + 1 / logs.size) * student.ppf(1 - OUTSIDE, logs.size - 1)
+        low, high = (float(np.exp(logs.mean() + sign * spread)) for sign in (-1, 1))
+    return min(low, 1.0), max(high, 1.0)
 
 
 def table(left: Iterable[Left]) -> dict[tuple[str, ...], tuple[float, float, int]]:
     """Low, high and rows of every class that has enough of them; that of all always is there."""
     members: dict[tuple[str, ...], list[float]] = {}
-    for words, ratio in left:
-        for wider in wider_classes(words[0], words[1], words[2] == "stages", words[3]):
-            members.setdefault(wider, []).append(ratio)
+    for classes, ratio in left:
+        for words in classes:
+            members.setdefault(words, []).append(ratio)
     return {
         words: (*quantiles(ratios), len(ratios))
         for words, ratios in sorted(members.items())
@@ -74,9 +104,8 @@ def coverage(left: Sequence[Left]) -> float:
     for out in np.array_split(rng.permutation(len(left)), FOLDS):
         own = table(row for place, row in enumerate(left) if place not in {*out.tolist()})
         for place in out:
-            words, ratio = left[place]
-            wider = wider_classes(words[0], words[1], words[2] == "stages", words[3])
-            low, high, _ = own[next(words for words in wider if words in own)]
+            classes, ratio = left[place]
+            low, high, _ = own[next(words for words in classes if words in own)]
             inside += low <= ratio <= high
     return inside / len(left)
 
@@ -87,18 +116,16 @@ def main() -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="MEASUREMENTS.csv")
     parser.add_argument("-o", dest="out", type=Path, help="where to write the table; default: print it")
     args = parser.parse_args()
-    found = left_of(compared([row for path in args.files for row in read_table(path)]))
-    left = [row for row, _, _ in found]
-    chips: dict[str, float] = {}
-    for _, system, ranks in found:
-        chips[system] = max(chips.get(system, 0.0), ranks)
+    rows = [one for one in compared([row for path in args.files for row in read_table(path)]) if one.ran]
+    chips = chips_of(rows)
+    left = left_of(rows, chips)
     data = {
         "level": 1 - 2 * OUTSIDE,
-        "chips": {name: int(ranks) for name, ranks in sorted(chips.items())},
+        "chips": [asdict(chip) for chip in chips],
         "unseen_chips": UNSEEN,
         "classes": [
-            {"of": list(words), "rows": rows, "low": round(low, 3), "high": round(high, 3)}
-            for words, (low, high, rows) in table(left).items()
+            {"of": list(words), "rows": count, "low": round(low, 3), "high": round(high, 3)}
+            for words, (low, high, count) in table(left).items()
         ],
     }
     text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)

@@ -35,10 +35,13 @@ def ends(framework="megatron_core", system="h100_80g_dgx", **design):
 
 
 def test_a_class_is_in_all_wider_ones():
-    narrowest, *others = wider_classes("nanotron", SCALES[1], staged=True, layers=LAYERS[0])
-    assert narrowest == ("nanotron", "several nodes", "stages", "dense")
-    assert [narrowest[: len(other)] for other in others] == others
-    assert others[-1] == () in residuals().classes
+    """Of its chip, of any chip, of all versions of Megatron; last that of all steps."""
+    classes = wider_classes("nanotron", "h100_80g_dgx", SCALES[1], staged=True, layers=LAYERS[0])
+    assert classes[0] == ("nanotron", "h100_80g_dgx", "several nodes", "stages", "dense")
+    assert [len(words) for words in classes] == [5, 4, 3, 2, 5, 4, 3, 2, 0]
+    versions = wider_classes("megatron_core", "h100_80g_dgx", SCALES[0], staged=False, layers=LAYERS[0])
+    assert ("megatron", "h100_80g_dgx") in versions
+    assert () in residuals().classes
 
 
 def test_every_interval_holds_times_on_both_sides_of_the_prediction():
@@ -60,8 +63,8 @@ def test_what_is_like_no_measured_run_has_a_wider_interval():
 
 
 def test_a_class_of_few_rows_falls_back_on_a_wider_one():
-    assert ends(tp=16.0)[2] == CALIBRATED
-    assert ends(framework="", pp=8.0) == ends(pp=8.0)
+    assert ends(framework="nanotron", system="a100_80g_dgx", pp=8.0)[2] == CALIBRATED
+    assert ends(framework="", pp=8.0) == ends(framework="megatron", pp=8.0)
     unknown = ends(framework="of my own", pp=8.0)
     assert unknown[:2] == residuals().classes[()]
     assert unknown[2] == CALIBRATED

@@ -1,9 +1,9 @@
 """How far off a predicted step may be: intervals from what validation left, and what they rest on.
 
-Measured steps fall into classes, by their software, by how far their ranks stand apart, by whether layers are
-in stages, and by what layers multiply. Of each class the table holds between which multiples of the predicted
-time nine in ten of the measured ones lie. A design has the interval of its class, or of the next wider one
-with rows enough; one on a chip of which no step was measured, or on far more chips, has a wider one.
+Measured steps fall into classes, by their software and chip, by how far their ranks stand apart, by whether
+layers are in stages, and by what layers multiply. Of each class the table holds between which multiples of
+the predicted time nine in ten of the measured ones lie. A design has the interval of its class, or of the
+next wider one with rows enough; one on a chip of which no step was measured has a wider one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import yaml
 from numpy.typing import ArrayLike
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.formats.system_file import load_system
 from costmodel.machine.system import System
 from costmodel.training.precision import is_narrow
 
@@ -36,9 +35,13 @@ LAYERS: Final = (DENSE, NARROW, EXPERTS, NARROW_EXPERTS)
 SAME_CHIP: Final = 0.01
 #: Beyond so many times the chips of the largest measured run nothing is measured. [-]
 BEYOND: Final = 4.0
+#: In place of a chip, in classes of steps on whatever chip.
+ANY_CHIP: Final = "any chip"
+#: Classes of a chip that are passed over before those of any.
+OF_CHIP: Final = 4
 
-#: Frameworks of which one may be taken where a space names none: of fused kernels.
-USUAL: Final = "megatron_core"
+#: Software of a space that names none: all versions of Megatron, whose names begin so.
+USUAL: Final = "megatron"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,26 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredChip:
+    """A chip of which steps were measured."""
+
+    name: str  #: of a shipped system that has it
+    peak: float  #: rate of its matrix units [FLOP/s]
+    bandwidth: float  #: of its memory [B/s]
+    largest: float  #: chips of the largest measured run [-]
+
+    def found_in(self, system: System) -> BoolArray:
+        """Whether it is the chip of a system; (points,), or one value."""
+        same = np.abs(system.chip.peak_flop_rate / self.peak - 1) < SAME_CHIP
+        return np.asarray(same & (np.abs(system.dram.bandwidth / self.bandwidth - 1) < SAME_CHIP))
+
+
+@dataclass(frozen=True, slots=True)
 class Residuals:
     """Quantiles of measured over predicted times, by class."""
 
     classes: dict[tuple[str, ...], tuple[float, float]]  #: the words of a class -> low and high
-    chips: dict[str, float]  #: shipped system of each chip with measured steps -> chips of the largest run
+    chips: tuple[MeasuredChip, ...]  #: those with measured steps
     unseen: tuple[float, float]  #: by which multiples those of a chip without measured steps are wider
 
 
@@ -65,14 +83,31 @@ def residuals() -> Residuals:
     data: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "residuals.yaml").read_text())
     classes = {tuple(one["of"]): (float(one["low"]), float(one["high"])) for one in data["classes"]}
     unseen = data["unseen_chips"]
-    return Residuals(classes, dict(data["chips"]), (float(unseen["low"]), float(unseen["high"])))
+    chips = tuple(
+        MeasuredChip(str(one["name"]), float(one["peak"]), float(one["bandwidth"]), float(one["largest"]))
+        for one in data["chips"]
+    )
+    return Residuals(classes, chips, (float(unseen["low"]), float(unseen["high"])))
 
 
-def wider_classes(framework: str, scale: str, staged: bool, layers: str) -> list[tuple[str, ...]]:
-    """The classes that a design is in, the narrowest first."""
-    stages = "stages" if staged else "no stages"
-    words = (framework, scale, stages, layers)
-    return [words[:depth] for depth in (4, 3, 2, 1, 0)]
+def wider_classes(
+    framework: str, chip: str, scale: str, *, staged: bool, layers: str
+) -> list[tuple[str, ...]]:
+    """The classes that a design is in, the narrowest first: of its chip, of any chip, and all steps.
+
+    Versions of Megatron are in those of all of them, too.
+    """
+    regime = scale, "stages" if staged else "no stages", layers
+    software = dict.fromkeys((framework, USUAL) if framework.startswith(USUAL) else (framework,))
+    return [
+        *(
+            (name, own, *regime[:depth])
+            for name in software
+            for own in (chip, ANY_CHIP)
+            for depth in (3, 2, 1, 0)
+        ),
+        (),
+    ]
 
 
 def scale_codes(system: System, tp: ArrayLike, world_size: ArrayLike) -> IntArray:
@@ -119,13 +154,14 @@ def interval(
     known = residuals()
     scale, layers = scale_codes(system, tp, world_size), layer_codes(precision, experts=experts)
     staged = np.asarray(np.asarray(pp) > 1, dtype=np.intp)
-    own = np.atleast_1d((scale * 2 + staged) * len(LAYERS) + layers)
+    chip, largest = measured_chips(system)
+    own = np.atleast_1d(((chip * len(SCALES) + scale) * 2 + staged) * len(LAYERS) + layers)
     codes, back = np.unique(own, return_inverse=True)
     found = [_of_class(known, framework or USUAL, int(code)) for code in codes]
     low, high, depth = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
-    seen, largest = measured_chips(system)
+    seen = chip < len(known.chips)
     far = ~seen | (np.asarray(world_size) > BEYOND * largest)
-    evidence = np.where(far, EXTRAPOLATED, np.where(depth == 0, MEASURED, CALIBRATED))
+    evidence = np.where(far, EXTRAPOLATED, np.where(depth < OF_CHIP, MEASURED, CALIBRATED))
     return Interval(
         np.where(seen, low, low * known.unseen[0]),
         np.where(seen, high, high * known.unseen[1]),
@@ -144,27 +180,25 @@ def widest(points: int) -> Interval:
 def _of_class(known: Residuals, framework: str, code: int) -> tuple[float, float, int]:
     """Low and high of a class or the next wider one that is known, and how many were passed over."""
     rest, layers = divmod(code, len(LAYERS))
-    scale, staged = divmod(rest, 2)
-    for depth, words in enumerate(wider_classes(framework, SCALES[scale], bool(staged), LAYERS[layers])):
+    rest, staged = divmod(rest, 2)
+    chip, scale = divmod(rest, len(SCALES))
+    name = known.chips[chip].name if chip < len(known.chips) else "another chip"
+    wider = wider_classes(framework, name, SCALES[scale], staged=bool(staged), layers=LAYERS[layers])
+    for depth, words in enumerate(wider):
         if words in known.classes:
             return (*known.classes[words], depth)
     raise AssertionError("the class of all steps is always known")
 
 
-def measured_chips(system: System) -> tuple[BoolArray, FloatArray]:
-    """Whether steps of each design's chip were measured, and the chips of the largest such run. [-]"""
-    seen: BoolArray = np.zeros((), dtype=bool)
+def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
+    """Place of each design's chip among the measured ones, and the chips of the largest run of it. [-]
+
+    A chip of which no step was measured has the place behind the last.
+    """
+    known = residuals().chips
+    place: IntArray = np.asarray(len(known))
     largest: FloatArray = np.zeros(())
-    for name, chips in residuals().chips.items():
-        peak, bandwidth = _figures(name)
-        same = np.abs(system.chip.peak_flop_rate / peak - 1) < SAME_CHIP
-        same = same & (np.abs(system.dram.bandwidth / bandwidth - 1) < SAME_CHIP)
-        seen, largest = seen | same, np.where(same, np.maximum(largest, chips), largest)
-    return seen, largest
-
-
-@cache
-def _figures(name: str) -> tuple[float, float]:
-    """Peak rate and bandwidth of memory of a shipped system. [FLOP/s], [B/s]"""
-    system = load_system(name)
-    return float(system.chip.peak_flop_rate), float(system.dram.bandwidth)
+    for number, chip in enumerate(known):
+        same = chip.found_in(system)
+        place, largest = np.where(same, number, place), np.where(same, chip.largest, largest)
+    return place, largest
