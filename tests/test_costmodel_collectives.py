@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel import load_system
 from costmodel.kernels.collectives import RING, collective, send_recv
 from costmodel.kernels.links import subgroups_per_tier
 from costmodel.steps.pipeline import bubble_time, micro_batches_in_flight, stage_layers
@@ -83,6 +84,18 @@ def test_bandwidth_climbs_with_the_message(toy_system):
     assert (np.diff(rate) > 0).all()
     lost = time_of("all_gather", 1e15, 4, climbing) - time_of("all_gather", 1e15, 4, quick)
     assert lost == pytest.approx(1e7 / toy_system.network[0].rate.item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", RING)
+@pytest.mark.parametrize(("group", "stride"), [(2, 1), (4, 1), (16, 1), (5, 8)])
+def test_more_bytes_never_take_less_and_never_jump(name, group, stride):
+    """Steps of a percent in the message are at most steps of a percent in time, whatever is faster for it."""
+    system = load_system("h100_80g_dgx")
+    sizes = 1.01 ** np.arange(700, 2600)
+    times = collective(name, sizes, Group(group * ONE, stride * ONE), system.network).time
+    growth = times[1:] / times[:-1]
+    assert (growth >= 1).all()
+    assert (growth <= 1.01).all()
 
 
 def test_a_rank_copies_what_it_has_for_itself(toy_system):
