@@ -39,22 +39,27 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
     if "framework" not in section:
         return section, ""
     if isinstance(section.data["framework"], dict):
-        return section, section.section("framework").text("name")
+        own_name = section.section("framework")
+        own_name.only(("name",))
+        return section, own_name.text("name")
+    name = section.text("framework")
+    if not name:
+        return section, ""
     try:
-        framework = load_framework(section.text("framework"), base)
+        framework = load_framework(name, base)
     except DseError as error:
         section.mistake("framework", str(error))
         return section, ""
-    own = {name for key in ("given", "parameters", "derived") for name in _mapping(section, key)}
+    own = {word for key in ("given", "parameters", "derived") for word in _mapping(section, key)}
     own |= {other for pair in ALIASES for one, other in (pair, pair[::-1]) if one in own}
     given: dict[str, Any] = {}
-    for name, value in framework.given.items():
-        if name in columns or name in quantities:
-            given[name] = value
-        elif name not in all_columns():
+    for word, value in framework.given.items():
+        if word in columns or word in quantities:
+            given[word] = value
+        elif word not in all_columns():
             known = [*columns, *quantities]
-            section.mistake("framework", f"{framework.name}: {name}: no such name{suggestion(name, known)}")
-    given = {name: value for name, value in given.items() if name not in own}
+            section.mistake("framework", f"{framework.name}: {word}: no such name{suggestion(word, known)}")
+    given = {word: value for word, value in given.items() if word not in own}
     data = {
         **section.data,
         "framework": {"name": framework.name},
