@@ -61,7 +61,9 @@ CONVENTIONS: Final[Mapping[str, Convention]] = {
     ),
     "megatron_bridge": Convention("megatron_core", halved=True),
     "megatron_llama_example": Convention("megatron_core"),
-    "megascale": Convention("megatron_core", columns={"recompute": "selective"}, head=64000.0),
+    "megascale": Convention(
+        "megatron_core", columns={"recompute": "selective", "tp_overlap": "gradients"}, head=64000.0
+    ),
     "megatron_core": Convention("megatron_core"),
     "dgxc": Convention("megatron_core"),
     "mlperf": Convention("megatron_core"),
@@ -77,6 +79,7 @@ CONVENTIONS: Final[Mapping[str, Convention]] = {
             "cp_communication": "all_gather",
             "rank_order": "tp_cp_pp_dp",
             "attention": "flash_attention_2",
+            "tp_overlap": "gradients",
         },
     ),
     "llm_foundry": Convention("pytorch_fsdp", model={"biases": False, "dropout": False}),

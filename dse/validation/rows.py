@@ -308,7 +308,11 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
         "attention": "unfused" if row.attn_kernel == "unfused" else fused,
         "precision": precision,
         "schedule": matched(row.schedule, SCHEDULES, "schedule"),
-        "overlap_tp": int(row.tp_overlap.startswith("yes") and row.tp > 1 and bool(split)),
+        **(
+            {"tp_overlap": "chunked" if row.tp_overlap.startswith("yes") else "gradients"}
+            if row.tp_overlap
+            else {}
+        ),
     }
     if counts["cp"] == 1:
         values.pop("cp_communication", None)
