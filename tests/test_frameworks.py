@@ -104,6 +104,18 @@ def test_the_first_flash_attention_takes_twice_as_long():
     assert times[1] > times[0] > core
 
 
+def test_launches_that_block_come_on_top_of_what_runs():
+    """Ahead, dispatch hides behind kernels that take longer; blocking, each launch adds its own."""
+    model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
+    ahead, half, blocking = (
+        step(model, system.with_quantities({"software_blocking_launches": share}), DesignPoints.of(**SPLIT))
+        for share in (0.0, 0.5, 1.0)
+    )
+    assert ahead.launch_bound_time == 0
+    assert blocking.launch_bound_time > 0
+    assert half.launch_bound_time == pytest.approx(blocking.launch_bound_time / 2)
+
+
 def test_unfused_kernels_move_more_and_keep_more():
     system = load_system("a100_80g_dgx")
     plain = system.with_quantities({"software_pointwise_kernels": 3.0, "software_kept_activations": 1.5})

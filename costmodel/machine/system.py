@@ -198,6 +198,8 @@ class Software(Columns):
     pointwise_kernels: FloatArray = column("-", 1)
     #: What layers keep for their backward pass, over what those of fused kernels do.
     kept_activations: FloatArray = column("-", 1)
+    #: Share of launches that wait for the kernel before: all of them where a program synchronizes each time.
+    blocking_launches: FloatArray = column("-", 0)
     #: Work of the host for one collective, over that for a kernel.
     collective_launches: FloatArray = column("-", 1)
 

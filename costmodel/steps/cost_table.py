@@ -19,12 +19,33 @@ from costmodel.workload.transformer import Part
 DIRECTIONS: Final = {"forward": ("forward",), "backward": ("activation_gradient", "weight_gradient")}
 
 
-def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
-    """The same kernels, no faster than the host can launch them. [s]
+def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> FloatArray:
+    """Time that a rank waits for its host to launch kernels. [s]
 
-    Kernels are launched ahead, so that only their sum counts, not the shortest one.
+    Parameters
+    ----------
+    launches : (points,) array
+        Kernels and collectives. [-]
+    busy : (points,) array
+        What they take. [s]
+    system : System
+        Machine, and what its software makes of it.
+
+    Notes
+    -----
+    Kernels are launched ahead, so that only their sum counts, not the shortest one; launches that block come
+    on top of what runs.
     """
-    waiting = np.maximum(cost.launches * system.host.dispatch - cost.total_time, 0.0)
+    dispatching, blocking = launches * system.host.dispatch, system.software.blocking_launches
+    ahead = np.maximum(dispatching - busy, 0.0)
+    if not blocking.any():
+        return ahead
+    return ahead + blocking * (dispatching - ahead)
+
+
+def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
+    """The same kernels, no faster than the host can launch them. [s]"""
+    waiting = launch_wait(cost.launches, cost.total_time, system)
     slowed = replace(cost, time=cost.time + waiting, launch_bound_time=cost.launch_bound_time + waiting)
     points = waiting.shape[-1:]
     return slowed.map(

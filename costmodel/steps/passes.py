@@ -11,6 +11,7 @@ from costmodel.columns import FloatArray, distinct_rows, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
 from costmodel.kernels.cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
 from costmodel.machine.system import System
+from costmodel.steps.cost_table import launch_wait
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.pipeline import Stage, bubble_time, chosen_stage, every_stage, slow_stages
 from costmodel.steps.pipeline_times import PipelineRanks, pipeline_ranks
@@ -215,7 +216,7 @@ def _beside(
     ]
     launches = forward.launches + backward.launches
     busy = sum([*rest[1:], *exposed], start=rest[0])
-    waiting = np.maximum(launches * system.host.dispatch - busy, 0.0) / np.maximum(launches, 1.0)
+    waiting = launch_wait(launches, busy, system) / np.maximum(launches, 1.0)
     passes = []
     for cost, lent, left in zip(both, hidden[::-1], exposed, strict=True):
         more = share * (waiting * cost.launches - cost.launch_bound_time)
