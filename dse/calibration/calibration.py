@@ -22,7 +22,7 @@ from dse.calibration.measurements import STAGE_OF, Measurements, measurements
 from dse.calibration.selection import GIVEN_UP, Selection, are_closer, selected
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.expressed import NotExpressed, system_named
-from dse.validation.frameworks import PLAIN, convention_of, given
+from dse.validation.frameworks import LATER, PLAIN, convention_of, given
 from dse.validation.hardware import machine_of
 from dse.validation.table import MeasuredRow
 
@@ -139,7 +139,9 @@ def _of_software(
         raise DseError(
             f"{framework}: no framework of this name ships{suggestion(framework, framework_names())}"
         )
-    named = [replace(row, framework=framework) if convention_of(row) is PLAIN else row for row in rows]
+    named = [
+        replace(row, framework=framework) if convention_of(row) in (PLAIN, LATER) else row for row in rows
+    ]
     return named, given(framework)[1]
 
 

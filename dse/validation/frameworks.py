@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -98,10 +99,13 @@ CONVENTIONS: Final[Mapping[str, Convention]] = {
     "bloom": Convention("megatron_deepspeed"),
     "megatron_deepspeed": Convention("megatron_deepspeed"),
 }
-PLAIN: Final = Convention("megatron_lm_2022")
+#: Of others: software of the time of their chips.
+LATER_CHIPS: Final = r"H[128]00|H20\b|B[23]00|MI3|TPU|Gaudi|Trn|Trainium"
+PLAIN, LATER = Convention("megatron_lm_2022"), Convention("megatron_core")
 
 
 def convention_of(row: MeasuredRow) -> Convention:
-    """The conventions of what a row names as its software, or of its data set."""
+    """The conventions of what a row names as its software, or of its data set, or of its chip's time."""
     name = row.framework or row.dataset
-    return next((own for start, own in CONVENTIONS.items() if name.startswith(start)), PLAIN)
+    usual = LATER if re.search(LATER_CHIPS, row.hw) else PLAIN
+    return next((own for start, own in CONVENTIONS.items() if name.startswith(start)), usual)
