@@ -57,7 +57,7 @@ def given(framework: str) -> tuple[dict[str, Value], dict[str, float]]:
 #: Start of a data set's name, or a word of the column `framework` -> its conventions.
 CONVENTIONS: Final[Mapping[str, Convention]] = {
     **dict.fromkeys(
-        ("megatron_v1", "megatron_2020", "megatron_2021", "megatron_sc21", "megatron_lm_2021"),
+        ("megatron_v1", "megatron_2020", "megatron_2021", "megatron_sc21", "megatron_lm_2021", "sc21"),
         Convention("megatron_lm_2021"),
     ),
     "megatron_bridge": Convention("megatron_core", halved=True),
