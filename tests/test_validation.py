@@ -294,6 +294,14 @@ def test_a_missing_table_and_system_are_one_clear_line(tmp_path, capsys):
         assert shown.count("\n") == 1
 
 
+def test_measurements_are_not_written_over(tmp_path, capsys):
+    table = written(tmp_path, HEADING + ROW)
+    for command in (["validate"], ["calibrate", "--system", "a100_80g_dgx"]):
+        assert main([*command, str(table), "-o", str(table)]) == 1
+        assert "is the file that is read; name another" in capsys.readouterr().err
+    assert table.read_text() == HEADING + ROW
+
+
 def test_a_named_system_prices_all_rows(tmp_path, capsys):
     """Hardware of a row is not looked up; a file of one's own is as good as a shipped one."""
     table = written(tmp_path, HEADING + ROW + ROW.replace("A100-SXM4-80GB", "an abacus"))

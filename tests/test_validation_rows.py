@@ -26,6 +26,7 @@ STEPS, RUNS = (read_table(path) for path in SHIPPED)
     [
         ("8x HDR InfiniBand 200 Gb/s per node", 200),
         ("4x 100 Gb/s RoCE per node", 50),
+        ("4x 12.5 Gb/s per node", 6.25),
         ("1600 Gb/s RoCE per node", 200),
         ("800 Gb/s per node (config)", 100),
         ("RoCE 400 Gb/s per GPU", 400),
@@ -92,6 +93,15 @@ def test_values_without_a_column_must_mean_what_a_design_without_it_does():
 def row_of(**cells):
     """A row of the shipped table with other cells."""
     return replace(STEPS[0], **cells)
+
+
+def test_software_that_nobody_knows_and_attention_that_cannot_be_are_named():
+    odd = row_of(row_type="kernel_attention", op="forward", mbs=1.0, seq=1024.0, heads=12.0, kv_heads=8.0,
+                 hidden=1536.0, latency_us=50.0)  # fmt: skip
+    unknown, wrong, right = compared([row_of(framework="nanotrn"), odd, STEPS[1]])
+    assert unknown.why_not == "a framework nanotrn"
+    assert "does not divide" in wrong.why_not
+    assert right.predicted_s > 0
 
 
 def test_a_model_of_which_a_row_has_no_dimensions_may_ship():

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dse.cli.options import Commands, command
+from dse.cli.options import Commands, command, refuse_same
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -53,6 +53,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, fit, write."""
+    refuse_same(args.file, args.out)
     from dse.calibration.calibration import calibrated
     from dse.validation.table import read_table
 

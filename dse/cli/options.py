@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.profiles.registry import DESIGN_PROFILES
@@ -120,6 +121,14 @@ def changed_space(args: argparse.Namespace) -> Space:
     if pins:
         space = space.pinned(pins)
     return space.with_objectives(args.objective) if args.objective else space
+
+
+def refuse_same(read: Path | None, written: Path | None) -> None:
+    """Refuse to write a file over the one that is read; a `DseError`."""
+    from costmodel.errors import DseError
+
+    if read and written and written.exists() and read.exists() and written.samefile(read):
+        raise DseError(f"-o {written}: is the file that is read; name another")
 
 
 def add_robust(parser: argparse.ArgumentParser) -> None:

@@ -85,7 +85,7 @@ def run_pareto(args: argparse.Namespace) -> int:
     from dse.search.study import Study
 
     study = Study.load(args.study, storage=args.storage)
-    if args.robust:
+    if args.robust and study.space.robust().fingerprint != study.space.fingerprint:
         from dse.search.robust import RobustStudy
 
         study = RobustStudy(study)

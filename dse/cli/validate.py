@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dse.cli.options import Commands, command
+from dse.cli.options import Commands, command, refuse_same
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -55,6 +55,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
+    refuse_same(args.file, args.out)
     from dse.validation.comparison import compared
     from dse.validation.table import SHIPPED, read_table
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import quantity
 from costmodel.profiles.registry import all_columns
-from dse.validation.expressed import Value
+from dse.validation.expressed import NotExpressed, Value
 from dse.validation.table import MeasuredRow
 
 
@@ -105,7 +105,15 @@ PLAIN, LATER = Convention("megatron_lm_2022"), Convention("megatron_core")
 
 
 def convention_of(row: MeasuredRow) -> Convention:
-    """The conventions of what a row names as its software, or of its data set, or of its chip's time."""
+    """The conventions of what a row names as its software, or of its data set, or of its chip's time.
+
+    Raises
+    ------
+    NotExpressed
+        If it names software of which nothing is known.
+    """
     name = row.framework or row.dataset
+    if row.framework and not any(row.framework.startswith(start) for start in CONVENTIONS):
+        raise NotExpressed(f"a framework {row.framework}")
     usual = LATER if re.search(LATER_CHIPS, row.hw) else PLAIN
     return next((own for start, own in CONVENTIONS.items() if name.startswith(start)), usual)

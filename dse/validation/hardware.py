@@ -56,6 +56,11 @@ FABRICS: Final[dict[str, tuple[str, str]]] = {
     "b200_180g_dgx": (r"EFA", "b200_180g_efa"),
 }
 
+#: How rows state a fabric: adapters, the rate of one, and whose they are.
+STATED_RATE: Final = (
+    r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)"
+)
+
 #: Chips of a node where a row does not say.
 NODE: Final = 8.0
 
@@ -99,7 +104,10 @@ def fabric_rate(text: str, per_node: float, system: System) -> float | None:
         tier = system.network[-1]
         share = float(measured[1]) * 1e9 / per_node / tier.efficiency.item()
         return min(share, tier.bandwidth.item())
-    each = re.search(r"(?:(\d+)x )?(?:[A-Za-z ]*)(\d+) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)", text)
+    each = re.search(
+        r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)",
+        text,
+    )
     if not each:
         return None
     bits = float(each[1] or 1) * float(each[2]) * 1e9

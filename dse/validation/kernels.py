@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel import DesignPoints, DseError, ModelShape, System
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, concatenated
 from costmodel.kernels.attention import FUSED_PASSES, fused_attention
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.gemm import gemm_cost
@@ -129,8 +129,10 @@ def checked_kernel(row: MeasuredRow) -> str:
         if plain(row.op) not in COLLECTIVES:
             raise NotExpressed(f"a collective {row.op}")
         return COLLECTIVES[plain(row.op)]
-    if row.row_type == "kernel_attention" and row.op not in FUSED_PASSES:
-        raise NotExpressed(f"a pass of attention {row.op}")
+    if row.row_type == "kernel_attention":
+        if row.op not in FUSED_PASSES:
+            raise NotExpressed(f"a pass of attention {row.op}")
+        attention_run(row)  # which its numbers may contradict
     return row.op
 
 
@@ -180,21 +182,28 @@ def stream_times(rows: Sequence[MeasuredRow], name: str, system: System) -> Floa
     return pointwise_time(kernels, system)[0][:, 0]
 
 
+def attention_run(row: MeasuredRow) -> tuple[ModelShape, DesignPoints]:
+    """The layer and the design of a row of attention; a `DseError` where they contradict themselves."""
+    model = ModelShape(
+        num_layers=1,
+        hidden_size=row.hidden,
+        num_attention_heads=row.heads,
+        num_query_groups=row.kv_heads,
+        seq_len=row.seq,
+    )
+    kernel = row.attn_kernel if row.attn_kernel in ATTENTION else "fused"
+    return model, DesignPoints.of(micro_batch_size=row.mbs, attention=kernel)
+
+
 def attention_times(rows: Sequence[MeasuredRow], of_pass: str, system: System) -> FloatArray:
     """Times of one pass of causal attention in 16 bits, on a machine or on one for each; (rows,). [s]"""
-    shapes: dict[tuple[float, ...], list[int]] = {}
-    for place, row in enumerate(rows):
-        shapes.setdefault((row.hidden, row.heads, row.kv_heads, row.seq), []).append(place)
+    shapes: dict[ModelShape, list[int]] = {}
+    found = [attention_run(row) for row in rows]
+    for place, (model, _) in enumerate(found):
+        shapes.setdefault(model, []).append(place)
     times = np.zeros(len(rows))
-    for (hidden, heads, groups, seq), places in shapes.items():
-        model = ModelShape(
-            num_layers=1, hidden_size=hidden, num_attention_heads=heads, num_query_groups=groups, seq_len=seq
-        )
-        kernels = [rows[place].attn_kernel for place in places]
-        design = DesignPoints.of(
-            micro_batch_size=[rows[place].mbs for place in places],
-            attention=[kernel if kernel in ATTENTION else "fused" for kernel in kernels],
-        )
+    for model, places in shapes.items():
+        design = concatenated([found[place][1] for place in places])
         run = rank_run(Run(model, system.take(np.array(places)), design))
         [core] = [kernel for layer in model.kinds for kernel in layer.kernels if kernel.is_core]
         times[places] = fused_attention(run, core, of_pass).time

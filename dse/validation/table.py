@@ -30,6 +30,8 @@ MOST_MISTAKES: Final = 10
 #: Larger numbers than anything that is measured are slips: of layers, and of anything else.
 MOST_LAYERS: Final = 1e4
 LARGEST: Final = 1e18
+#: Smaller ones than this, and not 0, are too.
+SMALLEST: Final = 1e-18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,11 +189,9 @@ def _mistake(name: str, text: str) -> str:
         return "expected a number" + (", or '>80' for what did not fit" if name == "mem_gb" else "")
     if number < 0:
         return "expected no negative number"
-    return (
-        ""
-        if number <= (MOST_LAYERS if name == "layers" else LARGEST)
-        else "expected a number that can be measured"
-    )
+    most = MOST_LAYERS if name == "layers" else LARGEST
+    known = number == 0 or SMALLEST <= number <= most
+    return "" if known else "expected a number that can be measured"
 
 
 def _expected(name: str) -> str:
