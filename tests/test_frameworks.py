@@ -52,6 +52,8 @@ def test_a_space_has_what_its_framework_says_but_for_its_own():
         parameters={"tp": [4, 8], "distributed_optimizer": [False, True]},
     )
     assert "zero" not in opened.given
+    switched = space_of(framework="megatron_core", parameters={"tp": [4, 8], "overlap_tp": [False, True]})
+    assert "tp_overlap" not in switched.given
 
 
 def test_a_study_keeps_its_framework_in_its_space():

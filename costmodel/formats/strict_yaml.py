@@ -281,6 +281,11 @@ class Section:
 
         return Section(self.source, (*self.at, key), self.value(key, read, {}, required=required))
 
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """A mapping inside this one as it is; nothing where it is none, which its reader will tell."""
+        found = self.data.get(key)
+        return found if isinstance(found, dict) else {}
+
     def sections(self, what: str) -> dict[str, Section]:
         """Every value of this mapping, each a mapping itself."""
         if not self.data and not self.source.mistakes:

@@ -81,7 +81,7 @@ def climbed(sent: FloatArray, tier: LinkTier, passes: FloatArray | float = 1.0) 
 
 def own_copy(message_bytes: FloatArray, group: Group, tier: LinkTier) -> FloatArray:
     """What the part of a message that a rank has for itself costs, as bytes sent: it is copied. [B]"""
-    return np.where(group.size > 1, tier.own_share * message_bytes / group.size, 0.0)
+    return tier.own_share * message_bytes / group.size
 
 
 def hop_latency(name: str, group: Group, found: Sequence[TierSpan]) -> FloatArray:

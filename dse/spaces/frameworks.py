@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,11 @@ from costmodel.formats.strict_yaml import Section
 from costmodel.profiles.registry import all_columns
 
 #: Columns that say the same by two names: where a space has one, a framework is silent on the other.
-ALIASES: Final = (("zero", "distributed_optimizer"), ("sequence_parallel", "sharding"))
+ALIASES: Final = (
+    ("zero", "distributed_optimizer"),
+    ("sequence_parallel", "sharding"),
+    ("tp_overlap", "overlap_tp"),
+)
 
 
 def written_out(section: Section, columns: Collection[str], quantities: Collection[str],
@@ -50,7 +54,7 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
     except DseError as error:
         section.mistake("framework", str(error))
         return section, ""
-    own = {word for key in ("given", "parameters", "derived") for word in _mapping(section, key)}
+    own = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
     own |= {other for pair in ALIASES for one, other in (pair, pair[::-1]) if one in own}
     given: dict[str, Any] = {}
     for word, value in framework.given.items():
@@ -63,12 +67,6 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
     data = {
         **section.data,
         "framework": {"name": framework.name},
-        "given": {**given, **_mapping(section, "given")},
+        "given": {**given, **section.mapping("given")},
     }
     return Section(section.source, section.at, data), framework.name
-
-
-def _mapping(section: Section, key: str) -> Mapping[str, Any]:
-    """A part of the file; nothing where it is none, which its reader will tell."""
-    found = section.data.get(key)
-    return found if isinstance(found, dict) else {}

@@ -22,12 +22,12 @@ def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
     """
     if "sharding" not in columns:
         return section
-    given = _mapping(section, "given")
-    parameters = _mapping(section, "parameters")
+    given = section.mapping("given")
+    parameters = section.mapping("parameters")
     shardings = {name: domain for name, domain in columns.items() if name.endswith("_sharding")}
     tiles = [name for name, domain in columns.items() if domain == TILE_EXPONENT]
     _check(section, given, parameters, {"sharding": [*shardings], "tiling": tiles})
-    named = {*given, *parameters, *_mapping(section, "derived")}
+    named = {*given, *parameters, *section.mapping("derived")}
     added: dict[str, Any] = {}
     rules: dict[str, str] = {}
     if given.get("sharding") == "sample":
@@ -39,17 +39,11 @@ def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
             added |= {name: [*range(MOST_TILE_EXPONENT + 1)] for name in (m, n)}
             rules[f"{product}_tile_fits"] = f"{m} + {n} >= 1 and abs({m} - {n}) <= 1"
     new = {name: options for name, options in added.items() if name not in named}
-    constraints = {**rules, **_mapping(section, "constraints")}
+    constraints = {**rules, **section.mapping("constraints")}
     if not added:
         return section
     data = {**section.data, "parameters": {**parameters, **new}, "constraints": constraints}
     return Section(section.source, section.at, data)
-
-
-def _mapping(section: Section, key: str) -> Mapping[str, Any]:
-    """A part of the file; nothing where it is none, which its reader will tell."""
-    found = section.data.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _products(tiles: Iterable[str], given: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[str]:
