@@ -27,6 +27,7 @@ from costmodel.steps.recomputation import recomputed
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Kernel
 from costmodel.training.run import RankRun
+from costmodel.workload.kernels import Gemms, Pointwise
 from costmodel.workload.quantisation import casts, some_narrow
 from costmodel.workload.transformer import Part, every_part, transformer_gemms, transformer_pointwise
 
@@ -40,6 +41,10 @@ NOT_READ: Final = (
     *("host_step_overhead", "host_straggler", "host_power", "host_price", "host_power_overhead"),
     *("host_link_bandwidth", "host_memory_bandwidth"),
 )
+
+
+#: Quantities of a system that kernel tables read: whether formats need transposed copies.
+TABLES_READ: Final = ("mx_speedup",)
 
 
 def quantities_read(system: System) -> set[str]:
@@ -171,14 +176,22 @@ def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
 
 def cost_table(run: RankRun) -> CostTable:
     """Every kernel of a micro-batch but the fused attention, with its cost."""
-    gemms = transformer_gemms(run).present()
-    pointwise = transformer_pointwise(run)
-    if some_narrow(run):
-        pointwise = pointwise.beside(casts(run))
-    pointwise = pointwise.present()
+    shapes = run.reading(TABLES_READ)
+    rows, back = distinct_rows(*shapes.columns())
+    gemms, pointwise = kernel_tables(shapes.take(rows))
+    if rows.size < back.size:
+        gemms, pointwise = gemms.rows(back), pointwise.rows(back)
     return CostTable(
         gemms, products_cost(run, gemms), pointwise, *pointwise_time(pointwise, run.system), run.system
     )
+
+
+def kernel_tables(run: RankRun) -> tuple[Gemms, Pointwise]:
+    """Matrix products, and kernels without reuse, that some design has."""
+    pointwise = transformer_pointwise(run)
+    if some_narrow(run):
+        pointwise = pointwise.beside(casts(run))
+    return transformer_gemms(run).present(), pointwise.present()
 
 
 def core_cost(
