@@ -178,8 +178,10 @@ def cost_table(run: RankRun) -> CostTable:
     """Every kernel of a micro-batch but the fused attention, with its cost."""
     shapes = run.reading(TABLES_READ)
     rows, back = distinct_rows(*shapes.columns())
-    gemms, pointwise = kernel_tables(shapes.take(rows))
-    if rows.size < back.size:
+    if rows.size == back.size:
+        gemms, pointwise = kernel_tables(shapes)
+    else:
+        gemms, pointwise = kernel_tables(shapes.take(rows))
         gemms, pointwise = gemms.rows(back), pointwise.rows(back)
     return CostTable(
         gemms, products_cost(run, gemms), pointwise, *pointwise_time(pointwise, run.system), run.system
