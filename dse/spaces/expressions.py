@@ -176,6 +176,8 @@ class _Compiler:
             return fixed(found.value, found.dimension)
         if name in ("true", "false"):
             return truth(lambda v: name == "true")
+        if name == "inf":
+            return fixed(np.inf)
         if name not in self.known:
             raise _Mistake(f"{name}: unknown name{suggestion(name, self.known)}")
         column = self.known[name]

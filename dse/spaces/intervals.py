@@ -69,6 +69,8 @@ class _Walker:
     def visit_Name(self, node: ast.Name) -> Interval:
         if node.id in self.quantities:
             return point(quantity(self.quantities[node.id]).value)
+        if node.id == "inf":
+            return point(np.inf)
         if node.id in ("true", "false"):
             return point(node.id == "true")
         return self.known.get(WITH_UNIT.get(node.id, node.id), UNKNOWN)

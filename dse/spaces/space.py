@@ -204,7 +204,7 @@ class Space(Definition):
         for name, written in pins.items():
             if name in self.by_name:
                 accepted = self.by_name[name].accepted(self.in_file(name, written))
-                parameters[name] = [self.in_file(name, accepted)]
+                parameters[name] = self._pinned_options(name, accepted)
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
                 self._check_given(name)
@@ -212,6 +212,12 @@ class Space(Definition):
         changed = {"given": given, "parameters": parameters} | ({"layouts": layouts} if layouts else {})
         others = {key: value for key, value in self.data.items() if key != "layouts"}
         return self._changed({**others, **changed})
+
+    def _pinned_options(self, name: str, value: Value) -> Any:
+        """What a file says of a parameter that has one value; formulas go on knowing its other words."""
+        options, words = [self.in_file(name, value)], self.by_name[name].words
+        own = isinstance(value, str) and name not in design_columns(self.model)
+        return {"options": options, "words": [*words]} if own else options
 
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
         """Whether a layout leaves a parameter open, or has it at some value."""
