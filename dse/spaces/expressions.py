@@ -288,5 +288,4 @@ def _real(value: Any) -> Any:
 
 
 def _product(a: Dimension, b: Dimension, power: int) -> Dimension:
-    first, second, third, fourth, fifth, sixth = (x + power * y for x, y in zip(a, b, strict=True))
-    return first, second, third, fourth, fifth, sixth
+    return tuple(x + power * y for x, y in zip(a, b, strict=True))
