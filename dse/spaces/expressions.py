@@ -18,8 +18,15 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, quantity, unit_name
-from dse.spaces.functions import LISTS, OF_MANY, OF_ONE
+from costmodel.formats.quantity import (
+    PURE_NUMBER,
+    QUANTITY_IN_FORMULA,
+    Dimension,
+    dimension,
+    quantity,
+    unit_name,
+)
+from dse.spaces.functions import LISTS, OF_MANY, OF_MODEL, OF_ONE
 from dse.spaces.margins import Compiled, comparison, fixed, joined, negated, reduced, truth
 
 #: A word such as 1f1b, which Python would not read as a name.
@@ -265,12 +272,34 @@ class _Compiler:
 
     def visit_Call(self, node: ast.Call) -> Compiled:
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
-        if name not in (*LISTS, *OF_ONE, *OF_MANY) or node.keywords:
-            raise _Mistake(f"{name}: unknown function{suggestion(name, (*LISTS, *OF_ONE, *OF_MANY))}")
+        functions = (*LISTS, *OF_ONE, *OF_MANY, *OF_MODEL)
+        if name not in functions or node.keywords:
+            raise _Mistake(f"{name}: unknown function{suggestion(name, functions)}")
         arguments = [self.number(argument) for argument in node.args]
-        wanted = LISTS[name][1] if name in LISTS else 1 if name in OF_ONE else max(1, len(arguments))
+        counts = {name: LISTS[name][1] for name in LISTS} | {
+            name: len(OF_MODEL[name][1]) for name in OF_MODEL
+        }
+        wanted = counts.get(name, 1 if name in OF_ONE else max(1, len(arguments)))
         if len(arguments) != wanted:
             raise _Mistake(f"{name}: expected {wanted} argument{'s' * (wanted > 1)}, got {len(arguments)}")
+        return (
+            self.of_model(node, name, arguments) if name in OF_MODEL else self.called(node, name, arguments)
+        )
+
+    def of_model(self, node: ast.Call, name: str, arguments: Sequence[Compiled]) -> Compiled:
+        """A formula of the cost model, whose arguments each have a unit of their own."""
+        function, units, result = OF_MODEL[name]
+        for argument, own, unit in zip(node.args, arguments, units, strict=True):
+            if own.dimension != dimension(unit) and own.constant != 0:
+                found = unit_name(own.dimension)
+                raise _Mistake(f"{name}: {self.written(argument)} is in {found}; expected {unit}")
+        functions = [argument.function for argument in arguments]
+        return Compiled(
+            "number", lambda v: function(*(np.asarray(f(v)) for f in functions)), dimension(result)
+        )
+
+    def called(self, node: ast.Call, name: str, arguments: Sequence[Compiled]) -> Compiled:
+        """A function of numbers that share a unit."""
         functions, common = [argument.function for argument in arguments], self.agreed(node, *arguments)
         if name in LISTS:
             return Compiled("list", lambda v: LISTS[name][0](*(f(v) for f in functions)), common)

@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.solve.whole_numbers import divisors
+from costmodel.steps.interruptions import daly_goodput, daly_interval
 
 
 def powers_of_two(low: float, high: float) -> FloatArray:
@@ -49,3 +50,8 @@ OF_ONE: Final[dict[str, tuple[Callable[[Any], Any], bool]]] = {
 }
 #: Functions of any number of numbers of one unit.
 OF_MANY: Final[dict[str, Callable[[Any, Any], Any]]] = {"min": np.minimum, "max": np.maximum}
+#: Formulas of the cost model: name -> function, units of its arguments, and of what it gives.
+OF_MODEL: Final[dict[str, tuple[Callable[..., FloatArray], tuple[str, ...], str]]] = {
+    "daly_interval": (daly_interval, ("s", "s"), "s"),
+    "daly_goodput": (daly_goodput, ("s", "s", "s", "s"), "-"),
+}

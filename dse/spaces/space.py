@@ -19,6 +19,7 @@ from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
+from dse.spaces import runs
 from dse.spaces.expressions import Expression
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
@@ -266,6 +267,10 @@ class Space(Definition):
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
+
+    def with_tokens(self, tokens: float) -> Self:
+        """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""
+        return self._changed(runs.with_tokens(self.data, tokens))
 
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.

@@ -23,7 +23,7 @@ from costmodel.machine.system import System
 from costmodel.profiles.registry import all_columns, design_columns
 from costmodel.profiles.rules import AnyWorkload
 from costmodel.training.design_table import Domain
-from dse.spaces import frameworks, power_budget, sampled
+from dse.spaces import frameworks, power_budget, runs, sampled
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
 from dse.spaces.objectives import Constraint, Direction, Objective
@@ -31,7 +31,7 @@ from dse.spaces.parameters import Parameter, Value, read_parameter, written_opti
 from dse.spaces.usual_rules import USUAL_RULES
 
 SCHEMA: Final = "search_space/v1"
-KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "framework", "given",
+KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "framework", "given", "run",
                "parameters", "derived", "constraints", "layouts", "objectives")  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     if derived:
         section = power_budget.written_out(section, system, system_part.data)
     section, framework = frameworks.written_out(section, design_columns(model), system.quantities(), base)
-    section = sampled.written_out(section, design_columns(model))
+    section = runs.written_out(sampled.written_out(section, design_columns(model)))
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
