@@ -20,6 +20,7 @@ from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
 from dse.spaces.expressions import Expression
+from dse.spaces.functions import OWN, OwnFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -110,6 +111,13 @@ class Space(Definition):
         formulas += [derived.expression for derived in self.derived if derived.evaluated]
         ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
         return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
+
+    @property
+    def own_functions(self) -> list[OwnFunction]:
+        """Functions of the user's that its formulas call."""
+        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
+        called = {name for text in texts for name in Expression.parse(text).called}
+        return [OWN[name] for name in sorted(called & OWN.keys())]
 
     @cached_property
     def legal(self) -> LegalDesigns:
@@ -268,6 +276,29 @@ class Space(Definition):
             }
             written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
         return self._changed({**self.data, "layouts": written})
+
+    def extended(
+        self, *, derived: Mapping[str, str] | None = None, constraints: Mapping[str, str] | None = None
+    ) -> Self:
+        """The space with more derived columns and more conditions, as its file would write them.
+
+        Parameters
+        ----------
+        derived : mapping, optional
+            Name of a column -> its formula.
+        constraints : mapping, optional
+            Name of a condition -> the condition.
+
+        Raises
+        ------
+        DseError
+            If a formula is none, or a name is taken.
+        """
+        added = {"derived": derived or {}, "constraints": constraints or {}}
+        own = {key: dict(self.data.get(key) or {}) for key in added}
+        if taken := next((name for key in added for name in added[key] if name in own[key]), None):
+            raise DseError(f"{taken}: space {self.name} has it already")
+        return self._changed({**self.data, **{key: {**own[key], **added[key]} for key in added}})
 
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
