@@ -29,7 +29,15 @@ SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
     "m": (Fraction(1), (0, 0, 0, 1, 0, 0)),
     "$": (Fraction(1), (0, 0, 0, 0, 1, 0)),
     "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1)),
+    "Wh": (Fraction(3600), (0, 0, 1, 0, 0, 0)),
+    "min": (Fraction(60), (1, 0, 0, 0, 0, 0)),
+    "h": (Fraction(3600), (1, 0, 0, 0, 0, 0)),
+    "d": (Fraction(86400), (1, 0, 0, 0, 0, 0)),
+    "day": (Fraction(86400), (1, 0, 0, 0, 0, 0)),
+    "days": (Fraction(86400), (1, 0, 0, 0, 0, 0)),
 }
+#: Units that take no prefix.
+WHOLE_WORDS: Final = ("min", "h", "d", "day", "days")
 _DECIMAL: Final = {
     "f": -15,
     "p": -12,
@@ -74,7 +82,8 @@ _NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*")
 _FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?\d))?")
-_SYMBOL = rf"(?:(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|bit|[sBbJWm])\d?\b|\$)"
+_PREFIXED = rf"(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|bit|Wh|[sBbJWm])\d?\b"
+_SYMBOL = rf"(?:(?:min|h|days?|d)\b(?!\s*\()|{_PREFIXED}|\$)"
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
 QUANTITY_IN_FORMULA: Final = re.compile(
     rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
@@ -148,10 +157,10 @@ def _symbol(text: str) -> tuple[Fraction, Dimension]:
     if text in SYMBOLS:
         return SYMBOLS[text]
     for prefix, scale in PREFIXES.items():
-        if text.startswith(prefix) and text.removeprefix(prefix) in SYMBOLS:
+        if text.startswith(prefix) and text.removeprefix(prefix) in SYMBOLS.keys() - WHOLE_WORDS:
             factor, measures = SYMBOLS[text.removeprefix(prefix)]
             return scale * factor, measures
-    known = {prefix + symbol for prefix in ("", *PREFIXES) for symbol in SYMBOLS}
+    known = {prefix + symbol for prefix in PREFIXES for symbol in SYMBOLS.keys() - WHOLE_WORDS} | {*SYMBOLS}
     close = suggestion(text, known)
     raise ValueError(f"{text!r} is not a unit" + (close if "did you mean" in close else ""))
 
@@ -218,7 +227,12 @@ _SHOWN: Final[dict[str, str]] = {
     "$/m2": "$/mm2",
     "$/B": "$/GB",
     "$ s/B": "$ s/GB",
+    "$/s": "$/h",
 }
+#: Longer times in the units that people speak in: from how many seconds on, the unit, and its length. [s]
+_TIMES: Final = ((172_800.0, "d", 86_400.0), (7_200.0, "h", 3_600.0), (600.0, "min", 60.0))
+#: Energies from a kilowatt-hour on are in watt-hours. [J]
+_KILOWATT_HOUR: Final = 3.6e6
 _STEPS: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""),
                  (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))  # fmt: skip
 
@@ -230,6 +244,8 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
     ['3.35 TB/s', '37 ms', '$23.4M', '15 $/GB']
     >>> readable(17.98, "s")
     '18.0 s'
+    >>> [readable(v, u) for v, u in [(3.78e7, "s"), (2700, "s"), (9.4e10, "J"), (0.9, "$/s")]]
+    ['438 d', '45 min', '26.1 MWh', '3240 $/h']
     """
     if unit_text == "-" or not abs(value) < float("inf"):
         return _plain(value, digits) + ("" if unit_text == "-" else " " + unit_text)
@@ -240,6 +256,12 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
     if unit_text in _SHOWN:
         shown = _SHOWN[unit_text]
         return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
+    if unit_text == "s":
+        for least, word, length in _TIMES:
+            if abs(value) >= least:
+                return f"{_plain(value / length, digits)} {word}"
+    if unit_text == "J" and abs(value) >= _KILOWATT_HOUR:
+        value, unit_text = value / 3600, "Wh"
     largest = 1.0 if unit_text == "s" else 1e18
     steps = [step for step in _STEPS if step[0] <= largest]
     scale, letter = next((s for s in steps if abs(value) >= s[0] * (1 - 0.5 * 10**-digits)), (1.0, ""))
@@ -260,11 +282,21 @@ def _plain(value: float, digits: int) -> str:
 def exact(value: float, unit_text: str) -> str:
     """The shortest readable text that reads back as the very same number.
 
-    >>> exact(3.35e12, "B/s"), exact(1 / 3, "s")
-    ('3.35 TB/s', '333.3333333333333 ms')
+    >>> exact(3.35e12, "B/s"), exact(1 / 3, "s"), exact(2**27, "B")
+    ('3.35 TB/s', '333.3333333333333 ms', '128 MiB')
     """
-    for digits in range(3, 18):
-        text = readable(value, unit_text, digits=digits)
-        if si_value(text, unit_text) == value:
-            return text
-    return f"{value!r} {unit_text}"
+    texts = (readable(value, unit_text, digits=digits) for digits in range(3, 18))
+    decimal = next((text for text in texts if si_value(text, unit_text) == value), f"{value!r} {unit_text}")
+    return min([decimal, *_binary(value, unit_text)], key=len)
+
+
+def _binary(value: float, unit_text: str) -> list[str]:
+    """A number of bytes in KiB, MiB, ..., by the largest of which it is a whole number; [] where by none.
+
+    >>> _binary(3 * 2**29, "B"), _binary(1000, "B")
+    (['1536 MiB'], [])
+    """
+    if unit_text != "B" or not abs(value) < float("inf"):
+        return []
+    scales = [(2.0**power, f"{letter}iB") for power, letter in zip(range(50, 0, -10), "PTGMK", strict=True)]
+    return [f"{value / scale:.0f} {word}" for scale, word in scales if value and value % scale == 0][:1]
