@@ -271,7 +271,7 @@ _SHOWN: Final[dict[str, str]] = {
 }
 #: Units that read better in others from some value on: SI unit -> (from here on, shown).
 _LARGE: Final[dict[str, tuple[tuple[float, str], ...]]] = {
-    "s": ((172_800.0, "days"), (3600.1, "h"), (1000.0, "min")),
+    "s": ((172_800.0, "days"), (7200.0, "h"), (600.0, "min")),
     "J": ((3.6e15, "TWh"), (3.6e12, "GWh"), (3.6e9, "MWh")),
     "kg": ((1e3, "t"), (1.0, "kg"), (0.0, "g")),
 }
@@ -285,7 +285,7 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
     >>> [readable(v, u) for v, u in [(3.35e12, "B/s"), (0.037, "s"), (2.34e7, "$"), (1.5e-8, "$/B")]]
     ['3.35 TB/s', '37 ms', '$23.4M', '15 $/GB']
     >>> [readable(v, "s") for v in (17.98, 3600, 1234.5, 3.78e7)]
-    ['18.0 s', '3600 s', '20.6 min', '438 days']
+    ['18.0 s', '60 min', '20.6 min', '438 days']
     """
     if unit_text == "-" or not abs(value) < float("inf"):
         return _plain(value, digits) + ("" if unit_text == "-" else " " + unit_text)
@@ -297,7 +297,7 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
         shown = _SHOWN[unit_text]
         return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
     for start, shown in _LARGE.get(unit_text, ()):
-        if abs(value) >= start and not (shown == "min" and float(value).is_integer()):
+        if abs(value) >= start:
             return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
     largest = 1.0 if unit_text == "s" else 1e18
     steps = [step for step in _STEPS if step[0] <= largest]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
 
+#: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
+YOUNGER_FIELDS: Final = ("layers", "parallel_norms")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -85,7 +87,11 @@ class Space(Definition):
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
         decisive = [
-            {key: value for key, value in asdict(self.model).items() if key != "name" and value != ()},
+            {
+                key: value
+                for key, value in asdict(self.model).items()
+                if key != "name" and (value or key not in YOUNGER_FIELDS)
+            },
             system,
             list(self.system.parts()),
             dict(self.given),
