@@ -45,6 +45,8 @@ from dse.storage.optuna_store import Store, StoredStudy
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dse.explain.explanation import Explanation
+
 
 class Study:
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
@@ -295,6 +297,46 @@ class Study:
     def pareto_front(self) -> pd.DataFrame:
         """The feasible designs found that no other beats, the best of the first objective first."""
         return self.table.front().to_frame()
+
+    def explain(self, trial: int | None = None) -> Explanation:
+        """Why a design costs what it does: ``.time`` and ``.memory`` are tables that add up.
+
+        Parameters
+        ----------
+        trial : int, optional
+            Its number; by default that of the best design by the first objective. [-]
+
+        Raises
+        ------
+        DseError
+            If there is no such trial, or nothing feasible was found yet.
+        """
+        from dse.explain.explanation import explain
+
+        number, params = self.design(trial)
+        return explain(self.space, params, profile=self.profile, trial=number)
+
+    def design(self, trial: int | None = None) -> tuple[int, Params]:
+        """A finished trial and its parameters; by default the best one by the first objective. [-]
+
+        Raises
+        ------
+        DseError
+            If there is none.
+        """
+        table = self.table.found()
+        rows = np.flatnonzero(table.numbers == trial)
+        if trial is None:
+            table, rows = table.front(), np.arange(1)
+            if not len(table):
+                raise DseError(f"study {self.name!r}: has found nothing feasible yet; name a --trial")
+        elif not rows.size:
+            table = self.table
+            rows = np.flatnonzero(table.numbers == trial)
+        if not rows.size:
+            raise DseError(f"study {self.name!r}: has no finished trial {trial}")
+        [found] = table.take(rows[:1]).trials
+        return found.number, dict(found.params)
 
     @property
     def designs_priced(self) -> int:
