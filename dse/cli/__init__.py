@@ -20,6 +20,7 @@ from dse.cli import (
     enumerate,
     evaluate,
     export,
+    report,
     search,
     studies,
     validate,
@@ -38,7 +39,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, evaluate, enumerate, export, compare, cost),
+    *(search, studies, report, evaluate, enumerate, export, compare, cost),
     *(validate, calibrate, catalogue),
 )
 
