@@ -52,7 +52,7 @@ def artefacts(
         A key of `FORMS`: "aicb", the workload of the slowest stage; else the graph of a layer with the
         set-up of DFModel, as text, in binary, or as a picture.
     profile : str
-        What evaluated the designs, one of `dse.pricing.profiles.PROFILES`.
+        What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
 
     Raises
     ------

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.report.text import Record, design_text, percent
+from dse.spaces.several_systems import SYSTEM
 from dse.spaces.space import Space
 
 #: What an interval of predictions rests on, in words.
@@ -120,8 +121,8 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
 
 
 def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
-    """Derived columns that differ; the first to go when it is narrow."""
-    units = {derived.name: derived.unit for derived in space.derived}
+    """Derived columns that differ; the first to go when it is narrow. What follows from the system is its."""
+    units = {derived.name: derived.unit for derived in space.derived if derived.parameters != {SYSTEM}}
     return [
         Column(
             name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + place

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
@@ -88,7 +90,7 @@ class Study(StudyFigures):
         sampler : str, optional
             One of `dse.search.samplers.SAMPLERS`.
         profile : str
-            The rules that evaluate designs, one of `dse.pricing.profiles.PROFILES`.
+            The rules that evaluate designs, one of `costmodel.profiles.registry.PROFILES`.
 
         Raises
         ------
@@ -235,7 +237,9 @@ class Study(StudyFigures):
         budget: int | None = None,
         *,
         jobs: Jobs = 1,
+        sampler: BaseSampler | None = None,
         progress: Callable[[Progress], None] | None = None,
+        callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
 
@@ -248,8 +252,15 @@ class Study(StudyFigures):
             is stored, so that a run that was killed can be resumed to its end. [-]
         jobs : int or Workers
             Processes that evaluate designs, or who else does. [-]
+        sampler : BaseSampler, optional
+            One of Optuna's or your own, which proposes in the place of the study's for this run. What it
+            proposes is made legal and new; it learns from all trials that the study has. The same trials come
+            again only if it proposes the same.
         progress : callable, optional
             Called at the start and after every batch.
+        callbacks : sequence of callables
+            Called with the study in Optuna's hands and each trial that this run stored, once its batch is;
+            ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
         """
         budget = self.budget if budget is None else budget
         if budget < 1:
@@ -262,12 +273,27 @@ class Study(StudyFigures):
                 store,
                 self._stored,
                 self.space,
-                self.plan,
+                replace(self.plan, own=sampler),
                 budget,
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
                 progress=progress,
+                told=partial(self._called, callbacks) if callbacks else None,
             )
+
+    def _called(
+        self, callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]], trials: Sequence[FrozenTrial]
+    ) -> bool:
+        """Whether one of some callbacks ends the run, after each had each trial."""
+        study = self.optuna
+        study._stop_flag, study._thread_local.in_optimize_loop = False, True
+        try:
+            for trial in trials:
+                for callback in callbacks:
+                    callback(study, trial)
+        finally:
+            study._thread_local.in_optimize_loop = False
+        return study._stop_flag
 
     @property
     def table(self) -> TrialTable:

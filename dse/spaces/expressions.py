@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, quantity, unit_name
-from dse.spaces.functions import LISTS, OF_MANY, OF_ONE
+from dse.spaces.functions import LISTS, OF_MANY, OF_ONE, OWN
 from dse.spaces.margins import Compiled, comparison, fixed, joined, negated, reduced, truth
 
 #: A word such as 1f1b, which Python would not read as a name.
@@ -75,6 +75,12 @@ class Expression:
         called = {id(node.func) for node in ast.walk(self.tree) if isinstance(node, ast.Call)}
         names = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and id(n) not in called}
         return frozenset(names - self.quantities.keys())
+
+    @cached_property
+    def called(self) -> frozenset[str]:
+        """Names of the functions that it calls."""
+        calls = (node.func for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        return frozenset(function.id for function in calls if isinstance(function, ast.Name))
 
     def compiled(self, known: Mapping[str, Name]) -> Compiled:
         """The formula as a function of the columns that are known.
@@ -170,6 +176,8 @@ class _Compiler:
             return fixed(found.value, found.dimension)
         if name in ("true", "false"):
             return truth(lambda v: name == "true")
+        if name == "inf":
+            return fixed(np.inf)
         if name not in self.known:
             raise _Mistake(f"{name}: unknown name{suggestion(name, self.known)}")
         column = self.known[name]
@@ -265,9 +273,13 @@ class _Compiler:
 
     def visit_Call(self, node: ast.Call) -> Compiled:
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
-        if name not in (*LISTS, *OF_ONE, *OF_MANY) or node.keywords:
-            raise _Mistake(f"{name}: unknown function{suggestion(name, (*LISTS, *OF_ONE, *OF_MANY))}")
+        known = (*LISTS, *OF_ONE, *OF_MANY, *OWN)
+        if name not in known or node.keywords:
+            own = ", or make one known by dse.formula_function in Python"
+            raise _Mistake(f"{name}: unknown function{suggestion(name, known)}{own}")
         arguments = [self.number(argument) for argument in node.args]
+        if name in OWN:
+            return self.own(node, name, arguments)
         wanted = LISTS[name][1] if name in LISTS else 1 if name in OF_ONE else max(1, len(arguments))
         if len(arguments) != wanted:
             raise _Mistake(f"{name}: expected {wanted} argument{'s' * (wanted > 1)}, got {len(arguments)}")
@@ -280,6 +292,20 @@ class _Compiler:
         if not keeps_unit and common != PURE_NUMBER:
             raise _Mistake(f"{self.written(node)}: expected a pure number, got {unit_name(common)}")
         return Compiled("number", lambda v: function(functions[0](v)), common)
+
+    def own(self, node: ast.Call, name: str, arguments: Sequence[Compiled]) -> Compiled:
+        """A call of a function of the user's."""
+        wanted, given = OWN[name].dimensions, [argument.dimension for argument in arguments]
+        if len(wanted) != len(given):
+            raise _Mistake(
+                f"{name}: expected {len(wanted)} argument{'s' * (len(wanted) != 1)}, got {len(given)}"
+            )
+        for argument, own, asked in zip(node.args, given, wanted, strict=True):
+            if own != asked:
+                raise _Mistake(f"{name}: {self.written(argument)} is in {unit_name(own)}; "
+                               f"expected {unit_name(asked)}")  # fmt: skip
+        functions = [argument.function for argument in arguments]
+        return Compiled("number", lambda v: OWN[name](*(f(v) for f in functions)), OWN[name].dimension)
 
 
 def _real(value: Any) -> Any:

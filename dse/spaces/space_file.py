@@ -23,7 +23,7 @@ from costmodel.machine.system import System
 from costmodel.profiles.registry import all_columns, design_columns
 from costmodel.profiles.rules import AnyWorkload
 from costmodel.training.design_table import Domain
-from dse.spaces import frameworks, power_budget, sampled
+from dse.spaces import frameworks, power_budget, sampled, several_systems
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
 from dse.spaces.objectives import Constraint, Direction, Objective
@@ -71,6 +71,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
         section = _with_program(section, base)
     model_part, model_name = _named(section, "model", "models", name, base)
     model = _model(model_part, model_name)
+    section, systems = _first_system(section, base)
     derived = power_budget.is_derived(section.data.get("system"))
     holder, key = (section.section("system"), "base") if derived else (section, "system")
     system_part, system_name = _named(holder, key, "systems", name, base)
@@ -79,7 +80,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     if derived:
         section = power_budget.written_out(section, system, system_part.data)
     section, framework = frameworks.written_out(section, design_columns(model), system.quantities(), base)
-    section = sampled.written_out(section, design_columns(model))
+    section = sampled.written_out(several_systems.written_out(section, systems), design_columns(model))
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
@@ -128,6 +129,19 @@ def _model(section: Section, name: str) -> AnyWorkload:
     """The model, or the program, that a mapping describes."""
     is_program = section.data.get("schema") == PROGRAM_SCHEMA
     return read_program(section, name) if is_program else read_model(section, name)
+
+
+def _first_system(section: Section, base: Path) -> tuple[Section, list[System]]:
+    """The space with the first of a list of systems as its own, and all of them; none if it has one."""
+    names = section.data.get("system")
+    if not isinstance(names, list):
+        return section, []
+    if not names:
+        section.mistake("system", "expected systems, such as [a100_80g_dgx, h100_80g_dgx]")
+        section.source.finish()
+    of_each = [Section(section.source, section.at, {**section.data, "system": name}) for name in names]
+    parts = [_named(own, "system", "systems", "", base) for own in of_each]
+    return of_each[0], [read_system(part, name) for part, name in parts]
 
 
 def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tuple[Section, str]:
