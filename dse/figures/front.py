@@ -161,12 +161,17 @@ def notable_points(
     ]
 
 
+def far_apart(values: FloatArray) -> bool:
+    """Whether values want a logarithmic axis."""
+    return bool(values.size and values.min() > 0 and values.max() >= FAR_APART * values.min())
+
+
 def axis_of(picture: FrontPicture, place: int) -> dict[str, Any]:
     """One axis; logarithmic where values are far apart, with ticks at 1, 2 and 5 times powers of ten."""
     shown = picture.axes[place]
     linear = axis(shown.name, shown.unit)
     values = np.concatenate([picture.front, picture.dominated])[:, place]
-    if not values.size or values.min() <= 0 or values.max() < FAR_APART * values.min():
+    if not far_apart(values):
         return linear
     text = shown.name.replace("_", " ") + ("" if shown.unit == "-" else f" [{shown.unit}]")
     digits = {"tickformat": "~g" if shown.unit in ("s", "-") else "~s", "minorloglabels": "complete"}

@@ -9,12 +9,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
-from costmodel.figures import BAR_HEIGHT, SCHEMES, bars_of_parts, look
+from costmodel.figures import BAR_HEIGHT, SCHEMES, bars_of_parts, look, plotly
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
 from dse.figures.front import front_figure
 from dse.figures.progress import counts_figure
 from dse.report.binding import memory_capacity, sentence
 from dse.report.design_table import varying_parameters
+from dse.report.front_picture import front_svg
 from dse.report.front_table import front_table
 from dse.report.page import asset, page, table
 from dse.report.study_report import BrokenLimits, picks
@@ -55,14 +56,10 @@ def study_page(study: Study) -> str:
     DseError
         If it has no finished trials, or Plotly is not installed.
     """
-    import plotly.offline
+    plotly()
+    from plotly.offline import get_plotlyjs
 
-    study_table = study.table
-    if not len(study_table):
-        raise DseError(f"study {study.name!r}: no finished trials yet")
-    records = study_table.front().records()
-    found = picks(study.space, records) if records else {}
-    notable = {row: title.replace("_", " ") for row, title in found.items()}
+    records, notable = front_of(study)
     sections = [
         *(found_sections(study, records, notable) if records else []),
         progress_section(study),
@@ -82,8 +79,33 @@ def study_page(study: Study) -> str:
         f"{heading(study, records)}<nav>{links}</nav>{''.join(section.html for section in sections)}"
         f'<script type="application/json" id="data">{text}</script>',
         style=asset("study.css"),
-        scripts=(plotly.offline.get_plotlyjs(), asset("study.js")),
+        scripts=(get_plotlyjs(), asset("study.js")),
     )
+
+
+def study_picture(study: Study) -> str:
+    """SVG of the front of a study.
+
+    Raises
+    ------
+    DseError
+        If it has no feasible trials.
+    """
+    records, notable = front_of(study)
+    if not records:
+        raise DseError(f"study {study.name!r}: no feasible trials, so no front")
+    several = len(study.space.objectives) > 1
+    picture = front_picture(study.table, records, notable if several else None)
+    return front_svg(picture, f"Pareto front of {study.name}")
+
+
+def front_of(study: Study) -> tuple[Sequence[Record], dict[int, str]]:
+    """Designs of the front, and those of them that are best at something."""
+    if not len(study.table):
+        raise DseError(f"study {study.name!r}: no finished trials yet")
+    records = study.table.front().records()
+    found = picks(study.space, records) if records else {}
+    return records, {row: title.replace("_", " ") for row, title in found.items()}
 
 
 def bare(drawn: go.Figure) -> dict[str, Any]:

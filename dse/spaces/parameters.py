@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.quantity import dimension, readable, si_value, unit_name
+from costmodel.formats.quantity import dimension, exact, readable, si_value, unit_name
 from costmodel.formats.quantity import quantity as read_quantity
 from costmodel.profiles.registry import all_columns
 from costmodel.training.design_table import Domain
@@ -113,7 +113,9 @@ class Parameter:
         """A value as the space file writes it."""
         if isinstance(value, bool):
             return str(value).lower()
-        return value if isinstance(value, str) else readable(value, self.unit, digits=6)
+        if isinstance(value, str):
+            return value
+        return exact(value, "B") if self.unit == "B" else readable(value, self.unit, digits=6)
 
     def accepted(self, written: object) -> Value:
         """The parameter's own value that a text or number stands for.

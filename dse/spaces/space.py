@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
+from dse.spaces import runs
 from dse.spaces.expressions import Expression
-from dse.spaces.functions import OWN, OwnFunction
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -30,6 +31,8 @@ from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
 
+#: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
+YOUNGER_FIELDS: Final = ("layers", "parallel_norms")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -84,7 +87,11 @@ class Space(Definition):
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
         decisive = [
-            {key: value for key, value in asdict(self.model).items() if key != "name" and value != ()},
+            {
+                key: value
+                for key, value in asdict(self.model).items()
+                if key != "name" and (value or key not in YOUNGER_FIELDS)
+            },
             system,
             list(self.system.parts()),
             dict(self.given),
@@ -107,7 +114,7 @@ class Space(Definition):
         return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
 
     @property
-    def own_functions(self) -> list[OwnFunction]:
+    def own_functions(self) -> list[UnitFunction]:
         """Functions of the user's that its formulas call."""
         texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
         called = {name for text in texts for name in Expression.parse(text).called}
@@ -303,6 +310,10 @@ class Space(Definition):
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
+
+    def with_tokens(self, tokens: float) -> Self:
+        """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""
+        return self._changed(runs.with_tokens(self.data, tokens))
 
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.
