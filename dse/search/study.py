@@ -39,6 +39,7 @@ from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.study_figures import StudyFigures
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from dse.explain.explanation import Explanation
 
 
-class Study:
+class Study(StudyFigures):
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
 
     Nothing is kept open between calls, so a study that another process continues is read afresh.
