@@ -6,21 +6,22 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.columns import in_rows
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory import fullest_stage
-from costmodel.steps.microbatch import micro_batches, quantities_read
+from costmodel.steps.microbatch import MicroBatch, micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
 from costmodel.steps.passes import schedule_step
 from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
-from costmodel.steps.resolve_sharding import resolved
+from costmodel.steps.resolve_sharding import solution
 from costmodel.steps.update import update_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
-from costmodel.training.run import OF_RANKS, Run, TransformerRun, once_each, rank_run
+from costmodel.training.run import OF_RANKS, RankRun, Run, TransformerRun, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 
@@ -57,7 +58,18 @@ def step(
 
 def transformer_step(run: TransformerRun) -> Breakdown:
     """`step` of a run; its designs may have columns for other rules beside."""
-    run = run.of(resolved(run, transformer_chunk))
+    solved = solution(run, cost_of_passes)
+    run = run.of(solved.design)
+    if solved.costs is None:
+        return _evaluated(run)
+    others = np.setdiff1d(np.arange(run.num_points), solved.rows)
+    if not others.size:
+        return solved.costs
+    return in_rows([(solved.rows, solved.costs), (others, _evaluated(run.take(others)))], run.num_points)
+
+
+def _evaluated(run: TransformerRun) -> Breakdown:
+    """`step` of designs that leave nothing to solve."""
     all_with_all = Combinations.of(run)
     if all_with_all is None:
         return in_chunks(transformer_chunk, run, alike=OF_RANKS)
@@ -69,9 +81,9 @@ def resolve_sharding(
 ) -> DesignPoints:
     """Replace ``sharding: solve`` and ``solve_bytes`` by explicit shardings, kernel by kernel.
 
-    Parameters are those of `step`, rules those of `costmodel.steps.resolve_sharding.resolved`.
+    Parameters are those of `step`, rules those of `costmodel.steps.resolve_sharding.solution`.
     """
-    return resolved(Run(model, system, design, precision), transformer_chunk)
+    return solution(Run(model, system, design, precision), cost_of_passes).design
 
 
 def transformer_chunk(run: TransformerRun) -> Breakdown:
@@ -79,10 +91,26 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     if (mixed := plain_apart(transformer_chunk, run)) is not None:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
-    design, ranks = run.design, rank_run(run)
-    passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
+    ranks = rank_run(run)
+    passes = ranks.reading(quantities_read(run.system))
     [costs] = once_each(passes, lambda own: [micro_batches(own)])
-    memory = once_each(kept, rank_memory)
+    return cost_of_passes(run, ranks, costs)
+
+
+def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Breakdown:
+    """Costs of a chunk of designs of one kind of pipeline.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    ranks : RankRun
+        What a rank sees of them.
+    costs : MicroBatch
+        Their micro-batches. [s], [J]
+    """
+    design = run.design
+    memory = once_each(ranks.reading(MEMORY_READS), rank_memory)
     costs = offloaded_activations(run, costs, memory)
     schedule, overlapped = schedule_step(run, ranks, costs)
     update = update_step(run, overlapped, memory)
