@@ -89,7 +89,7 @@ def commands() -> dict[str, str]:
     [choices] = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
     about = {action.dest: action.help or "" for action in choices._choices_actions}
     pages = {
-        name: f"# dse {name}\n\n{about[name][:1].upper()}{about[name][1:]}.\n\n```text\n{own.format_help()}```\n"
+        name: f"# dse {name}\n\n`dse {name}`: {about[name]}.\n\n```text\n{own.format_help()}```\n"
         for name, own in choices.choices.items()
         if name in about
     }

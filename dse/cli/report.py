@@ -17,8 +17,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         summary="write a study as one page",
         about="Write a study as one page that needs no network: the front by every pair of objectives, its\n"
         "notable designs and what binds them, parameters, how the search went, what is infeasible and why,\n"
-        "and the space. Needs Plotly: pip install 'dse[report]'. A FILE.svg is a picture of the front alone,\n"
-        "and needs nothing.",
+        "and the space. Needs Plotly: pip install 'dse[report]'. A FILE.svg is a picture of the front\n"
+        "alone, and needs nothing.",
         examples=["dse report gpt3_175b_1024_a100", "dse report gpt3_175b_1024_a100 -o front.svg"],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
