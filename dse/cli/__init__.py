@@ -19,6 +19,7 @@ from dse.cli import (
     cost,
     enumerate,
     evaluate,
+    explain,
     export,
     search,
     studies,
@@ -38,7 +39,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, evaluate, enumerate, export, compare, cost),
+    *(search, studies, explain, evaluate, enumerate, export, compare, cost),
     *(validate, calibrate, catalogue),
 )
 
