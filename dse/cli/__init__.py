@@ -21,7 +21,9 @@ from dse.cli import (
     evaluate,
     explain,
     export,
+    importance,
     search,
+    sensitivity,
     studies,
     validate,
 )
@@ -39,7 +41,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, explain, evaluate, enumerate, export, compare, cost),
+    *(search, studies, explain, sensitivity, importance, evaluate, enumerate, export, compare, cost),
     *(validate, calibrate, catalogue),
 )
 
