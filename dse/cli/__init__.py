@@ -21,7 +21,9 @@ from dse.cli import (
     evaluate,
     explain,
     export,
+    import_model,
     importance,
+    report,
     search,
     sensitivity,
     studies,
@@ -41,8 +43,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, explain, sensitivity, importance, evaluate, enumerate, export, compare, cost),
-    *(validate, calibrate, catalogue),
+    *(search, studies, report, explain, sensitivity, importance, evaluate, enumerate, export, compare),
+    *(cost, import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from costmodel.profiles.registry import DESIGN_PROFILES, NATIVE
+from costmodel.profiles.registry import NATIVE, design_profiles
 from dse.cli.options import Commands, add_storage, command
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("other", metavar="OTHER", nargs="?", help="another study to compare with")
     parser.add_argument(
         "--profile",
-        choices=DESIGN_PROFILES,
+        choices=design_profiles(),
         help="the other cost model (default: native, or simai where that is the study's)",
     )
     parser.add_argument(

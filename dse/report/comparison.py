@@ -91,7 +91,7 @@ def comparison(study: Study, profile: str | None = None, system: str | None = No
     study : Study
         What has been searched, by a profile of its own.
     profile : str, optional
-        The other one, a key of `dse.pricing.profiles.PROFILES`; by default the study's own.
+        The other one, a key of `costmodel.profiles.registry.PROFILES`; by default the study's own.
     system : str, optional
         The other machine, by name or path; by default the study's own.
 

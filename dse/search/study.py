@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
@@ -16,6 +18,7 @@ from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.pricing.profiles import NATIVE, rules_for
 from dse.pricing.workers import Jobs
+from dse.search.callbacks import Callback, stopped
 from dse.search.creation import (
     BATCH_SIZE,
     BUDGET,
@@ -36,6 +39,7 @@ from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.study_figures import StudyFigures
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from dse.explain.explanation import Explanation
 
 
-class Study:
+class Study(StudyFigures):
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
 
     Nothing is kept open between calls, so a study that another process continues is read afresh.
@@ -89,7 +93,7 @@ class Study:
         sampler : str, optional
             One of `dse.search.samplers.SAMPLERS`.
         profile : str
-            The rules that evaluate designs, one of `dse.pricing.profiles.PROFILES`.
+            The rules that evaluate designs, one of `costmodel.profiles.registry.PROFILES`.
 
         Raises
         ------
@@ -236,7 +240,9 @@ class Study:
         budget: int | None = None,
         *,
         jobs: Jobs = 1,
+        sampler: BaseSampler | None = None,
         progress: Callable[[Progress], None] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
 
@@ -249,8 +255,15 @@ class Study:
             is stored, so that a run that was killed can be resumed to its end. [-]
         jobs : int or Workers
             Processes that evaluate designs, or who else does. [-]
+        sampler : BaseSampler, optional
+            One of Optuna's or your own, which proposes in the place of the study's for this run. What it
+            proposes is made legal and new; it learns from all trials that the study has. The same trials come
+            again only if it proposes the same.
         progress : callable, optional
             Called at the start and after every batch.
+        callbacks : sequence of callables
+            Called with the study in Optuna's hands and each trial that this run stored, once its batch is;
+            ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
         """
         budget = self.budget if budget is None else budget
         if budget < 1:
@@ -263,11 +276,12 @@ class Study:
                 store,
                 self._stored,
                 self.space,
-                self.plan,
+                replace(self.plan, own=sampler),
                 budget,
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
                 progress=progress,
+                told=partial(stopped, self.optuna, callbacks) if callbacks else None,
             )
 
     @property
