@@ -97,7 +97,7 @@ class CostTable:
             time=self._time(dense, thin),
             memory_bound_time=waiting
             + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
-            compute_energy=work * chip.energy_per_flop,
+            compute_energy=work * chip.flop_energy,
             memory_energy=traffic_energy(moved, self.system.memory),
             launches=total(count, places=dense) + total(*launched, places=thin),
         )
