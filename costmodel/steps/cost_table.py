@@ -137,7 +137,7 @@ class CostTable:
             time=time,
             memory_bound_time=waiting
             + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
-            compute_energy=work * chip.energy_per_flop,
+            compute_energy=work * chip.flop_energy,
             memory_energy=traffic_energy(moved, self.system.memory),
             launches=launches,
             items=self._items(dense, thin) if self.itemized else {},

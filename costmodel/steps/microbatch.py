@@ -38,6 +38,7 @@ KERNEL_CHUNK: Final = 8192
 #: Quantities of a chip that passes do not read: what it costs and draws when idle, and what it holds.
 NOT_READ: Final = (
     *("reserved_memory", "idle_power", "fixed_area", "array_area", "sram_area", "area_price", "base_price"),
+    *("defect_density", "defect_clustering"),
     *("host_step_overhead", "host_straggler", "host_power", "host_price", "host_power_overhead"),
     *("host_link_bandwidth", "host_memory_bandwidth"),
 )
@@ -269,7 +270,7 @@ def fused_cost(run: RankRun, kernel: Kernel, direction: str) -> KernelCost:
     return KernelCost(
         time=cost.time,
         memory_bound_time=np.where(cost.memory_bound, cost.time, 0.0),
-        compute_energy=cost.flops * run.system.chip.energy_per_flop,
+        compute_energy=cost.flops * run.system.chip.flop_energy,
         memory_energy=traffic_energy(cost.traffic, run.system.memory),
         launches=launches,
         items=items,
