@@ -38,7 +38,7 @@ FLOORS = (
     ("dse.predictions",),
     ("dse.spaces", "dse.fronts"),
     ("dse.pricing", "dse.storage", "dse.validation", "dse.figures"),
-    ("dse.search", "dse.calibration"),
+    ("dse.search", "dse.calibration", "dse.explain"),
     ("dse.report", "dse.export"),
     ("dse.cli",),
     ("dse",),
