@@ -68,9 +68,7 @@ def test_a_browser_draws_it_without_complaint(width, dark, report, tmp_path):
         assert run("return document.documentElement.scrollWidth") <= width, (
             "the page itself never scrolls sideways"
         )
-        assert run("return document.querySelectorAll('.plot').length") == run(
-            "return document.querySelectorAll('.js-plotly-plot').length"
-        )
+        assert run("return document.querySelectorAll('.plot:not(.js-plotly-plot, [hidden] *)').length") == 0
         ink = f"return getComputedStyle({FRONT}.querySelector('.xtitle')).fill"
         before = run(ink)
         run("document.getElementById('scheme').click()")
@@ -100,6 +98,20 @@ def test_filters_brushes_and_rows_move_together(report, study, tmp_path):
         assert f"trial {front['trial'][0]}" in run(f"return {FRONT}.querySelector('.hoverlayer').textContent")
         run(BRUSH_TP_OF_FIRST)
         assert run(ROWS) == (front["tp"] == front["tp"][0]).sum()
+        assert errors(driver) == []
+
+
+def test_a_design_is_chosen_of_those_that_are_notable(report, tmp_path):
+    with browser(tmp_path, width=1400) as driver:
+        opened(driver, report)
+        for name in ("timeline", "kernels"):
+            group = f"document.querySelector('#{name} .group')"
+            count = driver.execute_script(f"return {group}.querySelectorAll('button').length")
+            for place in range(count):
+                driver.execute_script(f"{group}.querySelectorAll('button')[{place}].click()")
+                shown = driver.execute_script(f"""return [...{group}.querySelectorAll('.part')]
+                    .filter(part => !part.hidden && part.querySelector('.js-plotly-plot')).length""")
+                assert shown == 1
         assert errors(driver) == []
 
 

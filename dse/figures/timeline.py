@@ -93,6 +93,6 @@ def kind_trace(own: pd.DataFrame, kind: str, odd: int, row_of: dict[int, int], t
         name=name,
         legendgroup=name,
         showlegend=not odd,
-        line={"color": KIND_COLOURS[kind][odd], "width": thick},
+        line={"color": KIND_COLOURS[kind][odd], "width": thick, "simplify": False},
         hovertemplate="%{text}<br>%{x:.4~s}s<extra></extra>",
     )

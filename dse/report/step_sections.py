@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
 from costmodel.figures import BAR_HEIGHT, bars_of_parts
+from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
+from dse.explain.explanation import explain
 from dse.export.timeline import timeline
+from dse.figures.kernels import roofline_figure, tree_figure
 from dse.figures.timeline import drawn_stages, timeline_figure
 from dse.pricing.profiles import NATIVE
 from dse.report.binding import memory_capacity
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 TALLER = 130
 
 #: A figure of a design, and a sentence on it.
-Drawn = tuple["go.Figure", str]
+Drawn = tuple[Sequence["go.Figure"], str]
 
 
 def parts_section(study: Study, records: Sequence[Record], notable: Mapping[int, str]) -> PageSection:
@@ -60,11 +63,34 @@ def timeline_sections(
         stages, shown = events["stage"].nunique(), drawn_stages(events)
         text = f"{counted(stages, 'stage')}, {counted(len(events), 'event')}"
         text += f"; stages {', '.join(map(str, shown))} are shown." if len(shown) < stages else "."
-        return timeline_figure(events), text
+        return [timeline_figure(events)], text
 
-    about = "What each stage of the pipeline does in one optimizer step; white is waiting. Neighbouring "
+    about = "What each stage of the pipeline does in one optimizer step; gaps are waiting. Neighbouring "
     about += "micro-batches have two shades. Drag to zoom in, double-click to zoom out."
     return [one_of_several("timeline", "One step, stage by stage", about, records, notable, drawn)]
+
+
+def kernel_sections(study: Study, records: Sequence[Record], notable: Mapping[int, str]) -> list[PageSection]:
+    """What each notable design's step is made of, and its kernels, where the native cost model timed it."""
+    if study.profile != NATIVE:
+        return []
+
+    def drawn(record: Record) -> Drawn:
+        found = explain(study.space, record["params"], profile=study.profile)
+        step, figures = readable(found.step_time, "s"), [tree_figure(found.time, "step")]
+        chip, kernels = found.system.chip, found.kernels
+        if len(kernels):
+            rates = float(chip.peak_flop_rate), float(found.system.dram.bandwidth)
+            figures.append(roofline_figure(kernels, *rates))
+        binding = kernels.groupby("bound")["seconds"].sum().to_dict()
+        parts = [f"{readable(time, 's')} bound by {name!s}" for name, time in binding.items()]
+        return figures, f"{step}; of its kernels {', '.join(parts)}." if parts else f"{step}."
+
+    about = (
+        "The step of the slowest stage as a tree, and its kernels beneath the roofline of the chip, as large "
+    )
+    about += "as their time. A click on a part of the tree shows that part alone."
+    return [one_of_several("kernels", "Kernels", about, records, notable, drawn)]
 
 
 def one_of_several(
@@ -77,15 +103,16 @@ def one_of_several(
 ) -> PageSection:
     """A section with a figure for each notable design, of which one is shown at a time.
 
-    A design that cannot be drawn says why in the figure's place.
+    A design that cannot be drawn says why in the place of its figures.
     """
     figures: dict[str, Any] = {}
     buttons, parts = [], []
     for row, what in notable.items():
-        key = f"{name}{row}"
         try:
-            figures[key], text = drawn(records[row])
-            shown = f"<p>{escape(text)}</p>{plot(key)}"
+            found, text = drawn(records[row])
+            own = {f"{name}{row}-{place}": one for place, one in enumerate(found)}
+            shown = f"<p>{escape(text)}</p>{''.join(map(plot, own))}"
+            figures.update(own)
         except DseError as error:
             shown = f"<p>{escape(str(error))}</p>"
         buttons.append(f'<button data-name="{row}">{escape(what)}, trial {records[row]["trial"]}</button>')

@@ -16,7 +16,7 @@ from dse.report.design_table import varying_parameters
 from dse.report.front_picture import front_svg
 from dse.report.front_table import front_table
 from dse.report.page import PageSection, asset, page, plot, table
-from dse.report.step_sections import parts_section, timeline_sections
+from dse.report.step_sections import kernel_sections, parts_section, timeline_sections
 from dse.report.study_report import BrokenLimits, picks
 from dse.report.text import Record, counted, design_text, objective_texts
 from dse.search.study_figures import front_picture
@@ -126,6 +126,7 @@ def found_sections(study: Study, records: Sequence[Record], notable: Mapping[int
         front_section(study, records, notable),
         parts_section(study, records, notable),
         *timeline_sections(study, records, notable),
+        *kernel_sections(study, records, notable),
         parallel_section(study),
     ]
 
