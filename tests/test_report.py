@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -56,6 +57,16 @@ def test_a_study_of_another_program_or_without_trials_is_refused(capsys, tmp_pat
     Study.create(Space.from_text(small_space), storage=storage)
     assert main(["report", "small", "-o", str(tmp_path / "x.html"), "--storage", storage]) == 1
     assert "no finished trials yet" in capsys.readouterr().err
+
+
+def test_a_picture_of_the_front_has_a_point_for_each_design(tmp_path, study):
+    path = tmp_path / "front.svg"
+    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    circles = [
+        element.get("class") for element in ElementTree.parse(path).iter() if element.tag.endswith("}circle")
+    ]
+    assert circles.count("front") == len(study.pareto_front())
+    assert circles.count("cloud") == study.table.feasible.sum() - len(study.pareto_front())
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
