@@ -156,7 +156,8 @@ def notes(picture: FrontPicture, pair: tuple[int, int], x: PanelAxis, y: PanelAx
         anchor = "end" if at_x > (x.start + x.end) / 2 else "start"
         shift = -11 if anchor == "end" else 11
         drawn.append(
-            f'<circle class="ring" cx="{at_x:.1f}" cy="{at_y:.1f}" r="7"><title>{escape(text)}</title></circle>'
+            f'<circle class="ring" cx="{at_x:.1f}" cy="{at_y:.1f}" r="7"><title>{escape(text)}</title>'
+            "</circle>"
         )
         if len(picture.axes) == 2:
             drawn.append(
