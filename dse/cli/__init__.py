@@ -21,6 +21,7 @@ from dse.cli import (
     evaluate,
     export,
     import_model,
+    plan,
     search,
     studies,
     validate,
@@ -39,7 +40,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, evaluate, enumerate, export, compare, cost),
+    *(plan, search, studies, evaluate, enumerate, export, compare, cost),
     *(import_model, validate, calibrate, catalogue),
 )
 
