@@ -141,8 +141,8 @@ def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
 
 @pytest.mark.parametrize(("argv", "message"), [
     (("llama3_405b", "--gpus", "8", "--system", "h100_80g_dgx"),
-     "fits: the closest lacks 837 GB a chip, tp=8 pp=1 vpp=1 micro_batch_size=1 recompute=full zero=1; 128 chips "
-     "would do"),
+     "fits: the closest lacks 837 GB a chip, tp=8 pp=1 vpp=1 micro_batch_size=1 recompute=full zero=1; 128 "
+     "chips would do"),
     ((*LLAMA_8B, "--tokens", "15T", "--max-days", "60"), "no layout on 8 chips ends within 60 days: the "),
     ((*LLAMA_8B, "--max-days", "60"), "--max-days: of how many tokens? name them with --tokens"),
     ((*LLAMA_8B, "--precision", "fp7"), "'fp7' is not a value; known: bf16, fp16,"),
