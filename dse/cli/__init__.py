@@ -22,6 +22,7 @@ from dse.cli import (
     export,
     import_model,
     plan,
+    report,
     search,
     studies,
     validate,
@@ -40,7 +41,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, evaluate, enumerate, export, compare, cost),
+    *(plan, search, studies, report, evaluate, enumerate, export, compare, cost),
     *(import_model, validate, calibrate, catalogue),
 )
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from costmodel.errors import DseError
 from costmodel.profiles.registry import Profile, register_profile, registered
 from dse.pricing.profiles import SpaceRules, rules_for
-from dse.spaces.functions import OWN, OwnFunction
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.space import Space
 
 Backend = Literal["processes", "dask"]
@@ -44,7 +44,7 @@ class Pricer:
 
 
 def _sent_pricer(
-    text: str, profile: str, functions: Sequence[OwnFunction], own_profile: Profile | None
+    text: str, profile: str, functions: Sequence[UnitFunction], own_profile: Profile | None
 ) -> Pricer:
     """What a worker makes of what it gets: the user's own becomes known there too."""
     OWN.update({function.name: function for function in functions})

@@ -12,6 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import Dimension, dimension, quantity
 from costmodel.solve.whole_numbers import divisors
+from costmodel.steps.interruptions import daly_goodput, daly_interval
 
 
 def powers_of_two(low: float, high: float) -> FloatArray:
@@ -55,13 +56,11 @@ OF_MANY: Final[dict[str, Callable[[Any, Any], Any]]] = {"min": np.minimum, "max"
 
 
 @dataclass(frozen=True)
-class OwnFunction:
-    """A function of the user's that formulas may call."""
+class UnitFunction:
+    """A function whose arguments, and what it gives, each have a unit of their own."""
 
     name: str
-    function: Callable[
-        ..., Any
-    ]  #: arrays of one length, one for each unit in `of` -> an array of that length
+    function: Callable[..., Any]  #: arrays of one length, one for each of `of` -> an array of that length
     of: tuple[str, ...]  #: units of its arguments
     unit: str  #: of what it gives
 
@@ -94,8 +93,16 @@ class OwnFunction:
         return given
 
 
+#: Formulas of the cost model, by name.
+OF_MODEL: Final = {
+    function.name: function
+    for function in (
+        UnitFunction("daly_interval", daly_interval, ("s", "s"), "s"),
+        UnitFunction("daly_goodput", daly_goodput, ("s", "s", "s", "s"), "-"),
+    )
+}
 #: Functions that `formula_function` has made known, by name.
-OWN: Final[dict[str, OwnFunction]] = {}
+OWN: Final[dict[str, UnitFunction]] = {}
 
 
 def formula_function(
@@ -131,11 +138,11 @@ def formula_function(
 
     def known(function: Callable[..., Any]) -> Callable[..., Any]:
         called = name or function.__name__
-        if not called.isidentifier() or called in (*LISTS, *OF_ONE, *OF_MANY):
+        if not called.isidentifier() or called in (*LISTS, *OF_ONE, *OF_MANY, *OF_MODEL):
             raise DseError(f"function {called!r}: expected a name that formulas do not have yet")
         for one in (*of, unit):
             quantity(f"1 {one}")
-        OWN[called] = OwnFunction(called, function, tuple(of), unit)
+        OWN[called] = UnitFunction(called, function, tuple(of), unit)
         return function
 
     return known

@@ -19,8 +19,9 @@ from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
+from dse.spaces import runs
 from dse.spaces.expressions import Expression
-from dse.spaces.functions import OWN, OwnFunction
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -119,7 +120,7 @@ class Space(Definition):
         return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
 
     @property
-    def own_functions(self) -> list[OwnFunction]:
+    def own_functions(self) -> list[UnitFunction]:
         """Functions of the user's that its formulas call."""
         texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
         called = {name for text in texts for name in Expression.parse(text).called}
@@ -216,7 +217,7 @@ class Space(Definition):
         for name, written in pins.items():
             if name in self.by_name:
                 accepted = self.by_name[name].accepted(self.in_file(name, written))
-                parameters[name] = [self.in_file(name, accepted)]
+                parameters[name] = self._pinned_options(name, accepted)
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
                 self._check_given(name)
@@ -224,6 +225,12 @@ class Space(Definition):
         changed = {"given": given, "parameters": parameters} | ({"layouts": layouts} if layouts else {})
         others = {key: value for key, value in self.data.items() if key != "layouts"}
         return self._changed({**others, **changed})
+
+    def _pinned_options(self, name: str, value: Value) -> Any:
+        """What a file says of a parameter that has one value; formulas go on knowing its other words."""
+        options, words = [self.in_file(name, value)], self.by_name[name].words
+        own = isinstance(value, str) and name not in design_columns(self.model)
+        return {"options": options, "words": [*words]} if own else options
 
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
         """Whether a layout leaves a parameter open, or has it at some value."""
@@ -309,6 +316,10 @@ class Space(Definition):
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
+
+    def with_tokens(self, tokens: float) -> Self:
+        """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""
+        return self._changed(runs.with_tokens(self.data, tokens))
 
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.
