@@ -17,6 +17,7 @@ from dse.cli.options import (
     add_workers,
     command,
     positive,
+    tokens,
 )
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def write(args: argparse.Namespace, planned: Planned, study: Study, legal: tuple
         more = {"exact": legal is not None, **counted, "assumed": [*planned.assumed]}
         print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
         return
-    from dse.report.study_report import plan_report
+    from dse.report.plan_report import plan_report
     from dse.report.text import show
 
     heading = heading_of(planned, study.space, legal)
@@ -294,18 +295,6 @@ def batch(text: str) -> tuple[int | None, float | None]:
     if not value.is_integer():
         raise argparse.ArgumentTypeError(f"{text!r}: expected whole sequences")
     return int(value), None
-
-
-def tokens(text: str) -> float:
-    """A number of tokens.
-
-    >>> tokens("15T"), tokens("300B tokens")
-    (15000000000000.0, 300000000000.0)
-    """
-    value, _, noun = amount(text)
-    if noun == "sequences":
-        raise argparse.ArgumentTypeError(f"{text!r}: expected tokens, such as 15T")
-    return value
 
 
 def number(text: str) -> float:

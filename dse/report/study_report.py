@@ -76,19 +76,6 @@ def study_report(study: Study, width: int) -> Report:
     return [Text(heading), Text(), *front_report(study.space, front, width, more=f"dse pareto {study.name}")]
 
 
-def plan_report(study: Study, heading: str, commands: Sequence[str], width: int) -> Report:
-    """The best layouts of a plan, and what to do next."""
-    front = study.table.front().records()
-    shown = front_report(study.space, front, width, more=f"dse pareto {study.name}") if front else []
-    runs = [record["derived"] for record in front if "run_time" in record["derived"]]
-    if runs:
-        best = min(runs, key=lambda run: run["run_time"])
-        whole = f"{readable(best['run_time'], 's')} and {readable(best['run_energy'], 'J')}"
-        shown += [Text(), Text(f"The whole run takes {whole} by the fastest, if nothing fails.")]
-    return [Text(heading), Text(), *shown, Text(), Text(f"Kept as study {study.name}. Next:"),
-            *(Padding(command, (0, 0, 0, 2)) for command in commands)]  # fmt: skip
-
-
 def designs_report(study: Study, part: Selection, width: int) -> Report:
     """The whole front, or all finished trials, as one table."""
     table = study.table.front() if part == "front" else study.table

@@ -253,7 +253,7 @@ class _Layouts:
             "fits_in_memory": f"peak_memory <= {self.system.dram.name}_capacity",
         }
         if self.question.max_days:
-            rules["ends_in_time"] = f"run_time <= {self.question.max_days:g} d"
+            rules["ends_in_time"] = f"run_time <= {self.question.max_days:g} days"
         without = {
             *(["whole_layers_per_chunk"] if not self.whole else ["a_layer_for_each_chunk"]),
             *(["one_word_without_cp"] if "cp" not in parameters else []),
@@ -273,8 +273,6 @@ class _Layouts:
             given["seq_len"] = self.seq_len
         if self.counted:
             given |= {"count_embedding": True, "count_loss": True}
-        if self.question.tokens:
-            given["run_tokens"] = int(self.question.tokens)
         groups = "tp * cp * pp" if "cp" in parameters else "tp * pp"
         derived = {
             "dp": f"world_size / ({groups})",
@@ -282,9 +280,6 @@ class _Layouts:
         }
         if self.framework.given.get("sequence_parallel", True):
             derived["sequence_parallel"] = "tp > 1"
-        if self.question.tokens:
-            derived["run_time"] = "run_tokens / (global_batch_size * seq_len) * step_time"
-            derived["run_energy"] = "run_tokens / (global_batch_size * seq_len) * energy_per_step"
         title = self.shape.title or self.shape.name
         return {
             "schema": "search_space/v1",
@@ -293,6 +288,7 @@ class _Layouts:
             "model": self.model.written,
             "system": self.question.system,
             "framework": self.question.framework or USUAL_FRAMEWORK,
+            **({"run": {"tokens": int(self.question.tokens)}} if self.question.tokens else {}),
             "given": given,
             "parameters": parameters,
             "derived": derived,
