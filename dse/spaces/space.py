@@ -70,6 +70,12 @@ class Space(Definition):
         return cls._read(parse(text, "space"), "space", Path())
 
     @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """The space that the content of a file describes; paths count from the current folder."""
+        name = str(data.get("name", "space"))
+        return cls._read(Section(Source(name), (), dict(data)), name, Path())
+
+    @classmethod
     def _read(cls, section: Section, name: str, base: Path) -> Self:
         definition = read_definition(section, name, base)
         return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
