@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,16 +12,16 @@ from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, p
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory import fullest_stage
-from costmodel.steps.microbatch import micro_batches, quantities_read
+from costmodel.steps.microbatch import MicroBatch, micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
 from costmodel.steps.passes import schedule_step
-from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
+from costmodel.steps.rank_memory import MEMORY_READS, PartMemory, rank_memory
 from costmodel.steps.resolve_sharding import resolved
 from costmodel.steps.update import update_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
-from costmodel.training.run import OF_RANKS, Run, TransformerRun, once_each, rank_run
+from costmodel.training.run import OF_RANKS, RankRun, Run, TransformerRun, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 
@@ -80,10 +81,7 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
     design, ranks = run.design, rank_run(run)
-    passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
-    [costs] = once_each(passes, lambda own: [micro_batches(own)])
-    memory = once_each(kept, rank_memory)
-    costs = offloaded_activations(run, costs, memory)
+    costs, memory = rank_costs(run, ranks)
     schedule, overlapped = schedule_step(run, ranks, costs)
     update = update_step(run, overlapped, memory)
     fullest = fullest_stage(run, ranks, memory)
@@ -108,6 +106,14 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
         return breakdown
     known = has_units(run)
     return breakdown.map(lambda values: np.where(known, values, np.nan))
+
+
+def rank_costs(run: TransformerRun, ranks: RankRun) -> tuple[MicroBatch, Sequence[PartMemory]]:
+    """What a micro-batch costs on a rank, and what its parts need of memory. [s], [J], [B]"""
+    passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
+    [costs] = once_each(passes, lambda own: [micro_batches(own)])
+    memory = once_each(kept, rank_memory)
+    return offloaded_activations(run, costs, memory), memory
 
 
 def reasons(run: TransformerRun) -> list[str]:

@@ -20,6 +20,7 @@ from dse.cli import (
     enumerate,
     evaluate,
     export,
+    import_model,
     search,
     studies,
     validate,
@@ -39,7 +40,7 @@ examples:
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
     *(search, studies, evaluate, enumerate, export, compare, cost),
-    *(validate, calibrate, catalogue),
+    *(import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

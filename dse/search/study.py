@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
-import yaml
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
-from dse.fronts.pareto import as_costs
-from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.profiles import NATIVE, rules_for
 from dse.pricing.workers import Jobs
+from dse.search.creation import (
+    BATCH_SIZE,
+    BUDGET,
+    FINGERPRINT,
+    FOCUS,
+    LANES,
+    PROFILE,
+    SAMPLER,
+    SEED,
+    SPACE,
+    differences,
+    new_attributes,
+    new_study,
+)
 from dse.search.finished import BREAKDOWN
 from dse.search.history import BOX, Plan
 from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
-from dse.search.samplers import DEFAULT_SAMPLER, lanes_of, sampler_choice
+from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
@@ -35,15 +46,6 @@ from dse.storage.optuna_store import Store, StoredStudy
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Attributes of a study in the database, beside those of `dse.search.history`.
-SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
-SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
-BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
-LANES, INNER = "dse:lanes", "dse:exact_parameters"
-
-#: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
-BOX_SAMPLE = 1024
 
 
 class Study:
@@ -87,7 +89,7 @@ class Study:
         sampler : str, optional
             One of `dse.search.samplers.SAMPLERS`.
         profile : str
-            The rules that evaluate designs, one of `dse.pricing.profiles.PROFILES`.
+            The rules that evaluate designs, one of `costmodel.profiles.registry.PROFILES`.
 
         Raises
         ------
@@ -234,7 +236,9 @@ class Study:
         budget: int | None = None,
         *,
         jobs: Jobs = 1,
+        sampler: BaseSampler | None = None,
         progress: Callable[[Progress], None] | None = None,
+        callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
 
@@ -247,8 +251,15 @@ class Study:
             is stored, so that a run that was killed can be resumed to its end. [-]
         jobs : int or Workers
             Processes that evaluate designs, or who else does. [-]
+        sampler : BaseSampler, optional
+            One of Optuna's or your own, which proposes in the place of the study's for this run. What it
+            proposes is made legal and new; it learns from all trials that the study has. The same trials come
+            again only if it proposes the same.
         progress : callable, optional
             Called at the start and after every batch.
+        callbacks : sequence of callables
+            Called with the study in Optuna's hands and each trial that this run stored, once its batch is;
+            ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
         """
         budget = self.budget if budget is None else budget
         if budget < 1:
@@ -261,12 +272,27 @@ class Study:
                 store,
                 self._stored,
                 self.space,
-                self.plan,
+                replace(self.plan, own=sampler),
                 budget,
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
                 progress=progress,
+                told=partial(self._called, callbacks) if callbacks else None,
             )
+
+    def _called(
+        self, callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]], trials: Sequence[FrozenTrial]
+    ) -> bool:
+        """Whether one of some callbacks ends the run, after each had each trial."""
+        study = self.optuna
+        study._stop_flag, study._thread_local.in_optimize_loop = False, True
+        try:
+            for trial in trials:
+                for callback in callbacks:
+                    callback(study, trial)
+        finally:
+            study._thread_local.in_optimize_loop = False
+        return study._stop_flag
 
     @property
     def table(self) -> TrialTable:
@@ -331,68 +357,3 @@ class Study:
         # Optuna never closes its connections; without a pool it holds none between calls.
         storage = optuna.storages.RDBStorage(optuna_url(self.storage), engine_kwargs={"poolclass": NullPool})
         return optuna.load_study(study_name=self.name, storage=storage)
-
-
-def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
-    """What a study keeps about itself, so that the database alone is enough to go on."""
-    return {
-        SPACE: space.text,
-        SPACE_NAME: space.name,
-        FINGERPRINT: space.fingerprint,
-        SAMPLER: sampler,
-        SEED: seed,
-        BATCH_SIZE: sampler_choice(sampler).batch_size,
-        LANES: lanes_of(sampler, space),
-        PROFILE: profile,
-        BOX: sampled_box(space, profile),
-        VERSIONS: versions(),
-    } | ({INNER: [parameter.name for parameter in space.inner]} if space.inner else {})
-
-
-def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, Any]) -> StoredStudy:
-    """Store a study that has no trials yet; if another process was first, its study."""
-    return store.create_study(
-        name,
-        [objective.direction for objective in space.objectives],
-        metric_names=[objective.key for objective in space.objectives],
-        user_attrs=attributes,
-    )
-
-
-def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
-    """Ideal and reference point from random legal designs, the feasible ones if there are any.
-
-    It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
-    """
-    designs = space.legal.random(BOX_SAMPLE, np.random.default_rng(0))
-    evaluation = evaluate(space, designs, rules=rules_for(space, profile))
-    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
-    usable = np.isfinite(costs).all(axis=1)
-    if (usable & evaluation.feasible).any():
-        usable &= evaluation.feasible
-    if not usable.any():
-        unpriced = np.isnan(evaluation.breakdown.step_time)
-        wanting = remedies(space, profile, {name: column[unpriced] for name, column in designs.items()})
-        raise DseError(
-            f"space {space.name}: no legal design has finite objectives under profile {profile}"
-            + (f", {wanting}" if wanting else "; check its expressions, and what the profile knows")
-        )
-    box = Box.around(costs[usable])
-    return [box.ideal.tolist(), box.reference.tolist()]
-
-
-def versions() -> dict[str, str]:
-    """What made a study: program and libraries."""
-    return {
-        "dse": version("dse"),
-        "optuna": optuna.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def differences(one: Space, other: Space) -> list[str]:
-    """Which keys of two spaces differ, as their files spell them."""
-    texts = yaml.safe_load(one.text), yaml.safe_load(other.text)
-    keys = dict.fromkeys(key for text in texts for key in text if key != "description")
-    return [key for key in keys if texts[0].get(key) != texts[1].get(key)]

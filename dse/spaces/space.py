@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -19,8 +19,10 @@ from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
+from dse.spaces import runs
 from dse.spaces.completion import simplest
 from dse.spaces.expressions import Expression
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -30,6 +32,8 @@ from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
 
+#: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
+YOUNGER_FIELDS: Final = ("layers", "parallel_norms")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -84,7 +88,11 @@ class Space(Definition):
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
         decisive = [
-            {key: value for key, value in asdict(self.model).items() if key != "name" and value != ()},
+            {
+                key: value
+                for key, value in asdict(self.model).items()
+                if key != "name" and (value or key not in YOUNGER_FIELDS)
+            },
             system,
             list(self.system.parts()),
             dict(self.given),
@@ -105,6 +113,13 @@ class Space(Definition):
         formulas += [derived.expression for derived in self.derived if derived.evaluated]
         ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
         return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
+
+    @property
+    def own_functions(self) -> list[UnitFunction]:
+        """Functions of the user's that its formulas call."""
+        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
+        called = {name for text in texts for name in Expression.parse(text).called}
+        return [OWN[name] for name in sorted(called & OWN.keys())]
 
     @cached_property
     def legal(self) -> LegalDesigns:
@@ -192,7 +207,7 @@ class Space(Definition):
         for name, written in pins.items():
             if name in self.by_name:
                 accepted = self.by_name[name].accepted(self.in_file(name, written))
-                parameters[name] = [self.in_file(name, accepted)]
+                parameters[name] = self._options(name, [accepted])
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
                 self.check_settable(name)
@@ -221,10 +236,13 @@ class Space(Definition):
         return self._changed({**data, "given": given, "parameters": {**swept, **others}})
 
     def _options(self, name: str, values: Sequence[Any]) -> Any:
-        """Values as a file lists them."""
-        if len(values) <= MOST_OPTIONS:
-            return [self.in_file(name, value) for value in values]
-        return {"from": self.in_file(name, min(values)), "to": self.in_file(name, max(values))}
+        """What a file says of a parameter that has some values; formulas go on knowing its other words."""
+        if len(values) > MOST_OPTIONS:
+            return {"from": self.in_file(name, min(values)), "to": self.in_file(name, max(values))}
+        options = [self.in_file(name, value) for value in values]
+        words = self.by_name[name].words if name in self.by_name else ()
+        own = isinstance(values[0], str) and name not in design_columns(self.model)
+        return {"options": options, "words": [*words]} if own and words else options
 
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
         """Whether a layout leaves a parameter open, or has it at some value."""
@@ -299,9 +317,36 @@ class Space(Definition):
             written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
         return self._changed({**self.data, "layouts": written})
 
+    def extended(
+        self, *, derived: Mapping[str, str] | None = None, constraints: Mapping[str, str] | None = None
+    ) -> Self:
+        """The space with more derived columns and more conditions, as its file would write them.
+
+        Parameters
+        ----------
+        derived : mapping, optional
+            Name of a column -> its formula.
+        constraints : mapping, optional
+            Name of a condition -> the condition.
+
+        Raises
+        ------
+        DseError
+            If a formula is none, or a name is taken.
+        """
+        added = {"derived": derived or {}, "constraints": constraints or {}}
+        own = {key: dict(self.data.get(key) or {}) for key in added}
+        if taken := next((name for key in added for name in added[key] if name in own[key]), None):
+            raise DseError(f"{taken}: space {self.name} has it already")
+        return self._changed({**self.data, **{key: {**own[key], **added[key]} for key in added}})
+
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
+
+    def with_tokens(self, tokens: float) -> Self:
+        """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""
+        return self._changed(runs.with_tokens(self.data, tokens))
 
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.
