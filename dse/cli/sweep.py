@@ -143,7 +143,7 @@ def write(found: NamedDesigns, form: str, output: Path | None) -> None:
         from dse.export.tables import csv_pieces, parquet_pieces
 
         pieces = csv_pieces if form == "csv" else parquet_pieces
-        write_content(pieces(found.to_frame()), form, output)
+        write_content(pieces([found.to_frame()]), form, output)
 
 
 def json_pieces(found: NamedDesigns) -> Iterator[bytes]:

@@ -38,6 +38,7 @@ from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.trial_frames import Details
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
@@ -305,7 +306,14 @@ class Study:
                 if self.space.inner:
                     keys = [objective.key for objective in self.space.objectives]
                     found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
-                self._table = TrialTable(self.space, columns, self._trials, self.profile, found)
+                self._table = TrialTable(
+                    self.space,
+                    columns,
+                    self._trials,
+                    self.profile,
+                    found,
+                    Details(self.storage, self._stored),
+                )
                 self._counts = counts
             return self._table
 
