@@ -102,14 +102,15 @@ def held_on_ranks(design: DesignPoints) -> FloatArray | None:
 
 
 def held_micro_batches(
-    design: DesignPoints, stages: Sequence[Stage], on_ranks: FloatArray | None
+    design: DesignPoints, stages: Sequence[Stage], on_ranks: FloatArray | None = None
 ) -> list[FloatArray]:
     """Micro-batches whose activations each of some stages holds at once; (points,) each. [-]
 
-    Beside `held_on_ranks`, one chunk more is in flight where plain 1F1B runs the forward pass of one
-    micro-batch beside the backward pass of another.
+    Those of `held_on_ranks`, which may be given; one chunk more is in flight where plain 1F1B runs the
+    forward pass of one micro-batch beside the backward pass of another.
     """
     vpp, steps = design.vpp, design.gradient_accumulation_steps
+    on_ranks = held_on_ranks(design) if on_ranks is None else on_ranks
     if on_ranks is not None:
         points = np.arange(on_ranks.shape[0])
         return [on_ranks[points, stage.rank.astype(np.intp)] for stage in stages]
@@ -148,15 +149,11 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemor
 
 def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory]) -> list[StageMemory]:
     """Memory of each of the `full_stages`; else as `fullest_stage`."""
-    design, precision, tables = run.design, run.precision, []
+    design, tables = run.design, []
     kinds = len(run.model.kinds)
     layers, head = parts[:kinds], parts[kinds + 1]
     messages, units = message_buffers(run, ranks), unit_buffers(run, layers)
-    sizes: list[FloatArray | float] = [
-        precision.element_bytes,
-        gradient_bytes(run) + precision.element_bytes * np.where(design.gradient_copy > 0, 1.0, 0.0),
-        state_bytes(run, ADAM),
-    ]
+    sizes = state_sizes(run)
     usual = working_buffers(layers)
     routed = run.model.num_experts > 0
     shards = [state_shards(design, state) for state in STATES]
@@ -183,6 +180,12 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
         )
         tables.append(memory)
     return tables
+
+
+def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
+    """Bytes of each of the `STATES` of one parameter, by Adam. [B]"""
+    copied = run.precision.element_bytes * np.where(run.design.gradient_copy > 0, 1.0, 0.0)
+    return [run.precision.element_bytes, gradient_bytes(run) + copied, state_bytes(run, ADAM)]
 
 
 def held_states(

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time
-from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.training.blocks import Edge
@@ -170,6 +170,10 @@ def tensor_parallel(
     forward, backward : KernelCost
         (points,) columns. [s], [J]
     """
+    if run.itemized:
+        costs = [edge_cost(run, edge, kernels_time, exchanges) for edge in edges]
+        forward, backward = (sum((cost[place] for cost in costs), start=KernelCost()) for place in (0, 1))
+        return forward, backward
     few, back = run, None
     if run.design.assignment.ndim == 1:  # how kernels are split depends on nothing else
         rows, back = distinct_rows(run.design.assignment)
@@ -189,7 +193,10 @@ def edge_cost(
 ) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
     forward, backward = (
-        _exposed_sum(run, changes, None, kernels_time, exchanges) for changes in layout_changes(run, edge)
+        _exposed_sum(run, changes, None, kernels_time, exchanges).under(
+            f"tp/{edge.start.name} to {edge.end.name}"
+        )
+        for changes in layout_changes(run, edge)
     )
     return forward, backward
 
@@ -255,11 +262,13 @@ def exposed_communication(
         pieces = PIECES.get(name, tp)
         beside = np.minimum(time, kernels_time(*cut_by)) * (1 - 1 / pieces)
         overlapped = np.where(_in_pieces(run), beside, 0.0 if overlapped is None else overlapped)
-    exposed = time if overlapped is None else exposed_time(time, overlapped, system.chip, "tp")
+    hidden = np.zeros(()) if overlapped is None else overlapped
+    exposed = time if overlapped is None else exposed_time(time, hidden, system.chip, "tp")
     return KernelCost(
         tp_time=share * exposed,
         link_energy=share * whole.link_energy,
         launches=share * system.software.collective_launches,
+        items=exchange_items(name, share * exposed, share * hidden) if run.itemized else {},
     )
 
 

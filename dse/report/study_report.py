@@ -14,7 +14,6 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX, with_unit_suffix
 from dse.pricing.evaluation import remedies
-from dse.pricing.intervals import RECORD_KEYS
 from dse.pricing.splits import splits_text, with_splits
 from dse.report import catalogue
 from dse.report.binding import binding_tables
@@ -28,8 +27,10 @@ from dse.report.design_table import (
     ruled_table,
     varying_parameters,
 )
+from dse.report.runs import run_text
 from dse.report.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
 from dse.spaces.objectives import Constraint
+from dse.spaces.runs import UNITS as RUN_UNITS
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from dse.search.reference import Reference
     from dse.search.study import Study
     from dse.search.summaries import Summary
-    from dse.search.trial_table import Selection
 
 #: Rows of the front that a report shows.
 ROWS_SHOWN = 12
@@ -72,24 +72,6 @@ def study_report(study: Study, width: int) -> Report:
         return [Text(heading + ".")]
     heading += f"; {counted(len(front), 'design')} on the Pareto front, hypervolume {study.hypervolume:.3f}."
     return [Text(heading), Text(), *front_report(study.space, front, width, more=f"dse pareto {study.name}")]
-
-
-def designs_report(study: Study, part: Selection, width: int) -> Report:
-    """The whole front, or all finished trials, as one table."""
-    table = study.table.front() if part == "front" else study.table
-    if not len(table):
-        return [Text(f"Study {study.name}: none so far.")]
-    feasible = table.feasible.tolist()
-    notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
-    records = [in_short(record) for record in table.each_record()]
-    return [*design_table(study.space, records, width, notes)]
-
-
-def in_short(record: Record) -> Record:
-    """What a table shows of a design."""
-    names = ("trial", "winner", "params", "derived", "values", *RECORD_KEYS)
-    kept = {name: record[name] for name in names if name in record}
-    return {**kept, "breakdown": {name: v for name, v in record["breakdown"].items() if name == "mfu"}}
 
 
 def exact_report(exact: ExactFront, width: int) -> Report:
@@ -195,6 +177,8 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
         shown.append(Padding(design_text(space, record["params"], varying), (0, 0, 0, 2)))
         if "splits" in record:
             shown.append(Padding(splits_text(record), (0, 0, 0, 2)))
+        if "run" in record:
+            shown.append(Padding(run_text(record), (0, 0, 0, 2)))
     return shown
 
 
@@ -212,12 +196,14 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
         if column == "step_time_s" and "evidence" in record:
             table.add_row("", f"{interval_text(record)}, 9 of 10: {EVIDENCE_TEXTS[record['evidence']]}")
     for derived in space.derived:
-        if derived.name in record["derived"]:
+        if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
             table.add_row(
                 derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
             )
     if "splits" in record:
         heading.append(Text(splits_text(record)))
+    if "run" in record:
+        heading += [Text(), Text(run_text(record))]
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
 
 
@@ -352,6 +338,11 @@ class BrokenLimits:
             closest = self._closest.get(limit)
             if margin is not None and (closest is None or margin > closest["margins"][limit.key]):
                 self._closest[limit] = record
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Limit -> how many designs break it. [-]"""
+        return {limit.name: count for limit, count in self._broken.items()}
 
     def text(self) -> str:
         """The same in words."""
