@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.columns import in_rows
+from costmodel.columns import FloatArray, in_rows
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory import fullest_stage
+from costmodel.steps.memory_items import memory_items
 from costmodel.steps.microbatch import MicroBatch, micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
 from costmodel.steps.passes import schedule_step
@@ -92,13 +93,11 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
     ranks = rank_run(run)
-    passes = ranks.reading(quantities_read(run.system))
-    [costs] = once_each(passes, lambda own: [micro_batches(own)])
-    return cost_of_passes(run, ranks, costs)
+    return cost_of_passes(run, ranks, unique_passes(ranks))
 
 
-def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Breakdown:
-    """Costs of a chunk of designs of one kind of pipeline.
+def cost_of_passes(run: TransformerRun, ranks: RankRun, passes: MicroBatch) -> Breakdown:
+    """Costs of a chunk of designs whose pipelines are all plain, or none.
 
     Parameters
     ----------
@@ -106,36 +105,63 @@ def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Br
         Model, machines and designs, (points,).
     ranks : RankRun
         What a rank sees of them.
-    costs : MicroBatch
+    passes : MicroBatch
         Their micro-batches. [s], [J]
     """
-    design = run.design
-    memory = once_each(ranks.reading(MEMORY_READS), rank_memory)
-    costs = offloaded_activations(run, costs, memory)
-    schedule, overlapped = schedule_step(run, ranks, costs)
-    update = update_step(run, overlapped, memory)
-    fullest = fullest_stage(run, ranks, memory)
-    kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
-    computing = kernels - schedule["launch_bound_time"]
-    parts = {
-        **schedule,
-        **update,
-        **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
-        **{f"{name}_memory": values for name, values in fullest.columns().items()},
-        "host_time": host_time(run.system, design.world_size, computing),
-        "reserved_memory": run.system.chip.reserved_memory,
-    }
     breakdown = assemble_breakdown(
-        parts,
+        parts_of_passes(run, ranks, passes),
         run.system,
-        world_size=design.world_size,
-        tokens=design.global_batch_size * run.model.seq_len,
-        model_flops=3 * run.model.forward_flops_per_sequence * design.global_batch_size,
+        world_size=run.design.world_size,
+        tokens=run.design.global_batch_size * run.model.seq_len,
+        model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
     )
     if not some_narrow(run):
         return breakdown
     known = has_units(run)
     return breakdown.map(lambda values: np.where(known, values, np.nan))
+
+
+def step_parts(run: TransformerRun) -> dict[str, FloatArray]:
+    """Parts of a step of designs whose pipelines are all plain, or none: columns of a `Breakdown`, (points,).
+
+    Where the run is itemized, what they add up stands beside them: `costmodel.steps.items`. [s], [B], [J]
+    """
+    ranks = rank_run(run)
+    return parts_of_passes(run, ranks, unique_passes(ranks))
+
+
+def parts_of_passes(run: TransformerRun, ranks: RankRun, passes: MicroBatch) -> dict[str, FloatArray]:
+    """`step_parts` of designs whose micro-batches are known; parameters are those of `cost_of_passes`."""
+    memory = once_each(ranks.reading(MEMORY_READS), rank_memory)
+    costs = offloaded_activations(run, passes, memory)
+    schedule, overlapped = schedule_step(run, ranks, costs)
+    update = update_step(run, overlapped, memory)
+    fullest = fullest_stage(run, ranks, memory)
+    kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
+    computing = kernels - schedule["launch_bound_time"]
+    items = memory_items(run, ranks, memory) if run.itemized else {}
+    return {
+        **items,
+        **schedule,
+        **update,
+        **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
+        **{f"{name}_memory": values for name, values in fullest.columns().items()},
+        "host_time": host_time(run.system, run.design.world_size, computing),
+        "reserved_memory": run.system.chip.reserved_memory,
+    }
+
+
+def unique_passes(ranks: RankRun) -> MicroBatch:
+    """What a micro-batch costs on a rank, of designs that differ in what it reads. [s], [J]"""
+    passes = ranks.reading(quantities_read(ranks.system))
+    [costs] = once_each(passes, lambda own: [micro_batches(own)])
+    return costs
+
+
+def rank_costs(run: TransformerRun, ranks: RankRun) -> MicroBatch:
+    """What a micro-batch costs on a rank, waiting for activations that hosts hold included. [s], [J]"""
+    memory = once_each(ranks.reading(MEMORY_READS), rank_memory)
+    return offloaded_activations(run, unique_passes(ranks), memory)
 
 
 def reasons(run: TransformerRun) -> list[str]:
