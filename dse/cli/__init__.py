@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from dse.cli import (
     calibrate,
     catalogue,
+    columns,
     compare,
     cost,
     enumerate,
@@ -41,7 +42,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, report, evaluate, enumerate, export, compare, cost),
+    *(plan, search, studies, report, evaluate, enumerate, columns, export, compare, cost),
     *(import_model, validate, calibrate, catalogue),
 )
 

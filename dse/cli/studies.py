@@ -56,6 +56,12 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         parser.add_argument(
             "--format", choices=FORMATS, help="default: what the ending of FILE says, else table"
         )
+        parser.add_argument(
+            "--columns",
+            metavar="NAME,...",
+            type=name_list,
+            help="only these, in this order, such as tp,clock,mfu (`dse columns SPACE` lists them)",
+        )
         parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
         add_storage(parser)
 
@@ -113,13 +119,46 @@ def write(args: argparse.Namespace, study: Study, part: Selection) -> None:
 
     suffix = args.output.suffix.removeprefix(".") if args.output else ""
     form = args.format or (suffix if suffix in FORMATS else "table")
-    if form != "table":
+    if args.columns:
+        write_columns(args, study, part, form)
+    elif form != "table":
         content = encoded(study, part, form)
         write_file(args.output, content) if args.output else to_stdout(content, form)
     elif args.output:
         write_file(args.output, plain_text(designs_report(study, part, FILE_WIDTH), FILE_WIDTH).encode())
     else:
         show(sys.stdout, lambda width: designs_report(study, part, width))
+
+
+def write_columns(args: argparse.Namespace, study: Study, part: Selection, form: str) -> None:
+    """The columns that `--columns` names."""
+    from costmodel.errors import DseError
+    from dse.export.tables import csv_pieces, parquet_pieces, write_file
+    from dse.report.chosen_columns import chosen_frame, chosen_report
+    from dse.report.text import plain_text, show
+
+    if form == "json":
+        raise DseError("--columns: JSON holds every column; choose among them with jq, or write csv")
+    if form == "table":
+        shown = chosen_report(study, part, args.columns)
+        if args.output:
+            write_file(args.output, plain_text(shown, FILE_WIDTH).encode())
+        else:
+            show(sys.stdout, lambda width: shown)
+        return
+    frame = chosen_frame(
+        study.space, study.pareto_front() if part == "front" else study.trials(), args.columns
+    )
+    content = csv_pieces(frame) if form == "csv" else parquet_pieces(frame)
+    write_file(args.output, content) if args.output else to_stdout(content, form)
+
+
+def name_list(text: str) -> list[str]:
+    """Names between commas."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected names between commas, such as tp,mfu")
+    return names
 
 
 def to_stdout(content: Iterable[bytes], form: str) -> None:
