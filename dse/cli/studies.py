@@ -56,14 +56,19 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         parser.add_argument(
             "--format", choices=FORMATS, help="default: what the ending of FILE says, else table"
         )
-        parser.add_argument(
-            "--columns",
-            metavar="NAME,...",
-            type=name_list,
-            help="only these, in this order, such as tp,clock,mfu (`dse columns SPACE` lists them)",
-        )
+        add_columns(parser)
         parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
         add_storage(parser)
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """``--columns NAME,...``."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=name_list,
+        help="only these, in this order, such as tp,clock,mfu (`dse columns SPACE` lists them)",
+    )
 
 
 def run_studies(args: argparse.Namespace) -> int:
