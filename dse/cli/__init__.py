@@ -21,6 +21,7 @@ from dse.cli import (
     enumerate,
     evaluate,
     export,
+    fit,
     import_model,
     plan,
     report,
@@ -42,7 +43,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, report, evaluate, enumerate, columns, export, compare, cost),
+    *(plan, search, studies, report, evaluate, fit, enumerate, columns, export, compare, cost),
     *(import_model, validate, calibrate, catalogue),
 )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dse.cli.options import Commands, add_profile, add_space, changed_space, command
 
 if TYPE_CHECKING:
+    from dse.pricing.profiles import SpaceRules
     from dse.report.text import Record
     from dse.spaces.space import Params, Space
 
@@ -22,12 +23,17 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         run,
         summary="price one design",
         about="Price one legal design of a space, named by --set: what a step costs, and what binds it.\n"
-        "Parameters that are not named take the simplest value that is legal beside the others.",
+        "Parameters that are not named take the simplest value that is legal beside the others, or with\n"
+        "--best those of the best design that keeps all limits.",
         examples=[
+            "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --best",
             "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set sequence_parallel=true",
         ],
     )
     add_space(parser)
+    parser.add_argument(
+        "--best", action="store_true", help="choose what is not named for the best feasible design"
+    )
     add_profile(parser)
     parser.add_argument(
         "--format",
@@ -44,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     space = changed_space(args)
     rules = rules_for(space, args.profile or NATIVE)
-    params = space.completed({})
+    params = best_design(space, rules) if args.best else space.completed({})
     say_what_was_open(space, params)
     record = priced_design(space, params, rules=rules)
     say_why_no_number(args.profile or NATIVE, space, record)
@@ -58,6 +64,25 @@ def run(args: argparse.Namespace) -> int:
 
     show(sys.stdout, lambda width: evaluation_report(space, record, width))
     return 0
+
+
+def best_design(space: Space, rules: SpaceRules) -> Params:
+    """The design that is best in the first objective and keeps all limits.
+
+    Raises
+    ------
+    DseError
+        If none does.
+    """
+    from costmodel.errors import DseError
+    from dse.search.fitting import nearest_feasible
+
+    found = nearest_feasible(space, {}, rules)
+    if found is None:
+        raise DseError(
+            "--best: no design with these values keeps all limits; `dse fit` finds the nearest that does"
+        )
+    return found.params
 
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
