@@ -7,6 +7,7 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from dse.cli.launch_options import FROM, add_launch_files, launched_space
 from dse.cli.options import Commands, add_profile, add_space, changed_space, command
 
 if TYPE_CHECKING:
@@ -22,12 +23,15 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         run,
         summary="price one design",
         about="Price one legal design of a space, named by --set: what a step costs, and what binds it.\n"
-        "Parameters that are not named take the simplest value that is legal beside the others.",
+        "Parameters that are not named take the simplest value that is legal beside the others.\n"
+        "Or the run of a launch file, on any system: model, layout and chips are read from it.",
         examples=[
             "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set sequence_parallel=true",
+            "dse evaluate --from-megatron train.sh --system h100_80g_dgx",
         ],
     )
-    add_space(parser)
+    add_space(parser, optional=True)
+    add_launch_files(parser)
     add_profile(parser)
     parser.add_argument(
         "--format",
@@ -42,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from dse.pricing.profiles import NATIVE, rules_for
     from dse.search.exact import priced_design
 
-    space = changed_space(args)
+    space = launched_space(args) if any(getattr(args, name) for name in FROM) else changed_space(args)
     rules = rules_for(space, args.profile or NATIVE)
     params = space.completed({})
     say_what_was_open(space, params)
