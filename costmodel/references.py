@@ -17,6 +17,10 @@ REFERENCES: Mapping[str, str] = {
         "J. Austin et al., How to scale your model: a systems view of LLMs on TPUs, "
         "jax-ml.github.io/scaling-book, 2025"
     ),
+    "Daly2006": (
+        "J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, Future "
+        "Generation Computer Systems 22(3), 2006"
+    ),
     "Dao2022": (
         "T. Dao et al., FlashAttention: fast and memory-efficient exact attention with IO-awareness, "
         "NeurIPS 2022, arXiv:2205.14135; T. Dao, FlashAttention-2, arXiv:2307.08691"
@@ -33,6 +37,10 @@ REFERENCES: Mapping[str, str] = {
         "DeepSeek-AI, DeepSeek-V3 technical report, arXiv:2412.19437; the schedules as in "
         "github.com/deepseek-ai/DualPipe"
     ),
+    "EIA2023": (
+        "U.S. Energy Information Administration, Electric power monthly, average price of electricity to "
+        "ultimate customers, industrial sector, 2023"
+    ),
     "Huang2019": (
         "Y. Huang et al., GPipe: efficient training of giant neural networks using pipeline parallelism, "
         "NeurIPS 2019, arXiv:1811.06965"
@@ -48,6 +56,10 @@ REFERENCES: Mapping[str, str] = {
     "Jacobs2023": (
         "S. A. Jacobs et al., DeepSpeed Ulysses: system optimizations for enabling training of extreme long "
         "sequence transformer models, arXiv:2309.14509, 2023"
+    ),
+    "Jiang2024": (
+        "Z. Jiang et al., MegaScale: scaling large language model training to more than 10,000 GPUs, "
+        "NSDI 2024, arXiv:2402.15627"
     ),
     "Jordan2024": (
         "K. Jordan et al., Muon: an optimizer for hidden layers in neural networks, 2024, "
@@ -96,6 +108,9 @@ REFERENCES: Mapping[str, str] = {
         "P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, "
         "JPDC 69(2), 2009"
     ),
+    "Patterson2021": (
+        "D. Patterson et al., Carbon emissions and large neural network training, arXiv:2104.10350, 2021"
+    ),
     "Qi2024": (
         "P. Qi, X. Wan, G. Huang and M. Lin, Zero bubble (almost) pipeline parallelism, ICLR 2024, "
         "arXiv:2401.10241; ZB-V by hand as in pytorch/pytorch, torch/distributed/pipelining/schedules.py"
@@ -128,6 +143,10 @@ REFERENCES: Mapping[str, str] = {
     "Wang2023": (
         "S. Wang et al., Overlap communication with dependent computation via decomposition in large deep "
         "learning models, ASPLOS 2023"
+    ),
+    "Young1974": (
+        "J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the "
+        "ACM 17(9), 1974"
     ),
     "Zhao2023": (
         "Y. Zhao et al., PyTorch FSDP: experiences on scaling fully sharded data parallel, "

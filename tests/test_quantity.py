@@ -10,10 +10,12 @@ from costmodel.formats.quantity import (
     EXAMPLES,
     PREFIXES,
     PURE_NUMBER,
+    count_value,
     dimension,
     exact,
     quantity,
     readable,
+    readable_count,
     si_value,
     unit_name,
 )
@@ -44,6 +46,16 @@ WRITTEN = [
     ("40 $ s/GB", "$ s/B", 4e-8),
     ("312 TFLOP/s", "FLOP/s", 312e12),
     ("1_000 s", "s", 1000.0),
+    ("10 min", "s", 600.0),
+    ("50000 h", "s", 1.8e8),
+    ("3 days", "s", 259200.0),
+    ("1 day", "s", 86400.0),
+    ("2.5 MWh", "J", 9e9),
+    ("2.5 $/h", "$/s", 2.5 / 3600),
+    ("$2.5/h", "$/s", 2.5 / 3600),
+    ("0.1 $/kWh", "$/J", 1 / 3.6e7),
+    ("6_900 t", "kg", 6.9e6),
+    ("400 g/kWh", "kg/J", 1 / 9e6),
     (8, "-", 8.0),
     ("0.9", "-", 0.9),
     ("1e12", "-", 1e12),
@@ -104,7 +116,15 @@ READABLE = [
     (66.4e9, "B", "66.4 GB"),
     (24.13, "s", "24.1 s"),
     (0.037, "s", "37 ms"),
-    (3600.0, "s", "3600 s"),
+    (3600.0, "s", "60 min"),
+    (599.0, "s", "599 s"),
+    (1234.5, "s", "20.6 min"),
+    (11160.0, "s", "3.1 h"),
+    (3.78e7, "s", "438 days"),
+    (-7200.0, "s", "-2 h"),
+    (6.12e13, "J", "17 GWh"),
+    (6.9e5, "kg", "690 t"),
+    (2.5 / 3600, "$/s", "2.5 $/h"),
     (2.34e7, "$", "$23.4M"),
     (15000.0, "$", "$15K"),
     (-2.5e6, "$", "-$2.5M"),
@@ -131,6 +151,23 @@ def test_exact_text_reads_back_as_the_very_same_number(value, unit):
 @given(st.integers(1, 10**6), st.sampled_from(sorted(PREFIXES)), st.sampled_from(["B", "s", "J", "W", "Hz"]))
 def test_a_prefix_scales(count, prefix, symbol):
     assert quantity(f"{count} {prefix}{symbol}").value == pytest.approx(count * float(PREFIXES[prefix]))
+
+
+def test_a_count_is_a_whole_number_with_the_letter_people_give_it():
+    assert [count_value(text) for text in ("15T", "300B", "15.6 M", 7, "1e12")] == [
+        15e12,
+        3e11,
+        15.6e6,
+        7,
+        1e12,
+    ]
+    assert [readable_count(value) for value in (15e12, 15.6e9, 7.0)] == ["15T", "15.6B", "7"]
+
+
+@pytest.mark.parametrize("text", ["0", "-1T", "1.5", "15 TB", "many", None, True, float("nan"), "1e30"])
+def test_what_is_no_count_says_what_would_do(text):
+    with pytest.raises(ValueError, match="expected a count, such as 15T or 300B"):
+        count_value(text)
 
 
 @given(st.text(max_size=12))

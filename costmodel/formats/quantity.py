@@ -1,7 +1,8 @@
 """Physical quantities as text: ``"3.35 TB/s"`` <-> 3.35e12 B/s.
 
 A unit is a product of prefixed symbols with whole powers. K, M, G are decimal; Ki, Mi, Gi are binary;
-``b`` or ``bit`` is a bit. The factors are exact, so ``"0.6 pJ"`` is the float nearest to 0.6e-12.
+``b`` or ``bit`` is a bit. Minutes, hours, days and tonnes take no prefix. The factors are exact, so
+``"0.6 pJ"`` is the float nearest to 0.6e-12. A count may end in K, M, B (1e9) or T: ``15T`` tokens.
 """
 
 from __future__ import annotations
@@ -14,21 +15,31 @@ from typing import Final
 
 from costmodel.errors import suggestion
 
-#: Powers of (second, byte, joule, metre, dollar, FLOP).
-Dimension = tuple[int, int, int, int, int, int]
+#: Powers of (second, byte, joule, metre, dollar, FLOP, kilogram).
+Dimension = tuple[int, ...]
 
-PURE_NUMBER: Final[Dimension] = (0, 0, 0, 0, 0, 0)
+PURE_NUMBER: Final[Dimension] = (0, 0, 0, 0, 0, 0, 0)
 SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
-    "s": (Fraction(1), (1, 0, 0, 0, 0, 0)),
-    "B": (Fraction(1), (0, 1, 0, 0, 0, 0)),
-    "b": (Fraction(1, 8), (0, 1, 0, 0, 0, 0)),
-    "bit": (Fraction(1, 8), (0, 1, 0, 0, 0, 0)),
-    "J": (Fraction(1), (0, 0, 1, 0, 0, 0)),
-    "W": (Fraction(1), (-1, 0, 1, 0, 0, 0)),
-    "Hz": (Fraction(1), (-1, 0, 0, 0, 0, 0)),
-    "m": (Fraction(1), (0, 0, 0, 1, 0, 0)),
-    "$": (Fraction(1), (0, 0, 0, 0, 1, 0)),
-    "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1)),
+    "s": (Fraction(1), (1, 0, 0, 0, 0, 0, 0)),
+    "B": (Fraction(1), (0, 1, 0, 0, 0, 0, 0)),
+    "b": (Fraction(1, 8), (0, 1, 0, 0, 0, 0, 0)),
+    "bit": (Fraction(1, 8), (0, 1, 0, 0, 0, 0, 0)),
+    "J": (Fraction(1), (0, 0, 1, 0, 0, 0, 0)),
+    "W": (Fraction(1), (-1, 0, 1, 0, 0, 0, 0)),
+    "Hz": (Fraction(1), (-1, 0, 0, 0, 0, 0, 0)),
+    "m": (Fraction(1), (0, 0, 0, 1, 0, 0, 0)),
+    "$": (Fraction(1), (0, 0, 0, 0, 1, 0, 0)),
+    "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1, 0)),
+    "Wh": (Fraction(3600), (0, 0, 1, 0, 0, 0, 0)),
+    "g": (Fraction(1, 1000), (0, 0, 0, 0, 0, 0, 1)),
+}
+#: Units that take no prefix.
+WORDS: Final[dict[str, tuple[Fraction, Dimension]]] = {
+    "min": (Fraction(60), (1, 0, 0, 0, 0, 0, 0)),
+    "h": (Fraction(3600), (1, 0, 0, 0, 0, 0, 0)),
+    "day": (Fraction(86400), (1, 0, 0, 0, 0, 0, 0)),
+    "days": (Fraction(86400), (1, 0, 0, 0, 0, 0, 0)),
+    "t": (Fraction(1000), (0, 0, 0, 0, 0, 0, 1)),
 }
 _DECIMAL: Final = {
     "f": -15,
@@ -50,6 +61,8 @@ PREFIXES: Final[dict[str, Fraction]] = {
     **{letter: Fraction(10) ** power for letter, power in _DECIMAL.items()},
     **{letter + "i": Fraction(2) ** (10 * power) for power, letter in enumerate("KMGTP", start=1)},
 }
+#: What counts and dollars may end in; B is 1e9 there, as in 70B parameters.
+COUNT_SCALES: Final[dict[str, int]] = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 #: A quantity of each unit, for messages.
 EXAMPLES: Final[dict[str, str]] = {
     "B/s": "3.35 TB/s",
@@ -67,18 +80,23 @@ EXAMPLES: Final[dict[str, str]] = {
     "B": "80 GB",
     "FLOP/s": "312 TFLOP/s",
     "FLOP": "1 EFLOP",
+    "$/s": "2.5 $/h",
+    "kg": "100 t",
+    "kg/J": "400 g/kWh",
     "-": "8",
 }
 
 _NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
-_DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*")
+_DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*(/.*)?")
+_COUNT = re.compile(rf"\s*({_NUMBER})\s*([KMBT]?)\s*")
 _FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?\d))?")
-_SYMBOL = rf"(?:(?:{'|'.join(sorted(PREFIXES, key=len, reverse=True))})?(?:FLOP|Hz|bit|[sBbJWm])\d?\b|\$)"
+_PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
+_SYMBOL = rf"(?:(?:{_PREFIX})?(?:FLOP|Hz|bit|Wh|[sBbJWmg])\d?\b|(?:{'|'.join(WORDS)})\b|\$)"
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
 QUANTITY_IN_FORMULA: Final = re.compile(
     rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
-    r"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d{1,3})?[KMB]?\b"
+    rf"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d{{1,3}})?[KMB]?\b(?:/{_SYMBOL})*"
 )
 
 
@@ -103,8 +121,9 @@ def quantity(text: str) -> Quantity:
     """
     dollars = _DOLLARS.fullmatch(text)
     if dollars:
-        scale = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[dollars[2]]
-        return Quantity(float(Fraction(dollars[1].replace("_", "")) * scale), dimension("$"))
+        factor, measures = unit("$" + (dollars[3] or "").rstrip())
+        factor *= COUNT_SCALES[dollars[2]]
+        return Quantity(float(Fraction(dollars[1].replace("_", "")) * factor), measures)
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError("expected a number and a unit")
@@ -125,7 +144,7 @@ def unit(text: str) -> tuple[Fraction, Dimension]:
         For a unit that is not known.
 
     >>> unit("GB/s")
-    (Fraction(1000000000, 1), (-1, 1, 0, 0, 0, 0))
+    (Fraction(1000000000, 1), (-1, 1, 0, 0, 0, 0, 0))
     """
     factor, powers, at = Fraction(1), list(PURE_NUMBER), 0
     end = 0 if text == "-" else len(text)
@@ -138,20 +157,20 @@ def unit(text: str) -> tuple[Fraction, Dimension]:
         factor *= scale**power
         powers = [total + power * own for total, own in zip(powers, measures, strict=True)]
         at = match.end()
-    return factor, (powers[0], powers[1], powers[2], powers[3], powers[4], powers[5])
+    return factor, tuple(powers)
 
 
 def _symbol(text: str) -> tuple[Fraction, Dimension]:
     """Factor and dimension of one symbol with its prefix."""
     if text == "1":
         return Fraction(1), PURE_NUMBER
-    if text in SYMBOLS:
-        return SYMBOLS[text]
+    if text in SYMBOLS or text in WORDS:
+        return SYMBOLS.get(text) or WORDS[text]
     for prefix, scale in PREFIXES.items():
         if text.startswith(prefix) and text.removeprefix(prefix) in SYMBOLS:
             factor, measures = SYMBOLS[text.removeprefix(prefix)]
             return scale * factor, measures
-    known = {prefix + symbol for prefix in ("", *PREFIXES) for symbol in SYMBOLS}
+    known = {prefix + symbol for prefix in ("", *PREFIXES) for symbol in SYMBOLS} | {*WORDS}
     close = suggestion(text, known)
     raise ValueError(f"{text!r} is not a unit" + (close if "did you mean" in close else ""))
 
@@ -193,6 +212,35 @@ def si_value(text: object, unit_text: str) -> float:
     return found.value
 
 
+def count_value(text: object) -> float:
+    """A count as people write it: a number, or one that ends in K, M, B (1e9) or T. [-]
+
+    Raises
+    ------
+    ValueError
+        If it is no whole number of at least 1.
+
+    >>> count_value("15T"), count_value("15.6 B"), count_value(3e9)
+    (15000000000000.0, 15600000000.0, 3000000000.0)
+    """
+    match = None if isinstance(text, bool) else _COUNT.fullmatch(str(text))
+    number = Fraction(match[1].replace("_", "")) * COUNT_SCALES[match[2]] if match else Fraction(0)
+    if not 1 <= number <= 10**18 or number.denominator != 1:
+        raise ValueError(f"{text!r}: expected a count, such as 15T or 300B")
+    return float(number)
+
+
+def readable_count(value: float) -> str:
+    """A count as people write it.
+
+    >>> [readable_count(value) for value in (15e12, 15.63e9, 512.0)]
+    ['15T', '15.6B', '512']
+    """
+    scales = sorted(COUNT_SCALES.items(), key=lambda own: -own[1])
+    letter, scale = next((own for own in scales if value >= own[1]), ("", 1))
+    return _plain(value / scale, 3) + letter
+
+
 @cache
 def unit_name(measures: Dimension) -> str:
     """The SI unit of a dimension, by its usual name where it has one.
@@ -203,7 +251,7 @@ def unit_name(measures: Dimension) -> str:
     for name in ("-", "s", "B", "J", "W", "m", "$", "FLOP", "1/s", "FLOP/s", *EXAMPLES):
         if dimension(name) == measures:
             return name
-    powers = dict(zip(("s", "B", "J", "m", "$", "FLOP"), measures, strict=True))
+    powers = dict(zip(("s", "B", "J", "m", "$", "FLOP", "kg"), measures, strict=True))
     above = " ".join(f"{symbol}{power if power > 1 else ''}" for symbol, power in powers.items() if power > 0)
     below = "".join(
         f"/{symbol}{-power if power < -1 else ''}" for symbol, power in powers.items() if power < 0
@@ -218,6 +266,14 @@ _SHOWN: Final[dict[str, str]] = {
     "$/m2": "$/mm2",
     "$/B": "$/GB",
     "$ s/B": "$ s/GB",
+    "$/s": "$/h",
+    "kg/J": "g/kWh",
+}
+#: Units that read better in others from some value on: SI unit -> (from here on, shown).
+_LARGE: Final[dict[str, tuple[tuple[float, str], ...]]] = {
+    "s": ((172_800.0, "days"), (7200.0, "h"), (600.0, "min")),
+    "J": ((3.6e15, "TWh"), (3.6e12, "GWh"), (3.6e9, "MWh")),
+    "kg": ((1e3, "t"), (1.0, "kg"), (0.0, "g")),
 }
 _STEPS: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""),
                  (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))  # fmt: skip
@@ -228,8 +284,8 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
 
     >>> [readable(v, u) for v, u in [(3.35e12, "B/s"), (0.037, "s"), (2.34e7, "$"), (1.5e-8, "$/B")]]
     ['3.35 TB/s', '37 ms', '$23.4M', '15 $/GB']
-    >>> readable(17.98, "s")
-    '18.0 s'
+    >>> [readable(v, "s") for v in (17.98, 3600, 1234.5, 3.78e7)]
+    ['18.0 s', '60 min', '20.6 min', '438 days']
     """
     if unit_text == "-" or not abs(value) < float("inf"):
         return _plain(value, digits) + ("" if unit_text == "-" else " " + unit_text)
@@ -240,6 +296,9 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
     if unit_text in _SHOWN:
         shown = _SHOWN[unit_text]
         return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
+    for start, shown in _LARGE.get(unit_text, ()):
+        if abs(value) >= start:
+            return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
     largest = 1.0 if unit_text == "s" else 1e18
     steps = [step for step in _STEPS if step[0] <= largest]
     scale, letter = next((s for s in steps if abs(value) >= s[0] * (1 - 0.5 * 10**-digits)), (1.0, ""))

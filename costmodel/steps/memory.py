@@ -136,15 +136,11 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemor
 
 def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory]) -> list[StageMemory]:
     """Memory of each of the `full_stages`; else as `fullest_stage`."""
-    design, precision, tables = run.design, run.precision, []
+    design, tables = run.design, []
     kinds = len(run.model.kinds)
     layers, head = parts[:kinds], parts[kinds + 1]
     messages, units = message_buffers(run, ranks), unit_buffers(run, layers)
-    sizes: list[FloatArray | float] = [
-        precision.element_bytes,
-        gradient_bytes(run) + precision.element_bytes * np.where(design.gradient_copy > 0, 1.0, 0.0),
-        state_bytes(run, ADAM),
-    ]
+    sizes = state_sizes(run)
     usual = working_buffers(layers)
     routed = run.model.num_experts > 0
     shards = [state_shards(design, state) for state in STATES]
@@ -170,6 +166,12 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
         )
         tables.append(memory)
     return tables
+
+
+def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
+    """Bytes of each of the `STATES` of one parameter, by Adam. [B]"""
+    copied = run.precision.element_bytes * np.where(run.design.gradient_copy > 0, 1.0, 0.0)
+    return [run.precision.element_bytes, gradient_bytes(run) + copied, state_bytes(run, ADAM)]
 
 
 def held_states(

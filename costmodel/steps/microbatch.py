@@ -22,7 +22,7 @@ from costmodel.kernels.narrow import products_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.steps.context_parallel import context_parallel
-from costmodel.steps.cost_table import DIRECTIONS, CostTable, scattered, with_launch_overhead
+from costmodel.steps.cost_table import DIRECTIONS, CostTable, kernel_items, scattered, with_launch_overhead
 from costmodel.steps.recomputation import recomputed
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Kernel
@@ -177,7 +177,12 @@ def cost_table(run: RankRun) -> CostTable:
         pointwise = pointwise.beside(casts(run))
     pointwise = pointwise.present()
     return CostTable(
-        gemms, products_cost(run, gemms), pointwise, *pointwise_time(pointwise, run.system), run.system
+        gemms,
+        products_cost(run, gemms),
+        pointwise,
+        *pointwise_time(pointwise, run.system),
+        run.system,
+        itemized=run.itemized,
     )
 
 
@@ -206,17 +211,32 @@ def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: Kernel
     for passes in DIRECTIONS.values():
         beside = sum(table.kernels_time(part, shared, of_pass) for of_pass in passes)
         hidden = np.where(run.design.overlap_shared_expert > 0, np.minimum(exchange.ep_time, beside), 0.0)
-        costs.append(replace(exchange, ep_time=exposed_time(exchange.ep_time, hidden, run.system.chip, "ep")))
+        items = {"exchange:hidden": hidden} if run.itemized else {}
+        exposed = exposed_time(exchange.ep_time, hidden, run.system.chip, "ep")
+        costs.append(replace(exchange, ep_time=exposed, items=items))
     return costs
 
 
 def fused_cost(run: RankRun, kernel: Kernel, direction: str) -> KernelCost:
     """A fused attention core of one layer."""
     cost = fused_attention(run, kernel, direction)
+    launches = np.where(run.design.attention > 0, 1.0, 0.0)
+    items = {}
+    if run.itemized:
+        items = kernel_items(
+            f"attention/{kernel.name}/{kernel.name}/{direction}",
+            run.system,
+            time=cost.time,
+            waiting=cost.memory_bound,
+            flops=cost.flops,
+            traffic=cost.traffic,
+            launches=launches,
+        )
     return KernelCost(
         time=cost.time,
         memory_bound_time=np.where(cost.memory_bound, cost.time, 0.0),
         compute_energy=cost.flops * run.system.chip.energy_per_flop,
         memory_energy=traffic_energy(cost.traffic, run.system.memory),
-        launches=np.where(run.design.attention > 0, 1.0, 0.0),
+        launches=launches,
+        items=items,
     )

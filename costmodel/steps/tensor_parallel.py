@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time
-from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.training.blocks import Edge
@@ -176,7 +176,7 @@ def edge_cost(
         sum(
             (exposed_communication(run, change, kernels_time, exchanges) for change in changes),
             start=KernelCost(),
-        )
+        ).under(f"tp/{edge.start.name} to {edge.end.name}")
         for changes in layout_changes(run, edge)
     )
     return forward, backward
@@ -203,11 +203,13 @@ def exposed_communication(
         pieces = PIECES.get(change.name, tp)
         beside = np.minimum(time, kernels_time(*change.cut_by)) * (1 - 1 / pieces)
         overlapped = np.where(in_pieces, beside, 0.0 if overlapped is None else overlapped)
-    exposed = time if overlapped is None else exposed_time(time, overlapped, system.chip, "tp")
+    hidden = np.zeros(()) if overlapped is None else overlapped
+    exposed = time if overlapped is None else exposed_time(time, hidden, system.chip, "tp")
     return KernelCost(
         tp_time=share * exposed,
         link_energy=share * whole.link_energy,
         launches=share * system.software.collective_launches,
+        items=exchange_items(change.name, share * exposed, share * hidden) if run.itemized else {},
     )
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.columns import FloatArray
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory import fullest_stage
+from costmodel.steps.memory_items import memory_items
 from costmodel.steps.microbatch import MicroBatch, micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
 from costmodel.steps.passes import schedule_step
@@ -80,6 +82,24 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     if (mixed := plain_apart(transformer_chunk, run)) is not None:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
+    breakdown = assemble_breakdown(
+        step_parts(run),
+        run.system,
+        world_size=run.design.world_size,
+        tokens=run.design.global_batch_size * run.model.seq_len,
+        model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
+    )
+    if not some_narrow(run):
+        return breakdown
+    known = has_units(run)
+    return breakdown.map(lambda values: np.where(known, values, np.nan))
+
+
+def step_parts(run: TransformerRun) -> dict[str, FloatArray]:
+    """Parts of a step of designs whose pipelines are all plain, or none: columns of a `Breakdown`, (points,).
+
+    Where the run is itemized, what they add up stands beside them: `costmodel.steps.items`. [s], [B], [J]
+    """
     design, ranks = run.design, rank_run(run)
     costs, memory = rank_costs(run, ranks)
     schedule, overlapped = schedule_step(run, ranks, costs)
@@ -87,7 +107,9 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     fullest = fullest_stage(run, ranks, memory)
     kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
     computing = kernels - schedule["launch_bound_time"]
-    parts = {
+    items = memory_items(run, ranks, memory) if run.itemized else {}
+    return {
+        **items,
         **schedule,
         **update,
         **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
@@ -95,17 +117,6 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
         "host_time": host_time(run.system, design.world_size, computing),
         "reserved_memory": run.system.chip.reserved_memory,
     }
-    breakdown = assemble_breakdown(
-        parts,
-        run.system,
-        world_size=design.world_size,
-        tokens=design.global_batch_size * run.model.seq_len,
-        model_flops=3 * run.model.forward_flops_per_sequence * design.global_batch_size,
-    )
-    if not some_narrow(run):
-        return breakdown
-    known = has_units(run)
-    return breakdown.map(lambda values: np.where(known, values, np.nan))
 
 
 def rank_costs(run: TransformerRun, ranks: RankRun) -> tuple[MicroBatch, Sequence[PartMemory]]:

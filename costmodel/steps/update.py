@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, chosen, largest
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, traffic_energy, weighted_sum
+from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy, weighted_sum
 from costmodel.steps.memory import stage_expert_parameters, updated_parameters
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.narrow_weights import weight_casts
@@ -67,7 +67,13 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
         plain + matrices, run.system, design.ranks.all, update=state_update(run, stage, plain, matrices)
     )
     cast = weight_casts_step(run, quantised)
+    items: dict[str, FloatArray] = {}
+    if run.itemized:
+        every = {"dp_communication_time": reduced + tied, "optimizer_time": update}
+        items = {f"{name}/{path}": own for name, cost in every.items() for path, own in cost.items.items()}
+        items["forward_time/casts of weights:time"] = cast.time
     return {
+        **items,
         **(
             {"forward_time": cast.time, "memory_bound_time": cast.memory_bound_time} if cast.present() else {}
         ),
@@ -165,7 +171,9 @@ def replica_exchange(
     exposed = np.where(hides(run.design, exchange), rest, whole.time)
     chip, hidden = run.system.chip, whole.time - exposed
     slowed = hidden * chip.taken_cores("dp") / chip.cores
-    return KernelCost(time=exposed + slowed, link_energy=whole.link_energy), hidden
+    name = f"{exchange.collective} of {exchange.of}"
+    items = exchange_items(name, exposed + slowed, hidden) if run.itemized else {}
+    return KernelCost(time=exposed + slowed, link_energy=whole.link_energy, items=items), hidden
 
 
 def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
@@ -176,4 +184,9 @@ def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
     entries = padded_vocabulary(model, design.tp)
     message = entries * model.hidden_size / design.tp * gradient_bytes(run)
     cost = collective("all_reduce", message, design.ranks.ends("pp"), system.network)
-    return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network))
+    items = (
+        exchange_items("all_reduce of the tied embedding", cost.time, 0 * cost.time) if run.itemized else {}
+    )
+    return KernelCost(
+        time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items
+    )

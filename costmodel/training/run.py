@@ -74,6 +74,7 @@ class Run(Generic[AnyShape, AnyTable]):
     system: System
     design: AnyTable
     precision: Precision = MIXED_PRECISION
+    itemized: bool = False  #: whether costs say what they are made of: `KernelCost.items`
 
     def take(self, rows: Any) -> Self:
         """Some of the points."""
@@ -81,7 +82,7 @@ class Run(Generic[AnyShape, AnyTable]):
 
     def of(self, design: OtherTable) -> Run[AnyShape, OtherTable]:
         """The same run with another table of designs, or with the part of it that some stage reads."""
-        return Run(self.model, self.system, design, self.precision)
+        return Run(self.model, self.system, design, self.precision, self.itemized)
 
     def reading(self, names: Collection[str]) -> Self:
         """The same run for a stage that reads some quantities of a system alone: they are part of its key."""

@@ -20,6 +20,8 @@ from dse.cli import (
     enumerate,
     evaluate,
     export,
+    import_model,
+    report,
     search,
     studies,
     validate,
@@ -38,8 +40,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, evaluate, enumerate, export, compare, cost),
-    *(validate, calibrate, catalogue),
+    *(search, studies, report, evaluate, enumerate, export, compare, cost),
+    *(import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

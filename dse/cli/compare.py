@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from costmodel.profiles.registry import DESIGN_PROFILES, NATIVE
+from costmodel.profiles.registry import NATIVE, design_profiles
 from dse.cli.options import Commands, add_storage, command
 
 
@@ -26,7 +26,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
     parser.add_argument(
         "--profile",
-        choices=DESIGN_PROFILES,
+        choices=design_profiles(),
         help="the other cost model (default: native, or simai where that is the study's)",
     )
     parser.add_argument(

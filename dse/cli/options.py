@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costmodel.profiles.registry import DESIGN_PROFILES
+from costmodel.profiles.registry import design_profiles
 
 if TYPE_CHECKING:
     from dse.spaces.space import Space
@@ -75,7 +75,7 @@ def add_space(parser: argparse.ArgumentParser, *, default: str | None = None, op
 
 
 def add_changes(parser: argparse.ArgumentParser) -> None:
-    """``--set`` and ``--objective``: what to change in a space."""
+    """``--set``, ``--objective`` and ``--tokens``: what to change in a space."""
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -97,6 +97,12 @@ def add_changes(parser: argparse.ArgumentParser) -> None:
         help="replace the objectives by this column of the breakdown, such as step_time or "
         "maximize:tokens_per_second; repeatable",
     )
+    parser.add_argument(
+        "--tokens",
+        metavar="N",
+        type=tokens,
+        help="judge whole training runs of so many tokens, such as 15T: adds run_time, run_cost, goodput",
+    )
 
 
 def changed_space(args: argparse.Namespace) -> Space:
@@ -113,6 +119,8 @@ def changed_space(args: argparse.Namespace) -> Space:
     if not args.space:
         raise DseError("name a space (`dse spaces` lists those that ship), or a launch file")
     space, pins = Space.load(args.space), dict(args.set)
+    if args.tokens:
+        space = space.with_tokens(args.tokens)
     if len(pins) < len(args.set):
         raise DseError(f"--set: {next(n for n in pins if sum(n == m for m, _ in args.set) > 1)}: given twice")
     if args.layout:
@@ -147,7 +155,7 @@ def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
     """``--profile NAME``."""
     parser.add_argument(
         "--profile",
-        choices=DESIGN_PROFILES,
+        choices=design_profiles(),
         help=f"rules of the cost model{note}: native (default); simai: arithmetic of native, the rest by "
         "SimAI's closed forms; or a generation of DFModel's",
     )
@@ -191,6 +199,16 @@ def whole(text: str, lowest: int) -> int:
     if number < lowest:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {lowest}")
     return number
+
+
+def tokens(text: str) -> float:
+    """A count such as ``15T``."""
+    from costmodel.formats.quantity import count_value
+
+    try:
+        return count_value(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def pin(text: str) -> tuple[str, str]:

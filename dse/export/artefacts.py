@@ -55,7 +55,7 @@ def artefacts(
         `LAUNCH_FORMS`, what starts it; else the graph of a layer with the set-up of DFModel, as text, in
         binary, or as a picture.
     profile : str
-        What evaluated the designs, one of `dse.pricing.profiles.PROFILES`.
+        What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
 
     Raises
     ------

@@ -76,7 +76,7 @@ def comparison(study: Study, profile: str) -> Comparison:
     study : Study
         What has been searched, by a profile of its own.
     profile : str
-        The other one, a key of `dse.pricing.profiles.PROFILES`.
+        The other one, a key of `costmodel.profiles.registry.PROFILES`.
 
     Raises
     ------

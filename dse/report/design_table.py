@@ -13,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
+from dse.report.runs import IN_TABLES
 from dse.report.text import Record, design_text, percent
+from dse.spaces.runs import UNITS as RUN_UNITS
+from dse.spaces.several_systems import SYSTEM
 from dse.spaces.space import Space
 
 #: What an interval of predictions rests on, in words.
@@ -120,14 +123,16 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
 
 
 def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
-    """Derived columns that differ; the first to go when it is narrow."""
-    units = {derived.name: derived.unit for derived in space.derived}
+    """Derived columns that differ; the first to go when it is narrow. What follows from the system is its."""
+    units = {derived.name: derived.unit for derived in space.derived if derived.parameters != {SYSTEM}}
+    left_out = {name for name in RUN_UNITS if "run" in records[0] and name not in IN_TABLES}
+    left_out |= {objective.name for objective in space.objectives}
     return [
         Column(
             name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + place
         )
         for place, (name, unit) in enumerate(units.items())
-        if varies(records, "derived", name)
+        if varies(records, "derived", name) and name not in left_out
     ]
 
 

@@ -28,8 +28,10 @@ from dse.report.design_table import (
     ruled_table,
     varying_parameters,
 )
+from dse.report.runs import run_text
 from dse.report.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
 from dse.spaces.objectives import Constraint
+from dse.spaces.runs import UNITS as RUN_UNITS
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def designs_report(study: Study, part: Selection, width: int) -> Report:
 
 def in_short(record: Record) -> Record:
     """What a table shows of a design."""
-    names = ("trial", "winner", "params", "derived", "values", *RECORD_KEYS)
+    names = ("trial", "winner", "params", "derived", "values", "run", *RECORD_KEYS)
     kept = {name: record[name] for name in names if name in record}
     return {**kept, "breakdown": {name: v for name, v in record["breakdown"].items() if name == "mfu"}}
 
@@ -195,6 +197,8 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
         shown.append(Padding(design_text(space, record["params"], varying), (0, 0, 0, 2)))
         if "splits" in record:
             shown.append(Padding(splits_text(record), (0, 0, 0, 2)))
+        if "run" in record:
+            shown.append(Padding(run_text(record), (0, 0, 0, 2)))
     return shown
 
 
@@ -212,12 +216,14 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
         if column == "step_time_s" and "evidence" in record:
             table.add_row("", f"{interval_text(record)}, 9 of 10: {EVIDENCE_TEXTS[record['evidence']]}")
     for derived in space.derived:
-        if derived.name in record["derived"]:
+        if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
             table.add_row(
                 derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
             )
     if "splits" in record:
         heading.append(Text(splits_text(record)))
+    if "run" in record:
+        heading += [Text(), Text(run_text(record))]
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
 
 
@@ -352,6 +358,11 @@ class BrokenLimits:
             closest = self._closest.get(limit)
             if margin is not None and (closest is None or margin > closest["margins"][limit.key]):
                 self._closest[limit] = record
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Limit -> how many designs break it. [-]"""
+        return {limit.name: count for limit, count in self._broken.items()}
 
     def text(self) -> str:
         """The same in words."""

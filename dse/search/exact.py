@@ -15,6 +15,7 @@ from costmodel.steps.breakdown import with_unit_suffix
 from dse.pricing.evaluation import Evaluation, evaluate
 from dse.pricing.intervals import with_intervals
 from dse.pricing.profiles import NATIVE, SpaceRules
+from dse.pricing.runs import with_runs
 from dse.pricing.splits import with_splits
 from dse.pricing.workers import Pricer, Workers
 from dse.search.bounds import problem_of
@@ -211,7 +212,7 @@ def design_records(
         lists = {name: np.broadcast_to(values, (points,)).tolist() for name, values in columns.items()}
         return [{name: values[row] for name, values in lists.items()} for row in range(points)]
 
-    return [
+    records = [
         {"feasible": feasible, "params": params, "derived": derived, "values": values, "margins": margins}
         | {"breakdown": breakdown}
         for feasible, params, derived, values, margins, breakdown in zip(
@@ -224,6 +225,7 @@ def design_records(
             strict=True,
         )
     ]
+    return with_runs(space, records)
 
 
 def priced_design(

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.intervals import RECORD_KEYS, with_intervals
+from dse.pricing.runs import with_runs
 from dse.search.finished import BREAKDOWN, DERIVED, MARGINS, WORST
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.winners import winner_trials
@@ -129,7 +130,7 @@ class TrialTable:
 
     def records(self) -> list[dict[str, Any]]:
         """One nested record per trial, as in JSON output; names end in their units."""
-        return with_intervals(self.space, self._records(), self._profile)
+        return with_intervals(self.space, with_runs(self.space, self._records()), self._profile)
 
     def _records(self) -> list[dict[str, Any]]:
         """The same of what is stored."""

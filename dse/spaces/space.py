@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
+from dse.spaces import runs
 from dse.spaces.expressions import Expression
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -29,6 +31,8 @@ from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
 
+#: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
+YOUNGER_FIELDS: Final = ("layers", "parallel_norms")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -83,7 +87,11 @@ class Space(Definition):
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
         decisive = [
-            {key: value for key, value in asdict(self.model).items() if key != "name" and value != ()},
+            {
+                key: value
+                for key, value in asdict(self.model).items()
+                if key != "name" and (value or key not in YOUNGER_FIELDS)
+            },
             system,
             list(self.system.parts()),
             dict(self.given),
@@ -104,6 +112,13 @@ class Space(Definition):
         formulas += [derived.expression for derived in self.derived if derived.evaluated]
         ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
         return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
+
+    @property
+    def own_functions(self) -> list[UnitFunction]:
+        """Functions of the user's that its formulas call."""
+        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
+        called = {name for text in texts for name in Expression.parse(text).called}
+        return [OWN[name] for name in sorted(called & OWN.keys())]
 
     @cached_property
     def legal(self) -> LegalDesigns:
@@ -196,7 +211,7 @@ class Space(Definition):
         for name, written in pins.items():
             if name in self.by_name:
                 accepted = self.by_name[name].accepted(self.in_file(name, written))
-                parameters[name] = [self.in_file(name, accepted)]
+                parameters[name] = self._pinned_options(name, accepted)
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
                 self._check_given(name)
@@ -204,6 +219,12 @@ class Space(Definition):
         changed = {"given": given, "parameters": parameters} | ({"layouts": layouts} if layouts else {})
         others = {key: value for key, value in self.data.items() if key != "layouts"}
         return self._changed({**others, **changed})
+
+    def _pinned_options(self, name: str, value: Value) -> Any:
+        """What a file says of a parameter that has one value; formulas go on knowing its other words."""
+        options, words = [self.in_file(name, value)], self.by_name[name].words
+        own = isinstance(value, str) and name not in design_columns(self.model)
+        return {"options": options, "words": [*words]} if own else options
 
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
         """Whether a layout leaves a parameter open, or has it at some value."""
@@ -263,9 +284,36 @@ class Space(Definition):
             written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
         return self._changed({**self.data, "layouts": written})
 
+    def extended(
+        self, *, derived: Mapping[str, str] | None = None, constraints: Mapping[str, str] | None = None
+    ) -> Self:
+        """The space with more derived columns and more conditions, as its file would write them.
+
+        Parameters
+        ----------
+        derived : mapping, optional
+            Name of a column -> its formula.
+        constraints : mapping, optional
+            Name of a condition -> the condition.
+
+        Raises
+        ------
+        DseError
+            If a formula is none, or a name is taken.
+        """
+        added = {"derived": derived or {}, "constraints": constraints or {}}
+        own = {key: dict(self.data.get(key) or {}) for key in added}
+        if taken := next((name for key in added for name in added[key] if name in own[key]), None):
+            raise DseError(f"{taken}: space {self.name} has it already")
+        return self._changed({**self.data, **{key: {**own[key], **added[key]} for key in added}})
+
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
+
+    def with_tokens(self, tokens: float) -> Self:
+        """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""
+        return self._changed(runs.with_tokens(self.data, tokens))
 
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.

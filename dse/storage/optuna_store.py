@@ -222,6 +222,15 @@ class Store:
         with self.database.transaction():
             return read_trials(self.database, f"SELECT trial_id FROM trials WHERE study_id = {study_id:d}")
 
+    def numbered(self, study_id: int, numbers: range) -> list[FrozenTrial]:
+        """Trials of a study with these numbers."""
+        query = (
+            f"SELECT trial_id FROM trials WHERE study_id = {study_id:d} "
+            f"AND number >= {numbers.start:d} AND number < {numbers.stop:d}"
+        )
+        with self.database.transaction():
+            return read_trials(self.database, query)
+
     def some_trials(self, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
         """Trials of these identities, (trials,), by number; without what is told of them if so wanted."""
         with self.database.transaction():

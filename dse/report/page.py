@@ -1,0 +1,46 @@
+"""Pages that need nothing else: their style, their scripts and their data are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+#: Where the style and the script of pages are.
+ASSETS: Final = Path(__file__).with_name("assets")
+
+
+def asset(name: str) -> str:
+    """A file that pages are made of."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = ()) -> str:
+    """A whole page, in the look of all.
+
+    Parameters
+    ----------
+    title : str
+        What its tab is called.
+    body : str
+        HTML.
+    style : str
+        CSS beside that of all pages.
+    scripts : sequence of str
+        JavaScript that runs when the body is there.
+    """
+    run = "".join(f"<script>{script}</script>\n" for script in scripts)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{asset('style.css')}{style}</style></head>\n"
+        f"<body>{body}\n{run}</body></html>\n"
+    )
+
+
+def table(headings: Sequence[str], cells: Iterable[Sequence[str]], kind: str = "") -> str:
+    """A table of texts."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
