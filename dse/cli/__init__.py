@@ -16,7 +16,9 @@ from dse.cli import (
     calibrate,
     catalogue,
     compare,
+    completion,
     cost,
+    delete,
     enumerate,
     evaluate,
     export,
@@ -40,8 +42,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, report, evaluate, enumerate, export, compare, cost),
-    *(import_model, validate, calibrate, catalogue),
+    *(search, studies, delete, report, evaluate, enumerate, export, compare, cost),
+    *(import_model, validate, calibrate, catalogue, completion),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
