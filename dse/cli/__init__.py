@@ -21,10 +21,14 @@ from dse.cli import (
     delete,
     enumerate,
     evaluate,
+    explain,
     export,
     import_model,
+    importance,
+    plan,
     report,
     search,
+    sensitivity,
     studies,
     validate,
 )
@@ -42,8 +46,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, delete, report, evaluate, enumerate, export, compare, cost),
-    *(import_model, validate, calibrate, catalogue, completion),
+    *(plan, search, studies, delete, report, explain, sensitivity, importance, evaluate, enumerate),
+    *(export, compare, cost, import_model, validate, calibrate, catalogue, completion),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

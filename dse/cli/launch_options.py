@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dse.cli.options import positive
+from dse.cli.options import changed_space, positive
 
 if TYPE_CHECKING:
     from dse.spaces.space import Space
@@ -31,6 +31,18 @@ def add_launch_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus", metavar="N", type=positive, help="chips of a launch file, where it does not say how many"
     )
+
+
+def asked_space(args: argparse.Namespace) -> Space:
+    """The space that a command names, or that of the launch file that it names; a `DseError` if neither."""
+    if any(getattr(args, name) for name in FROM):
+        return launched_space(args)
+    if args.system or args.gpus:
+        from costmodel.errors import DseError
+
+        name = "--system" if args.system else "--gpus"
+        raise DseError(f"{name}: is of a launch file (--from-megatron); a space has its own")
+    return changed_space(args)
 
 
 def launched_space(args: argparse.Namespace) -> Space:
@@ -58,4 +70,6 @@ def launched_space(args: argparse.Namespace) -> Space:
     for text in notes:
         print(f"dse: {path}: {text}", file=sys.stderr)
     space = launch_space(launch, args.system, launch.model.name, dict(args.set))
+    if args.tokens:
+        space = space.with_tokens(args.tokens)
     return space.with_objectives(args.objective) if args.objective else space
