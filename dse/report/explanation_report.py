@@ -173,13 +173,14 @@ def other_lines(explanation: Explanation, *, everything: bool) -> Table:
     tree, hidden = explanation.time, explanation.hidden
     table = ruled_table()
     with_kernels = len(explanation.kernels) > 0
-    table.add_column("beside kernels" if with_kernels else "parts of a step", no_wrap=True, min_width=20)
+    title = "beside kernels" if with_kernels else "parts of a step"
+    table.add_column(title, overflow="fold", min_width=20)
     for name in ("time", "of step"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=BAR)
     if len(hidden):
         table.add_column("hidden", justify="right", no_wrap=True)
-    if any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
+    if not everything and any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
         table.add_column("of which", overflow="fold")
     behind = summed((path[:1], value) for path, value in zip(*columns(hidden), strict=True))
     parts = [label(part) for part in PARTS["step_time"]]
@@ -197,8 +198,14 @@ def other_lines(explanation: Explanation, *, everything: bool) -> Table:
         drawn = bar(value / longest, BAR) if value else ""
         unseen = [readable(away, "s") if away else ""] if len(hidden) else []
         cells = [readable(value, "s") if value else "0", percent(value / explanation.step_time), drawn]
-        below = [children(own, "s", everything=everything)] if any(len(path) > 1 for path in own) else []
-        table.add_row(part, *cells, *unseen, *below)
+        below = {path: value for path, value in own.items() if len(path) > 1}
+        if everything:
+            table.add_row(part, *cells, *unseen)
+            for path, value in sorted(below.items(), key=lambda item: -item[1]):
+                share = percent(value / explanation.step_time)
+                table.add_row(f"  {' > '.join(path[1:])}", readable(value, "s"), share)
+        else:
+            table.add_row(part, *cells, *unseen, *([children(own, "s", everything=False)] if below else []))
     cells = [readable(explanation.step_time, "s"), "100 %", ""]
     table.add_row("step", *cells, style="bold")
     return table
