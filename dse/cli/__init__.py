@@ -19,10 +19,13 @@ from dse.cli import (
     cost,
     enumerate,
     evaluate,
+    explain,
     export,
     import_model,
+    importance,
     report,
     search,
+    sensitivity,
     studies,
     validate,
 )
@@ -40,8 +43,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, report, evaluate, enumerate, export, compare, cost),
-    *(import_model, validate, calibrate, catalogue),
+    *(search, studies, report, explain, sensitivity, importance, evaluate, enumerate, export, compare),
+    *(cost, import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

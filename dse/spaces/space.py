@@ -311,6 +311,16 @@ class Space(Definition):
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
 
+    def with_system(self, name_or_path: str) -> Self:
+        """The space on another machine: one that ships, or a file; what the space itself sets stays.
+
+        Raises
+        ------
+        DseError
+            If there is no such system, or it lacks a quantity that the space names.
+        """
+        return self._changed({**self.data, "system": name_or_path})
+
     def with_tokens(self, tokens: float) -> Self:
         """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""
         return self._changed(runs.with_tokens(self.data, tokens))
