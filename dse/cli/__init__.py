@@ -17,6 +17,7 @@ from dse.cli import (
     catalogue,
     compare,
     cost,
+    dashboard,
     enumerate,
     evaluate,
     explain,
@@ -43,7 +44,19 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, report, explain, sensitivity, importance, evaluate, enumerate, export, compare),
+    *(
+        search,
+        studies,
+        report,
+        dashboard,
+        explain,
+        sensitivity,
+        importance,
+        evaluate,
+        enumerate,
+        export,
+        compare,
+    ),
     *(cost, import_model, validate, calibrate, catalogue),
 )
 
