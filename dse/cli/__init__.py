@@ -24,6 +24,7 @@ from dse.cli import (
     export,
     import_model,
     importance,
+    plan,
     report,
     search,
     sensitivity,
@@ -44,20 +45,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(
-        search,
-        studies,
-        report,
-        dashboard,
-        explain,
-        sensitivity,
-        importance,
-        evaluate,
-        enumerate,
-        export,
-        compare,
-    ),
-    *(cost, import_model, validate, calibrate, catalogue),
+    *(plan, search, studies, report, dashboard, explain, sensitivity, importance, evaluate),
+    *(enumerate, export, compare, cost, import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

@@ -41,6 +41,7 @@ from dse.search.progress_bar import reporting
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.study_figures import StudyFigures
+from dse.search.trial_frames import Details
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
@@ -296,7 +297,14 @@ class Study(StudyFigures):
                 if self.space.inner:
                     keys = [objective.key for objective in self.space.objectives]
                     found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
-                self._table = TrialTable(self.space, columns, self._trials, self.profile, found)
+                self._table = TrialTable(
+                    self.space,
+                    columns,
+                    self._trials,
+                    self.profile,
+                    found,
+                    Details(self.storage, self._stored),
+                )
                 self._counts = counts
             return self._table
 
