@@ -19,6 +19,7 @@ from dse.cli import (
     compare,
     completion,
     cost,
+    dashboard,
     delete,
     enumerate,
     evaluate,
@@ -48,9 +49,9 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, delete, report, explain, sensitivity, importance, evaluate, fit),
+    *(plan, search, studies, report, dashboard, explain, sensitivity, importance, evaluate, fit),
     *(enumerate, columns, export, compare, cost, import_model, validate, calibrate, catalogue),
-    completion,
+    *(delete, completion),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

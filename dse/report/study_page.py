@@ -128,6 +128,7 @@ def found_sections(study: Study, records: Sequence[Record], notable: Mapping[int
         *timeline_sections(study, records, notable),
         *kernel_sections(study, records, notable),
         parallel_section(study),
+        importance_section(study),
     ]
 
 
@@ -172,6 +173,20 @@ def parallel_section(study: Study) -> PageSection:
     about += "Drag along an axis to keep what passes there: the table and the front above follow."
     body = f'<div class="wide"><div style="min-width: {room}px">{plot("parallel")}</div></div>'
     return PageSection("parallel", "Parameters and objectives", about, body, {"parallel": drawn})
+
+
+def importance_section(study: Study) -> PageSection:
+    """Which parameters matter, or why that is not known."""
+    title = "Which parameters matter"
+    try:
+        drawn = study.plot_importance()
+    except DseError as error:
+        return PageSection("importance", title, str(error), "")
+    about = (
+        "How much of the variance of each objective a parameter explains alone, over random legal designs "
+    )
+    about += "designs of the space; what parameters do together is in none of the bars."
+    return PageSection("importance", title, about, plot("importance"), {"importance": drawn})
 
 
 def progress_section(study: Study) -> PageSection:

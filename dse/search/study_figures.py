@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
 from dse.figures.front import FrontPicture, Shown, front_figure, thinned
 from dse.figures.parallel import parallel_figure
-from dse.figures.progress import history_figure
+from dse.figures.progress import history_figure, importance_figure
 from dse.fronts.pareto import as_costs
 from dse.search.trial_table import TrialTable
 from dse.spaces.space import Space
@@ -35,6 +35,11 @@ class StudyFigures(ABC):
     def table(self) -> TrialTable:
         """Its finished trials."""
 
+    @property
+    @abstractmethod
+    def profile(self) -> str:
+        """Name of the rules that price its designs."""
+
     @abstractmethod
     def hypervolume_history(self) -> pd.DataFrame:
         """Hypervolume after each finished trial."""
@@ -46,6 +51,22 @@ class StudyFigures(ABC):
     def plot_parallel(self) -> go.Figure:
         """Parameters and objectives of the front, and of some other feasible trials, as lines."""
         return parallel_figure(self.space, line_records(self.table))
+
+    def plot_importance(self) -> go.Figure:
+        """How much of each objective's variance over the space each parameter explains alone.
+
+        Raises
+        ------
+        DseError
+            If too few trials are feasible.
+        """
+        from dse.explain.importance import importance
+
+        found = importance(self.space, self.table, self.profile)
+        return importance_figure({
+            objective.name: dict(zip(found.parameters, shares, strict=True))
+            for objective, shares in zip(self.space.objectives, found.designs.tolist(), strict=True)
+        })  # fmt: skip
 
     def plot_hypervolume(self) -> go.Figure:
         """Hypervolume after each finished trial."""
