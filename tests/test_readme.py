@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dse.cli import main
+from dse.cli import main, parser
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -104,6 +104,15 @@ def test_imports_of_the_docs_work(page):
         nodes = (node for node in ast.parse(snippet).body if isinstance(node, ast.Import | ast.ImportFrom))
         for node in nodes:
             exec(ast.unparse(node), {})
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_commands_of_the_docs_are_commands(page):
+    """Their options and words exist; files and studies are the reader's own."""
+    for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        for line in re.split(r"\n|&&|\| |&$", block.replace("\\\n", " ")):
+            if line.strip().startswith("dse "):
+                parser().parse_args(shlex.split(line, comments=True)[1:])
 
 
 def test_the_index_names_every_page():
