@@ -60,7 +60,7 @@ def look(scheme: str) -> dict[str, Any]:
     return {
         "layout": {
             "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": ink},
-            "paper_bgcolor": "rgba(0,0,0,0)" if scheme == "dark" else paper,
+            "paper_bgcolor": paper,
             "plot_bgcolor": "rgba(0,0,0,0)",
             "xaxis": axis,
             "yaxis": axis,
@@ -79,7 +79,11 @@ def look(scheme: str) -> dict[str, Any]:
         },
         "data": {
             "parcoords": [
-                {"labelfont": {"color": ink}, "tickfont": {"color": dim}, "rangefont": {"color": dim}}
+                {
+                    "labelfont": {"color": ink},
+                    "tickfont": {"color": dim},
+                    "rangefont": {"color": "rgba(0,0,0,0)"},
+                }
             ]
         },
     }

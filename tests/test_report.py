@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -58,6 +59,16 @@ def test_a_study_of_another_program_or_without_trials_is_refused(capsys, tmp_pat
     assert "no finished trials yet" in capsys.readouterr().err
 
 
+def test_a_picture_of_the_front_has_a_point_for_each_design(tmp_path, study):
+    path = tmp_path / "front.svg"
+    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    circles = [
+        element.get("class") for element in ElementTree.parse(path).iter() if element.tag.endswith("}circle")
+    ]
+    assert circles.count("front") == len(study.pareto_front())
+    assert circles.count("cloud") == study.table.feasible.sum() - len(study.pareto_front())
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1400])
 def test_a_browser_draws_it_without_complaint(width, dark, report, tmp_path):
@@ -68,9 +79,7 @@ def test_a_browser_draws_it_without_complaint(width, dark, report, tmp_path):
         assert run("return document.documentElement.scrollWidth") <= width, (
             "the page itself never scrolls sideways"
         )
-        assert run("return document.querySelectorAll('.plot').length") == run(
-            "return document.querySelectorAll('.js-plotly-plot').length"
-        )
+        assert run("return document.querySelectorAll('.plot:not(.js-plotly-plot, [hidden] *)').length") == 0
         ink = f"return getComputedStyle({FRONT}.querySelector('.xtitle')).fill"
         before = run(ink)
         run("document.getElementById('scheme').click()")
@@ -100,6 +109,20 @@ def test_filters_brushes_and_rows_move_together(report, study, tmp_path):
         assert f"trial {front['trial'][0]}" in run(f"return {FRONT}.querySelector('.hoverlayer').textContent")
         run(BRUSH_TP_OF_FIRST)
         assert run(ROWS) == (front["tp"] == front["tp"][0]).sum()
+        assert errors(driver) == []
+
+
+def test_a_design_is_chosen_of_those_that_are_notable(report, tmp_path):
+    with browser(tmp_path, width=1400) as driver:
+        opened(driver, report)
+        for name in ("timeline", "kernels"):
+            group = f"document.querySelector('#{name} .group')"
+            count = driver.execute_script(f"return {group}.querySelectorAll('button').length")
+            for place in range(count):
+                driver.execute_script(f"{group}.querySelectorAll('button')[{place}].click()")
+                shown = driver.execute_script(f"""return [...{group}.querySelectorAll('.part')]
+                    .filter(part => !part.hidden && part.querySelector('.js-plotly-plot')).length""")
+                assert shown == 1
         assert errors(driver) == []
 
 

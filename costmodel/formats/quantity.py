@@ -81,6 +81,8 @@ EXAMPLES: Final[dict[str, str]] = {
     "FLOP/s": "312 TFLOP/s",
     "FLOP": "1 EFLOP",
     "$/s": "2.5 $/h",
+    "$/W": "1 $/W",
+    "1/m2": "1000 1/m2",
     "kg": "100 t",
     "kg/J": "400 g/kWh",
     "-": "8",

@@ -114,6 +114,7 @@ class CostTable:
     pointwise_memory_bound: BoolArray
     system: System
     back: IntArray | None = None  #: where each point finds its row; None where each has one of its own
+    times_alone: bool = False  #: whether energies, and what waits for memories, are left out
     itemized: bool = False  #: whether costs have the kernels that they are of as items
 
     def cost(self, part: str, direction: str, among: Callable[[Label], bool] | None = None) -> KernelCost:
@@ -125,17 +126,20 @@ class CostTable:
         chip, kernels, count, costs = self.system.chip, self.pointwise, self.gemms.count, self.gemm_costs
         of_each = np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), kernels.count.shape)
         launched = kernels.count, of_each
+        time, launches = self._time(dense, thin), total(count, places=dense) + total(*launched, places=thin)
+        if self.times_alone:
+            return scattered(KernelCost(time=time, launches=launches), self.back)
         work = total(count, costs.work, places=dense) + total(kernels.count, kernels.flops, places=thin)
         moved = [total(count, traffic, places=dense) for traffic in costs.traffic]
         moved[-1] = moved[-1] + total(*launched, kernels.bytes_moved, places=thin)
         waiting = total(count, costs.time, places=dense, where=costs.memory_bound)
         cost = KernelCost(
-            time=self._time(dense, thin),
+            time=time,
             memory_bound_time=waiting
             + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
-            compute_energy=work * chip.energy_per_flop,
+            compute_energy=work * chip.flop_energy,
             memory_energy=traffic_energy(moved, self.system.memory),
-            launches=total(count, places=dense) + total(*launched, places=thin),
+            launches=launches,
             items=self._items(dense, thin) if self.itemized else {},
         )
         return scattered(cost, self.back)

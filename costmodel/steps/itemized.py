@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from costmodel.columns import FloatArray
 from costmodel.steps.lstm import lstm_parts
-from costmodel.steps.resolve_sharding import resolved
-from costmodel.steps.transformer import step_parts, transformer_chunk
-from costmodel.training.run import LstmRun, TransformerRun
+from costmodel.steps.resolve_sharding import solution
+from costmodel.steps.transformer import cost_of_passes, pass_costs, step_parts
+from costmodel.training.run import LstmRun, TransformerRun, rank_run
 
 
 def transformer_items(run: TransformerRun) -> dict[str, FloatArray]:
@@ -28,8 +28,10 @@ def transformer_items(run: TransformerRun) -> dict[str, FloatArray]:
     -----
     Times of kernels are those of the slowest stage, memory that of the fullest.
     """
-    run = replace(run.of(resolved(run, transformer_chunk)), itemized=True)
-    return _named(step_parts(replace(run, system=run.system.sliced(run.design.world_size))))
+    design = solution(run, cost_of_passes).design
+    run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))
+    ranks = rank_run(run)
+    return _named(step_parts(run, ranks, pass_costs(run, ranks)))
 
 
 def lstm_items(run: LstmRun) -> dict[str, FloatArray]:

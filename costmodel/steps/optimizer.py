@@ -50,6 +50,6 @@ def weight_kernel(
     busy = np.maximum(flops / chip.vector_flop_rate, moved / (dram.bandwidth * dram.efficiency))
     return KernelCost(
         time=busy + chip.kernel_launch,
-        compute_energy=flops * chip.energy_per_flop,
+        compute_energy=flops * chip.flop_energy,
         memory_energy=moved * dram.energy,
     )

@@ -20,12 +20,15 @@ from dse.cli import (
     cost,
     enumerate,
     evaluate,
+    explain,
     export,
     fit,
     import_model,
+    importance,
     plan,
     report,
     search,
+    sensitivity,
     studies,
     validate,
 )
@@ -43,8 +46,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, report, evaluate, fit, enumerate, columns, export, compare, cost),
-    *(import_model, validate, calibrate, catalogue),
+    *(plan, search, studies, report, explain, sensitivity, importance, evaluate, fit, enumerate),
+    *(columns, export, compare, cost, import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

@@ -16,9 +16,9 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         run,
         summary="write a study as one page",
         about="Write a study as one page that needs no network: the front by every pair of objectives, its\n"
-        "notable designs and what binds them, parameters, how the search went, what is infeasible and why,\n"
-        "and the space. Needs Plotly: pip install 'dse[report]'. A FILE.svg is a picture of the front alone, and\n"
-        "needs nothing.",
+        "notable designs and what binds them, a step of each, parameters, how the search went, what is\n"
+        "infeasible and why, and the space. Needs Plotly: pip install 'dse[report]'.\n"
+        "A FILE that ends in .svg becomes a picture of the front, which needs nothing.",
         examples=["dse report gpt3_175b_1024_a100", "dse report gpt3_175b_1024_a100 -o front.svg"],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
@@ -27,7 +27,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         dest="out",
         metavar="FILE",
         type=Path,
-        help="where to write it: a page, or, if it ends in .svg, a picture (default: STUDY.html)",
+        help="where to write it: a page, or a picture if it ends in .svg (default: STUDY.html)",
     )
     add_storage(parser)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dse.cli.options import Commands, add_robust, add_storage, command
+from dse.cli.output import form_of, write_content, write_report
 
 if TYPE_CHECKING:
     from dse.search.study import Study
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json", "parquet")
 
-#: A table in a file leaves nothing out. [characters]
-FILE_WIDTH = 400
+#: Most rows of a table that a terminal shows in full; of more, the first and the last of them.
+ROWS_ON_A_TERMINAL = 1000
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -118,44 +118,35 @@ def run_trials(args: argparse.Namespace) -> int:
 
 def write(args: argparse.Namespace, study: Study, part: Selection) -> None:
     """The front or the trials of a study, as `--format` and `-o` say."""
-    from dse.export.tables import encoded, write_file
-    from dse.report.study_report import designs_report
-    from dse.report.text import plain_text, show
+    from dse.export.tables import encoded
+    from dse.report.designs_report import designs_report
 
-    suffix = args.output.suffix.removeprefix(".") if args.output else ""
-    form = args.format or (suffix if suffix in FORMATS else "table")
+    form = form_of(args.format, args.output)
     if args.columns:
         write_columns(args, study, part, form)
-    elif form != "table":
-        content = encoded(study, part, form)
-        write_file(args.output, content) if args.output else to_stdout(content, form)
-    elif args.output:
-        write_file(args.output, plain_text(designs_report(study, part, FILE_WIDTH), FILE_WIDTH).encode())
-    else:
-        show(sys.stdout, lambda width: designs_report(study, part, width))
+        return
+    if form != "table":
+        write_content(encoded(study, part, form), form, args.output)
+        return
+    most = ROWS_ON_A_TERMINAL if sys.stdout.isatty() and not args.output else None
+    write_report(lambda width: designs_report(study, part, width, most=most), args.output)
 
 
 def write_columns(args: argparse.Namespace, study: Study, part: Selection, form: str) -> None:
     """The columns that `--columns` names."""
     from costmodel.errors import DseError
-    from dse.export.tables import csv_pieces, parquet_pieces, write_file
+    from dse.export.tables import csv_pieces, parquet_pieces
     from dse.report.chosen_columns import chosen_frame, chosen_report
-    from dse.report.text import plain_text, show
 
     if form == "json":
         raise DseError("--columns: JSON holds every column; choose among them with jq, or write csv")
     if form == "table":
         shown = chosen_report(study, part, args.columns)
-        if args.output:
-            write_file(args.output, plain_text(shown, FILE_WIDTH).encode())
-        else:
-            show(sys.stdout, lambda width: shown)
+        write_report(lambda width: shown, args.output)
         return
-    frame = chosen_frame(
-        study.space, study.pareto_front() if part == "front" else study.trials(), args.columns
-    )
-    content = csv_pieces(frame) if form == "csv" else parquet_pieces(frame)
-    write_file(args.output, content) if args.output else to_stdout(content, form)
+    table = study.table.front() if part == "front" else study.table
+    chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())
+    write_content(csv_pieces(chosen) if form == "csv" else parquet_pieces(chosen), form, args.output)
 
 
 def name_list(text: str) -> list[str]:
@@ -164,15 +155,3 @@ def name_list(text: str) -> list[str]:
     if not names:
         raise argparse.ArgumentTypeError(f"{text!r}: expected names between commas, such as tp,mfu")
     return names
-
-
-def to_stdout(content: Iterable[bytes], form: str) -> None:
-    """A file's content for another program, or for a terminal if it is text."""
-    if form != "parquet":
-        sys.stdout.writelines(piece.decode() for piece in content)
-        return
-    if sys.stdout.isatty():
-        from costmodel.errors import DseError
-
-        raise DseError("parquet is not for reading on a terminal; name a file with -o, or pipe it")
-    sys.stdout.buffer.writelines(content)

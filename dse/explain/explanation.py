@@ -37,7 +37,7 @@ class Explanation:
     profile: str  #: rules that priced it
     trial: int | None  #: its number, where it is of a study
     record: Mapping[str, Any]  #: params, derived, values, margins and breakdown, as JSON has them
-    leaves: tuple[Portion, ...]  #: items of the cost model [s], [B], [FLOP], [-]
+    portions: tuple[Portion, ...]  #: items of the cost model [s], [B], [FLOP], [-]
 
     @property
     def params(self) -> Params:
@@ -67,7 +67,7 @@ class Explanation:
     @property
     def hidden(self) -> pd.DataFrame:
         """Exchanges that run beside kernels, and so are no part of the step: ``path`` and ``seconds``. [s]"""
-        found = summed((leaf.path, leaf.value) for leaf in self.leaves if leaf.quantity == "hidden")
+        found = summed((leaf.path, leaf.value) for leaf in self.portions if leaf.quantity == "hidden")
         return frame({path: value for path, value in found.items() if value > 0}, "seconds")
 
     @cached_property
@@ -78,7 +78,7 @@ class Explanation:
         per byte of the farthest level, ``attained`` what it reaches, ``ceiling`` the most that the chip's
         peak and that level allow at this intensity. [s], [FLOP], [B], [FLOP/B], [FLOP/s]
         """
-        return kernel_table(self.leaves, self.system)
+        return kernel_table(self.portions, self.system)
 
     @cached_property
     def system(self) -> System:
@@ -88,13 +88,13 @@ class Explanation:
     @cached_property
     def stages(self) -> dict[str, int]:
         """``slowest stage`` and ``fullest stage``: places in the pipeline from 0, where there is one. [-]"""
-        return {leaf.path[0]: round(leaf.value) for leaf in self.leaves if leaf.quantity == "rank"}
+        return {leaf.path[0]: round(leaf.value) for leaf in self.portions if leaf.quantity == "rank"}
 
     def _tree(self, total: str) -> pd.DataFrame:
         """Leaves of a total; a part of which nothing more is known is one. [unit of the total]"""
         quantity, column = TOTALS[total]
         of_part: dict[str, dict[Path, float]] = {}
-        for leaf in self.leaves:
+        for leaf in self.portions:
             if leaf.quantity == quantity:
                 own = of_part.setdefault(leaf.path[0], {})
                 own[leaf.path] = own.get(leaf.path, 0.0) + leaf.value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,6 +74,15 @@ def kernel_names(kind: str, names: list[str], blocks: Mapping[str, str], column:
     if column == "backward_time" and of_pass != "backward":
         shown.append(of_pass.replace("_", " "))
     return shown
+
+
+def kernel_of(path: Path, blocks: Collection[str]) -> Path:
+    """Part, block and kernel that a leaf of a pass belongs to, whatever of the kernel it is.
+
+    >>> kernel_of(("backward", "layers", "mlp", "mlp up", "weight gradient"), {"attention", "mlp"})
+    ('layers', 'mlp', 'mlp up')
+    """
+    return path[1:4] if path[2:3] and path[2] in blocks else path[1:3]
 
 
 def part_names(space: Space) -> dict[str, str]:

@@ -77,5 +77,5 @@ def objective_dimension(objective: Objective, values: Sequence[float]) -> dict[s
     return {
         "label": objective.name.replace("_", " ") + unit,
         "values": list(values),
-        "tickformat": "~s" if objective.unit not in ("-", "s") else "~g",
+        "tickformat": ".3~s" if objective.unit not in ("-", "s") else ".3~g",
     }

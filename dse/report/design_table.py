@@ -55,6 +55,7 @@ def design_table(
     width: int,
     notes: Mapping[int, str] | None = None,
     among: Sequence[Record] | None = None,
+    varying: Sequence[str] | None = None,
 ) -> list[RenderableType]:
     """A table of designs, and lines that say what it leaves out.
 
@@ -70,9 +71,11 @@ def design_table(
         Row -> what is special about it.
     among : sequence of records, optional
         More designs, of which these are some: what all of them share goes below the table.
+    varying : sequence of str, optional
+        Parameters in which all of them differ, where not all are at hand.
     """
     among = among or records
-    varying = varying_parameters(space, among)
+    varying = varying_parameters(space, among) if varying is None else varying
     columns = [
         *trial_columns(records),
         *parameter_columns(space, records, varying),

@@ -149,14 +149,19 @@ def staircase(picture: FrontPicture, x: PanelAxis, y: PanelAxis) -> str:
 
 
 def notes(picture: FrontPicture, pair: tuple[int, int], x: PanelAxis, y: PanelAxis) -> str:
-    """Rings around notable designs, and what they are best at; those that lie low have it above them."""
+    """Rings around notable designs; what they are best at stands beside them where there is one panel."""
     drawn = []
     for row, text in picture.notable.items():
         at_x, at_y = (axis.place(picture.front[row, of]) for axis, of in zip((x, y), pair, strict=True))
         anchor = "end" if at_x > (x.start + x.end) / 2 else "start"
         shift = -11 if anchor == "end" else 11
         drawn.append(
-            f'<circle class="ring" cx="{at_x:.1f}" cy="{at_y:.1f}" r="7"/><text class="note" '
-            f'x="{at_x + shift:.1f}" y="{at_y - 9:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+            f'<circle class="ring" cx="{at_x:.1f}" cy="{at_y:.1f}" r="7"><title>{escape(text)}</title>'
+            "</circle>"
         )
+        if len(picture.axes) == 2:
+            drawn.append(
+                f'<text class="note" x="{at_x + shift:.1f}" y="{at_y - 9:.1f}" text-anchor="{anchor}">'
+                f"{escape(text)}</text>"
+            )
     return "".join(drawn)

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 #: Where the style and the script of pages are.
 ASSETS: Final = Path(__file__).with_name("assets")
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """A part of the page: its heading, a sentence, its body and the figures that are in it."""
+
+    name: str
+    title: str
+    about: str
+    body: str
+    figures: Mapping[str, go.Figure] = field(default_factory=dict)
+
+    @property
+    def html(self) -> str:
+        """The part as it stands on the page."""
+        about = f"<p>{escape(self.about)}</p>" if self.about else ""
+        return f'<section id="{self.name}"><h2>{escape(self.title)}</h2>{about}{self.body}</section>'
 
 
 def asset(name: str) -> str:
@@ -37,6 +58,11 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = ())
         f"<style>{asset('style.css')}{style}</style></head>\n"
         f"<body>{body}\n{run}</body></html>\n"
     )
+
+
+def plot(name: str, *, taller: int = 0) -> str:
+    """Where a figure is drawn; `taller` is its additional height where it is narrow. [pixels]"""
+    return f'<div class="plot" data-figure="{name}" data-taller="{taller}"></div>'
 
 
 def table(headings: Sequence[str], cells: Iterable[Sequence[str]], kind: str = "") -> str:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
-from costmodel.figures import BAR_HEIGHT, SCHEMES, bars_of_parts, look, plotly
-from costmodel.steps.breakdown import PARTS, with_unit_suffix
+from costmodel.figures import SCHEMES, look, plotly
 from dse.figures.front import front_figure
 from dse.figures.progress import counts_figure
-from dse.report.binding import memory_capacity, sentence
+from dse.report.binding import sentence
 from dse.report.design_table import varying_parameters
 from dse.report.front_picture import front_svg
 from dse.report.front_table import front_table
-from dse.report.page import asset, page, table
+from dse.report.page import PageSection, asset, page, plot, table
+from dse.report.step_sections import kernel_sections, parts_section, timeline_sections
 from dse.report.study_report import BrokenLimits, picks
 from dse.report.text import Record, counted, design_text, objective_texts
 from dse.search.study_figures import front_picture
@@ -26,26 +25,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from dse.search.study import Study
-
-#: How much taller a figure with a long legend is on a narrow screen. [pixels]
-TALLER = 130
-
-
-@dataclass(frozen=True)
-class PageSection:
-    """A part of the page: its heading, a sentence, its body and the figures that are in it."""
-
-    name: str
-    title: str
-    about: str
-    body: str
-    figures: Mapping[str, go.Figure] = field(default_factory=dict)
-
-    @property
-    def html(self) -> str:
-        """The part as it stands on the page."""
-        about = f"<p>{escape(self.about)}</p>" if self.about else ""
-        return f'<section id="{self.name}"><h2>{escape(self.title)}</h2>{about}{self.body}</section>'
 
 
 def study_page(study: Study) -> str:
@@ -115,11 +94,6 @@ def bare(drawn: go.Figure) -> dict[str, Any]:
     return found
 
 
-def plot(name: str, *, taller: int = 0) -> str:
-    """Where a figure is drawn; `taller` is its additional height where it is narrow. [pixels]"""
-    return f'<div class="plot" data-figure="{name}" data-taller="{taller}"></div>'
-
-
 def heading(study: Study, records: Sequence[Record]) -> str:
     """What was searched, how, and how much was found."""
     space, trials = study.space, study.table
@@ -151,6 +125,8 @@ def found_sections(study: Study, records: Sequence[Record], notable: Mapping[int
         notable_section(study, records, notable),
         front_section(study, records, notable),
         parts_section(study, records, notable),
+        *timeline_sections(study, records, notable),
+        *kernel_sections(study, records, notable),
         parallel_section(study),
     ]
 
@@ -185,26 +161,6 @@ def front_section(study: Study, records: Sequence[Record], notable: Mapping[int,
     about += "such as <20, >=40 GB or full, and a click on a point finds its row."
     body = f'<div class="pairs">{drawn}</div>{front_table(study.space, records, notable)}'
     return PageSection("front", "Pareto front", about, body, figures)
-
-
-def parts_section(study: Study, records: Sequence[Record], notable: Mapping[int, str]) -> PageSection:
-    """Where time, memory and energy of the notable designs go."""
-    picked = [records[row] for row in notable]
-    names = [
-        f"{title.replace(', ', ',<br>')}<br>trial {records[row]['trial']}" for row, title in notable.items()
-    ]
-    figures = {}
-    for total, unit in (("step_time", "s"), ("peak_memory", "B"), ("energy_per_step", "J")):
-        parts = {
-            name: [record["breakdown"].get(with_unit_suffix(name), 0.0) for record in picked]
-            for name in PARTS[total]
-        }
-        limits = [memory_capacity(study.space, record) for record in picked] if unit == "B" else None
-        figures[total] = bars_of_parts(parts, unit, names, title=total, limits=limits)
-    body = "".join(plot(name, taller=TALLER + BAR_HEIGHT) for name in figures)
-    about = "What the step time, the memory of the fullest chip and the energy of the notable designs are "
-    about += "made of. A line across a bar is the capacity of the chip's memory."
-    return PageSection("parts", "Time, memory and energy", about, body, figures)
 
 
 def parallel_section(study: Study) -> PageSection:

@@ -37,9 +37,11 @@ from dse.search.finished import BREAKDOWN
 from dse.search.history import BOX, Plan
 from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
+from dse.search.progress_bar import reporting
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.study_figures import StudyFigures
+from dse.search.trial_frames import Details
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
@@ -241,7 +243,7 @@ class Study(StudyFigures):
         *,
         jobs: Jobs = 1,
         sampler: BaseSampler | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
@@ -259,8 +261,8 @@ class Study(StudyFigures):
             One of Optuna's or your own, which proposes in the place of the study's for this run. What it
             proposes is made legal and new; it learns from all trials that the study has. The same trials come
             again only if it proposes the same.
-        progress : callable, optional
-            Called at the start and after every batch.
+        progress : callable or bool, optional
+            Called at the start and after every batch; True draws a bar, in notebooks too.
         callbacks : sequence of callables
             Called with the study in Optuna's hands and each trial that this run stored, once its batch is;
             ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
@@ -268,7 +270,7 @@ class Study(StudyFigures):
         budget = self.budget if budget is None else budget
         if budget < 1:
             raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
-        with Store(self.storage, "write") as store:
+        with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}
                 store.set_user_attrs(self._stored.study_id, {BUDGET: budget})
@@ -280,7 +282,7 @@ class Study(StudyFigures):
                 budget,
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
-                progress=progress,
+                progress=update,
                 told=partial(stopped, self.optuna, callbacks) if callbacks else None,
             )
 
@@ -295,7 +297,14 @@ class Study(StudyFigures):
                 if self.space.inner:
                     keys = [objective.key for objective in self.space.objectives]
                     found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
-                self._table = TrialTable(self.space, columns, self._trials, self.profile, found)
+                self._table = TrialTable(
+                    self.space,
+                    columns,
+                    self._trials,
+                    self.profile,
+                    found,
+                    Details(self.storage, self._stored),
+                )
                 self._counts = counts
             return self._table
 
