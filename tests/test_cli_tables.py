@@ -144,7 +144,11 @@ def test_evaluate_prices_one_design(capsys):
             capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json"
         )
     )
-    assert list(design) == ["feasible", "params", "values", "margins", "breakdown", *RECORD_KEYS]
+    assert list(design) == [
+        *("feasible", "params", "derived", "values", "margins", "breakdown"),
+        *RECORD_KEYS,
+    ]
+    assert design["derived"] == {"dp": 8, "gradient_accumulation_steps": 192}
     assert design["feasible"] is True
     assert design["params"] == {
         "tp": 8, "pp": 16, "vpp": 1, "micro_batch_size": 1,

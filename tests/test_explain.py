@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,8 +180,11 @@ def test_a_design_against_another_is_told_by_what_differs(capsys, storage):
     out = printed(capsys, storage, "explain", "small", "--trial", "1", "--against", "recompute=full").out
     assert "why the step differs" in out
     assert max(map(len, out.splitlines())) <= 100
-    out = printed(capsys, storage, "explain", "llama3_70b_512_h100", "--set", "tp=8").out
+    argv = ["explain", "llama3_70b_512_h100", "--set", "tp=8", "--set", "pp=2"]
+    out = printed(capsys, storage, *argv).out
     assert out.startswith("Design of llama3_70b_512_h100")
+    assert "tp 8 to 4" in out  # what was named is no less open to its neighbours
+    assert "tp 8 to 4" in printed(capsys, storage, *argv, "--against", "tp=4").out
 
 
 @pytest.mark.parametrize(
@@ -196,3 +202,18 @@ def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, capsys, stora
     error = printed(capsys, storage, "explain", *argv, code=1).err
     assert says in error
     assert error.startswith("dse: ")
+
+
+def test_the_page_of_the_docs_prints_what_the_commands_do(capsys, storage):
+    """Rows by their names: numbers move with the cost model."""
+    page = (Path(__file__).parents[1] / "docs" / "explaining.md").read_text()
+    found = re.findall(r"```sh\n(dse .*?)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
+    assert len(found) == 3
+    for command, text in found:
+        out = printed(capsys, storage, *shlex.split(command)[1:]).out
+        assert row_names(text) <= row_names(out)
+
+
+def row_names(text):
+    """What begins a line of a table: a kernel, a part."""
+    return {*re.findall(r"^ *([a-z][a-z ]+?)  ", text, flags=re.MULTILINE)}

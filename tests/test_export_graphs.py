@@ -389,7 +389,9 @@ def test_a_picture_shows_both_of_two_changes_past_a_kernel_that_the_graph_lacks(
 )
 def test_a_picture_of_one_rank_a_group_moves_gradients_alone(columns, gradients):
     model = load_model("gpt3_175b")
-    text = design_picture(model_graph(model), run_of(model, DesignPoints.of(**columns)))
+    whole = design_picture(model_graph(model), run_of(model, DesignPoints.of(**columns)))
+    heading, _, text = whole.partition("subgraph")
+    assert heading.count(gradients) == (1 if columns else 0)  # the legend
     assert text.count(gradients) == (6 if columns else 0)
     assert text.count("reduce") + text.count("gather") == text.count(gradients)
     assert "split" not in text
@@ -409,6 +411,10 @@ def test_graphviz_draws_the_picture(searched, capsys):
     text = (searched / "layer.svg").read_text()
     assert text.count('class="node"') == 41
     assert text.count('class="edge"') == 53
+    title = text.replace("&#45;", "-")
+    assert re.search(r">.*: one of 48 layers, tp=\d pp=\d dp=\d+<", title)
+    assert re.search(r">sizes are of one sequence of 2,048 tokens.*; a micro-batch is 1 sequence<", title)
+    assert "yellow: has a weight" in title
     odd = replace(layer_graph(96, 12, 64), names=tuple('"\\<>{}' + str(n) for n in range(41)))
     assert svg(picture(odd)).count(b'class="node"') == 41
     path = str(searched / "out" / "dfmodel" / "trial_00000.txt")

@@ -11,6 +11,7 @@ from costmodel.columns import FloatArray, chosen, largest
 from costmodel.steps.memory import (
     StageMemory,
     held_micro_batches,
+    held_on_ranks,
     held_states,
     message_buffers,
     stage_activations,
@@ -39,9 +40,10 @@ def memory_items(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory
     -----
     Optimizer states that hosts hold, or that owners have of whole matrices, are shared out by parameters.
     """
-    tables, stages = stage_memories(run, ranks, parts), full_stages(run.model, run.design)
+    tables, on_ranks = stage_memories(run, ranks, parts), held_on_ranks(run.design)
+    stages = full_stages(run.model, run.design, on_ranks)
     fullest = largest([table.total for table in tables])
-    held = chosen(held_micro_batches(run.design, stages), fullest)
+    held = chosen(held_micro_batches(run.design, stages, on_ranks), fullest)
     stage = chosen_stage(stages, fullest)
     memory = StageMemory(
         **{name: chosen([t.columns()[name] for t in tables], fullest) for name in tables[0].columns()}

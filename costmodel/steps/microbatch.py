@@ -44,6 +44,10 @@ NOT_READ: Final = (
 )
 
 
+#: Quantities of a system that kernel tables read: whether formats need transposed copies.
+TABLES_READ: Final = ("mx_speedup",)
+
+
 def quantities_read(system: System) -> set[str]:
     """Quantities of a system that `micro_batches` reads."""
     farthest = {f"{system.dram.name}_capacity"} if len(system.memory) > 1 else set()
@@ -204,7 +208,12 @@ def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
 
 def cost_table(run: RankRun) -> CostTable:
     """Every kernel of a micro-batch but the fused attention, with its cost."""
-    gemms, pointwise = transformer_gemms(run).present(), pointwise_kernels(run)
+    shapes = run.reading(TABLES_READ)
+    rows, back = distinct_rows(*shapes.columns())
+    few = shapes if rows.size == back.size else shapes.take(rows)
+    gemms, pointwise = transformer_gemms(few).present(), pointwise_kernels(few)
+    if few is not shapes:
+        gemms, pointwise = gemms.rows(back), pointwise.rows(back)
     return CostTable(
         gemms,
         products_cost(run, gemms),

@@ -71,8 +71,8 @@ def solution(run: TransformerRun, cost: Cost) -> Solution:
     collectives, so that the time is no sum over them, all are tried, unless there are more than
     `MOST_TRIED`. "solve_bytes" takes the assignment in which a rank sends the fewest bytes. Options that
     would cut a dimension into unequal shares are left out, unless there is no other. In a group of one
-    all assignments cost the same, and "solve" takes Megatron's. Kernels are timed once
-    with each of their options, and a solved design is evaluated once.
+    all assignments cost the same, and "solve" takes Megatron's. Kernels are timed once with each of their
+    options, which candidates and what is taken among them are put together of.
     """
     design, points = run.design, run.num_points
     codes = np.broadcast_to(design.sharding, (points,))
@@ -122,13 +122,17 @@ def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> tuple
     if 2 * rows.size < back.size:
         numbers, costs = _fastest(run.take(rows), assignments, cost)
         return numbers[back], costs.take(back)
-    numbers, pieces = np.empty(run.num_points), []
-    for block in _blocks(run):
-        own = run.take(block)
-        own = replace(own, system=own.system.sliced(own.design.world_size))
-        numbers[block], costs = _Designs.of(own, assignments, cost).fastest()
-        pieces.append((block, costs))
-    return numbers, in_rows(pieces, run.num_points)
+    numbers = np.empty(run.num_points)
+
+    def solved() -> Iterator[tuple[IntArray, Breakdown]]:
+        for block in _blocks(run):
+            own = run.take(block)
+            own = replace(own, system=own.system.sliced(own.design.world_size))
+            numbers[block], costs = _Designs.of(own, assignments, cost).fastest()
+            yield block, costs
+
+    costs = in_rows(solved(), run.num_points)
+    return numbers, costs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

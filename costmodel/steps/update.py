@@ -48,7 +48,7 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
     comes behind it. What is exchanged for every micro-batch hides layer by layer: `unit_exchanges`.
     """
     design, ranks = run.design, run.design.world_size
-    stages = full_stages(run.model, design)
+    stages = full_stages(run.model, design, np.zeros((1, 1)))  # whatever they hold
     owned = [updated_parameters(stage, parts) for stage in stages]
     routed = [stage_expert_parameters(stage, parts) for stage in stages]
     most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])

@@ -198,6 +198,16 @@ OF_RANKS: Final = (
     *BESIDE_KERNELS,
 )
 
+
+def alike(design: DesignPoints) -> list[FloatArray]:
+    """Columns that designs of a chunk should agree in: first how many ranks are timed one by one.
+
+    Arrays of all ranks are as wide as the longest pipeline that some design has.
+    """
+    columns, ranks = design.columns(), np.where(design.plain_pipeline, 0.0, design.pp)
+    return [ranks, *(columns[name] for name in OF_RANKS if name in columns)]
+
+
 #: A whole run of a transformer, and what its stages of one micro-batch may read of it.
 TransformerRun = Run[ModelShape, DesignPoints]
 RankRun = Run[ModelShape, RankShape]

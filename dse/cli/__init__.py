@@ -17,7 +17,9 @@ from dse.cli import (
     catalogue,
     columns,
     compare,
+    completion,
     cost,
+    delete,
     enumerate,
     evaluate,
     explain,
@@ -46,8 +48,9 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, report, explain, sensitivity, importance, evaluate, fit, enumerate),
-    *(columns, export, compare, cost, import_model, validate, calibrate, catalogue),
+    *(plan, search, studies, delete, report, explain, sensitivity, importance, evaluate, fit),
+    *(enumerate, columns, export, compare, cost, import_model, validate, calibrate, catalogue),
+    completion,
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

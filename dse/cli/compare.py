@@ -19,18 +19,20 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         commands,
         "compare",
         run,
-        summary="compare two studies, or a study under another cost model or on another machine",
+        summary="compare two studies, two systems, or a study under another cost model or machine",
         about="Two studies: their fronts, who dominates whom, their best designs and what differs in them.\n"
+        "Two systems: the quantities that differ.\n"
         "One study: price its feasible designs by another profile, or on another machine, as well, and\n"
         "compare how both rank them by the study's first objective.",
         examples=[
             "dse compare gpt3_175b_1024_a100 gpt3_without_sp",
             "dse compare gpt3_175b_1024_a100 --system h100_80g_dgx",
+            "dse compare a100_80g_dgx h100_80g_dgx",
             "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
         ],
     )
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
-    parser.add_argument("other", metavar="OTHER", nargs="?", help="another study to compare with")
+    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies`), or of a system")
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="another one to compare with")
     parser.add_argument(
         "--profile",
         choices=design_profiles(),
@@ -51,10 +53,13 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare."""
     from costmodel.errors import DseError
+    from costmodel.formats import shipped
     from dse.search.study import Study
 
     if sum(map(bool, (args.other, args.profile, args.system))) > 1:
         raise DseError("compare: another study, --profile and --system: name one of them")
+    if {args.study, args.other} <= {*shipped.names("systems")}:
+        return machines(args.study, args.other, args.format)
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
@@ -70,6 +75,23 @@ def run(args: argparse.Namespace) -> int:
     from dse.report.text import show
 
     show(sys.stdout, lambda width: comparison_report(found, width))
+    return 0
+
+
+def machines(one: str, other: str, form: str) -> int:
+    """Two systems."""
+    from costmodel import load_system
+    from dse.report.system_comparison import differing, system_report
+
+    both = load_system(one), load_system(other)
+    if form == "json":
+        from dse.export.tables import json_text
+
+        print(json_text({"systems": [one, other], "quantities": differing(*both)}))
+        return 0
+    from dse.report.text import show
+
+    show(sys.stdout, lambda _: system_report(*both))
     return 0
 
 

@@ -7,7 +7,8 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
-from dse.cli.options import Commands, add_profile, add_space, changed_space, command
+from dse.cli.launch_options import add_launch_files, asked_space
+from dse.cli.options import Commands, add_profile, add_space, command
 from dse.cli.output import form_of, write_content, write_report
 from dse.cli.sweep import ENDINGS, EXAMPLES, add_sweeps, run_sweep
 
@@ -27,14 +28,17 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         about="Price one legal design of a space, named by --set: what a step costs, and what binds it.\n"
         "Or price many: every combination of values (--sweep), or the rows of a file (--designs).\n"
         "Parameters that are not named take the simplest value that is legal beside the others, or with\n"
-        "--best those of the best design that keeps all limits.",
+        "--best those of the best design that keeps all limits.\n"
+        "Or the run of a launch file, on any system: model, layout and chips are read from it.",
         examples=[
             "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --best",
             "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set sequence_parallel=true",
+            "dse evaluate --from-megatron train.sh --system h100_80g_dgx",
             *EXAMPLES,
         ],
     )
-    add_space(parser)
+    add_space(parser, optional=True)
+    add_launch_files(parser)
     parser.add_argument(
         "--best", action="store_true", help="choose what is not named for the best feasible design"
     )
@@ -56,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from dse.pricing.profiles import NATIVE, rules_for
     from dse.search.exact import priced_design
 
-    space = changed_space(args)
+    space = asked_space(args)
     rules = rules_for(space, args.profile or NATIVE)
     params = best_design(space, rules) if args.best else space.completed({})
     say_what_was_open(space, params)

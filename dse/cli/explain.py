@@ -20,6 +20,7 @@ from dse.cli.options import (
 
 if TYPE_CHECKING:
     from dse.explain.explanation import Explanation
+    from dse.spaces.space import Space
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -121,14 +122,24 @@ def named_design(args: argparse.Namespace) -> Explanation:
         if args.trial is not None:
             raise DseError(f"--trial {args.trial}: is of a study; with --set and --layout a space is named")
         args.space = args.study
-        space = changed_space(args)
-        params = space.completed({})
-        say_what_was_open(space, params)
+        pinned = changed_space(args)
+        params = pinned.completed({})
+        say_what_was_open(pinned, params)
+        space = free_space(args)
         return priced(explain(space, params, profile=args.profile or NATIVE))
     study = Study.load(args.study, storage=args.storage)
     number, params = study.design(args.trial)
     space = study.space.with_objectives(args.objective) if args.objective else study.space
     return priced(explain(space, params, profile=args.profile or study.profile, trial=number))
+
+
+def free_space(args: argparse.Namespace) -> Space:
+    """The space that the arguments change, its parameters open: a design's neighbours differ in them."""
+    from dse.spaces.space import Space
+
+    parameters = Space.load(args.space).by_name
+    others = [(name, value) for name, value in args.set if name not in parameters]
+    return changed_space(argparse.Namespace(**{**vars(args), "set": others, "layout": None}))
 
 
 def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanation:

@@ -9,7 +9,8 @@ from pathlib import Path
 from dse.cli.options import Commands, add_storage, command, natural
 
 #: Forms of a file: those of `dse.export.artefacts.FORMS`.
-FORMATS = ("aicb", "dfmodel", "dfmodel-binary", "dot", "svg", "trace")
+FORMATS = ("aicb", "dfmodel", "dfmodel-binary", "dot", "svg", "trace",
+           "megatron", "nemo", "torchtitan", "maxtext")  # fmt: skip
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -23,7 +24,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "slowest stage, row by row, for SimAI and ASTRA-sim, with arithmetic as the cost model prices it;\n"
         "dfmodel is the graph of a layer with its sharding, and the machine, as DFModel has them; dot and\n"
         "svg are pictures of that graph; trace is one step, event by event, for Perfetto and\n"
-        "chrome://tracing. svg needs Graphviz.",
+        "chrome://tracing; megatron, nemo (Megatron-Bridge), torchtitan and maxtext are what starts the\n"
+        "design there, with names for what it does not decide. svg needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",
@@ -31,6 +33,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
             "dse export gpt3_175b_1024_a100 --trial 12 --format dfmodel -o setup.txt",
             "dse export gpt3_175b_1024_a100 --format svg -o layer.svg",
             "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
+            "dse export gpt3_175b_1024_a100 --trial 12 --format megatron -o train.sh",
         ],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")

@@ -61,15 +61,15 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_space(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+def add_space(parser: argparse.ArgumentParser, *, default: str | None = None, optional: bool = False) -> None:
     """``SPACE`` with ``--set`` and ``--objective``."""
-    optional = f" (default: {default})" if default else ""
+    usual = f" (default: {default})" if default else ""
     parser.add_argument(
         "space",
         metavar="SPACE",
-        nargs="?" if default else None,
+        nargs="?" if default or optional else None,
         default=default,
-        help=f"name of a shipped space (`dse spaces`), or a YAML file{optional}",
+        help=f"name of a shipped space (`dse spaces`), or a YAML file{usual}",
     )
     add_changes(parser)
 
@@ -116,6 +116,8 @@ def changed_space(args: argparse.Namespace) -> Space:
     from costmodel.errors import DseError, suggestion
     from dse.spaces.space import Space
 
+    if not args.space:
+        raise DseError("name a space (`dse spaces` lists those that ship), or a launch file")
     space, pins = Space.load(args.space), dict(args.set)
     if args.tokens:
         space = space.with_tokens(args.tokens)

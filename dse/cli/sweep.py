@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dse.cli.options import add_workers, changed_space
+from dse.cli.launch_options import asked_space
+from dse.cli.options import add_workers
 from dse.cli.output import TABLE_ENDINGS, form_of, write_content, write_report
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def run_sweep(args: argparse.Namespace) -> int:
     from dse.search.sweep import combinations, priced
 
     form = form_of(args.format, args.output, ENDINGS)
-    space = changed_space(args)
+    space = asked_space(args)
     refuse_together(args, form)
     if args.designs:
         from dse.search.design_file import read_designs

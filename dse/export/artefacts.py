@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dse.export.artefact import Artefact
+from dse.export.launch.forms import LAUNCH_FORMS
 from dse.export.tables import writable_directory, write_file
 from dse.pricing.profiles import NATIVE
 
@@ -31,6 +32,7 @@ FORMS = {
     "dot": ".dot",
     "svg": ".svg",
     "trace": ".json",
+    **LAUNCH_FORMS,
 }
 
 #: Designs whose artefacts are made at once.
@@ -49,8 +51,9 @@ def artefacts(
     designs : sequence of mappings
         Their parameters.
     form : str
-        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step; else the
-        graph of a layer with the set-up of DFModel, as text, in binary, or as a picture.
+        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step; one of
+        `LAUNCH_FORMS`, what starts it; else the graph of a layer with the set-up of DFModel, as text, in
+        binary, or as a picture.
     profile : str
         What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
 
@@ -62,6 +65,7 @@ def artefacts(
     from costmodel.errors import DseError
     from costmodel.profiles.dfmodel import DataflowDesign
     from costmodel.training.model import ModelShape
+    from dse.export.launch.forms import launch_files
     from dse.export.timeline import traces
     from dse.pricing.evaluation import transformer_run
 
@@ -73,6 +77,8 @@ def artefacts(
             yield from workloads(run)
         elif form == "trace":
             yield from traces(run)
+        elif form in LAUNCH_FORMS:
+            yield from launch_files(run, form)
         else:
             yield from graphs(run, form, profile)
 

@@ -27,7 +27,17 @@ DESIGN_KEYS = (
     *("trial", "winner", "params", "splits", "values", "margins", "run", "breakdown", "designs_priced"),
     *RECORD_KEYS,
 )
-EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "run", "breakdown", *RECORD_KEYS)
+EVALUATION_KEYS = (
+    "feasible",
+    "params",
+    "derived",
+    "splits",
+    "values",
+    "margins",
+    "run",
+    "breakdown",
+    *RECORD_KEYS,
+)
 
 
 def study_record(study: Study, part: Selection = "front") -> dict[str, Any]:

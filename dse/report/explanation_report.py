@@ -105,7 +105,7 @@ def kernel_lines(explanation: Explanation, *, everything: bool) -> Table:
         cells = [f"{row.passes[p] / scale:.{digits}f}" if row.passes.get(p) else "" for p in passes]
         cells.append(f"{row.seconds / scale:.{digits}f}")
         share = percent(row.seconds / explanation.step_time)
-        roof = [] if indent < 2 and len(row.path) < 2 else roofline_cells(explanation, row)
+        roof = roofline_cells(explanation, row) if len(row.path) > 1 else []
         table.add_row("  " * indent + name, *cells, share, *roof)
     return table
 
@@ -122,8 +122,12 @@ def listed(
 ) -> Iterable[tuple[int, str, KernelRow]]:
     """Indentation, name and row: each part and block with what is in it, the small ones in one row."""
     parts = summed((row.path[:1], row.seconds) for row in rows)
-    for part in parts:
+    for part, seconds in parts.items():
         own = [row for row in rows if row.path[:1] == part]
+        if len(own) == 1 and not everything:
+            if seconds >= SMALL**2 * step_time:
+                yield 0, part[0], own[0]
+            continue
         yield 0, part[0], total(part, own)
         for block in dict.fromkeys(row.path[1:-1] for row in own):
             inside = [row for row in own if row.path[1:-1] == block]
@@ -136,7 +140,8 @@ def listed(
                     yield 2 if block else 1, row.path[-1], row
             if small:
                 rest = total((*part, "others"), small)
-                yield 2 if block else 1, f"{len(small)} others", rest
+                others = "others" if len(small) < len(inside) else "kernels"
+                yield 2 if block else 1, f"{len(small)} {others}", rest
 
 
 def total(path: Path, rows: Iterable[KernelRow]) -> KernelRow:
@@ -168,13 +173,15 @@ def other_lines(explanation: Explanation, *, everything: bool) -> Table:
     tree, hidden = explanation.time, explanation.hidden
     table = ruled_table()
     with_kernels = len(explanation.kernels) > 0
-    table.add_column("beside kernels" if with_kernels else "parts of a step", no_wrap=True, min_width=20)
+    title = "beside kernels" if with_kernels else "parts of a step"
+    table.add_column(title, overflow="fold", min_width=20)
     for name in ("time", "of step"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=BAR)
     if len(hidden):
         table.add_column("hidden", justify="right", no_wrap=True)
-    table.add_column("of which", overflow="fold")
+    if not everything and any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
+        table.add_column("of which", overflow="fold")
     behind = summed((path[:1], value) for path, value in zip(*columns(hidden), strict=True))
     parts = [label(part) for part in PARTS["step_time"]]
     shown = [part for part in parts if not (with_kernels and part in PASSES)]
@@ -191,7 +198,14 @@ def other_lines(explanation: Explanation, *, everything: bool) -> Table:
         drawn = bar(value / longest, BAR) if value else ""
         unseen = [readable(away, "s") if away else ""] if len(hidden) else []
         cells = [readable(value, "s") if value else "0", percent(value / explanation.step_time), drawn]
-        table.add_row(part, *cells, *unseen, children(own, "s", everything=everything))
+        below = {path: value for path, value in own.items() if len(path) > 1}
+        if everything:
+            table.add_row(part, *cells, *unseen)
+            for path, value in sorted(below.items(), key=lambda item: -item[1]):
+                share = percent(value / explanation.step_time)
+                table.add_row(f"  {' > '.join(path[1:])}", readable(value, "s"), share)
+        else:
+            table.add_row(part, *cells, *unseen, *([children(own, "s", everything=False)] if below else []))
     cells = [readable(explanation.step_time, "s"), "100 %", ""]
     table.add_row("step", *cells, style="bold")
     return table

@@ -12,7 +12,7 @@ from costmodel.formats.quantity import readable
 from dse.explain.explanation import Explanation
 from dse.explain.neighbours import Binding, Neighbour
 from dse.report.binding import sentence
-from dse.report.design_table import ruled_table
+from dse.report.design_table import lines_of, ruled_table
 from dse.report.study_report import Report
 from dse.report.text import counted, parameter_text
 from dse.spaces.space import Space
@@ -78,33 +78,39 @@ def levers_text(explanation: Explanation, bound: Binding) -> str:
 def neighbour_table(explanation: Explanation, rows: Sequence[Neighbour], title: str, bound: Binding) -> Table:
     """A row for each neighbour: what it changes, and by how much step, memory and objectives move."""
     space, table = explanation.space, ruled_table()
-    table.add_column(title, overflow="fold", min_width=34)
+    table.add_column(title, overflow="fold", min_width=30, vertical="bottom")
     others = [o for o in space.objectives if o.name not in ("step_time", "peak_memory")]
     limit = bound.limit
-    names = ["step time", "change", "memory", "change", *(o.name.replace("_", " ") for o in others)]
-    for name in (*names, "limits"):
-        table.add_column(name, justify="left" if name == "limits" else "right", no_wrap=True)
+    names = ["step time", "change", "memory", *([] if others else ["change"])]
+    for name in (*names, *("\n".join(lines_of(o.name)) for o in others)):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    if space.limits:
+        title = "limits" if len(space.limits) == 1 else "breaks"
+        table.add_column(title, no_wrap=True, vertical="bottom")
     for row in rows:
-        cells = [
-            readable(row.step_time, "s"),
-            relative(row.step_time_change, explanation.step_time),
-            readable(row.peak_memory, "B"),
-            change_text(row.peak_memory_change, "B"),
-            *(readable(row.values[o.key], o.unit) for o in others),
-            verdict(space, row, limit.key if limit else ""),
-        ]
+        cells = [readable(row.step_time, "s"), relative(row.step_time_change, explanation.step_time)]
+        if not others:
+            cells.append(readable(row.peak_memory, "B"))
+        cells.append(change_text(row.peak_memory_change, "B"))
+        for objective in others:
+            own = float(explanation.record["values"][objective.key])
+            cells.append(relative(row.values[objective.key] - own, abs(own)))
+        if limit:
+            cells.append(verdict(space, row, limit.key))
         table.add_row(changes_text(space, row.changes), *cells)
     return table
 
 
 def verdict(space: Space, row: Neighbour, key: str) -> str:
-    """Which limits a neighbour breaks, and by how much the first of them."""
+    """Which limits a neighbour breaks; of a single one by how much."""
     broken = [limit for limit in space.limits if row.margins[limit.key] < 0]
     if not broken:
-        return "kept"
+        return "kept" if len(space.limits) == 1 else ""
     first = next((limit for limit in broken if limit.key == key), broken[0])
-    over = readable(-row.margins[first.key], first.unit)
-    return f"over by {over}" if len(space.limits) == 1 else f"{first.name} over by {over}"
+    if len(space.limits) == 1:
+        return f"over by {readable(-row.margins[first.key], first.unit)}"
+    more = f" +{len(broken) - 1}" if len(broken) > 1 else ""
+    return f"{first.name}{more}"
 
 
 def changes_text(space: Space, changes: Mapping[str, tuple[Any, Any]]) -> str:

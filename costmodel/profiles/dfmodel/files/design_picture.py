@@ -53,7 +53,20 @@ def design_picture(graph: DfmodelGraph, run: TransformerRun) -> str:
             of_edges.append(drawer.gradient(*reversed(pair)))
         else:
             of_edges.append(drawer.again(*pair) if graph.backward[end] else drawer.activation(*pair))
-    return drawn(graph, [words.get(row.name, "") for row in rows], of_kernels, of_edges)
+    splits = [words.get(row.name, "") for row in rows]
+    return drawn(graph, splits, of_kernels, of_edges, title=_title(run))
+
+
+def _title(run: TransformerRun) -> list[str]:
+    """Which layer of which design is drawn, and of what its sizes are."""
+    model, design = run.model, run.design
+    tp, pp, dp, micro = (float(own[0]) for own in (design.tp, design.pp, design.dp, design.micro_batch_size))
+    ranks = f" on all {tp:g} tensor-parallel ranks together" if tp > 1 else ""
+    sequences = "1 sequence" if micro == 1 else f"{micro:g} sequences"
+    return [
+        f"{model.title or model.name}: one of {model.num_layers:g} layers, tp={tp:g} pp={pp:g} dp={dp:g}",
+        f"sizes are of one sequence of {model.seq_len:,.0f} tokens{ranks}; a micro-batch is {sequences}",
+    ]
 
 
 class _Collectives:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import html
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -76,7 +77,12 @@ def picture(graph: DfmodelGraph, sharding: IntArray | None = None, traffic: Traf
 
 
 def drawn(
-    graph: DfmodelGraph, splits: Sequence[str], of_kernels: Sequence[str], of_edges: Sequence[str]
+    graph: DfmodelGraph,
+    splits: Sequence[str],
+    of_kernels: Sequence[str],
+    of_edges: Sequence[str],
+    *,
+    title: Sequence[str] = (),
 ) -> str:
     """The graph as DOT text, with words for how kernels are split and what moves.
 
@@ -88,6 +94,8 @@ def drawn(
         How each kernel is split, and what moves once it is done, a key of `COLOURS`; empty for nothing.
     of_edges : sequence of str
         What moves along each edge.
+    title : sequence of str
+        Lines above the graph; with them comes a legend.
 
     Notes
     -----
@@ -95,10 +103,13 @@ def drawn(
     backward pass are frames. What moves between chips is coloured, with its whole size.
     """
     lines = [_HEAD]
-    for title, backward in (("forward", False), ("backward", True)):
+    if title:
+        present = {word for text in (*of_kernels, *of_edges) for word in text.split(", ") if word}
+        lines.append(_heading(title, present))
+    for frame_title, backward in (("forward", False), ("backward", True)):
         own = np.flatnonzero(graph.backward == backward).tolist()
         if own:
-            frame = [f"  subgraph cluster_{title} {{", f'    label="{title}";']
+            frame = [f"  subgraph cluster_{frame_title} {{", f'    label="{frame_title}";']
             nodes = [f"    {_node(graph, place, splits[place], of_kernels[place])}" for place in own]
             lines.append("\n".join([*frame, *nodes, "  }\n"]))
     for start, end, moved in zip(graph.start, graph.end, of_edges, strict=True):
@@ -106,6 +117,14 @@ def drawn(
         shown = _attributes(_label([size, moved]), _colour(moved))
         lines.append(f"  k{start + 1} -> k{end + 1} [{shown}];\n")
     return "".join([*lines, "}\n"])
+
+
+def _heading(title: Sequence[str], present: Collection[str]) -> str:
+    """Title, and what shapes and colours mean: of the collectives that are present."""
+    known = [f"<font color='{colour}'>{name}</font>" for name, colour in COLOURS.items() if name in present]
+    legend = ["box: matrix product", "ellipse: other kernel", "yellow: has a weight", *known]
+    lines = [*map(html.escape, title), " &#183; ".join(legend)]
+    return f"  labelloc=t; fontsize=14; label=<{'<br/>'.join(lines)}>;\n"
 
 
 def _node(graph: DfmodelGraph, place: int, split: str, moved: str) -> str:

@@ -1,0 +1,53 @@
+"""`dse delete`: take a study out of a database."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dse.cli.options import Commands, add_storage, command
+
+
+def register(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = command(
+        commands,
+        "delete",
+        run,
+        summary="delete a study and all of its trials",
+        about="Delete a study and all of its trials from the database. Asks first on a terminal;\n"
+        "there is no way back. Files that were written of it stay.",
+        examples=["dse delete gpt3_175b_1024_a100", "dse delete no_recompute --yes"],
+    )
+    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_storage(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Delete the study; 1 when the answer is no."""
+    from costmodel.errors import DseError
+    from dse.search.creation import SPACE_NAME
+    from dse.storage.database import storage_url
+    from dse.storage.deletion import delete_study
+    from dse.storage.optuna_store import Store
+
+    with Store(storage_url(args.storage), "read") as store:
+        stored = store.study(args.study)
+        rows = store.rows(stored.study_id)
+        where = store.where
+    space = stored.user_attrs.get(SPACE_NAME)
+    what = (
+        f"study {args.study!r}: {rows:,} trials" + (f" of space {space}" if space else "") + f", in {where}"
+    )
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise DseError(f"{what}: not deleted, since nobody can be asked here; delete it with --yes")
+        print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("dse: nothing is deleted", file=sys.stderr)
+            return 1
+    with Store(storage_url(args.storage), "write") as store:
+        trials = delete_study(store, store.study(args.study))
+    print(f"deleted study {args.study!r}: {trials:,} trials" + (f" of space {space}" if space else ""))
+    return 0

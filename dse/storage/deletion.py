@@ -1,0 +1,50 @@
+"""Takes a study out of a database."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dse.storage.optuna_store import Store, StoredStudy
+
+#: Tables with rows of single trials, and of studies, those that others refer to last.
+OF_TRIALS: Final = (
+    *("trial_heartbeats", "trial_intermediate_values", "trial_values", "trial_params"),
+    *("trial_system_attributes", "trial_user_attributes"),
+)
+OF_STUDIES: Final = (
+    *("trials", "study_system_attributes", "study_user_attributes", "study_directions", "studies"),
+)
+
+
+def delete_study(store: Store, stored: StoredStudy) -> int:
+    """Delete a study with all of its trials, in one transaction.
+
+    Parameters
+    ----------
+    store : Store
+        A database that is open for writing.
+    stored : StoredStudy
+        The study.
+
+    Returns
+    -------
+    trials : int
+        How many trials it had, in any state. [-]
+
+    Raises
+    ------
+    DseError
+        If the database cannot be written; then nothing is deleted.
+    """
+    own = {"study_id": stored.study_id}
+    with store.database.transaction(writes=True):
+        [(trials,)] = store.database.rows("SELECT count(*) FROM trials WHERE study_id = :study_id", **own)
+        for table in OF_TRIALS:
+            store.database.change(
+                f"DELETE FROM {table} WHERE trial_id IN "
+                "(SELECT trial_id FROM trials WHERE study_id = :study_id)",
+                **own,
+            )
+        for table in OF_STUDIES:
+            store.database.change(f"DELETE FROM {table} WHERE study_id = :study_id", **own)
+    return int(trials)

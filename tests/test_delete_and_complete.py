@@ -1,0 +1,106 @@
+"""`dse delete` takes a study out of its database; `dse completion` tells a shell what may be typed."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+import subprocess
+
+import optuna
+import pytest
+
+from dse.cli import main
+from dse.search.study import Study
+
+
+@pytest.fixture
+def searched(tmp_path, monkeypatch, small_space):
+    """A folder with two small studies in one database."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    for name in ("one", "two"):
+        assert main(["search", "small.yaml", "--budget", "4", "--study", name]) == 0
+    return tmp_path
+
+
+def names():
+    return optuna.get_all_study_names("sqlite:///dse.db")
+
+
+def test_a_study_is_deleted_with_all_of_its_trials(searched, capsys):
+    capsys.readouterr()
+    assert main(["delete", "one", "--yes"]) == 0
+    assert capsys.readouterr().out == "deleted study 'one': 4 trials of space small\n"
+    assert names() == ["two"]
+    with sqlite3.connect(searched / "dse.db") as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            of = next((name for name in ("study_id", "trial_id") if name in columns), None)
+            if of:  # nothing is left of the first study: all rows are of the second and its trials
+                of_second = "(2)" if of == "study_id" else "(SELECT trial_id FROM trials WHERE study_id = 2)"
+                query = f"SELECT count(*) FROM {table} WHERE {of} NOT IN {of_second}"
+                assert database.execute(query).fetchone() == (0,), table
+    database.close()
+    assert len(Study.load("two").table) == 4
+    assert main(["search", "small.yaml", "--budget", "4", "--study", "one"]) == 0  # the name is free again
+
+
+def test_where_nobody_can_be_asked_nothing_is_deleted(searched, capsys):
+    assert main(["delete", "one"]) == 1
+    assert "4 trials of space small, in " in (said := capsys.readouterr().err)
+    assert "delete it with --yes" in said
+    assert names() == ["one", "two"]
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [("y\n", True), ("\n", False), ("no\n", False)])
+def test_on_a_terminal_it_asks(searched, monkeypatch, capsys, answer, deleted):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    assert main(["delete", "one"]) == (0 if deleted else 1)
+    assert "[y/N]" in capsys.readouterr().err
+    assert names() == (["two"] if deleted else ["one", "two"])
+
+
+def test_a_study_that_is_not_there_is_not_deleted(searched, capsys):
+    assert main(["delete", "on", "--yes"]) == 1
+    assert "no study 'on'" in capsys.readouterr().err
+
+
+def completed(script, *words):
+    """What bash offers for the last word."""
+    line = " ".join(f"'{word}'" for word in words)
+    asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _dse; echo ${{COMPREPLY[@]}}"
+    test = f"{script}\n{asked}"
+    done = subprocess.run(["bash", "-c", test], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        (("dse", "ev"), {"evaluate"}),
+        (("dse", "evaluate", "gpt3_175b_k"), {"gpt3_175b_kernels"}),
+        (("dse", "evaluate", "--from-m"), {"--from-megatron"}),
+        (("dse", "evaluate", "--system", "h100_80g_d"), {"h100_80g_dgx"}),
+        (("dse", "export", "s", "--format", "mega"), {"megatron"}),
+        (("dse", "models", "deepseek_v3"), {"deepseek_v3"}),
+    ],
+)
+def test_bash_completes_commands_options_words_and_names(capsys, words, some):
+    assert main(["completion", "bash"]) == 0
+    assert set(completed(capsys.readouterr().out, *words)) == some
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_can_read_its_script(tmp_path, capsys, shell):
+    assert main(["completion", shell]) == 0
+    (tmp_path / "script").write_text(text := capsys.readouterr().out)
+    assert "evaluate" in text
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n", tmp_path / "script"], check=False).returncode == 0

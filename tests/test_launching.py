@@ -1,0 +1,283 @@
+"""Launch files: what starts a design in Megatron-LM, NeMo, torchtitan or MaxText, and what one costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+
+from costmodel import DesignPoints, DseError, load_model
+from costmodel.formats.model_file import model_names
+from costmodel.steps.transformer import transformer_step
+from costmodel.training.model import ModelShape
+from costmodel.training.run import Run
+from dse.cli import main
+from dse.export.launch import maxtext, megatron, nemo, torchtitan
+from dse.export.launch.launch import Launch, NotExpressible
+from dse.export.launch.layer_pattern import pattern
+from dse.export.launch.megatron_model import model_losses, model_settings, settings_model
+from dse.export.launch.shell import Script
+from dse.pricing.evaluation import transformer_run
+from dse.spaces.space import Space, space_names
+
+#: A script as people have it: variables, arrays, comments, continued lines, flags of no cost, an unknown one.
+SCRIPT = """\
+#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-128}
+TP=8; PP=16
+DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"
+GPT_MODEL_ARGS=(
+    --num-layers 96   # GPT-3
+    --hidden-size 12288 --num-attention-heads 96
+    --seq-length 2048 --max-position-embeddings 2048 --vocab-size 51200
+    --make-vocab-size-divisible-by 1
+)
+TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size $((1024 + 512)) --bf16 --lr 6.0e-5)
+TRAINING_ARGS+=(--use-distributed-optimizer --fancy-new-flag 3)
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\
+    ${GPT_MODEL_ARGS[@]} "${TRAINING_ARGS[@]}" \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size ${PP} \\
+    --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel --data-path $1
+"""
+
+
+def designs(space):
+    """The usual design of a space, and those that it names."""
+    for params in [space.completed({}), *space.starting_points]:
+        yield transformer_run(space, space.encode([params]), DesignPoints)
+
+
+def meaning(launch):
+    """A design, with columns by one name where they have two, or none where they say nothing."""
+    tp = launch["tp"] > 1
+    words = {
+        "zero": launch.zero_stage,
+        "sequence_parallel": tp and launch.sequence_parallel,
+        "tp_overlap": launch.tp_overlap if tp else "",
+    }
+    others = {"distributed_optimizer", "sharding", "overlap_tp", *words}
+    return words | {name: value for name, value in launch.design.items() if name not in others}
+
+
+def expressible(module, run):
+    """A launch and its file where the framework can say all of it."""
+    launch = Launch.of_run(run, 0)
+    try:
+        text, lost = module.script(launch)
+    except NotExpressible:
+        return None
+    return None if lost else (launch, text)
+
+
+# There and back
+
+
+@pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
+@pytest.mark.parametrize("name", [name for name in space_names() if not name.startswith("lstm")])
+def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, module, tmp_path):
+    space = Space.load(name)
+    if name == "deepseek_v3_2048_h800":  # remainders alone are what Megatron Core keeps
+        space = space.pinned({"store_param_remainders": True})
+    pairs = [(run, expressible(module, run)) for run in designs(space)]
+    assert any(found for _, found in pairs) or name == "gpt3_175b_kernels"  # samples how kernels are split
+    for run, found in pairs:
+        if found is None:
+            continue
+        launch, text = found
+        path = tmp_path / "launch"
+        path.write_text(text)
+        back, notes = module.read_script(path, launch.world_size if module is nemo else None)
+        assert notes == []
+        assert meaning(back) == meaning(launch)
+        again = transformer_step(Run(back.model, run.system, back.points))
+        assert again.step_time[0] == transformer_step(run).step_time[0]
+        assert again.peak_memory[0] == transformer_step(run).peak_memory[0]
+
+
+def test_so_does_one_of_torchtitan(tmp_path):
+    space = Space.load("llama3_70b_64_h100_fsdp", {"attention": "flash_attention_2"})
+    for pins in (
+        {"zero": 3, "pp": 1, "tp": 8},
+        {"zero": 3, "pp": 8, "vpp": 5, "reshard_after_forward": False},
+    ):
+        params = space.pinned(pins).completed({"recompute": "full"})
+        run = transformer_run(space, space.encode([params]), DesignPoints)
+        launch, text = expressible(torchtitan, run)
+        assert tomllib.loads(text)["model"]["flavor"] == "70B"
+        (tmp_path / "job.toml").write_text(text)
+        back, notes = torchtitan.read_script(tmp_path / "job.toml")
+        assert notes == []
+        assert meaning(back) == meaning(launch)
+        again = transformer_step(Run(back.model, run.system, back.points))
+        assert again.step_time[0] == transformer_step(run).step_time[0]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_comes_back_that_megatron_core_has(name):
+    model = load_model(name)
+    if not isinstance(model, ModelShape) or model_losses(model):
+        return
+    back = settings_model(model_settings(model), name)
+    same = ("num_parameters", "active_parameters", "forward_flops_per_sequence", "mtp_parameters", "sequence")
+    for figure in same:
+        assert getattr(back, figure) == getattr(model, figure), figure
+
+
+def test_a_written_script_is_a_script(tmp_path):
+    """Bash reads it; what the design leaves open it asks for by name, before anything starts."""
+    [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
+    text, _ = megatron.script(Launch.of_run(run, 0))
+    (tmp_path / "train.sh").write_text(text)
+    assert subprocess.run(["bash", "-n", tmp_path / "train.sh"], check=False).returncode == 0
+    asked = subprocess.run(["bash", tmp_path / "train.sh"], capture_output=True, text=True, check=False)
+    assert "DATA_PATH: prefix of the tokenized data" in asked.stderr
+
+
+def test_maxtext_takes_devices_from_nodes_and_between_them():
+    space = Space.load("llama3_70b_512_h100", {"tp": 8, "pp": 1, "vpp": 1, "micro_batch_size": 1})
+    [run, *_] = designs(space)
+    found = yaml.safe_load(maxtext.script(Launch.of_run(run, 0))[0])
+    axes = {name: size for name, size in found.items() if name.startswith(("ici_", "dcn_")) and size > 1}
+    assert axes == {"ici_tensor_parallelism": 8, "dcn_data_parallelism": 64}
+    assert found["per_device_batch_size"] == 1 / 8
+    assert found["gradient_accumulation_steps"] == 8
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "pins", "why"),
+    [
+        (megatron, "deepseek_v3_2048_h800", {"schedule": "dualpipe"}, "schedule=dualpipe: Megatron Core has"),
+        (megatron, "gpt3_175b_kernels", {}, "sharding=sample: Megatron Core splits"),
+        (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: torchtitan 0.2.2 has it not"),
+        (torchtitan, "qwen3_235b_256_gb200", {}, "zero=1: torchtitan shards weights and all"),
+        (maxtext, "gpt3_175b_1024_a100", {"pp": 8}, "schedule=1f1b: MaxText has no such schedule"),
+    ],
+)
+def test_what_a_framework_cannot_run_is_refused(module, name, pins, why):
+    [run, *_] = designs(Space.load(name, pins))
+    with pytest.raises(NotExpressible, match=why):
+        module.script(Launch.of_run(run, 0))
+
+
+def test_what_a_framework_cannot_say_is_said_of_it():
+    [run, *_] = designs(Space.load("mixtral_8x22b_128_h100", {"imbalance": 1.2}))
+    text, lost = megatron.script(Launch.of_run(run, 0))
+    assert "imbalance=1.2" in lost
+    assert "# Not said here, since Megatron-LM has no flag for it: imbalance=1.2" in text
+
+
+# Scripts that people have
+
+
+def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    read = ["evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json"]
+    assert main(read) == 0
+    found, said = capsys.readouterr()
+    assert said.splitlines()[0] == "dse: train.sh: not read: --fancy-new-flag"
+    pins = {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": "true",
+            "distributed_optimizer": "true", "recompute": "none", "overlap_p2p": "true"}  # fmt: skip
+    sets = [word for name, value in pins.items() for word in ("--set", f"{name}={value}")]
+    assert main(["evaluate", "gpt3_175b_1024_a100", *sets, "--format", "json"]) == 0
+    same = json.loads(capsys.readouterr().out)
+    assert json.loads(found)["breakdown"] == same["breakdown"]
+
+
+def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    assert main(["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]) == 0
+    text = capsys.readouterr().out
+    assert "tp=8 pp=16 vpp=3 micro_batch_size=1" in text
+    assert re.search(r"step time +\d", text)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("--num-layers 96", "--num-layers many"), "--num-layers many: expected a number"),
+        (
+            ("--num-layers 96", "--num-layers $LAYERS"),
+            r"--num-layers \$LAYERS: .*no line of the script sets it",
+        ),
+        (("--num-layers 96", ""), "does not say num_layers"),
+        (("TP=8", "TP=7"), "1,024 chips: expected a multiple of tp \\* cp \\* pp = 112"),
+        (
+            ("1024 + 512", "1001"),
+            "global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1",
+        ),
+        (("nnodes $NNODES", "nnodes $N"), "does not say on how many chips; name them with --gpus N"),
+        (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
+        (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),
+        (('"${TRAINING', '"${TRAINING" "'), "is never closed"),
+        (("GPT_MODEL_ARGS=(", "A=(\n(("), "expected words, and a closing bracket"),
+    ],
+)
+def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):
+    (tmp_path / "train.sh").write_text(SCRIPT.replace(*change))
+    with pytest.raises(DseError, match=why) as caught:
+        megatron.read_script(tmp_path / "train.sh")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "\0", "(" * 5000, "echo $((((((", "x --num-layers", "x --num-layers 4 --hidden-size", "x \\"),
+        *("'", "A=(", "x --moe-layer-freq ([0]*9999999)", "${A:-" * 3000 + "}" * 3000),
+        "A=1\n" + "A=$A$A$A$A$A$A$A$A\n" * 30,
+        "x --num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 4 --num-experts 2",
+        "x --pipeline-model-parallel-layout 'E|(((t|)*9999)*9999)*9999L' --num-layers 4 --hidden-size 8 "
+        "--num-attention-heads 2 --seq-length 4",
+    ],
+)  # fmt: skip
+def test_hostile_scripts_give_one_line_too(tmp_path, text):
+    (tmp_path / "train.sh").write_text(text)
+    with pytest.raises(DseError) as caught:
+        megatron.read_script(tmp_path / "train.sh", 8)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_nothing_in_a_script_is_run(tmp_path):
+    target = tmp_path / "made"
+    text = SCRIPT.replace("TP=8", f"TP=8; touch {target}; A=$(touch {target}); B=`touch {target}`")
+    (tmp_path / "train.sh").write_text(text)
+    megatron.read_script(tmp_path / "train.sh")
+    assert not target.exists()
+
+
+def test_commands_arrays_and_arithmetic_are_written_out():
+    script = 'A=(1 "2 3")\nB=${C:-4}\nrun "${A[@]}" --n $((B * (2 + 1))) \'$B\' "$B" # no $B\n'
+    assert Script.read(script).commands == [["run", "1", "2 3", "--n", "12", "$B", "4"]]
+
+
+def test_layers_are_lists_as_python_has_them():
+    assert pattern("([0]*1+[1]*2)") == [0, 1, 1]
+    assert pattern("[1,0]*2") == [1, 0, 1, 0]
+    with pytest.raises(DseError, match="expected a list of layers"):
+        pattern("__import__('os')")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--from-megatron", "train.sh"], "--from-megatron: needs --system NAME"),
+        (["--from-megatron", "none.sh", "--system", "h100_80g_dgx"], "none.sh: cannot be read"),
+        (["gpt3_175b_1024_a100", "--from-megatron", "train.sh"], "prices one file; leave out gpt3_175b"),
+        (["--from-nemo", "train.sh", "--system", "h100_80g_dgx"], "name them with --gpus N"),
+        (["--from-torchtitan", "train.sh", "--system", "h100_80g_dgx"], "train.sh: expected TOML"),
+        ([], "name a space"),
+    ],
+)
+def test_what_a_launch_file_wants_is_said(tmp_path, monkeypatch, capsys, arguments, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    assert main(["evaluate", *arguments]) == 1
+    assert why in capsys.readouterr().err
