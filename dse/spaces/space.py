@@ -27,7 +27,7 @@ from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
 from dse.spaces.outer import OuterDesigns
-from dse.spaces.parameters import MOST_OPTIONS, Parameter, Value, decoded
+from dse.spaces.parameters import MOST_OPTIONS, Parameter, Value, decoded, refuse_several
 from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
@@ -211,6 +211,7 @@ class Space(Definition):
         given = dict(self.data.get("given") or {})
         layouts = dict(self.data.get("layouts") or {})
         for name, written in pins.items():
+            refuse_several(name, written)
             if name in self.by_name:
                 accepted = self.by_name[name].accepted(self.in_file(name, written))
                 parameters[name] = self._options(name, [accepted])

@@ -350,6 +350,10 @@ class _Reader:
         """Note names that nothing reads: most likely misspelt."""
         columns = {*self.names.columns, *self.names.quantities, *self.names.totals}
         read = self.names.used | columns | self.names.settings
+        for name in self._idle(columns):
+            self.section.section("parameters").mistake(
+                name, "changes nothing: designs of this model have no such column; leave it out"
+            )
         for key, what, alike in (
             ("given", "name", 0.6),
             ("parameters", "parameter", 0.6),
@@ -362,6 +366,13 @@ class _Reader:
                     section.mistake(name, f"unknown {what}; did you mean {close[0]!r}?")
                 elif key != "derived":
                     section.mistake(name, f"unknown {what}, and no formula uses it")
+
+    def _idle(self, columns: set[str]) -> list[str]:
+        """Parameters that only designs of other models have, and that no derived column reads."""
+        derived = [Expression.parse(own.expression) for own in self.names.derived.values()]
+        read = set[str]().union(*(formula.names for formula in derived))
+        parameters = self.section.section("parameters", required=False)
+        return [name for name in parameters if name in all_columns() and name not in columns | read]
 
 
 def _unit_of(written: Any) -> str:
