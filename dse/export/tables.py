@@ -27,10 +27,31 @@ CSV_ROWS = 1000
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
-    *("trial", "winner", "params", "splits", "values", "margins", "run", "breakdown", "designs_priced"),
+    *(
+        "trial",
+        "winner",
+        "params",
+        "layouts",
+        "splits",
+        "values",
+        "margins",
+        "run",
+        "breakdown",
+        "designs_priced",
+    ),
     *RECORD_KEYS,
 )
-EVALUATION_KEYS = ("feasible", "params", "splits", "values", "margins", "run", "breakdown", *RECORD_KEYS)
+EVALUATION_KEYS = (
+    "feasible",
+    "params",
+    "layouts",
+    "splits",
+    "values",
+    "margins",
+    "run",
+    "breakdown",
+    *RECORD_KEYS,
+)
 
 
 def study_record(study: Study, part: Selection = "front") -> dict[str, Any]:

@@ -42,8 +42,9 @@ SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
 LANES, INNER = "dse:lanes", "dse:exact_parameters"
 
-#: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
-BOX_SAMPLE = 1024
+#: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured; and of
+#: machines, each of which has all layouts of its workloads priced.
+BOX_SAMPLE, MACHINES_SAMPLE = 1024, 64
 
 
 class Study:
@@ -364,7 +365,8 @@ def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
 
     It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
-    designs = space.legal.random(BOX_SAMPLE, np.random.default_rng(0))
+    points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
+    designs = space.legal.random(points, np.random.default_rng(0))
     evaluation = evaluate(space, designs, rules=rules_for(space, profile))
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)

@@ -119,6 +119,11 @@ class LegalDesigns:
             for group in self._groups
         )
 
+    @property
+    def inner_count(self) -> float:
+        """Whole designs of one of these, the mean over all. [-]"""
+        return 1.0
+
     @cached_property
     def count(self) -> float:
         """Number of legal designs; infinite where a parameter has no list of options. [-]"""

@@ -18,9 +18,8 @@ from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
-from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
-from dse.spaces import runs
-from dse.spaces.expressions import Expression
+from dse.predictions.columns import at_worse_ends
+from dse.spaces import runs, workloads
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -68,8 +67,27 @@ class Space(Definition):
 
     @classmethod
     def _read(cls, section: Section, name: str, base: Path) -> Self:
+        if workloads.KEY in section:
+            return cls._of_several(
+                workloads.read(section, name, lambda own, of: cls._read(own, of, base)), name
+            )
         definition = read_definition(section, name, base)
         return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
+
+    @classmethod
+    def _of_several(cls, several: workloads.Several[Definition], name: str) -> Self:
+        """The space of the machines on which several workloads run."""
+        frame = several.frame
+        layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
+        changes = {
+            "name": several.data.get("name", name),
+            "data": several.data,
+            "parameters": tuple(p for p in frame.parameters if not p.exact),
+            "derived": tuple(d for d in frame.derived if not d.parameters & layouts),
+            "rules": tuple(rule for rule in frame.rules if not rule.parameters & layouts),
+            "workloads": several.workloads,
+        }
+        return cls(**{f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)})
 
     def _changed(self, data: Mapping[str, Any]) -> Self:
         return self._read(Section(Source(self.name), (), dict(data)), self.name, Path())
@@ -83,7 +101,7 @@ class Space(Definition):
     def fingerprint(self) -> str:
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
-        decisive = [
+        decisive: list[Any] = [
             {key: value for key, value in asdict(self.model).items() if key != "name" and value != ()},
             system,
             list(self.system.parts()),
@@ -96,20 +114,14 @@ class Space(Definition):
             sorted([c.name, c.expression] for c in (*self.rules, *self.limits)),
             [[o.name, o.direction] for o in self.objectives],
         ]
+        several = [[own.name, own.weight, own.space.fingerprint] for own in self.workloads]
+        decisive += [several, self.data.get("combine")] if several else []
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     @cached_property
-    def reads_intervals(self) -> bool:
-        """Whether its objectives, limits or derived columns read ends of intervals."""
-        formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
-        formulas += [derived.expression for derived in self.derived if derived.evaluated]
-        ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
-        return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
-
-    @cached_property
     def legal(self) -> LegalDesigns:
-        """Designs that keep every rule."""
-        return LegalDesigns(self)
+        """Designs that keep every rule; of several workloads machines that have layouts for the first."""
+        return self.workloads[0].space.outer if self.workloads else LegalDesigns(self)
 
     @cached_property
     def inner(self) -> tuple[Parameter, ...]:
@@ -153,6 +165,11 @@ class Space(Definition):
         """Parameters by name."""
         return {parameter.name: parameter for parameter in self.parameters}
 
+    @cached_property
+    def pinnable(self) -> dict[str, Parameter]:
+        """Parameters that can be pinned: its own, and those of its workloads' layouts."""
+        return (self.workloads[0].space.by_name if self.workloads else {}) | self.by_name
+
     def encode(self, designs: Sequence[Mapping[str, Value]]) -> Batch:
         """Columns of a list of designs."""
         return {p.name: np.array([p.code(design[p.name]) for design in designs]) for p in self.parameters}
@@ -195,8 +212,8 @@ class Space(Definition):
         given = dict(self.data.get("given") or {})
         layouts = dict(self.data.get("layouts") or {})
         for name, written in pins.items():
-            if name in self.by_name:
-                accepted = self.by_name[name].accepted(self.in_file(name, written))
+            if name in self.pinnable:
+                accepted = self.pinnable[name].accepted(self.in_file(name, written))
                 parameters[name] = [self.in_file(name, accepted)]
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
@@ -212,8 +229,8 @@ class Space(Definition):
 
     def in_file(self, name: str, value: Any) -> Any:
         """A value as a file has it: a text carries its unit, a number of a quantity is in SI units."""
-        unit = self.by_name[name].unit if name in self.by_name else "-"
-        if name not in self.by_name and name in self.names:
+        unit = self.pinnable[name].unit if name in self.pinnable else "-"
+        if name not in self.pinnable and name in self.names:
             unit = unit_name(self.names[name].dimension)
         if isinstance(value, str):
             return scalar(value) if unit == "-" else value
@@ -224,7 +241,7 @@ class Space(Definition):
         if any(name == derived.name for derived in self.derived):
             raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
         columns = design_columns(self.model)
-        known = {*self.by_name, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
+        known = {*self.pinnable, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
         if name not in known:
             raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, known)}")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from costmodel.machine.system import System
 from costmodel.profiles.registry import all_columns, design_columns
 from costmodel.profiles.rules import AnyWorkload
 from costmodel.training.design_table import Domain
+from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces import frameworks, power_budget, runs, sampled
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
@@ -30,9 +31,20 @@ from dse.spaces.objectives import Constraint, Direction, Objective
 from dse.spaces.parameters import Parameter, Value, read_parameter, written_options, written_value
 from dse.spaces.usual_rules import USUAL_RULES
 
+AnySpace = TypeVar("AnySpace", bound="Definition")
+
 SCHEMA: Final = "search_space/v1"
 KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "framework", "given", "run",
                "parameters", "derived", "constraints", "layouts", "objectives")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SpaceWorkload(Generic[AnySpace]):
+    """One of the workloads of a space."""
+
+    name: str
+    weight: float  #: of its step among those of all [-]
+    space: AnySpace  #: of it alone, with its layouts exact, judged by what its layout is chosen by
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,15 @@ class Definition:
     objectives: tuple[Objective, ...]
     names: Mapping[str, Name]  #: every name known before evaluation
     constants: Mapping[str, float]  #: values of those that are the same for all designs
+    workloads: tuple[SpaceWorkload[Any], ...] = ()  #: of a space of machines on which several run
+
+    @cached_property
+    def reads_intervals(self) -> bool:
+        """Whether its objectives, limits or derived columns read ends of intervals."""
+        formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
+        formulas += [derived.expression for derived in self.derived if derived.evaluated]
+        ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
+        return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
 
 
 def read_definition(section: Section, name: str, base: Path) -> Definition:
