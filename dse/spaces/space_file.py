@@ -100,7 +100,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     if derived:
         section = power_budget.written_out(section, system, system_part.data)
     section, framework = frameworks.written_out(section, design_columns(model), system.quantities(), base)
-    section = runs.written_out(sampled.written_out(section, design_columns(model)))
+    section = runs.written_out(sampled.written_out(section, design_columns(model)), model.dimensions)
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
