@@ -160,6 +160,10 @@ REFERENCES: Mapping[str, str] = {
         "Y. Zhao et al., PyTorch FSDP: experiences on scaling fully sharded data parallel, "
         "VLDB 16(12), 2023, arXiv:2304.11277"
     ),
+    "Watanabe2023": (
+        "S. Watanabe, A. Bansal and F. Hutter, PED-ANOVA: efficiently quantifying hyperparameter importance "
+        "in arbitrary subspaces, IJCAI 2023, arXiv:2304.10255"
+    ),
     "Zitzler2003": (
         "E. Zitzler, L. Thiele, M. Laumanns, C. M. Fonseca and V. Grunert da Fonseca, Performance assessment "
         "of multiobjective optimizers: an analysis and review, IEEE TEC 7(2), 2003"

@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from dse.pricing.evaluation import evaluate
     from dse.search.study import Study
     from dse.search.summaries import studies
+    from dse.spaces.functions import formula_function
     from dse.spaces.space import Space
 
-__all__ = ["DseError", "Space", "Study", "evaluate", "studies"]
+__all__ = ["DseError", "Space", "Study", "evaluate", "formula_function", "studies"]
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
 _HOMES = {
@@ -18,6 +19,7 @@ _HOMES = {
     "Space": "dse.spaces.space",
     "Study": "dse.search.study",
     "evaluate": "dse.pricing.evaluation",
+    "formula_function": "dse.spaces.functions",
     "studies": "dse.search.summaries",
 }
 

@@ -10,8 +10,10 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.export.tables import json_text, study_record
+from dse.export.tables import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.pricing.intervals import RECORD_KEYS
+from dse.report.designs_report import designs_report
+from dse.report.text import plain_text
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +65,50 @@ def test_tables_written_in_pieces_are_the_same(capsys, monkeypatch):
     commands = [("trials", "small", "--format", form) for form in ("csv", "json", "table")]
     whole = [printed(capsys, *command) for command in commands]
     monkeypatch.setattr("dse.search.trial_table.BLOCK", 7)
-    monkeypatch.setattr("dse.export.tables.CSV_ROWS", 4)
     monkeypatch.setattr("dse.report.design_table.ROWS_DRAWN", 5)
     assert [printed(capsys, *command) for command in commands] == whole
     assert whole[1] == json_text(study_record(Study.load("small"), "trials")) + "\n"
+
+
+@pytest.mark.parametrize("part", ["front", "trials"])
+def test_what_is_stored_says_what_records_say(storage, part, monkeypatch):
+    """Tables are made from columns of the database; here, from a record of each trial."""
+    monkeypatch.setattr("dse.search.trial_table.BLOCK", 7)
+    study = Study.load("small", storage=storage)
+    table = study.table.front() if part == "front" else study.table
+    assert table.as_stored
+    records = pd.concat([block._frame_of_records() for block in table.blocks()], ignore_index=True)
+    pd.testing.assert_frame_equal(table.to_frame(), records, check_exact=True, check_dtype=False)
+    stored = [json.loads(text) for block in table.stored_blocks() for text in block.json_texts()]
+    assert stored == [design_record(record) for record in table.each_record()]
+
+
+def test_files_hold_words_with_commas(tmp_path):
+    """A cell that holds a comma or a quote is quoted; pieces of a Parquet file are one table."""
+    frames = [pd.DataFrame({"n": [1, 2], "word": words}) for words in (["a", None], ['b, "c"', "d"])]
+    whole = pd.concat(frames, ignore_index=True)
+    (tmp_path / "t.csv").write_bytes(b"".join(csv_pieces(frames)))
+    (tmp_path / "t.parquet").write_bytes(b"".join(parquet_pieces(frames)))
+    assert (tmp_path / "t.csv").read_text().splitlines()[:2] == ["n,word", "1,a"]
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), whole)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), whole)
+
+
+def test_a_long_table_shows_its_ends_on_a_terminal(storage):
+    study = Study.load("small", storage=storage)
+    shown = plain_text(designs_report(study, "trials", 100, most=10), 100)
+    rows = [line for line in shown.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+    assert [int(row.split()[0]) for row in rows] == [*range(5), *range(25, 30)]
+    assert "the first and the last 5 of 30 trials; all of them: dse trials small -o trials.csv" in shown
+
+
+@pytest.mark.parametrize("command", ["pareto small", "trials small", "enumerate small.yaml"])
+def test_an_ending_that_nothing_writes_is_refused(command, capsys, tmp_path):
+    assert main([*command.split(), "-o", "table.xlsx"]) == 1
+    assert capsys.readouterr().err == (
+        "dse: -o table.xlsx: nothing here writes .xlsx files; end the name in .txt, .csv, .json or .parquet\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_table_that_is_too_wide_names_what_it_leaves_out(capsys, monkeypatch):

@@ -363,7 +363,7 @@ def test_other_gpus_than_those_of_the_file_are_noted(priced, capsys):
 
 
 def test_the_command_knows_every_revision_and_type(capsys):
-    assert {profile.name for profile in PROFILES if profile.file == "aicb"} == {"simai", *REVISIONS}
+    assert {profile.name for profile in PROFILES.values() if profile.file == "aicb"} == {"simai", *REVISIONS}
     with pytest.raises(SystemExit, match="0"):
         main(["cost", "--help"])
     text = capsys.readouterr().out

@@ -36,7 +36,7 @@ from costmodel.profiles.dfmodel.mapping import fastest_mapping
 from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
 from costmodel.profiles.files import kind_of
-from costmodel.profiles.registry import DESIGN_PROFILES, design_columns, profile_named, profiles_reading
+from costmodel.profiles.registry import design_columns, design_profiles, profile_named, profiles_reading
 from costmodel.steps.breakdown import PARTS
 from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.run import Run
@@ -132,7 +132,7 @@ def test_the_published_run_is_met_through_the_profile(published, capsys):
 
 
 def test_every_generation_is_a_profile():
-    assert tuple(name for name in DESIGN_PROFILES if name.startswith("dfmodel")) == DFMODEL
+    assert tuple(name for name in design_profiles() if name.startswith("dfmodel")) == DFMODEL
     assert [profile_named(name).version for name in DFMODEL] == list(GENERATIONS)
     assert DataflowDesign.domains()["topology"].words == tuple(TOPOLOGIES)
 
@@ -502,7 +502,7 @@ def test_splits_of_kernels_are_refused_since_dfmodel_has_its_own(small, capsys):
 def test_columns_of_designs_that_not_all_profiles_know(gpt):
     """DFModel's own are none of the others', and how native splits and tiles is none of DFModel's."""
     known = {name: tuple(profiles_reading(name, gpt)) for name in design_columns(gpt)}
-    assert {name: by for name, by in known.items() if by != DESIGN_PROFILES} == {
+    assert {name: by for name, by in known.items() if by != design_profiles()} == {
         **dict.fromkeys(("topology", "tile_size", "overlap", "execution"), DFMODEL),
         **dict.fromkeys(filter(splits_kernels, known), ("native", "simai")),
         **dict.fromkeys({*MODERN} & {*known}, ("native",)),

@@ -153,7 +153,11 @@ def test_a_window_that_shows_everything_is_full_attention_but_for_the_diagonal()
 
 def test_norms_are_counted_where_they_stand():
     dense = ModelShape(**SHAPE)
-    for changed, norms in (({"norms_per_layer": 4}, 4), ({"parallel_block": True}, 1)):
+    for changed, norms in (
+        ({"norms_per_layer": 4}, 4),
+        ({"parallel_block": True}, 1),
+        ({"parallel_block": True, "parallel_norms": True}, 2),
+    ):
         model = replace(dense, **changed)
         assert model.num_parameters - dense.num_parameters == 6 * (norms - 2) * 64
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from dse.search.creation import LANES
 from dse.search.history import History
 from dse.search.lanes import Lane, base_of, memories_of
 from dse.search.samplers import SAMPLERS
-from dse.search.study import LANES, Study
+from dse.search.study import Study
 from dse.search.turns import CLAIM, PARKED, Turns
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store

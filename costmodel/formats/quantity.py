@@ -273,7 +273,7 @@ _SHOWN: Final[dict[str, str]] = {
 }
 #: Units that read better in others from some value on: SI unit -> (from here on, shown).
 _LARGE: Final[dict[str, tuple[tuple[float, str], ...]]] = {
-    "s": ((172_800.0, "days"), (3600.1, "h"), (1000.0, "min")),
+    "s": ((172_800.0, "days"), (7200.0, "h"), (600.0, "min")),
     "J": ((3.6e15, "TWh"), (3.6e12, "GWh"), (3.6e9, "MWh")),
     "kg": ((1e3, "t"), (1.0, "kg"), (0.0, "g")),
 }
@@ -287,7 +287,7 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
     >>> [readable(v, u) for v, u in [(3.35e12, "B/s"), (0.037, "s"), (2.34e7, "$"), (1.5e-8, "$/B")]]
     ['3.35 TB/s', '37 ms', '$23.4M', '15 $/GB']
     >>> [readable(v, "s") for v in (17.98, 3600, 1234.5, 3.78e7)]
-    ['18.0 s', '3600 s', '20.6 min', '438 days']
+    ['18.0 s', '60 min', '20.6 min', '438 days']
     """
     if unit_text == "-" or not abs(value) < float("inf"):
         return _plain(value, digits) + ("" if unit_text == "-" else " " + unit_text)
@@ -299,7 +299,7 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
         shown = _SHOWN[unit_text]
         return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
     for start, shown in _LARGE.get(unit_text, ()):
-        if abs(value) >= start and not (shown == "min" and float(value).is_integer()):
+        if abs(value) >= start:
             return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
     largest = 1.0 if unit_text == "s" else 1e18
     steps = [step for step in _STEPS if step[0] <= largest]
@@ -321,11 +321,21 @@ def _plain(value: float, digits: int) -> str:
 def exact(value: float, unit_text: str) -> str:
     """The shortest readable text that reads back as the very same number.
 
-    >>> exact(3.35e12, "B/s"), exact(1 / 3, "s")
-    ('3.35 TB/s', '333.3333333333333 ms')
+    >>> exact(3.35e12, "B/s"), exact(1 / 3, "s"), exact(2**27, "B")
+    ('3.35 TB/s', '333.3333333333333 ms', '128 MiB')
     """
-    for digits in range(3, 18):
-        text = readable(value, unit_text, digits=digits)
-        if si_value(text, unit_text) == value:
-            return text
-    return f"{value!r} {unit_text}"
+    texts = (readable(value, unit_text, digits=digits) for digits in range(3, 18))
+    decimal = next((text for text in texts if si_value(text, unit_text) == value), f"{value!r} {unit_text}")
+    return min([decimal, *_binary(value, unit_text)], key=len)
+
+
+def _binary(value: float, unit_text: str) -> list[str]:
+    """A number of bytes in KiB, MiB, ..., by the largest of which it is a whole number; [] where by none.
+
+    >>> _binary(3 * 2**29, "B"), _binary(1000, "B")
+    (['1536 MiB'], [])
+    """
+    if unit_text != "B" or not abs(value) < float("inf"):
+        return []
+    scales = [(2.0**power, f"{letter}iB") for power, letter in zip(range(50, 0, -10), "PTGMK", strict=True)]
+    return [f"{value / scale:.0f} {word}" for scale, word in scales if value and value % scale == 0][:1]

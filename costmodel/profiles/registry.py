@@ -50,8 +50,8 @@ def _dfmodel(generation: str) -> Callable[[], Sequence[DesignRules]]:
 #: The profile where none is named.
 NATIVE: Final = "native"
 
-#: All profiles, the default first.
-PROFILES: Final = (
+#: Profiles that ship, the default first.
+SHIPPED: Final = (
     Profile(NATIVE, "the native cost model", "hlo", _native),
     Profile("simai", "arithmetic of native, the rest by SimAI's closed forms", "aicb", _simai),
     Profile("simai-2024-10", "SimAI of October 2024: bus bandwidths from a file", "aicb"),
@@ -69,10 +69,39 @@ PROFILES: Final = (
     Profile("deepflow", "DeepFlow, first generation", "deepflow"),
 )
 
-_BY_NAME: Final = {profile.name: profile for profile in PROFILES}
+#: All profiles by name: those that ship, and those that were registered.
+PROFILES: Final = {profile.name: profile for profile in SHIPPED}
 
-#: Names of the profiles that evaluate designs.
-DESIGN_PROFILES: Final = tuple(profile.name for profile in PROFILES if profile.designs)
+
+def design_profiles() -> tuple[str, ...]:
+    """Names of the profiles that evaluate designs."""
+    return tuple(profile.name for profile in PROFILES.values() if profile.designs)
+
+
+def register_profile(profile: Profile) -> None:
+    """Make a profile known by its name, in this process and to workers that evaluate designs for it.
+
+    Parameters
+    ----------
+    profile : Profile
+        Its `designs` gives the rules; one of that name that was registered before is replaced.
+
+    Raises
+    ------
+    DseError
+        If a profile of that name ships.
+    """
+    if any(profile.name == shipped.name for shipped in SHIPPED):
+        from costmodel.errors import DseError
+
+        raise DseError(f"profile {profile.name!r}: is one that ships; choose another name")
+    PROFILES[profile.name] = profile
+    all_columns.cache_clear()
+
+
+def registered(name: str) -> Profile | None:
+    """The profile of that name if it does not ship."""
+    return PROFILES[name] if all(name != shipped.name for shipped in SHIPPED) else None
 
 
 def profile_named(name: str) -> Profile:
@@ -83,11 +112,11 @@ def profile_named(name: str) -> Profile:
     DseError
         If there is none of that name.
     """
-    if name not in _BY_NAME:
+    if name not in PROFILES:
         from costmodel.errors import DseError, suggestion
 
-        raise DseError(f"profile {name!r}: unknown{suggestion(name, _BY_NAME)}")
-    return _BY_NAME[name]
+        raise DseError(f"profile {name!r}: unknown{suggestion(name, PROFILES)}")
+    return PROFILES[name]
 
 
 def design_rules(name: str, model: AnyWorkload) -> DesignRules:
@@ -102,7 +131,7 @@ def design_rules(name: str, model: AnyWorkload) -> DesignRules:
 
     profile = profile_named(name)
     if profile.designs is None:
-        raise DseError(f"profile {name}: prices files alone; of designs: {', '.join(DESIGN_PROFILES)}")
+        raise DseError(f"profile {name}: prices files alone; of designs: {', '.join(design_profiles())}")
     for rules in profile.designs():
         if rules.knows(model):
             return rules
@@ -117,13 +146,14 @@ def design_columns(model: AnyWorkload) -> dict[str, Domain]:
 @cache
 def all_columns() -> Mapping[str, Domain]:
     """Columns that designs of any model may have under some profile -> values that they may take."""
-    every = [rules for profile in PROFILES if profile.designs for rules in profile.designs()]
+    every = [rules for profile in PROFILES.values() if profile.designs for rules in profile.designs()]
     return {name: domain for rules in every for name, domain in rules.domains.items()}
 
 
 def _knowing(model: AnyWorkload) -> list[tuple[str, DesignRules]]:
     """Profiles that evaluate designs of a model, and their rules."""
-    rules = [(profile.name, own) for profile in PROFILES if profile.designs for own in profile.designs()]
+    every = [profile for profile in PROFILES.values() if profile.designs]
+    rules = [(profile.name, own) for profile in every for own in (profile.designs or tuple)()]
     return [(name, own) for name, own in rules if own.knows(model)]
 
 

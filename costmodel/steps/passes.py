@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, distinct_rows, largest
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
-from costmodel.kernels.cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
+from costmodel.kernels.cost import TIMES, WAITING, KernelCost, added, traffic_energy, weighted_sum
 from costmodel.machine.system import System
 from costmodel.steps.cost_table import launch_wait
+from costmodel.steps.items import schedule_items
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.pipeline import Stage, bubble_time, chosen_stage, every_stage, slow_stages
 from costmodel.steps.pipeline_times import PipelineRanks, pipeline_ranks
@@ -26,6 +28,9 @@ from costmodel.steps.schedules import of_schedule
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
 from costmodel.workload.transformer import activation_bytes
+
+#: Item of the exchanges of experts that run behind the passes of another micro-batch.
+BEHIND: Final = "exchange behind another micro-batch:hidden"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +80,14 @@ def schedule_step(
         "memory_energy": runs * everywhere.memory_energy,
         "link_energy": runs * (everywhere.link_energy + (design.pp - 1) * messages * hop.link_energy),
     }
+    if run.itemized:
+        columns |= schedule_items(
+            run, of_stage, [pace.stage.counts] * 2 + [recomputed_layers(run, pace.stage)]
+        )
+        columns["slowest stage:rank"] = pace.stage.rank
+        columns["pp_communication_time/messages:hidden"] = (
+            steps * messages * (hop.time - sending_time(design, hop))
+        )
     return columns, own
 
 
@@ -117,7 +130,33 @@ def plain_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
 
 
 def timed_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
-    """Any schedule over any stages, pass by pass.
+    """Any schedule over any stages, pass by pass."""
+    design, steps, ranks = run.design, run.design.gradient_accumulation_steps, ranks_passes(run, costs)
+    slowest, points = ranks.slowest, np.arange(ranks.slowest.size)
+    timed = timed_pipelines(design, ranks.times, hop, ranks.scale)
+    share = np.where(ranks.paired, timed.pairs[points, slowest] / (steps * design.vpp), 1.0)
+    own = overlapped_experts(costs, np.where(ranks.overlaps & ranks.paired, share, ranks.in_turn), run.system)
+    idle = timed.end.max(axis=1) - timed.busy[points, slowest]
+    return Pace(own, ranks.stage, idle, all_stages(run, own, own.whole))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RanksPasses:
+    """What a micro-batch takes on the ranks of each pipeline, and what its passes hide of each other."""
+
+    times: PassTimes  #: of the slowest rank
+    scale: FloatArray  #: of the times of each rank over those of the slowest; (points, ranks) [-]
+    slowest: IntArray  #: rank; (points,) [-]
+    stage: Stage  #: what it runs
+    alone: MicroBatch  #: passes that follow each other
+    together: MicroBatch  #: passes that overlap where schedules pair them
+    paired: BoolArray  #: where schedules do; (points,)
+    overlaps: BoolArray  #: where exchanges of experts hide; (points,)
+    in_turn: FloatArray  #: share of passes in which they do where schedules do not pair; (points,) [-]
+
+
+def ranks_passes(run: TransformerRun, costs: MicroBatch) -> RanksPasses:
+    """Passes on the ranks of any schedule over any stages.
 
     Exchanges of experts hide behind the pass that the schedule overlaps theirs with, or as in `plain_pace`
     where passes follow each other in turn; where all forward passes come first nothing does. A rank's passes
@@ -143,11 +182,16 @@ def timed_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
         weight=weight,
         pair=stage_time(run, stage, together.whole, together),
     )
-    timed = timed_pipelines(design, passes, hop, times / time[:, np.newaxis])
-    share = np.where(paired, timed.pairs[points, slowest] / (steps * design.vpp), 1.0)
-    own = overlapped_experts(costs, np.where(overlaps & paired, share, in_turn), run.system)
-    return Pace(
-        own, stage, timed.end.max(axis=1) - timed.busy[points, slowest], all_stages(run, own, own.whole)
+    return RanksPasses(
+        times=passes,
+        scale=times / time[:, np.newaxis],
+        slowest=slowest,
+        stage=stage,
+        alone=alone,
+        together=together,
+        paired=paired,
+        overlaps=overlaps,
+        in_turn=in_turn,
     )
 
 
@@ -168,19 +212,24 @@ def timed_pipelines(
 
     Messages that do not overlap make the passes longer that send them; others delay those that wait.
     """
+    vpp, times = design.vpp, chunk_times(design, passes, hop)
+    placed = [design.schedule, design.pp, vpp, design.gradient_accumulation_steps, design.group_size]
+    rows, back = distinct_rows(*placed, *times.values(), *scale.T)
+    own = {name: np.broadcast_to(time, scale.shape[:1])[rows] for name, time in times.items()}
+    timed = pipeline_ranks(design_pipelines(design.take(rows), own, scale[rows]))
+    return timed.take(back)
+
+
+def chunk_times(design: DesignPoints, passes: PassTimes, hop: KernelCost) -> dict[str, FloatArray]:
+    """What `pipeline_times` takes: passes through a chunk of the slowest rank, and messages. [s]"""
     sends, vpp = np.where(design.pp > 1, sending_time(design, hop), 0.0), design.vpp
-    times = {
+    return {
         "forward_time": passes.forward / vpp + sends,
         "input_gradient_time": passes.backward / vpp + sends,
         "weight_gradient_time": passes.weight / vpp,
         "pair_time": passes.pair / vpp + 2 * sends,
         "message_time": np.where(design.overlap_p2p > 0, hop.time, 0.0),
     }
-    placed = [design.schedule, design.pp, vpp, design.gradient_accumulation_steps, design.group_size]
-    rows, back = distinct_rows(*placed, *times.values(), *scale.T)
-    own = {name: np.broadcast_to(time, scale.shape[:1])[rows] for name, time in times.items()}
-    timed = pipeline_ranks(design_pipelines(design.take(rows), own, scale[rows]))
-    return timed.take(back)
 
 
 def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> MicroBatch:
@@ -218,7 +267,7 @@ def _beside(
     busy = sum([*rest[1:], *exposed], start=rest[0])
     waiting = launch_wait(launches, busy, system) / np.maximum(launches, 1.0)
     passes = []
-    for cost, lent, left in zip(both, hidden[::-1], exposed, strict=True):
+    for cost, own, lent, left in zip(both, hidden, hidden[::-1], exposed, strict=True):
         more = share * (waiting * cost.launches - cost.launch_bound_time)
         passes.append(
             replace(
@@ -227,6 +276,7 @@ def _beside(
                 launch_bound_time=cost.launch_bound_time + more,
                 ep_time=cost.ep_time + share * (left - cost.ep_time),
                 lent_time=share * lent,
+                items=added(cost.items, {BEHIND: share * own}) if cost.items else {},
             )
         )
     return passes[0], passes[1]

@@ -23,6 +23,7 @@ class LayerKind(NamedTuple):
     experts: bool = False
     post_norms: bool = False  #: a norm behind each branch, beside the one before it
     parallel: bool = False  #: both branches side by side behind one norm
+    parallel_norms: bool = False  #: ... or each behind its own
     query_latent: bool = False
     output_gate: bool = False
     shared_expert: bool = False
@@ -111,8 +112,9 @@ def layer_of(kind: LayerKind) -> Layer:
     if kind == LayerKind():
         return DECODER
     if kind.parallel:
-        attention, mlp = attention_branch(kind, "norm"), mlp_branch(kind, "norm")
-        both = Branch([*attention.rows, *mlp.rows], [*attention.ends, *mlp.ends])
+        own = ["mlp_norm  norm  hidden  < stream"] if kind.parallel_norms else []
+        attention, mlp = attention_branch(kind, "norm"), mlp_branch(kind, "mlp_norm" if own else "norm")
+        both = Branch([*attention.rows, *own, *mlp.rows], [*attention.ends, *mlp.ends])
         return Layer((_block("parallel", "norm", both, "residual", kind),))
     return Layer(
         tuple(

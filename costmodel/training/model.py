@@ -65,6 +65,7 @@ class ModelShape:
     dropout: bool = True
     tied_embeddings: bool = True
     parallel_block: bool = False  #: attention and MLP side by side behind one norm
+    parallel_norms: bool = False  #: in a parallel block: behind a norm each
     attention: Literal["gqa", "mla"] = "gqa"
     q_lora_rank: float = 0.0  #: 0: queries are made from the hidden state
     kv_lora_rank: float = 0.0
@@ -383,6 +384,7 @@ def layer_sequence(model: ModelShape) -> tuple[tuple[Layer, float], ...]:
             experts,
             post_norms=model.norms_per_layer == 4,
             parallel=model.parallel_block,
+            parallel_norms=model.parallel_block and model.parallel_norms,
             query_latent=attention == "latent" and model.q_lora_rank > 0,
             output_gate=model.attention_output_gate and attention in ("full", "window"),
             shared_expert=experts and model.shared_ffn_hidden_size > 0,

@@ -19,8 +19,14 @@ from dse.cli import (
     cost,
     enumerate,
     evaluate,
+    explain,
     export,
+    import_model,
+    importance,
+    plan,
+    report,
     search,
+    sensitivity,
     studies,
     validate,
 )
@@ -38,8 +44,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, evaluate, enumerate, export, compare, cost),
-    *(validate, calibrate, catalogue),
+    *(plan, search, studies, report, explain, sensitivity, importance, evaluate, enumerate),
+    *(export, compare, cost, import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

@@ -75,7 +75,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--profile",
-        choices=[profile.name for profile in PROFILES if profile.file],
+        choices=[profile.name for profile in PROFILES.values() if profile.file],
         help="whose rules price the file (default: native for HLO, simai for AICB, DFModel's by their "
         "generation)",
     )

@@ -18,6 +18,7 @@ from dse.cli.options import (
     changed_space,
     command,
 )
+from dse.cli.output import form_of, write_content, write_report
 
 if TYPE_CHECKING:
     from dse.report.study_report import Report
@@ -92,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.reference:
         return run_reference(args)
+    form_of(args.format, args.output)  # a name that nothing writes is refused before the work, not after
     study, space = subject(args)
     exact = exact_front(
         space,
@@ -200,20 +202,14 @@ def headway_text(headway: Headway, seconds: float) -> str:
 
 def write(args: argparse.Namespace, exact: ExactFront, certified: Certificate | None) -> None:
     """The front and the certificate, as `--format` and `-o` say."""
-    from dse.cli.studies import FILE_WIDTH, FORMATS, to_stdout
-    from dse.export.tables import encoded_front, write_file
-    from dse.report.text import plain_text, show
+    from dse.export.tables import encoded_front
 
-    suffix = args.output.suffix.removeprefix(".") if args.output else ""
-    form = args.format or (suffix if suffix in FORMATS else "table")
+    form = form_of(args.format, args.output)
     if form == "table":
-        if args.output:
-            write_file(args.output, plain_text(report(exact, certified, FILE_WIDTH), FILE_WIDTH).encode())
-        else:
-            show(sys.stdout, lambda width: report(exact, certified, width))
+        write_report(lambda width: report(exact, certified, width), args.output)
         return
     content = [as_json(exact, certified)] if form == "json" else encoded_front(exact, form)
-    write_file(args.output, content) if args.output else to_stdout(content, form)
+    write_content(content, form, args.output)
 
 
 def as_json(exact: ExactFront, certified: Certificate | None) -> bytes:

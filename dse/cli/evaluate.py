@@ -8,6 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from dse.cli.options import Commands, add_profile, add_space, changed_space, command
+from dse.cli.output import form_of, write_content, write_report
+from dse.cli.sweep import ENDINGS, EXAMPLES, add_sweeps, run_sweep
 
 if TYPE_CHECKING:
     from dse.report.text import Record
@@ -20,25 +22,31 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         commands,
         "evaluate",
         run,
-        summary="price one design",
+        summary="price one design, or all that a sweep or a file names",
         about="Price one legal design of a space, named by --set: what a step costs, and what binds it.\n"
+        "Or price many: every combination of values (--sweep), or the rows of a file (--designs).\n"
         "Parameters that are not named take the simplest value that is legal beside the others.",
         examples=[
             "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set sequence_parallel=true",
+            *EXAMPLES,
         ],
     )
     add_space(parser)
     add_profile(parser)
     parser.add_argument(
         "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
+        choices=["table", "json", "csv", "parquet"],
+        help="a report to read, one JSON object, or a table with a row for each design (default: what the "
+        "ending of FILE says, else table)",
     )
+    add_sweeps(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate the design."""
+    """Evaluate the design, or the designs."""
+    form = form_of(args.format, args.output, ENDINGS)
+    if args.sweep or args.designs or form not in ("table", "json"):
+        return run_sweep(args)
     from dse.pricing.profiles import NATIVE, rules_for
     from dse.search.exact import priced_design
 
@@ -48,15 +56,15 @@ def run(args: argparse.Namespace) -> int:
     say_what_was_open(space, params)
     record = priced_design(space, params, rules=rules)
     say_why_no_number(args.profile or NATIVE, space, record)
-    if args.format == "json":
+    if form == "json":
         from dse.export.tables import EVALUATION_KEYS, json_text
 
-        print(json_text({key: record[key] for key in EVALUATION_KEYS if key in record}))
+        text = json_text({key: record[key] for key in EVALUATION_KEYS if key in record})
+        write_content([f"{text}\n".encode()], form, args.output)
         return 0
     from dse.report.study_report import evaluation_report
-    from dse.report.text import show
 
-    show(sys.stdout, lambda width: evaluation_report(space, record, width))
+    write_report(lambda width: evaluation_report(space, record, width), args.output)
     return 0
 
 

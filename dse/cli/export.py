@@ -9,7 +9,7 @@ from pathlib import Path
 from dse.cli.options import Commands, add_storage, command, natural
 
 #: Forms of a file: those of `dse.export.artefacts.FORMS`.
-FORMATS = ("aicb", "dfmodel", "dfmodel-binary", "dot", "svg")
+FORMATS = ("aicb", "dfmodel", "dfmodel-binary", "dot", "svg", "trace")
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -22,13 +22,15 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         about="Write a design of a study as a file that other programs read: aicb is the workload of its\n"
         "slowest stage, row by row, for SimAI and ASTRA-sim, with arithmetic as the cost model prices it;\n"
         "dfmodel is the graph of a layer with its sharding, and the machine, as DFModel has them; dot and\n"
-        "svg are pictures of that graph. svg needs Graphviz.",
+        "svg are pictures of that graph; trace is one step, event by event, for Perfetto and\n"
+        "chrome://tracing. svg needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",
             "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",
             "dse export gpt3_175b_1024_a100 --trial 12 --format dfmodel -o setup.txt",
             "dse export gpt3_175b_1024_a100 --format svg -o layer.svg",
+            "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
         ],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")

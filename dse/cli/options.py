@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costmodel.profiles.registry import DESIGN_PROFILES
+from costmodel.profiles.registry import design_profiles
 
 if TYPE_CHECKING:
     from dse.spaces.space import Space
@@ -153,7 +153,7 @@ def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
     """``--profile NAME``."""
     parser.add_argument(
         "--profile",
-        choices=DESIGN_PROFILES,
+        choices=design_profiles(),
         help=f"rules of the cost model{note}: native (default); simai: arithmetic of native, the rest by "
         "SimAI's closed forms; or a generation of DFModel's",
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dse.cli.options import Commands, add_robust, add_storage, command
+from dse.cli.output import form_of, write_content, write_report
 
 if TYPE_CHECKING:
     from dse.search.study import Study
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json", "parquet")
 
-#: A table in a file leaves nothing out. [characters]
-FILE_WIDTH = 400
+#: Most rows of a table that a terminal shows in full; of more, the first and the last of them.
+ROWS_ON_A_TERMINAL = 1000
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -107,28 +107,12 @@ def run_trials(args: argparse.Namespace) -> int:
 
 def write(args: argparse.Namespace, study: Study, part: Selection) -> None:
     """The front or the trials of a study, as `--format` and `-o` say."""
-    from dse.export.tables import encoded, write_file
-    from dse.report.study_report import designs_report
-    from dse.report.text import plain_text, show
+    from dse.export.tables import encoded
+    from dse.report.designs_report import designs_report
 
-    suffix = args.output.suffix.removeprefix(".") if args.output else ""
-    form = args.format or (suffix if suffix in FORMATS else "table")
+    form = form_of(args.format, args.output)
     if form != "table":
-        content = encoded(study, part, form)
-        write_file(args.output, content) if args.output else to_stdout(content, form)
-    elif args.output:
-        write_file(args.output, plain_text(designs_report(study, part, FILE_WIDTH), FILE_WIDTH).encode())
-    else:
-        show(sys.stdout, lambda width: designs_report(study, part, width))
-
-
-def to_stdout(content: Iterable[bytes], form: str) -> None:
-    """A file's content for another program, or for a terminal if it is text."""
-    if form != "parquet":
-        sys.stdout.writelines(piece.decode() for piece in content)
+        write_content(encoded(study, part, form), form, args.output)
         return
-    if sys.stdout.isatty():
-        from costmodel.errors import DseError
-
-        raise DseError("parquet is not for reading on a terminal; name a file with -o, or pipe it")
-    sys.stdout.buffer.writelines(content)
+    most = ROWS_ON_A_TERMINAL if sys.stdout.isatty() and not args.output else None
+    write_report(lambda width: designs_report(study, part, width, most=most), args.output)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dse.export.artefact import Artefact
 from dse.export.tables import writable_directory, write_file
 from dse.pricing.profiles import NATIVE
 from dse.search.finished import LAYOUTS
@@ -26,18 +27,17 @@ if TYPE_CHECKING:
     from dse.spaces.space import Space
 
 #: Form of an artefact -> ending of its file.
-FORMS = {"aicb": ".txt", "dfmodel": ".txt", "dfmodel-binary": ".pb", "dot": ".dot", "svg": ".svg"}
+FORMS = {
+    "aicb": ".txt",
+    "dfmodel": ".txt",
+    "dfmodel-binary": ".pb",
+    "dot": ".dot",
+    "svg": ".svg",
+    "trace": ".json",
+}
 
 #: Designs whose artefacts are made at once.
 CHUNK = 1024
-
-
-@dataclass(frozen=True)
-class Artefact:
-    """A file, and what its reader will stumble over."""
-
-    content: bytes | None  #: None where the design has no such file; the notes say why
-    notes: tuple[str, ...]
 
 
 def artefacts(
@@ -52,10 +52,10 @@ def artefacts(
     designs : sequence of mappings
         Their parameters.
     form : str
-        A key of `FORMS`: "aicb", the workload of the slowest stage; else the graph of a layer with the
-        set-up of DFModel, as text, in binary, or as a picture.
+        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step; else the
+        graph of a layer with the set-up of DFModel, as text, in binary, or as a picture.
     profile : str
-        What evaluated the designs, one of `dse.pricing.profiles.PROFILES`.
+        What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
 
     Raises
     ------
@@ -65,6 +65,7 @@ def artefacts(
     from costmodel.errors import DseError
     from costmodel.profiles.dfmodel import DataflowDesign
     from costmodel.training.model import ModelShape
+    from dse.export.timeline import traces
     from dse.pricing.evaluation import transformer_run
 
     if not isinstance(space.model, ModelShape):
@@ -73,6 +74,8 @@ def artefacts(
         run = transformer_run(space, space.encode(designs[start : start + CHUNK]), DataflowDesign)
         if form == "aicb":
             yield from workloads(run)
+        elif form == "trace":
+            yield from traces(run)
         else:
             yield from graphs(run, form, profile)
 

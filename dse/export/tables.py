@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
     from dse.search.exact import ExactFront
     from dse.search.study import Study
-    from dse.search.trial_table import Selection
-
-#: Rows of a CSV file that are written at once.
-CSV_ROWS = 1000
+    from dse.search.trial_table import Selection, TrialTable
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
@@ -93,7 +90,8 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
 
 def encoded_front(exact: ExactFront, form: str) -> Iterator[bytes]:
     """The exact front as a "csv" or "parquet" file, piece by piece."""
-    return csv_pieces(exact.to_frame()) if form == "csv" else parquet_pieces(exact.to_frame())
+    pieces = csv_pieces if form == "csv" else parquet_pieces
+    return pieces([exact.to_frame()])
 
 
 def design_record(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,8 +117,9 @@ def encoded(study: Study, part: Selection, form: str) -> Iterator[bytes]:
     """The front or the trials as a "csv", "json" or "parquet" file, piece by piece."""
     if form == "json":
         return json_pieces(study, part)
-    frame = study.pareto_front() if part == "front" else study.trials()
-    return csv_pieces(frame) if form == "csv" else parquet_pieces(frame)
+    shown = study.table.front() if part == "front" else study.table
+    pieces = csv_pieces if form == "csv" else parquet_pieces
+    return pieces(shown.frames())
 
 
 def json_pieces(study: Study, part: Selection) -> Iterator[bytes]:
@@ -129,27 +128,84 @@ def json_pieces(study: Study, part: Selection) -> Iterator[bytes]:
     head, _, end = json_text({**study_summary(study), part: []}).rpartition("[]")
     yield f"{head}[".encode()
     separator = ""
-    for block in shown.blocks():
-        for record in with_splits(study.space, block.records()):
-            indented = json_text(design_record(record)).replace("\n", "\n    ")
-            yield f"{separator}\n    {indented}".encode()
-            separator = ","
+    for text in design_texts(study, shown):
+        yield f"{separator}\n    {text}".encode()
+        separator = ","
     last = "\n  " if separator else ""
     yield f"{last}]{end}\n".encode()
 
 
-def csv_pieces(frame: pd.DataFrame) -> Iterator[bytes]:
-    """A table as CSV."""
-    for first in range(0, max(1, len(frame)), CSV_ROWS):
-        rows = frame.iloc[first : first + CSV_ROWS]
-        yield str(rows.to_csv(index=False, header=first == 0)).encode()
+def design_texts(study: Study, shown: TrialTable) -> Iterator[str]:
+    """Each design as JSON, indented as in an object of the study."""
+    if shown.as_stored and "sharding" not in study.space.chosen:
+        for stored in shown.stored_blocks():
+            yield from stored.json_texts()
+        return
+    for block in shown.blocks():
+        for record in with_splits(study.space, block.records()):
+            yield json_text(design_record(record)).replace("\n", "\n    ")
 
 
-def parquet_pieces(frame: pd.DataFrame) -> Iterator[bytes]:
-    """A table as Parquet."""
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
-    yield buffer.getvalue()
+def csv_pieces(frames: Iterable[pd.DataFrame]) -> Iterator[bytes]:
+    """A table, in pieces of the same columns, as CSV: numbers in full, true and false, times in UTC."""
+    import pyarrow as pa
+    from pyarrow import compute, csv
+
+    for place, frame in enumerate(frames):
+        if place == 0:
+            yield f"{','.join(map(str, frame.columns))}\n".encode()
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        words = [own for own in table.columns if str(own.type) in ("string", "large_string")]
+        special = any(compute.any(compute.match_substring_regex(own, '[",\r\n]')).as_py() for own in words)
+        buffer = pa.BufferOutputStream()
+        options = csv.WriteOptions(include_header=False, quoting_style="needed" if special else "none")
+        csv.write_csv(table, buffer, options)
+        yield buffer.getvalue().to_pybytes()
+
+
+def parquet_pieces(frames: Iterable[pd.DataFrame]) -> Iterator[bytes]:
+    """A table, in pieces of the same columns, as Parquet."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema, writer, waiting = None, None, Waiting()
+    for frame in frames:
+        table = pa.Table.from_pandas(frame, preserve_index=False, schema=schema)
+        if writer is None:
+            schema = table.schema
+            writer = parquet.ParquetWriter(pa.PythonFile(waiting, mode="w"), schema)
+        writer.write_table(table)
+        yield waiting.taken()
+    if writer is not None:
+        writer.close()
+        yield waiting.taken()
+
+
+class Waiting(io.RawIOBase):
+    """What was written and not yet taken; positions count from the first byte ever written."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._total = 0
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Keep some bytes."""
+        self._pieces.append(bytes(data))
+        self._total += len(self._pieces[-1])
+        return len(self._pieces[-1])
+
+    def tell(self) -> int:
+        """Bytes written so far. [B]"""
+        return self._total
+
+    def taken(self) -> bytes:
+        """What was written since this was last asked for."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
 
 
 def write_study(study: Study, directory: Path) -> None:
@@ -161,10 +217,10 @@ def write_study(study: Study, directory: Path) -> None:
         If a file cannot be written; no half-written file stays behind.
     """
     writable_directory(directory)
-    for name, frame in (("pareto", study.pareto_front()), ("trials", study.trials())):
-        write_file(directory / f"{name}.csv", csv_pieces(frame))
-        write_file(directory / f"{name}.parquet", parquet_pieces(frame))
-    write_file(directory / "hypervolume.csv", csv_pieces(study.hypervolume_history()))
+    for name, table in (("pareto", study.table.front()), ("trials", study.table)):
+        write_file(directory / f"{name}.csv", csv_pieces(table.frames()))
+        write_file(directory / f"{name}.parquet", parquet_pieces(table.frames()))
+    write_file(directory / "hypervolume.csv", csv_pieces([study.hypervolume_history()]))
     write_file(directory / "study.json", encoded(study, "front", "json"))
 
 

@@ -23,7 +23,7 @@ from dse.spaces.expressions import Expression
 from dse.spaces.objectives import Constraint
 from dse.spaces.outer import OuterDesigns
 from dse.spaces.space import Space
-from dse.spaces.space_file import SpaceWorkload
+from dse.spaces.workload import SpaceWorkload
 
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 

@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from costmodel.errors import DseError
+from costmodel.profiles.registry import Profile, register_profile, registered
 from dse.pricing.profiles import SpaceRules, rules_for
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.space import Space
 
 Backend = Literal["processes", "dask"]
@@ -25,7 +27,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Pricer:
-    """A space and the rules that evaluate its designs; to another process it goes as the space's text."""
+    """A space and the rules that evaluate its designs; to another process it goes as the space's text, with
+    the user's own that it needs: functions that its formulas call, and a profile that does not ship."""
 
     space: Space
     rules: SpaceRules
@@ -35,8 +38,19 @@ class Pricer:
         """With the native rules unless others are given."""
         return cls(space, rules or rules_for(space))
 
-    def __reduce__(self) -> tuple[Callable[[str, str], Pricer], tuple[str, str]]:
-        return _pricer, (self.space.text, self.rules.profile)
+    def __reduce__(self) -> tuple[Callable[..., Pricer], tuple[object, ...]]:
+        own = self.space.own_functions, registered(self.rules.profile)
+        return _sent_pricer, (self.space.text, self.rules.profile, *own)
+
+
+def _sent_pricer(
+    text: str, profile: str, functions: Sequence[UnitFunction], own_profile: Profile | None
+) -> Pricer:
+    """What a worker makes of what it gets: the user's own becomes known there too."""
+    OWN.update({function.name: function for function in functions})
+    if own_profile:
+        register_profile(own_profile)
+    return _pricer(text, profile)
 
 
 @lru_cache(maxsize=4)

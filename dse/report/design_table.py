@@ -17,6 +17,7 @@ from dse.report.runs import IN_TABLES
 from dse.report.text import Record, design_text, percent
 from dse.report.workloads import step_text
 from dse.spaces.runs import UNITS as RUN_UNITS
+from dse.spaces.several_systems import SYSTEM
 from dse.spaces.space import Space
 
 #: What an interval of predictions rests on, in words.
@@ -55,6 +56,7 @@ def design_table(
     width: int,
     notes: Mapping[int, str] | None = None,
     among: Sequence[Record] | None = None,
+    varying: Sequence[str] | None = None,
 ) -> list[RenderableType]:
     """A table of designs, and lines that say what it leaves out.
 
@@ -70,9 +72,11 @@ def design_table(
         Row -> what is special about it.
     among : sequence of records, optional
         More designs, of which these are some: what all of them share goes below the table.
+    varying : sequence of str, optional
+        Parameters in which all of them differ, where not all are at hand.
     """
     among = among or records
-    varying = varying_parameters(space, among)
+    varying = varying_parameters(space, among) if varying is None else varying
     columns = [
         *trial_columns(records),
         *parameter_columns(space, records, varying),
@@ -124,8 +128,8 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
 
 
 def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
-    """Derived columns that differ; the first to go when it is narrow."""
-    units = {derived.name: derived.unit for derived in space.derived}
+    """Derived columns that differ; the first to go when it is narrow. What follows from the system is its."""
+    units = {derived.name: derived.unit for derived in space.derived if derived.parameters != {SYSTEM}}
     left_out = {name for name in RUN_UNITS if "run" in records[0] and name not in IN_TABLES}
     left_out |= {objective.name for objective in space.objectives}
     return [

@@ -14,7 +14,6 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX, with_unit_suffix
 from dse.pricing.evaluation import remedies
-from dse.pricing.intervals import RECORD_KEYS
 from dse.pricing.splits import splits_text, with_splits
 from dse.report import catalogue
 from dse.report.binding import binding_tables
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from dse.search.reference import Reference
     from dse.search.study import Study
     from dse.search.summaries import Summary
-    from dse.search.trial_table import Selection
 
 #: Rows of the front that a report shows.
 ROWS_SHOWN = 12
@@ -75,31 +73,6 @@ def study_report(study: Study, width: int) -> Report:
         return [Text(heading + ".")]
     heading += f"; {counted(len(front), 'design')} on the Pareto front, hypervolume {study.hypervolume:.3f}."
     return [Text(heading), Text(), *front_report(study.space, front, width, more=f"dse pareto {study.name}")]
-
-
-def designs_report(study: Study, part: Selection, width: int) -> Report:
-    """The whole front, or all finished trials, as one table."""
-    table = study.table.front() if part == "front" else study.table
-    if not len(table):
-        return [Text(f"Study {study.name}: none so far.")]
-    feasible = table.feasible.tolist()
-    notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
-    records = [in_short(record) for record in table.each_record()]
-    return [*design_table(study.space, records, width, notes)]
-
-
-def in_short(record: Record) -> Record:
-    """What a table shows of a design."""
-    names = ("trial", "winner", "params", "derived", "values", "run", "layouts", *RECORD_KEYS)
-    kept = {name: record[name] for name in names if name in record}
-    return {
-        **kept,
-        "breakdown": {
-            name: v
-            for name, v in record["breakdown"].items()
-            if name == "mfu" or name.endswith(".step_time_s")
-        },
-    }
 
 
 def exact_report(exact: ExactFront, width: int) -> Report:
@@ -369,6 +342,11 @@ class BrokenLimits:
             closest = self._closest.get(limit)
             if margin is not None and (closest is None or margin > closest["margins"][limit.key]):
                 self._closest[limit] = record
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Limit -> how many designs break it. [-]"""
+        return {limit.name: count for limit, count in self._broken.items()}
 
     def text(self) -> str:
         """The same in words."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.random import SeedSequence
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial
 
 from dse.fronts.hypervolume import Box
@@ -43,6 +44,7 @@ class Plan:
     batch_size: int
     focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
     lanes: int = 1  #: batches that may be under way at a time
+    own: BaseSampler | None = None  #: proposes in the place of `sampler`, in this process
 
 
 @dataclass
@@ -95,7 +97,8 @@ class History:
         self._batches: dict[Key, int] = {}  # design -> its batch, of the full ones
         self._tail: list[Key] = []  # designs of the batch in progress
         self._short = -1  # a batch that needs more designs than those of its lane
-        lessons = lessons_of(legal_sampler(plan.sampler, space, SeedSequence(0), (), rules).base)
+        sampler = legal_sampler(plan.sampler, space, SeedSequence(0), (), rules, own=plan.own)
+        lessons = lessons_of(sampler.base)
         self._twin = Twin(stored.directions, lessons, plan.batch_size, plan.lanes)
         self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
         self._inner = inner_search(space, rules, stored, plan) if space.inner else None
@@ -250,6 +253,7 @@ class History:
             SeedSequence([self.plan.seed, number]),
             Known(self._batches, base),
             self.rules,
+            own=self.plan.own,
             lane=None if alone else Lane(number % lanes, lanes, outer),
             focus=self.plan.focus,
             jobs=self.jobs,

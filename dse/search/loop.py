@@ -8,10 +8,12 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+
+from optuna.trial import FrozenTrial
 
 from dse.pricing.profiles import SpaceRules
 from dse.pricing.workers import Jobs
@@ -63,6 +65,7 @@ def search(
     rules: SpaceRules | None = None,
     jobs: Jobs = 1,
     progress: Callable[[Progress], None] | None = None,
+    told: Callable[[Sequence[FrozenTrial]], bool] | None = None,
 ) -> Outcome:
     """Add trials until the study holds `budget` finished ones, or every legal design.
 
@@ -83,6 +86,8 @@ def search(
         Processes that evaluate designs, or who else does. [-]
     progress : callable, optional
         Called at the start and after every batch.
+    told : callable, optional
+        Called with the trials of each batch that this process stored; the search ends where it says so.
 
     Returns
     -------
@@ -99,20 +104,30 @@ def search(
                 progress(Progress(history.complete, budget, history.infeasible, history.best()))
             if history.complete >= budget:
                 return outcome
-            work(outcome, history, turns, budget)
-            if outcome.exhausted:
+            added = work(outcome, history, turns, budget)
+            stopped = added and told and told(store.numbered(stored.study_id, added))
+            if outcome.exhausted or stopped:
+                outcome.complete = history.complete
+                turns.release()
                 return outcome
     except KeyboardInterrupt:
         turns.release()
         raise
 
 
-def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> None:
-    """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some."""
+def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> range:
+    """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some.
+
+    Returns
+    -------
+    added : range
+        Numbers of the trials that were stored. [-]
+    """
+    none = range(0)
     with outcome.timed("waiting"):
         number = turns.take()
     if number is None:
-        return
+        return none
     with outcome.timed("storage"):
         batch = turns.parked(number)
     if batch is None:
@@ -121,8 +136,10 @@ def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> None:
         outcome.exhausted = batch is not None and not batch.proposals
         if batch is None or outcome.exhausted:
             turns.release()
-            return
+            return none
         with outcome.timed("evaluation"):
             history.evaluate(batch)
     with outcome.timed("storage"):
-        outcome.added += turns.settle(batch)
+        added = turns.settle(batch)
+    outcome.added += added
+    return range(history.rows - added, history.rows)

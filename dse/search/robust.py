@@ -14,8 +14,9 @@ from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import rules_for
+from dse.search.creation import sampled_box
 from dse.search.finished import BREAKDOWN, finite, trial_attributes
-from dse.search.study import Study, sampled_box
+from dse.search.study import Study
 from dse.search.trial_table import TrialTable
 from dse.storage.optuna_store import StoredStudy
 

@@ -235,6 +235,7 @@ def legal_sampler(
     seen: Collection[Key] | Known,
     rules: SpaceRules | None = None,
     *,
+    own: BaseSampler | None = None,
     lane: Lane | None = None,
     **options: Any,
 ) -> LegalSampler:
@@ -252,11 +253,15 @@ def legal_sampler(
         Designs that it must not propose again.
     rules : SpaceRules, optional
         What prices designs for samplers that know their space; by default the native cost model.
+    own : BaseSampler, optional
+        One of Optuna's or the user's in the place of that.
     lane : Lane, optional
         The designs that it may propose; all by default.
     options : mapping
         What the default sampler is told beside: see `ScreeningSampler`.
     """
+    if own is not None:
+        return LegalSampler(own, space, np.random.default_rng(seeds), seen=seen, lane=lane, joint=False)
     choice = sampler_choice(name)
     more = {} if choice.learns else {**options, "taken": seen if space.inner else (), "lane": lane}
     with warnings.catch_warnings():

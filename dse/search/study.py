@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
-import yaml
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
-from dse.fronts.pareto import as_costs
-from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.profiles import NATIVE, rules_for
 from dse.pricing.workers import Jobs
+from dse.search.callbacks import Callback, stopped
+from dse.search.creation import (
+    BATCH_SIZE,
+    BUDGET,
+    FINGERPRINT,
+    FOCUS,
+    LANES,
+    PROFILE,
+    SAMPLER,
+    SEED,
+    SPACE,
+    differences,
+    new_attributes,
+    new_study,
+)
 from dse.search.finished import BREAKDOWN
 from dse.search.history import BOX, Plan
 from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
-from dse.search.samplers import DEFAULT_SAMPLER, lanes_of, sampler_choice
+from dse.search.progress_bar import reporting
+from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.study_figures import StudyFigures
+from dse.search.trial_frames import Details
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
@@ -36,18 +51,10 @@ from dse.storage.optuna_store import Store, StoredStudy
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Attributes of a study in the database, beside those of `dse.search.history`.
-SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
-SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
-BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
-LANES, INNER = "dse:lanes", "dse:exact_parameters"
-
-#: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured; and of
-#: machines, each of which has all layouts of its workloads priced.
-BOX_SAMPLE, MACHINES_SAMPLE = 1024, 64
+    from dse.explain.explanation import Explanation
 
 
-class Study:
+class Study(StudyFigures):
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
 
     Nothing is kept open between calls, so a study that another process continues is read afresh.
@@ -88,7 +95,7 @@ class Study:
         sampler : str, optional
             One of `dse.search.samplers.SAMPLERS`.
         profile : str
-            The rules that evaluate designs, one of `dse.pricing.profiles.PROFILES`.
+            The rules that evaluate designs, one of `costmodel.profiles.registry.PROFILES`.
 
         Raises
         ------
@@ -235,7 +242,9 @@ class Study:
         budget: int | None = None,
         *,
         jobs: Jobs = 1,
-        progress: Callable[[Progress], None] | None = None,
+        sampler: BaseSampler | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
 
@@ -248,13 +257,20 @@ class Study:
             is stored, so that a run that was killed can be resumed to its end. [-]
         jobs : int or Workers
             Processes that evaluate designs, or who else does. [-]
-        progress : callable, optional
-            Called at the start and after every batch.
+        sampler : BaseSampler, optional
+            One of Optuna's or your own, which proposes in the place of the study's for this run. What it
+            proposes is made legal and new; it learns from all trials that the study has. The same trials come
+            again only if it proposes the same.
+        progress : callable or bool, optional
+            Called at the start and after every batch; True draws a bar, in notebooks too.
+        callbacks : sequence of callables
+            Called with the study in Optuna's hands and each trial that this run stored, once its batch is;
+            ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
         """
         budget = self.budget if budget is None else budget
         if budget < 1:
             raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
-        with Store(self.storage, "write") as store:
+        with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}
                 store.set_user_attrs(self._stored.study_id, {BUDGET: budget})
@@ -262,11 +278,12 @@ class Study:
                 store,
                 self._stored,
                 self.space,
-                self.plan,
+                replace(self.plan, own=sampler),
                 budget,
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
-                progress=progress,
+                progress=update,
+                told=partial(stopped, self.optuna, callbacks) if callbacks else None,
             )
 
     @property
@@ -280,7 +297,14 @@ class Study:
                 if self.space.inner:
                     keys = [objective.key for objective in self.space.objectives]
                     found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
-                self._table = TrialTable(self.space, columns, self._trials, self.profile, found)
+                self._table = TrialTable(
+                    self.space,
+                    columns,
+                    self._trials,
+                    self.profile,
+                    found,
+                    Details(self.storage, self._stored),
+                )
                 self._counts = counts
             return self._table
 
@@ -296,6 +320,46 @@ class Study:
     def pareto_front(self) -> pd.DataFrame:
         """The feasible designs found that no other beats, the best of the first objective first."""
         return self.table.front().to_frame()
+
+    def explain(self, trial: int | None = None) -> Explanation:
+        """Why a design costs what it does: ``.time`` and ``.memory`` are tables that add up.
+
+        Parameters
+        ----------
+        trial : int, optional
+            Its number; by default that of the best design by the first objective. [-]
+
+        Raises
+        ------
+        DseError
+            If there is no such trial, or nothing feasible was found yet.
+        """
+        from dse.explain.explanation import explain
+
+        number, params = self.design(trial)
+        return explain(self.space, params, profile=self.profile, trial=number)
+
+    def design(self, trial: int | None = None) -> tuple[int, Params]:
+        """A finished trial and its parameters; by default the best one by the first objective. [-]
+
+        Raises
+        ------
+        DseError
+            If there is none.
+        """
+        table = self.table.found()
+        rows = np.flatnonzero(table.numbers == trial)
+        if trial is None:
+            table, rows = table.front(), np.arange(1)
+            if not len(table):
+                raise DseError(f"study {self.name!r}: has found nothing feasible yet; name a --trial")
+        elif not rows.size:
+            table = self.table
+            rows = np.flatnonzero(table.numbers == trial)
+        if not rows.size:
+            raise DseError(f"study {self.name!r}: has no finished trial {trial}")
+        [found] = table.take(rows[:1]).trials
+        return found.number, dict(found.params)
 
     @property
     def designs_priced(self) -> int:
@@ -332,69 +396,3 @@ class Study:
         # Optuna never closes its connections; without a pool it holds none between calls.
         storage = optuna.storages.RDBStorage(optuna_url(self.storage), engine_kwargs={"poolclass": NullPool})
         return optuna.load_study(study_name=self.name, storage=storage)
-
-
-def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
-    """What a study keeps about itself, so that the database alone is enough to go on."""
-    return {
-        SPACE: space.text,
-        SPACE_NAME: space.name,
-        FINGERPRINT: space.fingerprint,
-        SAMPLER: sampler,
-        SEED: seed,
-        BATCH_SIZE: sampler_choice(sampler).batch_size,
-        LANES: lanes_of(sampler, space),
-        PROFILE: profile,
-        BOX: sampled_box(space, profile),
-        VERSIONS: versions(),
-    } | ({INNER: [parameter.name for parameter in space.inner]} if space.inner else {})
-
-
-def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, Any]) -> StoredStudy:
-    """Store a study that has no trials yet; if another process was first, its study."""
-    return store.create_study(
-        name,
-        [objective.direction for objective in space.objectives],
-        metric_names=[objective.key for objective in space.objectives],
-        user_attrs=attributes,
-    )
-
-
-def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
-    """Ideal and reference point from random legal designs, the feasible ones if there are any.
-
-    It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
-    """
-    points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
-    designs = space.legal.random(points, np.random.default_rng(0))
-    evaluation = evaluate(space, designs, rules=rules_for(space, profile))
-    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
-    usable = np.isfinite(costs).all(axis=1)
-    if (usable & evaluation.feasible).any():
-        usable &= evaluation.feasible
-    if not usable.any():
-        unpriced = np.isnan(evaluation.breakdown.step_time)
-        wanting = remedies(space, profile, {name: column[unpriced] for name, column in designs.items()})
-        raise DseError(
-            f"space {space.name}: no legal design has finite objectives under profile {profile}"
-            + (f", {wanting}" if wanting else "; check its expressions, and what the profile knows")
-        )
-    box = Box.around(costs[usable])
-    return [box.ideal.tolist(), box.reference.tolist()]
-
-
-def versions() -> dict[str, str]:
-    """What made a study: program and libraries."""
-    return {
-        "dse": version("dse"),
-        "optuna": optuna.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def differences(one: Space, other: Space) -> list[str]:
-    """Which keys of two spaces differ, as their files spell them."""
-    texts = yaml.safe_load(one.text), yaml.safe_load(other.text)
-    keys = dict.fromkeys(key for text in texts for key in text if key != "description")
-    return [key for key in keys if texts[0].get(key) != texts[1].get(key)]

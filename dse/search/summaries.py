@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from optuna.trial import TrialState
 
+from dse.search.creation import INNER, SAMPLER, SPACE, SPACE_NAME
 from dse.search.finished import BREAKDOWN
 from dse.search.inner import WINNERS
-from dse.search.study import INNER, SAMPLER, SPACE, SPACE_NAME
 from dse.search.winners import winner_columns
 from dse.storage.database import storage_url
 from dse.storage.optuna_store import Store, StoredStudy

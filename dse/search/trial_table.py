@@ -16,6 +16,7 @@ from dse.pricing.intervals import RECORD_KEYS, with_intervals
 from dse.pricing.runs import with_runs
 from dse.search.finished import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.trial_frames import Details, StoredTrials
 from dse.search.winners import winner_trials
 from dse.spaces.space import Space
 from dse.storage.trial_columns import TrialColumns
@@ -48,6 +49,8 @@ class TrialTable:
         Name of the rules that priced them.
     found : TrialColumns, optional
         Their winners, a row for each, where the space has exact parameters.
+    details : Details, optional
+        What the database holds of them, where tables say just that.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class TrialTable:
         load: Callable[[IntArray], list[FrozenTrial]],
         profile: str,
         found: TrialColumns | None = None,
+        details: Details | None = None,
     ) -> None:
         self.space = space
         self.directions = [objective.direction for objective in space.objectives]
@@ -64,6 +68,7 @@ class TrialTable:
         self._load = load
         self._profile = profile
         self._found = found
+        self._details = details
 
     def __len__(self) -> int:
         return len(self.columns.ids)
@@ -104,13 +109,15 @@ class TrialTable:
 
     def take(self, rows: IntArray) -> TrialTable:
         """Some of the trials, in the order of the rows."""
-        return TrialTable(self.space, self.columns.take(rows), self._load, self._profile)
+        return TrialTable(
+            self.space, self.columns.take(rows), self._load, self._profile, details=self._details
+        )
 
     def found(self) -> TrialTable:
         """All designs that the trials have found: their winners, or themselves where nothing is exact."""
         if self._found is None:
             return self
-        return TrialTable(self.space, self._found, self._load, self._profile)
+        return TrialTable(self.space, self._found, self._load, self._profile, details=self._details)
 
     def blocks(self) -> Iterator[TrialTable]:
         """The trials in tables of at most `BLOCK`, for what goes through all of them one by one."""
@@ -161,12 +168,32 @@ class TrialTable:
         """One row per trial, one column per number; margins are called ``margin_...``."""
         import pandas as pd
 
-        if not len(self):
-            return pd.DataFrame(columns=self._names())
-        return pd.concat([block._block_frame() for block in self.blocks()], ignore_index=True)
+        return pd.concat([*self.frames()], ignore_index=True)
 
-    def _block_frame(self) -> pd.DataFrame:
-        """The same, of trials that are loaded at once."""
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """The same in pieces, at least one, all of the same columns."""
+        import pandas as pd
+
+        if not len(self):
+            yield pd.DataFrame(columns=self._names())
+        elif self.as_stored:
+            yield from (block.frame() for block in self.stored_blocks())
+        else:
+            yield pd.concat([block._frame_of_records() for block in self.blocks()], ignore_index=True)
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether what the database holds of each trial is all that tables say of it."""
+        return self._details is not None and self.columns.winners is None and not self.space.workloads
+
+    def stored_blocks(self) -> Iterator[StoredTrials]:
+        """What the database holds of the trials, some at a time; for tables that are `as_stored`."""
+        assert self._details is not None
+        for block in self.blocks():
+            yield StoredTrials(self.space, self._profile, block.columns, block.values, self._details)
+
+    def _frame_of_records(self) -> pd.DataFrame:
+        """One row per trial that is loaded with all that is known of it."""
         import pandas as pd
 
         rows = [

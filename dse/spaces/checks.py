@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.formats.system_file import POSITIVE
+from dse.spaces.expressions import Expression
 from dse.spaces.names import COUNTS
 
 if TYPE_CHECKING:
@@ -33,16 +34,22 @@ def rule_checks(space: Definition) -> Iterator[Check]:
 
 
 def derived_checks(space: Definition) -> Iterator[Check]:
-    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite."""
+    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite, but
+    where a formula says `inf` itself.
+    """
     quantities = space.system.units()
     for derived in space.derived:
         name = derived.name
-        least = 1.0 if name in COUNTS else 0.0 if name in quantities else -np.inf
+        least = 1.0 if name in COUNTS else 0.0 if name in quantities else -np.finfo(float).max
         expected = "a whole number of at least 1" if name in COUNTS else "a number in its range"
 
-        def holds(values: Mapping[str, Any], name: str = name, least: float = least) -> Any:
+        most = np.inf if "inf" in Expression.parse(derived.expression).names else np.finfo(float).max
+
+        def holds(
+            values: Mapping[str, Any], name: str = name, least: float = least, most: float = most
+        ) -> Any:
             found = values[name]
-            possible = np.isfinite(found) & (found >= least)
+            possible = (found >= least) & (found <= most)
             if name in quantities and name.endswith(POSITIVE):
                 possible = possible & (found > 0)
             return possible & (found == np.floor(found)) if name in COUNTS else possible

@@ -18,15 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.quantity import (
-    PURE_NUMBER,
-    QUANTITY_IN_FORMULA,
-    Dimension,
-    dimension,
-    quantity,
-    unit_name,
-)
-from dse.spaces.functions import LISTS, OF_MANY, OF_MODEL, OF_ONE
+from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, quantity, unit_name
+from dse.spaces.functions import LISTS, OF_MANY, OF_MODEL, OF_ONE, OWN, UnitFunction
 from dse.spaces.margins import Compiled, comparison, fixed, joined, negated, reduced, truth
 
 #: A word such as 1f1b, which Python would not read as a name.
@@ -82,6 +75,12 @@ class Expression:
         called = {id(node.func) for node in ast.walk(self.tree) if isinstance(node, ast.Call)}
         names = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and id(n) not in called}
         return frozenset(names - self.quantities.keys())
+
+    @cached_property
+    def called(self) -> frozenset[str]:
+        """Names of the functions that it calls."""
+        calls = (node.func for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        return frozenset(function.id for function in calls if isinstance(function, ast.Name))
 
     def compiled(self, known: Mapping[str, Name]) -> Compiled:
         """The formula as a function of the columns that are known.
@@ -177,6 +176,8 @@ class _Compiler:
             return fixed(found.value, found.dimension)
         if name in ("true", "false"):
             return truth(lambda v: name == "true")
+        if name == "inf":
+            return fixed(np.inf)
         if name not in self.known:
             raise _Mistake(f"{name}: unknown name{suggestion(name, self.known)}")
         column = self.known[name]
@@ -272,33 +273,19 @@ class _Compiler:
 
     def visit_Call(self, node: ast.Call) -> Compiled:
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
-        functions = (*LISTS, *OF_ONE, *OF_MANY, *OF_MODEL)
-        if name not in functions or node.keywords:
-            raise _Mistake(f"{name}: unknown function{suggestion(name, functions)}")
+        known = (*LISTS, *OF_ONE, *OF_MANY, *OF_MODEL, *OWN)
+        if name not in known or node.keywords:
+            own = ", or make one known by dse.formula_function in Python"
+            raise _Mistake(f"{name}: unknown function{suggestion(name, known)}{own}")
         arguments = [self.number(argument) for argument in node.args]
-        counts = {name: LISTS[name][1] for name in LISTS} | {
-            name: len(OF_MODEL[name][1]) for name in OF_MODEL
-        }
-        wanted = counts.get(name, 1 if name in OF_ONE else max(1, len(arguments)))
+        measured = OWN.get(name) or OF_MODEL.get(name)
+        many, listed = max(1, len(arguments)), LISTS.get(name, (None, 1))[1]
+        wanted = len(measured.of) if measured else many if name in OF_MANY else listed
         if len(arguments) != wanted:
             raise _Mistake(f"{name}: expected {wanted} argument{'s' * (wanted > 1)}, got {len(arguments)}")
-        return (
-            self.of_model(node, name, arguments) if name in OF_MODEL else self.called(node, name, arguments)
-        )
+        return self.measured(node, measured, arguments) if measured else self.plain(node, name, arguments)
 
-    def of_model(self, node: ast.Call, name: str, arguments: Sequence[Compiled]) -> Compiled:
-        """A formula of the cost model, whose arguments each have a unit of their own."""
-        function, units, result = OF_MODEL[name]
-        for argument, own, unit in zip(node.args, arguments, units, strict=True):
-            if own.dimension != dimension(unit) and own.constant != 0:
-                found = unit_name(own.dimension)
-                raise _Mistake(f"{name}: {self.written(argument)} is in {found}; expected {unit}")
-        functions = [argument.function for argument in arguments]
-        return Compiled(
-            "number", lambda v: function(*(np.asarray(f(v)) for f in functions)), dimension(result)
-        )
-
-    def called(self, node: ast.Call, name: str, arguments: Sequence[Compiled]) -> Compiled:
+    def plain(self, node: ast.Call, name: str, arguments: Sequence[Compiled]) -> Compiled:
         """A function of numbers that share a unit."""
         functions, common = [argument.function for argument in arguments], self.agreed(node, *arguments)
         if name in LISTS:
@@ -309,6 +296,15 @@ class _Compiler:
         if not keeps_unit and common != PURE_NUMBER:
             raise _Mistake(f"{self.written(node)}: expected a pure number, got {unit_name(common)}")
         return Compiled("number", lambda v: function(functions[0](v)), common)
+
+    def measured(self, node: ast.Call, called: UnitFunction, arguments: Sequence[Compiled]) -> Compiled:
+        """A function whose arguments each have a unit of their own."""
+        for argument, own, unit in zip(node.args, arguments, called.dimensions, strict=True):
+            if own.dimension != unit and own.constant != 0:
+                found, expected = unit_name(own.dimension), unit_name(unit)
+                raise _Mistake(f"{called.name}: {self.written(argument)} is in {found}; expected {expected}")
+        functions = [argument.function for argument in arguments]
+        return Compiled("number", lambda v: called(*(f(v) for f in functions)), called.dimension)
 
 
 def _real(value: Any) -> Any:

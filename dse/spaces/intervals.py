@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import quantity
 from dse.spaces.expressions import Expression, Name
-from dse.spaces.functions import OF_MANY, OF_MODEL, OF_ONE
+from dse.spaces.functions import OF_MANY, OF_MODEL, OF_ONE, OWN
 from dse.spaces.names import WITH_UNIT
 
 #: Lower and upper ends. Those of a condition are 0 or 1: whether it holds for certain, whether it may hold.
@@ -69,6 +69,8 @@ class _Walker:
     def visit_Name(self, node: ast.Name) -> Interval:
         if node.id in self.quantities:
             return point(quantity(self.quantities[node.id]).value)
+        if node.id == "inf":
+            return point(np.inf)
         if node.id in ("true", "false"):
             return point(node.id == "true")
         return self.known.get(WITH_UNIT.get(node.id, node.id), UNKNOWN)
@@ -120,10 +122,12 @@ class _Walker:
     def visit_Call(self, node: ast.Call) -> Interval:
         assert isinstance(node.func, ast.Name)
         parts, name = [self.visit(argument) for argument in node.args], node.func.id
+        if name in OWN:
+            return UNKNOWN
         if name in OF_MANY:
             return _joined(parts, OF_MANY[name])
         if name in OF_MODEL:
-            return _of_points(OF_MODEL[name][0], parts)
+            return _of_points(OF_MODEL[name], parts)
         ((low, high),) = parts
         if name in RISING:
             return OF_ONE[name][0](low), OF_ONE[name][0](high)

@@ -109,15 +109,16 @@ class LegalDesigns:
         # What no table can filter, for want of a list of options, is filtered as it is drawn.
         self._late = [check for check in self.checks if check.parameters & ranged or not self._listed]
         self._early = [check for check in self.checks if check not in self._late]
-        self._groups = _groups(self._listed, self._early)
+        self.groups = _groups(self._listed, self._early)
 
     @cached_property
     def components(self) -> tuple[Component, ...]:
         """Tables of legal combinations, one for each group of parameters that rules tie together."""
-        return tuple(
-            self._table(group, [c for c in self._early if c.parameters <= {p.name for p in group}])
-            for group in self._groups
-        )
+        return tuple(self.table_of(group) for group in self.groups)
+
+    def table_of(self, group: Sequence[Parameter]) -> Component:
+        """Table of the legal combinations of one of the `groups`."""
+        return self._table(group, [c for c in self._early if c.parameters <= {p.name for p in group}])
 
     @property
     def inner_count(self) -> float:
@@ -236,9 +237,10 @@ class LegalDesigns:
         """Identity of a design: equal for equal designs, and hashable."""
         return tuple(params[p.name] for p in self.space.parameters)
 
-    def kept(self, columns: Batch) -> NDArray[np.bool_]:
-        """Which designs keep every rule; (points,)."""
-        return self._kept(columns, self.checks, next(iter(columns.values())).size)
+    def kept(self, columns: Batch, checks: Sequence[Check] | None = None) -> NDArray[np.bool_]:
+        """Which designs keep every rule, or some of them; (points,)."""
+        checks = self.checks if checks is None else checks
+        return self._kept(columns, checks, next(iter(columns.values())).size)
 
     def values_of(self, name: str) -> list[Value]:
         """Values that a listed parameter has in some legal design."""
@@ -252,7 +254,7 @@ class LegalDesigns:
 
     def blocking(self) -> list[tuple[str, str]]:
         """Name and text of rules that no design keeps together, none of which could be left out."""
-        for group in self._groups:
+        for group in self.groups:
             names = {p.name for p in group}
             checks = [check for check in self._early if check.parameters <= names]
             if self._table(group, checks).rows:

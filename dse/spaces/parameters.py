@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.quantity import dimension, readable, si_value, unit_name
+from costmodel.formats.quantity import dimension, exact, readable, si_value, unit_name
 from costmodel.formats.quantity import quantity as read_quantity
 from costmodel.profiles.registry import all_columns
 from costmodel.training.design_table import Domain
@@ -27,7 +27,7 @@ Value = float | int | str | bool
 CHOSEN_BY: Final = ("search", "exact")
 #: Keys of a range, and of options as a mapping.
 RANGE_KEYS: Final = ("from", "to", "step", "scale", "kind")
-OPTION_KEYS: Final = ("options", "by")
+OPTION_KEYS: Final = ("options", "words", "by")
 
 #: Most options of one parameter. A range of fewer steps is a list of options to everyone but Optuna.
 MOST_OPTIONS: Final = 4096
@@ -46,12 +46,13 @@ class Parameter:
     log: bool = False
     integer: bool = False
     exact: bool = False  #: every value is tried beside each design of the others; else a sampler chooses
+    own_words: tuple[str, ...] = ()  #: that formulas know of it beside its choices
 
     @cached_property
     def words(self) -> Sequence[str]:
         """Words whose places are the codes of the column, where it is written in words."""
         words = all_columns().get(self.name, Domain()).words
-        return words or tuple(str(c) for c in self.choices or () if isinstance(c, str))
+        return words or self.own_words or tuple(str(c) for c in self.choices or () if isinstance(c, str))
 
     @cached_property
     def boolean(self) -> bool:
@@ -112,7 +113,9 @@ class Parameter:
         """A value as the space file writes it."""
         if isinstance(value, bool):
             return str(value).lower()
-        return value if isinstance(value, str) else readable(value, self.unit, digits=6)
+        if isinstance(value, str):
+            return value
+        return exact(value, "B") if self.unit == "B" else readable(value, self.unit, digits=6)
 
     def accepted(self, written: object) -> Value:
         """The parameter's own value that a text or number stands for.
@@ -194,7 +197,19 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
     parameter = _read(name, written_options(written), unit, values, scope)
     if chosen_by == "exact" and parameter.options is None:
         raise ValueError(f"by: exact: more than {MOST_OPTIONS} values; add a step, or list options")
-    return replace(parameter, exact=chosen_by == "exact")
+    own_words = _own_words(written.get("words"), parameter) if isinstance(written, dict) else ()
+    return replace(parameter, exact=chosen_by == "exact", own_words=own_words)
+
+
+def _own_words(written: Any, parameter: Parameter) -> tuple[str, ...]:
+    """Words of a parameter of the file's own, which are more than its options where some were left out."""
+    if written is None:
+        return ()
+    if not isinstance(written, list) or not all(_is_word(word) for word in written):
+        raise ValueError(f"words: {written!r}: expected words, such as [small, large]")
+    if all_columns().get(parameter.name) or not {*parameter.words} <= {*written} or not parameter.words:
+        raise ValueError("words: expected those of a parameter of your own, its options among them")
+    return tuple(written)
 
 
 def written_options(written: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -20,15 +20,20 @@ from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import at_worse_ends
 from dse.spaces import runs, workloads
+from dse.spaces.completion import simplest
+from dse.spaces.expressions import Expression
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
 from dse.spaces.outer import OuterDesigns
-from dse.spaces.parameters import Parameter, Value, decoded
+from dse.spaces.parameters import MOST_OPTIONS, Parameter, Value, decoded
 from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
 
+#: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
+YOUNGER_FIELDS: Final = ("layers", "parallel_norms")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -66,28 +71,17 @@ class Space(Definition):
         return cls._read(parse(text, "space"), "space", Path())
 
     @classmethod
-    def _read(cls, section: Section, name: str, base: Path) -> Self:
-        if workloads.KEY in section:
-            return cls._of_several(
-                workloads.read(section, name, lambda own, of: cls._read(own, of, base)), name
-            )
-        definition = read_definition(section, name, base)
-        return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """The space that the content of a file describes; paths count from the current folder."""
+        name = str(data.get("name", "space"))
+        return cls._read(Section(Source(name), (), dict(data)), name, Path())
 
     @classmethod
-    def _of_several(cls, several: workloads.Several[Definition], name: str) -> Self:
-        """The space of the machines on which several workloads run."""
-        frame = several.frame
-        layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
-        changes = {
-            "name": several.data.get("name", name),
-            "data": several.data,
-            "parameters": tuple(p for p in frame.parameters if not p.exact),
-            "derived": tuple(d for d in frame.derived if not d.parameters & layouts),
-            "rules": tuple(rule for rule in frame.rules if not rule.parameters & layouts),
-            "workloads": several.workloads,
-        }
-        return cls(**{f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)})
+    def _read(cls, section: Section, name: str, base: Path) -> Self:
+        if workloads.KEY in section:
+            return cls(**workloads.machine_fields(section, name, lambda own, of: cls._read(own, of, base)))
+        definition = read_definition(section, name, base)
+        return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
 
     def _changed(self, data: Mapping[str, Any]) -> Self:
         return self._read(Section(Source(self.name), (), dict(data)), self.name, Path())
@@ -102,7 +96,11 @@ class Space(Definition):
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
         decisive: list[Any] = [
-            {key: value for key, value in asdict(self.model).items() if key != "name" and value != ()},
+            {
+                key: value
+                for key, value in asdict(self.model).items()
+                if key != "name" and (value or key not in YOUNGER_FIELDS)
+            },
             system,
             list(self.system.parts()),
             dict(self.given),
@@ -117,6 +115,13 @@ class Space(Definition):
         several = [[own.name, own.weight, own.space.fingerprint] for own in self.workloads]
         decisive += [several, self.data.get("combine")] if several else []
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def own_functions(self) -> list[UnitFunction]:
+        """Functions of the user's that its formulas call."""
+        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
+        called = {name for text in texts for name in Expression.parse(text).called}
+        return [OWN[name] for name in sorted(called & OWN.keys())]
 
     @cached_property
     def legal(self) -> LegalDesigns:
@@ -144,15 +149,10 @@ class Space(Definition):
 
         Those are the system's own quantities and the first option of everything else.
         """
-        quantities = self.system.quantities()
-
-        def simplest(parameter: Parameter) -> Value:
-            if parameter.name in quantities:
-                return parameter.value(float(quantities[parameter.name]))
-            options = parameter.options
-            return parameter.value(float(parameter.low or 0.0 if options is None else options[0]))
-
-        wanted = {p.name: values[p.name] if p.name in values else simplest(p) for p in self.parameters}
+        wanted = {
+            p.name: values[p.name] if p.name in values else p.value(simplest(self, p))
+            for p in self.parameters
+        }
         return self.legal.nearest(wanted, np.random.default_rng(0))
 
     @cached_property
@@ -201,12 +201,12 @@ class Space(Definition):
         DseError
             If a name is unknown or a value impossible, saying what would be possible.
         """
-        space = self._with(pins)
+        space = self.set_to(pins)
         if space.legal.count == 0:
             raise DseError(self._why_impossible(space, pins))
         return space
 
-    def _with(self, pins: Mapping[str, Any]) -> Self:
+    def set_to(self, pins: Mapping[str, Any]) -> Self:
         """The space with some names held fixed, whether or not that leaves a design."""
         parameters = dict(self.data["parameters"])
         given = dict(self.data.get("given") or {})
@@ -214,36 +214,79 @@ class Space(Definition):
         for name, written in pins.items():
             if name in self.pinnable:
                 accepted = self.pinnable[name].accepted(self.in_file(name, written))
-                parameters[name] = [self.in_file(name, accepted)]
+                parameters[name] = self._options(name, [accepted])
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
-                self._check_given(name)
+                self.check_settable(name)
                 given[name] = self.in_file(name, written)
         changed = {"given": given, "parameters": parameters} | ({"layouts": layouts} if layouts else {})
         others = {key: value for key, value in self.data.items() if key != "layouts"}
         return self._changed({**others, **changed})
 
+    def opened(self, values: Mapping[str, Sequence[Any]]) -> Self:
+        """The space with other values of some names, which come first among its parameters.
+
+        Names are those that can be pinned; values need not be options here. Of more than `MOST_OPTIONS`
+        numbers the parameter is their range.
+
+        Raises
+        ------
+        DseError
+            If a name cannot be a parameter, or have such a value.
+        """
+        for name in values:
+            self.check_settable(name)
+        swept = {name: self._options(name, listed) for name, listed in values.items()}
+        others = {name: own for name, own in self.data["parameters"].items() if name not in swept}
+        given = {name: own for name, own in (self.data.get("given") or {}).items() if name not in swept}
+        data = {key: value for key, value in self.data.items() if key not in ("layouts", "given")}
+        return self._changed({**data, "given": given, "parameters": {**swept, **others}})
+
+    def _options(self, name: str, values: Sequence[Any]) -> Any:
+        """What a file says of a parameter that has some values; formulas go on knowing its other words."""
+        if len(values) > MOST_OPTIONS:
+            return {"from": self.in_file(name, min(values)), "to": self.in_file(name, max(values))}
+        options = [self.in_file(name, value) for value in values]
+        words = self.by_name[name].words if name in self.by_name else ()
+        own = isinstance(values[0], str) and name not in design_columns(self.model)
+        return {"options": options, "words": [*words]} if own and words else options
+
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
         """Whether a layout leaves a parameter open, or has it at some value."""
         return self.layouts[layout].get(name, value) == value
 
+    def unit_of(self, name: str) -> str:
+        """SI unit of a name that may be set; "-" for pure numbers and words."""
+        if name in self.pinnable:
+            return self.pinnable[name].unit
+        return unit_name(self.names[name].dimension) if name in self.names else "-"
+
     def in_file(self, name: str, value: Any) -> Any:
         """A value as a file has it: a text carries its unit, a number of a quantity is in SI units."""
-        unit = self.pinnable[name].unit if name in self.pinnable else "-"
-        if name not in self.pinnable and name in self.names:
-            unit = unit_name(self.names[name].dimension)
+        unit = self.unit_of(name)
         if isinstance(value, str):
             return scalar(value) if unit == "-" else value
         return value if unit == "-" or isinstance(value, bool) else f"{float(value)!r} {unit}"
 
-    def _check_given(self, name: str) -> None:
-        """Refuse a name that cannot be held fixed."""
+    @cached_property
+    def settable(self) -> frozenset[str]:
+        """Names that can be held fixed, or given several values."""
+        columns, derived = design_columns(self.model), {derived.name for derived in self.derived}
+        known = {*self.pinnable, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
+        return frozenset(known - derived)
+
+    def check_settable(self, name: str) -> None:
+        """Refuse a name that is none of `settable`.
+
+        Raises
+        ------
+        DseError
+            Saying what it follows from, or what may have been meant.
+        """
         if any(name == derived.name for derived in self.derived):
             raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
-        columns = design_columns(self.model)
-        known = {*self.pinnable, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
-        if name not in known:
-            raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, known)}")
+        if name not in self.settable:
+            raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, self.settable)}")
 
     def _formula_of(self, name: str) -> str:
         return next(f"{name}: {d.expression}" for d in self.derived if d.name == name)
@@ -256,7 +299,7 @@ class Space(Definition):
         mine = [name for name in pins if name in self.by_name]
         beside = [(name, {key: pins[key] for key in pins if key != name}) for name in mine]
         for name, others in (*beside, *((name, {}) for name in mine)):
-            possible = self._with(others).legal.values_of(name)
+            possible = self.set_to(others).legal.values_of(name)
             if possible and (space.by_name[name].choices or possible)[0] not in possible:
                 options = ", ".join(self.by_name[name].shown(value) for value in possible)
                 return f"{message}; {name} can be {options}{' beside the others' if others else ''}"
@@ -281,9 +324,42 @@ class Space(Definition):
             written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
         return self._changed({**self.data, "layouts": written})
 
+    def extended(
+        self, *, derived: Mapping[str, str] | None = None, constraints: Mapping[str, str] | None = None
+    ) -> Self:
+        """The space with more derived columns and more conditions, as its file would write them.
+
+        Parameters
+        ----------
+        derived : mapping, optional
+            Name of a column -> its formula.
+        constraints : mapping, optional
+            Name of a condition -> the condition.
+
+        Raises
+        ------
+        DseError
+            If a formula is none, or a name is taken.
+        """
+        added = {"derived": derived or {}, "constraints": constraints or {}}
+        own = {key: dict(self.data.get(key) or {}) for key in added}
+        if taken := next((name for key in added for name in added[key] if name in own[key]), None):
+            raise DseError(f"{taken}: space {self.name} has it already")
+        return self._changed({**self.data, **{key: {**own[key], **added[key]} for key in added}})
+
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
+
+    def with_system(self, name_or_path: str) -> Self:
+        """The space on another machine: one that ships, or a file; what the space itself sets stays.
+
+        Raises
+        ------
+        DseError
+            If there is no such system, or it lacks a quantity that the space names.
+        """
+        return self._changed({**self.data, "system": name_or_path})
 
     def with_tokens(self, tokens: float) -> Self:
         """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""

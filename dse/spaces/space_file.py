@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -24,27 +24,19 @@ from costmodel.profiles.registry import all_columns, design_columns
 from costmodel.profiles.rules import AnyWorkload
 from costmodel.training.design_table import Domain
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS
-from dse.spaces import frameworks, power_budget, runs, sampled
+from dse.spaces import frameworks, power_budget, runs, sampled, several_systems
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
 from dse.spaces.objectives import Constraint, Direction, Objective
 from dse.spaces.parameters import Parameter, Value, read_parameter, written_options, written_value
 from dse.spaces.usual_rules import USUAL_RULES
+from dse.spaces.workload import SpaceWorkload
 
 AnySpace = TypeVar("AnySpace", bound="Definition")
 
 SCHEMA: Final = "search_space/v1"
 KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "framework", "given", "run",
                "parameters", "derived", "constraints", "layouts", "objectives")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SpaceWorkload(Generic[AnySpace]):
-    """One of the workloads of a space."""
-
-    name: str
-    weight: float  #: of its step among those of all [-]
-    space: AnySpace  #: of it alone, with its layouts exact, judged by what its layout is chosen by
 
 
 @dataclass(frozen=True)
@@ -92,15 +84,8 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
         section = _with_program(section, base)
     model_part, model_name = _named(section, "model", "models", name, base)
     model = _model(model_part, model_name)
-    derived = power_budget.is_derived(section.data.get("system"))
-    holder, key = (section.section("system"), "base") if derived else (section, "system")
-    system_part, system_name = _named(holder, key, "systems", name, base)
-    system = read_system(system_part, system_name)
-    section.source.finish()
-    if derived:
-        section = power_budget.written_out(section, system, system_part.data)
-    section, framework = frameworks.written_out(section, design_columns(model), system.quantities(), base)
-    section = runs.written_out(sampled.written_out(section, design_columns(model)), model.dimensions)
+    section, framework, system, system_data = _with_system(section, name, base, design_columns(model))
+    section = sampled.written_out(runs.written_out(section, model.dimensions), design_columns(model))
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
@@ -116,9 +101,9 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     return Definition(
         name=name, description=section.text("description", required=False),
         data={**section.data, "model": {"name": model.name, **model_part.data},
-              "system": {"name": system.name, **system_part.data}},
-        framework=framework, model=replace(model, **settings),
-        system=system.with_quantities(constants), given=given,
+              "system": {"name": system.name, **system_data}},
+        framework=framework, model=replace(model, **settings), given=given,
+        system=system.with_quantities(constants),
         parameters=parameters, derived=tuple(reader.names.derived.values()), rules=(*rules, *usual),
         limits=limits, layouts=layouts, objectives=objectives, names=reader.names.known,
         constants=reader.names.constants,
@@ -149,6 +134,36 @@ def _model(section: Section, name: str) -> AnyWorkload:
     """The model, or the program, that a mapping describes."""
     is_program = section.data.get("schema") == PROGRAM_SCHEMA
     return read_program(section, name) if is_program else read_model(section, name)
+
+
+def _with_system(
+    section: Section, name: str, base: Path, columns: Collection[str]
+) -> tuple[Section, str, System, Mapping[str, Any]]:
+    """The space with what follows from its machine and its software written out; the software's name; the
+    machine, and what its file says."""
+    section, systems = _first_system(section, base)
+    budget = power_budget.is_derived(section.data.get("system"))
+    holder, key = (section.section("system"), "base") if budget else (section, "system")
+    part, system_name = _named(holder, key, "systems", name, base)
+    system = read_system(part, system_name)
+    section.source.finish()
+    if budget:
+        section = power_budget.written_out(section, system, part.data)
+    section, framework = frameworks.written_out(section, columns, system.quantities(), base)
+    return several_systems.written_out(section, systems), framework, system, part.data
+
+
+def _first_system(section: Section, base: Path) -> tuple[Section, list[System]]:
+    """The space with the first of a list of systems as its own, and all of them; none if it has one."""
+    names = section.data.get("system")
+    if not isinstance(names, list):
+        return section, []
+    if not names:
+        section.mistake("system", "expected systems, such as [a100_80g_dgx, h100_80g_dgx]")
+        section.source.finish()
+    of_each = [Section(section.source, section.at, {**section.data, "system": name}) for name in names]
+    parts = [_named(own, "system", "systems", "", base) for own in of_each]
+    return of_each[0], [read_system(part, name) for part, name in parts]
 
 
 def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tuple[Section, str]:

@@ -13,14 +13,15 @@ for each workload by itself. What is left is a space of machines.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Generic
 
 from costmodel.formats.strict_yaml import Section
 from costmodel.profiles.registry import all_columns
 from costmodel.training.model import ModelShape
 from dse.spaces.objectives import directed
-from dse.spaces.space_file import AnySpace, SpaceWorkload
+from dse.spaces.space_file import AnySpace, Definition
+from dse.spaces.workload import SpaceWorkload
 
 #: Sections of a space that this module reads.
 KEY: Final = "workloads"
@@ -75,6 +76,22 @@ def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[A
     _check(section, frame, found)
     workloads = tuple(SpaceWorkload(key, weights[key], space) for key, space in found.items())
     return Several(frame, workloads, _data(section, common, frame, workloads))
+
+
+def machine_fields(section: Section, name: str, read_space: Reader[AnySpace]) -> dict[str, Any]:
+    """Fields of the space of the machines on which several workloads run: nothing of their layouts."""
+    several = read(section, name, read_space)
+    frame = several.frame
+    layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
+    changes = {
+        "name": several.data.get("name", name),
+        "data": several.data,
+        "parameters": tuple(p for p in frame.parameters if not p.exact),
+        "derived": tuple(d for d in frame.derived if not d.parameters & layouts),
+        "rules": tuple(rule for rule in frame.rules if not rule.parameters & layouts),
+        "workloads": several.workloads,
+    }
+    return {f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)}
 
 
 def _combination(written: Any) -> str:

@@ -23,7 +23,16 @@ from costmodel.columns import IntArray
 from costmodel.errors import DseError, suggestion
 from dse.spaces.objectives import Direction
 from dse.storage.database import Database, Mode, optuna_url
-from dse.storage.trial_columns import TrialColumns, read_attribute, read_columns, read_params
+from dse.storage.trial_columns import (
+    FINISHED,
+    TrialColumns,
+    TrialDetails,
+    read_attribute,
+    read_columns,
+    read_details,
+    read_keys,
+    read_params,
+)
 from dse.storage.trial_rows import read_trials, utc_text, write_trials
 
 #: Revision of Optuna's tables that this module reads and writes; unchanged from Optuna 3.2 to 5.
@@ -222,6 +231,15 @@ class Store:
         with self.database.transaction():
             return read_trials(self.database, f"SELECT trial_id FROM trials WHERE study_id = {study_id:d}")
 
+    def numbered(self, study_id: int, numbers: range) -> list[FrozenTrial]:
+        """Trials of a study with these numbers."""
+        query = (
+            f"SELECT trial_id FROM trials WHERE study_id = {study_id:d} "
+            f"AND number >= {numbers.start:d} AND number < {numbers.stop:d}"
+        )
+        with self.database.transaction():
+            return read_trials(self.database, query)
+
     def some_trials(self, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
         """Trials of these identities, (trials,), by number; without what is told of them if so wanted."""
         with self.database.transaction():
@@ -235,6 +253,24 @@ class Store:
                 )
             ]
         return sorted(found, key=lambda trial: trial.number)
+
+    def details(self, ids: IntArray, names: Sequence[str]) -> TrialDetails:
+        """What trials of these identities, (trials,), hold beside their values: see `read_details`."""
+        with self.database.transaction():
+            return read_details(self.database, ids, names)
+
+    def keys(self, stored: StoredStudy, name: str) -> list[str]:
+        """Every key that a user attribute has in the finished trials of a study."""
+        with self.database.transaction():
+            return read_keys(self.database, stored.study_id, name)
+
+    def has(self, stored: StoredStudy, name: str) -> bool:
+        """Whether some finished trial of a study has a user attribute."""
+        query = (
+            f'SELECT 1 FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name LIMIT 1'
+        )
+        with self.database.transaction():
+            return bool(self.database.rows(query, study_id=stored.study_id, first=0, name=name))
 
     def columns(self, stored: StoredStudy, *, attribute: str | None = None) -> TrialColumns:
         """Finished trials of a study in bulk; only those that have a user attribute, if one is named."""

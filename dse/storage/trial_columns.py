@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution, json_to_distribution
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.errors import DseError
 from dse.storage.database import Database
 
 #: Infinite values are stored by name, without a number.
@@ -39,6 +42,15 @@ class TrialColumns:
         winners = None if self.winners is None else self.winners[rows]
         objectives, feasible = self.objectives[rows], self.feasible[rows]
         return TrialColumns(self.ids[rows], self.numbers[rows], objectives, feasible, winners)
+
+
+@dataclass(frozen=True)
+class TrialDetails:
+    """What some trials hold beside their values, a list each in the same order."""
+
+    params: Mapping[str, list[Any]]  #: parameter -> values
+    attributes: Mapping[str, list[str]]  #: user attribute -> JSON texts, "" where a trial has none
+    completed: list[str | datetime | None]  #: when each was finished, as the database has it: in UTC
 
 
 def read_columns(
@@ -89,6 +101,77 @@ def read_attribute(database: Database, study_id: int, name: str, *, first: int =
     return {trial_id: json.loads(text) for trial_id, text in found}
 
 
+def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> TrialDetails:
+    """What some trials hold beside their values, within a transaction.
+
+    Parameters
+    ----------
+    database : Database
+        In a transaction.
+    ids : (trials,) array of int
+        Finished trials of one study, which have the same parameters. [-]
+    names : sequence of str
+        User attributes that are wanted.
+
+    Raises
+    ------
+    DseError
+        If their parameters are not the same.
+    """
+    meant = ", ".join(map(str, ids.tolist()))
+    row_of = {trial_id: row for row, trial_id in enumerate(ids.tolist())}
+    completed: list[str | datetime | None] = [None] * len(ids)
+    query = f"SELECT trial_id, datetime_complete FROM trials WHERE trial_id IN ({meant})"
+    for trial_id, moment in database.each(query):
+        completed[row_of[trial_id]] = moment
+    attributes = {name: [""] * len(ids) for name in names}
+    wanted = {f"name_{place}": name for place, name in enumerate(names)}
+    query = (
+        f'SELECT trial_id, "key", value_json FROM trial_user_attributes WHERE trial_id IN ({meant}) '
+        f'AND "key" IN ({", ".join(f":{key}" for key in wanted)})'
+    )
+    for trial_id, name, text in database.each(query, **wanted):
+        attributes[name][row_of[trial_id]] = text
+    return TrialDetails(_params_in_order(database, ids, meant), attributes, completed)
+
+
+def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str, list[Any]]:
+    """Parameter -> its value in each of some trials; arguments as in `read_details`."""
+    query = (
+        f"SELECT param_name, param_value FROM trial_params WHERE trial_id IN ({meant}) "
+        "ORDER BY trial_id, param_name"
+    )
+    found = list(database.each(query))
+    width = len(found) // len(ids)
+    names = [name for name, _ in found[:width]]
+    if [name for name, _ in found] != names * len(ids):
+        raise DseError(f"storage {database.where}: trials of one study have other parameters than its others")
+    decode = _distributions(database, int(ids[0]))
+    back = np.argsort(np.argsort(ids)).tolist()
+    params = {}
+    for place, name in enumerate(names):
+        numbers = [number for _, number in found[place::width]]
+        known = {number: decode[name].to_external_repr(number) for number in set(numbers)}
+        params[name] = [known[numbers[row]] for row in back]
+    return params
+
+
+def _distributions(database: Database, trial_id: int) -> dict[str, BaseDistribution]:
+    """What the stored parameters of a trial mean."""
+    query = "SELECT param_name, distribution_json FROM trial_params WHERE trial_id = :trial_id"
+    return {name: json_to_distribution(text) for name, text in database.rows(query, trial_id=trial_id)}
+
+
+def read_keys(database: Database, study_id: int, name: str) -> list[str]:
+    """Every key that a user attribute has in finished trials: a mapping whose keys have no quotes."""
+    query = f'SELECT value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
+    found = {
+        tuple(t.split('"')[1::2]): None
+        for (t,) in database.each(query, study_id=study_id, first=0, name=name)
+    }
+    return list(dict.fromkeys(key for keys in found for key in keys))
+
+
 def violating(database: Database, meant: dict[str, Any]) -> set[int]:
     """Identities of the finished trials that violate a constraint."""
     attributes = f"SELECT {{}} FROM trial_system_attributes WHERE trial_id IN ({FINISHED}) AND"
@@ -125,10 +208,7 @@ def read_params(database: Database, study_id: int, ids: IntArray, *, first: int 
     """
     if not len(ids):
         return {}
-    query = "SELECT param_name, distribution_json FROM trial_params WHERE trial_id = :trial_id"
-    distributions: dict[str, BaseDistribution] = {
-        name: json_to_distribution(text) for name, text in database.rows(query, trial_id=int(ids[0]))
-    }
+    distributions = _distributions(database, int(ids[0]))
     row_of = {trial_id: row for row, trial_id in enumerate(ids.tolist())}
     known: dict[str, dict[float, Any]] = {name: {} for name in distributions}
     columns: dict[str, list[Any]] = {name: [None] * len(ids) for name in distributions}

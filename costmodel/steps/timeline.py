@@ -1,0 +1,229 @@
+"""One optimizer step as events: which pass each rank of the pipeline runs when, and what ends the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import Columns, FloatArray, column, concatenated
+from costmodel.errors import DseError
+from costmodel.kernels.cost import BESIDE_KERNELS, KernelCost, weighted_sum
+from costmodel.steps.passes import (
+    RanksPasses,
+    chunk_times,
+    pipeline_hop,
+    ranks_passes,
+    schedule_step,
+    sending_time,
+)
+from costmodel.steps.pipeline_simulation import TimedPasses
+from costmodel.steps.pipelines import Pipelines, design_pipelines
+from costmodel.steps.recomputed_layers import recomputed_layers
+from costmodel.steps.schedule_order import BACKWARD, FORWARD, WEIGHT, Order, order
+from costmodel.steps.schedules import NONE, SCHEDULES
+from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding, transformer_step
+from costmodel.training.design import SCHEDULE_WORDS
+from costmodel.training.run import TransformerRun, rank_run
+from costmodel.workload.quantisation import some_narrow
+
+#: Kinds of events, by their codes. A backward pass is that of inputs and weights unless the schedule has the
+#: gradients of weights apart. The last four are of the whole rank: casts of weights before its first pass;
+#: the exposed part of what replicas exchange, the update, and the host at the end.
+KINDS: Final = (
+    *("forward", "backward", "weight_gradient"),
+    *("weight_cast", "dp_communication", "optimizer", "host"),
+)
+ENDING: Final = ("dp_communication", "optimizer", "host")
+
+#: Columns of a `Timeline`: exposed communication within a pass.
+EXPOSED: Final = (*BESIDE_KERNELS, "pp_time")
+TIMES: Final = ("start", "end", *EXPOSED)
+
+#: Of the columns of a rank's own events: no micro-batch, no chunk. [-]
+NO_PASS: Final = -1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Timeline(Columns):
+    """What the ranks of one pipeline do in a step, in the order of its start; (events,) columns."""
+
+    stage: FloatArray = column("-")  #: rank of the pipeline, from 0
+    micro_batch: FloatArray = column("-")  #: from 0; -1: of the whole rank
+    chunk: FloatArray = column("-")  #: of the rank, from 0; -1: of the whole rank
+    kind: FloatArray = column("-")  #: place in `KINDS`
+    start: FloatArray = column("s")  #: from the start of the step
+    end: FloatArray = column("s")
+    tp_time: FloatArray = column("s")  #: exposed communication in between, by its group
+    cp_time: FloatArray = column("s")
+    ep_time: FloatArray = column("s")
+    offload_time: FloatArray = column("s")
+    pp_time: FloatArray = column("s")
+
+    @property
+    def words(self) -> list[str]:
+        """Kinds by name."""
+        return [KINDS[int(code)] for code in self.kind]
+
+
+def timeline(run: TransformerRun) -> Timeline:
+    """The step of one design, event by event; the last one ends when the step does.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machine and one design.
+
+    Returns
+    -------
+    events : Timeline
+        A row for each pass of a micro-batch through a chunk of a rank, and for what each rank does before and
+        behind all passes; in the order of start, then of stage. [-], [s]
+
+    Raises
+    ------
+    DseError
+        If there is not one design, or the cost model has no number for it.
+
+    Notes
+    -----
+    Passes run in the orders of `SCHEDULES` and are timed as `schedule_step` times them: those of a rank are
+    the slowest rank's, longer or shorter by its share of work. The closed form by which a step of plain 1F1B
+    is priced may be a little longer than its passes where stages differ: ranks wait in between. Where
+    messages overlap it may be shorter: then passes are, by so much. Two passes that overlap have the same
+    start and end. Stages of both ends of a pipeline, as of DualPipe, are chunks of one rank. What replicas
+    exchange stands behind all passes, also where parts of it are exposed between them.
+    """
+    if run.num_points != 1:
+        raise DseError(f"timeline: expected one design, got {run.num_points}")
+    run = run.of(run.design.map(np.atleast_1d))
+    run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
+    cost = transformer_step(run)
+    step_time = float(cost.step_time[0])
+    if not np.isfinite(step_time):
+        raise DseError("timeline: the cost model has no number for this design")
+    run = replace(run, system=run.system.sliced(run.design.world_size))
+    ranks = rank_run(run)
+    costs, _ = rank_costs(run, ranks, pass_costs(run, ranks))
+    passes = _passes(run, ranks_passes(run, costs), pipeline_hop(run, ranks))
+    casts = 0.0
+    if some_narrow(run):
+        casts = float(cost.forward_time[0] - schedule_step(run, ranks, costs)[0]["forward_time"][0])
+    ending = {kind: float(getattr(cost, f"{kind}_time")[0]) for kind in ENDING}
+    ready = step_time - sum(ending.values())
+    shorter = min(1.0, (ready - casts) / float(passes.end.max()))
+    passes = passes.with_columns({name: getattr(passes, name) * shorter for name in TIMES})
+    passes = replace(passes, start=passes.start + casts, end=passes.end + casts)
+    whole = [*_of_ranks(run, {"weight_cast": casts}, 0.0), *_of_ranks(run, ending, ready)]
+    events = concatenated([passes, *whole])
+    events = events.take(np.lexsort([events.end, events.stage, events.start]))
+    return replace(events, end=np.where(events.end == events.end.max(), step_time, events.end))
+
+
+def _of_ranks(run: TransformerRun, times: Mapping[str, float], start: float) -> Iterator[Timeline]:
+    """What all ranks do one after the other from some time on; nothing takes no time."""
+    stages = np.arange(run.design.pp.item())
+    for kind, time in times.items():
+        if time > 0:
+            yield Timeline.of(
+                stage=stages,
+                micro_batch=np.full(stages.size, NO_PASS),
+                chunk=np.full(stages.size, NO_PASS),
+                kind=np.full(stages.size, KINDS.index(kind)),
+                start=np.full(stages.size, start),
+                end=np.full(stages.size, start + time),
+                **{name: np.zeros(stages.size) for name in EXPOSED},
+            )
+        start += time
+
+
+def _passes(run: TransformerRun, ranks: RanksPasses, hop: KernelCost) -> Timeline:
+    """Passes of all micro-batches, from the start of the first."""
+    design = run.design
+    asked = design_pipelines(design, chunk_times(design, ranks.times, hop), ranks.scale)
+    word = SCHEDULE_WORDS[int(design.schedule.item())]
+    p, v, m, n = (int(own.item()) for own in (asked.pp, asked.vpp, asked.micro_batches, asked.group_size))
+    table, one = SCHEDULES[word].slots(p, v, m, n), order(word, p, v, m, n)
+    timed = timed_passes(asked)
+    ends = slot_ends(one, timed)
+    durations = timed.entries(np.zeros(1, np.intp), p)[:, :, 0]
+    exposed = {bit: _exposed(run, ranks, hop, bit) for bit in (FORWARD, BACKWARD, WEIGHT)}
+    rank = np.broadcast_to(table.rank[:, :, np.newaxis], table.forward.shape)
+    chain, stage, micro = np.indices(table.forward.shape)
+    chunk = stage // p + chain * (table.forward.shape[1] // p)
+    found = []
+    for code, (bit, slots) in enumerate(
+        ((FORWARD, table.forward), (BACKWARD, table.backward), (WEIGHT, table.weight))
+    ):
+        there = slots != NONE
+        slot, place = slots[there], rank[there]
+        end = ends[slot, place]
+        found.append(
+            Timeline.of(
+                stage=place,
+                micro_batch=(micro + chain * table.forward.shape[2])[there],
+                chunk=chunk[there],
+                kind=np.full(slot.size, code),
+                start=end - durations[one.entry[slot, place], place],
+                end=end,
+                **{name: each * ranks.scale[0, place] for name, each in exposed[bit].items()},
+            )
+        )
+    return concatenated([events for events in found if events.stage.size])
+
+
+def timed_passes(asked: Pipelines) -> TimedPasses:
+    """What passes take on the ranks of a pipeline. [s]"""
+    return TimedPasses(
+        forward=asked.on_ranks(asked.forward_time),
+        backward=asked.on_ranks(asked.input_gradient_time),
+        weight=asked.on_ranks(asked.weight_gradient_time),
+        pair=asked.on_ranks(asked.pair_time),
+        message=asked.message_time,
+    )
+
+
+def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
+    """When each rank of one pipeline is done with each slot of its order, all of them in turn.
+
+    Parameters
+    ----------
+    one : Order
+        The order, in full. [-]
+    passes : TimedPasses
+        What passes take on the ranks of one point. [s]
+
+    Returns
+    -------
+    ends : (slots, ranks) array
+        From the start of the first rank. [s]
+    """
+    slots, p = one.entry.shape
+    times = passes.entries(np.zeros(1, np.intp), p)[:, :, 0]
+    ends, lanes = np.zeros((slots + 1, p)), np.arange(p)  # before the first slot all are done at 0
+    for slot in range(slots):
+        begin = ends[slot]
+        for places, ranks in one.sources:
+            back = (slot - 1 - (places[slot] >> 1)) % one.window  # slots between, of which the newest counts
+            arrived = ends[slot - back, ranks[slot]] + passes.message[0] * (places[slot] & 1)
+            begin = np.maximum(begin, arrived)
+        ends[slot + 1] = begin + times[one.entry[slot], lanes]
+    return ends[1:]
+
+
+def _exposed(run: TransformerRun, ranks: RanksPasses, hop: KernelCost, bit: int) -> dict[str, FloatArray]:
+    """Exposed communication of a pass of the slowest rank through a chunk, by column; (1,) each. [s]"""
+    design, stage, costs = run.design, ranks.stage, ranks.together if ranks.paired.any() else ranks.alone
+    nothing = {name: np.zeros(1) for name in EXPOSED}
+    if bit == WEIGHT:
+        return nothing
+    sums = [weighted_sum(costs.forward if bit == FORWARD else costs.backward, stage.counts)]
+    if bit == BACKWARD:
+        sums.append(weighted_sum(costs.again, recomputed_layers(run, stage)))
+    sends = {"pp_time": np.where(design.pp > 1, sending_time(design, hop), 0.0)}
+    beside = {
+        name: sum((getattr(own, name) for own in sums), np.zeros(1)) / design.vpp for name in BESIDE_KERNELS
+    }
+    return {**nothing, **beside, **sends}

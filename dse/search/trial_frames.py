@@ -1,0 +1,182 @@
+"""Finished trials as tables and as JSON, made from what the database holds without a record of each."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.profiles.registry import NATIVE
+from dse.predictions.intervals import EVIDENCE
+from dse.pricing.intervals import RECORD_KEYS, space_interval
+from dse.search.finished import BREAKDOWN, DERIVED, MARGINS
+from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.spaces.space import Space
+from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.trial_columns import TrialColumns, TrialDetails
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: User attributes of a trial that tables show.
+SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED)
+
+#: The step time in the text of a breakdown.
+_STEP_TIME: Final = re.compile(r'"step_time_s": ([^,}]+)')
+
+#: Between the members of a group, and of a design, as `json.dumps` indents them in an object of a study.
+_MEMBER, _GROUP = ",\n        ", ",\n      "
+_ENCODER: Final = json.JSONEncoder(separators=(_MEMBER, ": "), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Details:
+    """What a database holds of the trials of a study beside their values, read when it is wanted."""
+
+    storage: str
+    stored: StoredStudy
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Keys of the breakdowns of all finished trials."""
+        with Store(self.storage, "read") as store:
+            return store.keys(self.stored, BREAKDOWN)
+
+    @cached_property
+    def priced(self) -> bool:
+        """Whether trials say how many designs were priced for them."""
+        with Store(self.storage, "read") as store:
+            return store.has(self.stored, DESIGNS_PRICED)
+
+    def of(self, ids: IntArray) -> TrialDetails:
+        """Those of some trials, (trials,) identities. [-]"""
+        with Store(self.storage, "read") as store:
+            return store.details(ids, SHOWN)
+
+
+@dataclass(frozen=True)
+class StoredTrials:
+    """Some trials of a study, with what is stored of them."""
+
+    space: Space
+    profile: str
+    columns: TrialColumns
+    values: FloatArray  #: (trials, objectives), NaN where not finite [the unit of each]
+    source: Details
+
+    @cached_property
+    def details(self) -> TrialDetails:
+        """What is stored of them."""
+        return self.source.of(self.columns.ids)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per trial: parameters, derived columns, objectives, margins, breakdown."""
+        import pandas as pd
+
+        space, told = self.space, self.details
+        data: dict[str, Any] = {"trial": self.columns.numbers}
+        data |= {parameter.name: told.params[parameter.name] for parameter in space.parameters}
+        objectives = {o.key: self.values[:, place] for place, o in enumerate(space.objectives)}
+        margins = self._numbers(MARGINS, [limit.key for limit in space.limits])
+        breakdown = self._numbers(BREAKDOWN, self.source.keys)
+        for group in (
+            self._numbers(DERIVED, [derived.name for derived in space.derived]),
+            objectives,
+            {f"margin_{name}": column for name, column in margins.items()},
+            breakdown,
+        ):
+            data |= {name: column for name, column in group.items() if name not in data}
+        times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
+        data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
+        if self.source.priced:
+            counts = [int(text) if text else None for text in told.attributes[DESIGNS_PRICED]]
+            data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
+        data["feasible"] = self.columns.feasible
+        data["completed"] = [moment_of(text) for text in told.completed]
+        return pd.DataFrame(data)
+
+    def _numbers(self, attribute: str, keys: Sequence[str]) -> dict[str, FloatArray]:
+        """Columns of an attribute that maps names to numbers; NaN where a trial has none."""
+        texts = self.details.attributes[attribute]
+        rows = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
+        if not keys:
+            return {}
+        lacking = dict.fromkeys(keys, math.nan)
+        every = [row if row.keys() == lacking.keys() else lacking | row for row in rows]
+        of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
+        table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
+        return dict(zip(keys, table, strict=False))
+
+    def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
+        """Ends of the interval of each step time [s], and what it rests on; nothing of other profiles."""
+        if self.profile != NATIVE:
+            return ()
+        codes = {}
+        for parameter in self.space.parameters:
+            own = self.details.params[parameter.name]
+            known = {value: parameter.code(value) for value in set(own)}
+            codes[parameter.name] = np.array([known[value] for value in own])
+        found = space_interval(self.space, self.space.known_values(codes), len(times))
+        evidence = [EVIDENCE[code] for code in found.evidence.tolist()]
+        return (times * found.low).tolist(), (times * found.high).tolist(), evidence
+
+    def json_texts(self) -> Iterator[str]:
+        """Each trial as JSON, indented as in an object of the study."""
+        told = self.details
+        keys = [objective.key for objective in self.space.objectives]
+        found = [_STEP_TIME.search(text) for text in told.attributes[BREAKDOWN]]
+        times = np.array([float(match[1]) if match else math.nan for match in found])
+        ends = zip(*self.intervals(times), strict=True) if self.profile == NATIVE else iter(())
+        names = [parameter.name for parameter in self.space.parameters]
+        designs = zip(*(told.params[name] for name in names), strict=True)
+        for row, design in enumerate(designs):
+            values = [value if math.isfinite(value) else None for value in self.values[row].tolist()]
+            members = {
+                "trial": str(self.columns.numbers[row]),
+                "params": _group(_ENCODER.encode(dict(zip(names, design, strict=True)))),
+                "values": _group(_ENCODER.encode(dict(zip(keys, values, strict=True)))),
+                "margins": _stored(told.attributes[MARGINS][row]),
+                "breakdown": _stored(told.attributes[BREAKDOWN][row]),
+            }
+            if told.attributes[DESIGNS_PRICED][row]:
+                members[DESIGNS_PRICED] = told.attributes[DESIGNS_PRICED][row]
+            for name, value in zip(RECORD_KEYS, next(ends, ()), strict=False):
+                members[name] = _scalar(value)
+            body = _GROUP.join(f'"{name}": {text}' for name, text in members.items())
+            yield f"{{\n      {body}\n    }}"
+
+
+def _scalar(value: float | str) -> str:
+    """A number or a word; null for what JSON cannot say."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value) if math.isfinite(value) else "null"
+
+
+def _group(text: str) -> str:
+    """Members in lines of their own between braces."""
+    return text if text == "{}" else f"{{\n        {text[1:-1]}\n      }}"
+
+
+def _stored(text: str) -> str:
+    """A mapping of names to numbers as it is stored, its members in lines of their own."""
+    plain = text.count('"') == 2 * text.count('": ') and "NaN" not in text and "Infinity" not in text
+    if plain:
+        return _group(text.replace(", ", _MEMBER) or "{}")
+    found = {key: value if math.isfinite(value) else None for key, value in json.loads(text).items()}
+    return _group(_ENCODER.encode(found))
+
+
+def moment_of(stored: str | datetime | None) -> datetime | None:
+    """A time that is stored in UTC, as one that knows its zone; PostgreSQL has a type for times."""
+    moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return moment.replace(tzinfo=UTC) if moment else None

@@ -1,0 +1,115 @@
+"""`dse import`: model files from Hugging Face configurations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from costmodel import DseError, load_model
+from costmodel.formats.hugging_face import import_model
+from dse.cli import main
+from tests.hugging_face_configs import LLAMA, PUBLISHED, QWEN, sizes
+
+MIXTRAL = PUBLISHED["Mixtral 8x7B"][0]
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Imports a configuration given as a mapping, or as text."""
+
+    def read(config, **options):
+        path = tmp_path / "config.json"
+        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        return import_model(path, **options)
+
+    return read
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name, imported):
+    config, parameters, _ = PUBLISHED[name]
+    assert imported(config).model.num_parameters == parameters
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, shipped) in PUBLISHED.items() if shipped])
+def test_a_configuration_says_what_the_shipped_file_of_the_model_says(name, imported):
+    """But for what costs nothing, and the length of sequences, which configurations do not say."""
+    config, _, shipped = PUBLISHED[name]
+    expected = load_model(shipped)
+    model = imported(config, seq_len=expected.seq_len).model
+    assert model.forward_flops(causal=True) == expected.forward_flops(causal=True)
+    assert model.active_parameters == expected.active_parameters
+    assert [(layer, count) for layer, count in model.sequence] == [*expected.sequence]
+
+
+def test_a_model_file_comes_out_and_reads_back(imported, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    assert main(["import", str(tmp_path / "config.json"), "-o", str(tmp_path / "mixtral.yaml")]) == 0
+    assert load_model(tmp_path / "mixtral.yaml").num_parameters == 46_702_792_704
+    assert main(["import", str(tmp_path)]) == 0  # the folder does, too
+    assert capsys.readouterr().out == (tmp_path / "mixtral.yaml").read_text()
+
+
+def test_json_is_the_fields_and_the_number_of_parameters(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    assert main(["import", str(tmp_path / "config.json"), "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["parameters"] == 46_702_792_704
+    assert record["active_parameters"] == 12_879_925_248
+    assert record["model"]["num_experts"] == 8
+
+
+@pytest.mark.parametrize(("changed", "fields"), [
+    ({"sliding_window": 4096, "use_sliding_window": False}, {"window": 0}),
+    ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 0},
+     {"window": 4096, "full_attention_every": 0}),
+    ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 28}, {"window": 0}),
+    ({"sliding_window": 4096, "use_sliding_window": True,
+      "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 7},
+     {"window": 4096, "full_attention_every": 4}),
+    ({"tie_word_embeddings": True}, {"tied_embeddings": True}),
+])  # fmt: skip
+def test_windows_and_tables_are_those_that_the_keys_say_together(changed, fields, imported):
+    model = imported(QWEN | sizes(28, 3584, 28, 18944, model_type="qwen2", **changed)).model
+    assert {name: getattr(model, name) for name in fields} == fields
+
+
+def test_sequences_are_those_of_pre_training(imported):
+    assert imported(LLAMA | sizes(2, 64, 8, 256)).model.seq_len == 8192  # stretched to 131,072 afterwards
+    assert imported(PUBLISHED["Llama 2 7B"][0]).model.seq_len == 4096
+    found = imported(MIXTRAL)
+    assert found.model.seq_len == 8192
+    assert found.notes == ("seq_len: 8192 tokens, of 32768 that it allows; --seq-len sets another",)
+
+
+def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
+    config = PUBLISHED["Gemma 2 9B"][0] | {
+        "final_logit_softcapping": 30.0,
+        "rope_theta": 10000.0,
+        "eos_token_id": 1,
+    }
+    assert imported(config).notes == (
+        "not in a model file, which prices a step without: final_logit_softcapping, rope_theta",
+    )
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "config.json:1:1: not JSON: expecting value"),
+    ("[" * 100_000, "not JSON: nested too deeply"),
+    ("[1]", "expected the object of a config.json, got a list"),
+    ('{"hidden_size": 64}', "model_type: missing; supported: deepseek_v2, "),
+    ('{"model_type": "t5"}', "model_type: 't5' is not supported; supported: deepseek_v2, "),
+    ('{"model_type": "llama", "num_hidden_layers": 2}', "hidden_size: missing"),
+    (json.dumps(MIXTRAL | {"hidden_size": "4096"}), "hidden_size: '4096': expected a whole number up to "),
+    (json.dumps(MIXTRAL | {"hidden_size": 1e400}), "hidden_size: inf: expected a whole number up to "),
+    (json.dumps(MIXTRAL | {"num_hidden_layers": 10**9}), "expected a whole number up to 10,000"),
+    (json.dumps(MIXTRAL | {"num_attention_heads": 33}), "head_size: expected a whole number from 1"),
+    (json.dumps(MIXTRAL | {"num_experts_per_tok": 9}), "moe_topk: 9 of 8 experts"),
+    (json.dumps(PUBLISHED["Qwen3 30B-A3B"][0] | {"mlp_only_layers": [7]}), "mlp_only_layers: [7]: a model"),
+    (json.dumps(PUBLISHED["DeepSeek-V3"][0] | {"moe_layer_freq": 2}), "moe_layer_freq: 2: a model file can"),
+])  # fmt: skip
+def test_a_mistake_is_one_line(text, message, imported):
+    with pytest.raises(DseError, match=r"config\.json") as raised:
+        imported(text)
+    assert message in str(raised.value).splitlines()[0]

@@ -1,0 +1,238 @@
+"""Designs that are named by a sweep or a file: completed, priced together, and said why not."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from costmodel import DseError
+from dse.cli import main
+from dse.pricing.workers import Workers
+from dse.search.exact import design_records, priced_design
+from dse.search.sweep import combinations, priced
+from dse.spaces.space import Space
+from dse.spaces.sweeps import swept_values
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "unit", "values"), [
+    ("1,2,4", "-", [1, 2, 4]),
+    ("none, full", "-", ["none", "full"]),
+    ("true,false", "-", [True, False]),
+    ("3:6", "-", [3, 4, 5, 6]),
+    ("64:1000:x2", "-", [64, 128, 256, 512]),
+    ("0.5:2:0.5", "-", [0.5, 1.0, 1.5, 2.0]),
+    ("200:800:x2 GB/s", "B/s", [2e11, 4e11, 8e11]),
+    ("200 GB/s:800 GB/s:x2", "B/s", [2e11, 4e11, 8e11]),
+    ("1:1.4:0.1 GHz", "Hz", [1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9]),
+    ("800 Mb/s, 1, 2 Gb/s", "B/s", [1e8, 1.25e8, 2.5e8]),
+    ("$10:$30:$10", "$", [10.0, 20.0, 30.0]),
+])  # fmt: skip
+def test_what_a_sweep_stands_for(text, unit, values):
+    assert swept_values("name", text, unit) == values
+
+
+@pytest.mark.parametrize(("text", "unit", "message"), [
+    ("1:", "-", "a range has two ends"),
+    ("1:2:3:4", "-", "a range has two ends"),
+    ("1,,2", "-", "a value is missing"),
+    ("8:1", "-", "a range goes up"),
+    ("1:8:x1", "-", "a range goes up"),
+    ("0:8:x2", "-", "a range goes up"),
+    ("1:8:0", "-", "a range goes up"),
+    ("1:100000", "-", "more than 4,096 values"),
+    ("2,2", "-", "2: given twice"),
+    ("100:200 GB/s", "B/s", "needs a step"),
+    ("100,200", "B/s", "expected a number and a unit, such as '3.35 TB/s'"),
+    ("100,200 GB", "B/s", "this is in B"),
+])  # fmt: skip
+def test_what_a_sweep_cannot_be(text, unit, message):
+    with pytest.raises(DseError, match=message):
+        swept_values("name", text, unit)
+
+
+SWEEPS = {
+    "pp": [1, 2, 3, 8, 16],
+    "vpp": [1, 2],
+    "micro_batch_size": [1, 4, 16],
+    "node_bandwidth": [2e11, 6e11],
+}
+
+
+@pytest.fixture(scope="module")
+def layouts() -> Space:
+    return Space.load("gpt3_175b_1024_a100").pinned({"tp": 8, "recompute": "full"})
+
+
+def alone(space: Space, values: dict[str, object]) -> dict[str, object] | None:
+    """The same design as its own space has it; nothing where that has none."""
+    one = space.opened({name: [value] for name, value in values.items()})
+    return priced_design(one, one.completed({})) if one.legal.count else None
+
+
+def test_each_row_is_what_the_design_is_priced_alone(layouts):
+    """Named values are kept, the others the simplest beside them; illegal is what no design has."""
+    table = combinations(SWEEPS)
+    found = priced(layouts, table, 60)
+    records = found.records
+    assert [tuple(r["params"][name] for name in SWEEPS) for r in records] == [*product(*SWEEPS.values())]
+    for record in records:
+        one = alone(layouts, {name: record["params"][name] for name in SWEEPS})
+        if one is None:
+            assert record["reason"].startswith("not legal: ")
+            assert record["values"] == {}
+            continue
+        for key in ("params", "values", "margins", "breakdown", "feasible", "step_time_low_s"):
+            assert record[key] == one[key]
+        assert (record["reason"] == "") == one["feasible"]
+    assert 0 < found.feasible < found.legal < 60
+
+
+def test_a_rule_is_named_that_no_design_keeps(layouts):
+    """Each is broken by every design of the row that keeps the rules before it."""
+    found = priced(layouts, combinations({"pp": [3, 5, 8], "vpp": [1, 2, 7]}), 9)
+    reasons = [record["reason"].partition(" (")[0].removeprefix("not legal: ") for record in found.records]
+    assert reasons[6:8] == [record["reason"] for record in found.records[6:8]]  # of limits, or none
+    dp, layers = "dp", "whole_layers_per_chunk"  # 1,024 ranks by threes; 96 layers by fives and sevens
+    assert reasons[:6] == [dp, dp, layers, layers, layers, layers]
+    assert reasons[8] == layers
+
+
+def test_a_sweep_of_what_makes_a_space_is_priced_space_by_space(layouts):
+    """The length of sequences is the model's."""
+    found = priced(layouts, combinations({"micro_batch_size": [1, 2], "seq_len": [1024, 4096]}), 4)
+    assert [record["params"]["seq_len"] for record in found.records] == [1024, 4096, 1024, 4096]
+    frame = found.to_frame()
+    assert frame["seq_len"].tolist() == [1024, 4096, 1024, 4096]
+    one = layouts.pinned({"seq_len": 4096, "micro_batch_size": 2})
+    assert frame["step_time_s"][3] == priced_design(one, one.completed({}))["values"]["step_time_s"]
+
+
+def test_who_prices_changes_no_bit(layouts, monkeypatch):
+    monkeypatch.setattr("dse.pricing.evaluation.SENT_SECONDS", 1e-9)
+    table = combinations(SWEEPS)
+    one, two = (priced(layouts, table, 60, jobs=jobs).to_frame() for jobs in (1, Workers(2)))
+    pd.testing.assert_frame_equal(one, two, check_exact=True)
+
+
+def test_records_and_frames_hold_the_same(layouts):
+    found = priced(layouts, combinations(SWEEPS), 60)
+    frame = found.to_frame()
+    for row, record in zip(frame.to_dict("records"), found.records, strict=True):
+        for group in ("params", "values", "breakdown"):
+            assert {name: row[name] for name in record[group]} == record[group]
+        assert (row["reason"], row["feasible"]) == (record["reason"], record["feasible"])
+        assert row["legal"] == bool(record["values"])
+
+
+def test_a_table_of_designs_reads_back(capsys, tmp_path):
+    """What a sweep writes prices to the same bits when it is read as designs, from CSV and from Parquet."""
+    space = "gpt_1t_codesign"
+    sweeps = ("--sweep", "nodes=64:256:x2", "--sweep", "node_bandwidth=200,800 GB/s", "--sweep", "recompute")
+    for name in ("swept.csv", "swept.parquet"):
+        assert main(["evaluate", space, *sweeps, "-o", name]) == 0
+        assert main(["evaluate", space, "--designs", name, "-o", f"again_{name}"]) == 0
+        assert "results among its columns are not read: world_size" in capsys.readouterr().err
+    read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+    for ending, reader in read.items():
+        one, two = reader(f"swept.{ending}"), reader(f"again_swept.{ending}")
+        assert len(one) == 18
+        pd.testing.assert_frame_equal(one, two[one.columns], check_exact=True)
+
+
+def test_rows_of_a_file_may_leave_cells_blank(capsys, tmp_path):
+    (tmp_path / "designs.csv").write_text("tp,pp,clock\n8,16,1.2 GHz\n4,,\n8,7,\n")
+    assert main(["evaluate", "gpt_1t_codesign", "--designs", "designs.csv", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    first, second, third = found["designs"]
+    space = Space.load("gpt_1t_codesign")
+    assert (first["params"]["clock"], second["params"]["clock"]) == (1.2e9, 1.6e9)
+    assert second["params"] == space.pinned({"tp": 4}).completed({})
+    assert (third["params"], third["reason"].partition(" (")[0]) == ({"tp": 8, "pp": 7}, "not legal: dp")
+    assert (found["n_legal"], found["n_feasible"]) == (2, 0)
+
+
+def test_the_table_leaves_out_what_is_alike(capsys):
+    sweep = ("--set", "pp=64", "--set", "recompute=full", "--sweep", "nodes=128,256", "--sweep", "tp=8,16")
+    assert main(["evaluate", "gpt_1t_codesign", *sweep]) == 0
+    shown = capsys.readouterr().out
+    assert "gpt_1t_codesign: 4 designs, 2 feasible, 2 not legal." in shown
+    assert "not legal: tp_stays_in_the_node\n" in shown
+    assert "tp_stays_in_the_node: tp <= node_size" in shown
+    assert "all have pp=64 " in shown.replace("\n", " ")
+    assert "recompute  " not in shown
+
+
+def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
+    sweep = ("--set", "pp=64", "--sweep", "nodes=64:1024:x2", "--sweep", "recompute", "--sweep", "tp")
+    assert main(["evaluate", "gpt_1t_codesign", *sweep, "-o", "sweep.svg"]) == 0
+    root = ElementTree.fromstring((tmp_path / "sweep.svg").read_text())
+    lines = [line.get("points") for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert [len(line.split()) for line in lines] == [5, 5, 5]
+    texts = "".join(root.itertext())
+    assert "the best of tp" in texts
+    assert "recompute selective" in texts
+    heights = [float(point.split(",")[1]) for point in lines[0].split()]
+    assert heights == sorted(heights)  # more nodes, less time: further down
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("--sweep foo=1,2", "foo: not a name of space gpt_1t_codesign"),
+    ("--sweep dp=1,2", "dp: follows from other names here"),
+    ("--sweep tp=a,b", "tp: 'a': expected a number"),
+    ("--sweep recompute=ful,none", "did you mean 'full'?"),
+    ("--sweep tp=1,2 --sweep tp=4", "--sweep: tp: given twice"),
+    ("--set tp=4 --sweep tp=1,2", "tp: --set holds it fixed"),
+    ("--sweep seq_len", "--sweep seq_len: has no list of options here"),
+    ("--sweep tp=1:4000 --sweep pp=1:4000", "16,000,000 combinations"),
+    ("--sweep tp --designs designs.csv", "not both"),
+    ("--designs designs.csv -o designs.svg", "is a picture of a --sweep"),
+    ("--designs nosuch.csv", "nosuch.csv: No such file"),
+    ("--designs designs.xlsx", "expected a .csv or a .parquet file"),
+    ("--designs designs.csv", "designs.csv: row 2: tp: 'x': expected a number"),
+    ("--designs other.csv", "other.csv: column 'pq': not a name of space"),
+    ("--designs empty.csv", "empty.csv: holds no designs"),
+    ("--sweep tp -o table.xlsx", "end the name in .txt, .csv, .json, .parquet or .svg"),
+    ("-o one.svg", "a picture needs a name to draw over"),
+])  # fmt: skip
+def test_mistakes_are_one_line(arguments, message, capsys, tmp_path):
+    (tmp_path / "designs.csv").write_text("tp\n8\nx\n")
+    (tmp_path / "other.csv").write_text("tp,pq\n8,1\n")
+    (tmp_path / "empty.csv").write_text("tp\n")
+    assert main(["evaluate", "gpt_1t_codesign", *arguments.split()]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dse: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_where_nothing_is_legal_the_rows_say_why(capsys):
+    assert main(["evaluate", "gpt_1t_codesign", "--sweep", "nodes=7,9"]) == 1
+    out, err = capsys.readouterr()
+    assert out.count("not legal: dp\n") == 2
+    assert err == "dse: nothing priced: none of 2 designs is legal\n"
+
+
+def test_one_design_is_a_table_of_one_row(capsys, tmp_path):
+    assert main(["evaluate", "gpt_1t_codesign", "-o", "one.csv"]) == 0
+    space = Space.load("gpt_1t_codesign")
+    [record] = design_records(space, *evaluated(space))
+    [row] = pd.read_csv(tmp_path / "one.csv").to_dict("records")
+    assert np.isclose(row["step_time_s"], record["values"]["step_time_s"], rtol=0)
+
+
+def evaluated(space: Space):
+    from dse.pricing.evaluation import evaluate
+
+    columns = space.encode([space.completed({})])
+    return columns, evaluate(space, columns)
