@@ -46,6 +46,9 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         type=natural,
         help="which of the designs that the trial has found, as `dse pareto` numbers them (default: 0)",
     )
+    parser.add_argument(
+        "--workload", metavar="NAME", help="which workload, of a space that has several (docs/runs.md)"
+    )
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
     add_storage(parser)
@@ -61,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.winner is not None and args.trial is None:
         raise DseError(f"--winner {args.winner}: needs --trial, whose winner it is")
     study = Study.load(args.study, storage=args.storage)
-    file = trial_artefact(study, args.trial, args.format, args.winner or 0)
+    file = trial_artefact(study, args.trial, args.format, args.winner or 0, args.workload)
     assert file.content is not None
     for text in file.notes:
         note(f"{args.output or args.study}: {text}")

@@ -30,6 +30,7 @@ from dse.report.design_table import (
 )
 from dse.report.runs import run_text
 from dse.report.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
+from dse.report.workloads import workload_lines
 from dse.spaces.objectives import Constraint
 from dse.spaces.runs import UNITS as RUN_UNITS
 from dse.spaces.space import Space
@@ -180,6 +181,7 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
             shown.append(Padding(splits_text(record), (0, 0, 0, 2)))
         if "run" in record:
             shown.append(Padding(run_text(record), (0, 0, 0, 2)))
+        shown += [Padding(line, (0, 0, 0, 2)) for line in workload_lines(space, record)]
     return shown
 
 
@@ -205,6 +207,8 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
         heading.append(Text(splits_text(record)))
     if "run" in record:
         heading += [Text(), Text(run_text(record))]
+    if space.workloads:
+        heading += [Text(), *(Text(line) for line in workload_lines(space, record))]
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
 
 
