@@ -3,12 +3,14 @@
 import itertools
 import json
 import os
-import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import optuna
@@ -21,7 +23,11 @@ from costmodel.errors import DseError
 from dse.search.study import Study
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
-from dse.storage.optuna_store import REVISION, Store
+from dse.storage.deletion import delete_study
+from dse.storage.optuna_store import BEATS, OLD, Store
+from dse.storage.optuna_tables import REVISION
+from dse.storage.trial_rows import utc_text
+from tests.servers import postgresql_server
 
 DISTRIBUTIONS = {
     "tp": CategoricalDistribution((1, 2, 4)),
@@ -162,11 +168,31 @@ def test_a_batch_that_fails_halfway_leaves_nothing(url):
         assert store.trials(study.study_id) == []
 
 
-def test_unfinished_trials_are_marked_as_failed(url):
-    with a_study(url) as (store, study):
-        optuna.load_study(study_name="gpt3", storage=plain_optuna(url)).ask()
-        assert store.fail_running(study.study_id) == 1
-        assert store.counts(study.study_id) == {TrialState.FAIL: 1}
+def check_abandoned(url):
+    """Of trials that are running, those are marked as failed that were given up: begun long ago, or hearts
+    that ceased to beat; what waits for its turn is nobody's fault.
+    """
+    with a_study(url, name="abandoned") as (store, study):
+        storage = plain_optuna(optuna_url(url))
+        plain = optuna.load_study(study_name="abandoned", storage=storage)
+        running = [plain.ask() for _ in range(4)]
+        plain.enqueue_trial({"x": 1})
+        for trial in running[1:3]:
+            storage.record_heartbeat(trial._trial_id)
+        assert store.fail_running(study.study_id) == 0
+        with store.database.transaction(writes=True):
+            long_ago = "UPDATE trials SET datetime_start = :then WHERE number IN (0, 1)"
+            store.database.change(long_ago, then=utc_text(datetime.now() - OLD))
+            missed = "UPDATE trial_heartbeats SET heartbeat = :then WHERE trial_id = :id"
+            then = datetime.now(UTC).replace(tzinfo=None) - BEATS - timedelta(seconds=1)
+            store.database.change(missed, then=str(then), id=running[2]._trial_id)
+        assert store.fail_running(study.study_id) == 2
+        states = [trial.state.name for trial in store.trials(study.study_id)]
+        assert states == ["FAIL", "RUNNING", "FAIL", "RUNNING", "WAITING"]
+
+
+def test_trials_that_were_given_up_are_marked_as_failed(url):
+    check_abandoned(url)
 
 
 def test_numbers_survive_to_the_last_bit(url):
@@ -223,6 +249,34 @@ def test_a_locked_database(url):
         with pytest.raises(DseError, match="locked by another program"):
             store.append(study.study_id, [finished()], after=0)
     other.close()
+
+
+def test_a_lock_is_waited_for_with_a_word(url, caplog, monkeypatch):
+    monkeypatch.setattr("dse.storage.database.IN_SILENCE", 0.0)
+    with a_study(url) as (store, study):
+        other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        later = threading.Timer(0.3, other.close)
+        later.start()
+        assert store.append(study.study_id, [finished()], after=0)
+        later.join()
+    assert caplog.messages == [
+        f"dse: storage {url}: locked by another program; waiting up to 60 s for it (--wait)"
+    ]
+
+
+def test_many_who_open_a_new_database_together(tmp_path):
+    """Each sets its journal and its tables up, which SQLite's own waiting does not cover."""
+    urls = [f"sqlite:///{tmp_path}/{number}.db" for number in range(12) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(lambda url: Store(url, "create").close(), urls)] == [None] * len(urls)
+
+
+def test_a_study_that_is_deleted_meanwhile_takes_no_trials(url):
+    with a_study(url) as (store, study):
+        delete_study(store, study)
+        with pytest.raises(DseError, match="has deleted this study"):
+            store.append(study.study_id, [finished()], after=0)
 
 
 @pytest.mark.parametrize("damage", ["another file", "cut short", "overwritten"])
@@ -294,33 +348,24 @@ def test_a_read_only_folder_can_be_read(small_disk):
             Store(f"sqlite:///{small_disk}/{path}", mode)
 
 
+def test_a_server_that_does_not_answer_is_not_waited_for_without_end():
+    pytest.importorskip("psycopg")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/dse?connect_timeout=2"
+        with pytest.raises(DseError, match="does not answer in time"):
+            Store(url, "read")
+
+
 # The same on PostgreSQL, where its programs are installed.
 
 
 @pytest.fixture(scope="module")
 def postgresql():
     """URL of a temporary server's database."""
-    pytest.importorskip("psycopg", reason="needs pip install 'dse[postgresql]'")
-    found = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
-    if found is None:
-        pytest.skip("needs the PostgreSQL server programs")
-    programs, folder = Path(found).parent, Path(tempfile.mkdtemp(prefix="dse"))
-    as_user = []
-    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        shutil.chown(folder, "postgres")
-        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-
-    def call(program, *arguments):
-        command = [*as_user, programs / program, *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-
-    data, port = folder / "data", 20000 + os.getpid() % 20000
-    options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-    call("initdb", "-D", data, "-U", "dse", "--auth=trust", "-E", "UTF8")
-    call("pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start")
-    yield f"postgresql://dse@127.0.0.1:{port}/postgres"
-    call("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
-    shutil.rmtree(folder)
+    with postgresql_server() as url:
+        if url is None:
+            pytest.skip("needs psycopg and the PostgreSQL server programs")
+        yield url
 
 
 def test_postgresql_holds_the_same(postgresql):
@@ -364,6 +409,10 @@ def test_processes_share_a_study_on_postgresql(postgresql):
 
 def test_columns_say_on_postgresql_what_trials_say(postgresql):
     check_columns(postgresql)
+
+
+def test_trials_that_were_given_up_on_postgresql(postgresql):
+    check_abandoned(postgresql)
 
 
 def test_a_missing_database_on_a_postgresql_server(postgresql):

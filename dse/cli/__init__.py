@@ -72,10 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parser().parse_args(argv)
     from costmodel.errors import DseError  # here, so that `dse --help` need not import NumPy
+    from dse.storage.database import patience
 
     replace_unprintable()
     try:
-        with terminated_like_interrupted():
+        with terminated_like_interrupted(), patience(getattr(args, "wait", None)):
             code = int(args.run(args))
             sys.stdout.flush()
             return code

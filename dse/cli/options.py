@@ -59,6 +59,12 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
         help="database of the studies: sqlite:///FILE or postgresql://USER@HOST/NAME "
         "($DSE_STORAGE, else sqlite:///dse.db)",
     )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=seconds,
+        help="how long to wait for another program that has locked the database (default: 60)",
+    )
 
 
 def add_space(parser: argparse.ArgumentParser, *, default: str | None = None, optional: bool = False) -> None:
@@ -178,6 +184,17 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
         help="who evaluates: --jobs processes of this machine (default), or the workers of a Dask cluster",
     )
     parser.add_argument("--scheduler", metavar="URL", help="of the Dask cluster, such as tcp://10.0.0.1:8786")
+
+
+def seconds(text: str) -> float:
+    """A time of at least 0 s. [s]"""
+    try:
+        time = float(text)
+    except ValueError:
+        time = -1.0
+    if not 0 <= time < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds, such as 60")
+    return time
 
 
 def positive(text: str) -> int:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -225,21 +226,42 @@ def writable_directory(directory: Path) -> None:
 def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file, in one piece or several, whole or not at all.
 
+    It is written under a name that no other process has, and then takes its place: of several who write
+    one file the last wins, and a link in its place is replaced, not followed.
+
     Raises
     ------
     DseError
         If it cannot be written.
     """
     special = path.exists() and not path.is_file()  # such as /dev/stdout
-    partial = path if special else path.with_name(path.name + ".part")
+    pieces = [content] if isinstance(content, bytes) else content
     try:
-        with partial.open("wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
-        partial.replace(path)
+        if special:
+            with path.open("wb") as file:
+                file.writelines(pieces)
+        else:
+            write_beside(path, pieces)
     except OSError as error:
-        if not special:
-            with suppress(OSError):  # the first error tells more
-                partial.unlink()
         raise DseError(
             f"{path}: cannot be written ({error.strerror}); studies are not affected, name another place"
         ) from None
+
+
+def write_beside(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file under a name of its own in the same folder, and put it in its place once it is whole.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; nothing is left of it then, nor after any other failure.
+    """
+    partial = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with partial.open("xb") as file:  # anew: a link of that name is not followed
+            file.writelines(pieces)
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):  # the first error tells more
+            partial.unlink()
+        raise

@@ -115,6 +115,11 @@ class History:
 
     def refresh(self) -> None:
         """Read what the database holds beyond what is known."""
+        with self._store.snapshot():
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """The same, of a database as it is at one moment."""
         moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
         designs = zip(*moment.params.values(), strict=True)
         keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]

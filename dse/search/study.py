@@ -290,7 +290,7 @@ class Study(StudyFigures):
     def table(self) -> TrialTable:
         """The finished trials, read again when there are more of them."""
         study_id = self._stored.study_id
-        with Store(self.storage, "read") as store:
+        with Store(self.storage, "read") as store, store.snapshot():
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
                 columns, found = store.columns(self._stored, attribute=BREAKDOWN), None

@@ -37,7 +37,7 @@ def studies(storage: str | None = None) -> list[Summary]:
     DseError
         If there is no database, or it cannot be read.
     """
-    with Store(storage_url(storage), "read") as store:
+    with Store(storage_url(storage), "read") as store, store.snapshot():
         return [summary(store, store.study(name)) for name in store.names()]
 
 

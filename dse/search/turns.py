@@ -59,14 +59,15 @@ class Turns:
 
     def take(self) -> int | None:
         """A batch to work on, or that is parked and can be stored; None once others have stored some. [-]"""
+        complete = self._history.complete
         while self._taken is None:
-            rows = self._history.rows
             self.look()
-            if self._history.rows != rows:
+            if self._history.complete != complete:
                 return None
             if self._free() is not None:
                 with self._store.turn(self._study_id):
-                    if self._store.rows(self._study_id) == self._history.rows:
+                    self.look()
+                    if self._history.complete == complete:
                         self._claim()
             else:
                 time.sleep(self._pause)
@@ -124,13 +125,11 @@ class Turns:
     def settle(self, batch: Batch) -> int:
         """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
         self._longest = max(self._longest, time.monotonic() - self._since)
-        while True:
-            with self._store.turn(self._study_id):
-                if self._store.rows(self._study_id) == self._history.rows:
-                    added = self._settled(batch)
-                    self._claim()
-                    return added
-            self._history.refresh()
+        with self._store.turn(self._study_id):
+            self.look()  # here, where nobody adds trials: elsewhere, one who adds many would outrun it
+            added = self._settled(batch)
+            self._claim()
+        return added
 
     def _settled(self, batch: Batch) -> int:
         """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote
@@ -19,8 +24,17 @@ DEFAULT_URL = "sqlite:///dse.db"
 #: How a database is opened: only read, write what is there, or write and set up what is missing.
 Mode = Literal["read", "write", "create"]
 
-#: Seconds to wait for another program's transaction; ``sqlite:///dse.db?timeout=60`` waits longer.
-PATIENCE = 10.0
+#: How long to wait for another program's transaction; ``sqlite:///dse.db?timeout=300`` waits longer. [s]
+PATIENCE: ContextVar[float] = ContextVar("patience", default=60.0)
+
+#: Of that, how long to wait without a word, and the longest pause between two attempts. [s]
+IN_SILENCE, PAUSE = 2.0, 0.01
+
+#: How long a PostgreSQL server may take to answer, and what was sent to it to arrive, where its URL does not
+#: say. [s], [ms]
+ANSWER: dict[str, Any] = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
+
+LOG = logging.getLogger(__name__)
 
 #: Rows that are fetched at once.
 ROWS_AT_ONCE = 10_000
@@ -49,6 +63,19 @@ FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
         "cannot be written; change its permissions, or name another --storage",
     ),
     (("unable to open database file",), "cannot be opened; check the path and its permissions"),
+    (
+        ("timeout expired", "connection timeout"),
+        "the server does not answer in time; check host and port, and the network between",
+    ),
+    (
+        (
+            "server closed the connection",
+            "connection is closed",
+            "connection is lost",
+            "terminating connection",
+        ),
+        "the server has gone; what was acknowledged is stored: go on with `dse resume` once it is back",
+    ),
     (
         ("Connection refused", "could not connect"),
         "no server answers there; start it, or check host and port",
@@ -110,6 +137,7 @@ class Database:
         self.is_sqlite = re.match(r"sqlite(\+pysqlite)?://", url) is not None
         self._driver_error: type[Exception] = sqlite3.Error
         self._within = False  # a transaction
+        self._patience = PATIENCE.get()
         self._connection: Any
         if self.is_sqlite:
             self._connection = self._sqlite(url, mode)
@@ -130,13 +158,15 @@ class Database:
             raise DseError(f"storage {url}: no folder {str(path.parent)!r}; create it first")
         if mode != "create" and not path.exists():
             raise DseError(f"storage {url}: no database there; `dse search` starts one")
-        patience = waiting_time(parse_qs(query).get("timeout", [str(PATIENCE)])[0], url)
+        self._patience = waiting_time(parse_qs(query).get("timeout", [str(PATIENCE.get())])[0], url)
         file = f"file:{quote(str(path))}?{sqlite_access(path, mode)}"
         with self._failures_in_one_line():
-            connection = sqlite3.connect(file, uri=True, timeout=patience, isolation_level=None)
+            connection = sqlite3.connect(file, uri=True, timeout=0, isolation_level=None)
             try:
                 for pragma in READING if mode == "read" else WRITING:
-                    connection.execute(f"PRAGMA {pragma}")
+                    # SQLite itself does not wait for a lock before it changes the journal.
+                    self._patiently(partial(connection.execute, f"PRAGMA {pragma}"))
+                connection.execute(f"PRAGMA busy_timeout={1000 * self._patience:.0f}")
             except sqlite3.Error:
                 connection.close()
                 raise
@@ -151,7 +181,12 @@ class Database:
             ) from None
         self._driver_error = psycopg.Error
         with self._failures_in_one_line():
-            return psycopg.connect(f"postgresql://{url.partition('://')[2]}", autocommit=True)
+            given = parse_qs(url.partition("?")[2])
+            unsaid = {name: value for name, value in ANSWER.items() if name not in given}
+            connection = psycopg.connect(f"postgresql://{url.partition('://')[2]}", autocommit=True, **unsaid)
+            longest = f"{max(1, round(1000 * self._patience))}"  # 0 would wait for ever
+            connection.execute("SELECT set_config('lock_timeout', %s, false)", [longest])
+            return connection
 
     def close(self) -> None:
         """Let go of the database."""
@@ -165,10 +200,8 @@ class Database:
         if self._within:
             yield
             return
-        reading = "BEGIN" if self.is_sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ"
-        writing = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         with self._failures_in_one_line():
-            self._connection.execute(writing if writes else reading)
+            self._begin(writes)
             self._within = True
             try:
                 yield
@@ -179,10 +212,55 @@ class Database:
             finally:
                 self._within = False
 
-    def _roll_back(self) -> None:
-        """Undo an open transaction; SQLite has already done so after some failures."""
-        if not self.is_sqlite or self._connection.in_transaction:
+    def _begin(self, writes: bool) -> None:
+        """Start a transaction, whose snapshot or lock is there afterwards."""
+        if not self.is_sqlite:
+            self._connection.execute("BEGIN" if writes else "BEGIN ISOLATION LEVEL REPEATABLE READ")
+            return
+        self._connection.execute("PRAGMA busy_timeout=0")  # its own attempts become rare: others starve us
+        self._patiently(self._begin_sqlite_writing if writes else self._begin_sqlite_reading)
+        self._connection.execute(f"PRAGMA busy_timeout={1000 * self._patience:.0f}")
+
+    def _begin_sqlite_writing(self) -> None:
+        """Start a transaction that has the lock."""
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def _begin_sqlite_reading(self) -> None:
+        """Start a transaction that has its snapshot, or none."""
+        self._connection.execute("BEGIN")
+        try:
+            self._connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+        except sqlite3.Error:
             self._connection.execute("ROLLBACK")
+            raise
+
+    def _patiently(self, attempt: Callable[[], object]) -> None:
+        """Do what SQLite refuses while others hold a lock, again and again as long as patience lasts."""
+        start, told = time.monotonic(), False
+        while True:
+            try:
+                attempt()
+                return
+            except sqlite3.OperationalError as error:
+                waited = time.monotonic() - start
+                if not is_busy(error) or waited >= self._patience:
+                    raise
+                if waited > IN_SILENCE and not told:
+                    told = True
+                    LOG.warning(
+                        "dse: storage %s: locked by another program; waiting up to %g s for it (--wait)",
+                        self.where,
+                        self._patience,
+                    )
+            time.sleep(random.uniform(0, PAUSE))
+
+    def _roll_back(self) -> None:
+        """Undo an open transaction; SQLite has already done so after some failures, and so has a server
+        that is gone: the failure that led here tells more than this one.
+        """
+        with suppress(self._driver_error):
+            if not self.is_sqlite or self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """What a query finds."""
@@ -230,6 +308,21 @@ class Database:
             message = str(error).strip() or type(error).__name__
             meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
             raise DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}") from error
+
+
+@contextmanager
+def patience(seconds: float | None) -> Iterator[None]:
+    """Databases that are opened in this block wait so long for the locks of others; None as ever. [s]"""
+    token = PATIENCE.set(PATIENCE.get() if seconds is None else seconds)
+    try:
+        yield
+    finally:
+        PATIENCE.reset(token)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether a failure of SQLite is that another connection has a lock."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def waiting_time(text: str, url: str) -> float:

@@ -12,17 +12,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
+from datetime import datetime, timedelta
 from typing import Any, Self
 
-import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, suggestion
 from dse.spaces.objectives import Direction
-from dse.storage.database import Database, Mode, optuna_url
+from dse.storage.database import Database, Mode
+from dse.storage.optuna_tables import REVISION, set_up
 from dse.storage.trial_columns import (
     FINISHED,
     TrialColumns,
@@ -35,9 +34,9 @@ from dse.storage.trial_columns import (
 )
 from dse.storage.trial_rows import read_trials, utc_text, write_trials
 
-#: Revision of Optuna's tables that this module reads and writes; unchanged from Optuna 3.2 to 5.
-REVISION = "v3.2.0.a"
-TABLES = Path(__file__).with_name("optuna_tables.sql")
+#: A trial of another program is given up once its heart has not beaten for so long, or, without a heartbeat,
+#: once it was begun so long ago: training runs take hours.
+BEATS, OLD = timedelta(minutes=10), timedelta(days=1)
 
 #: Trials that are asked for by their identities in one query.
 IDS_AT_ONCE = 500
@@ -108,6 +107,12 @@ class Store:
     def close(self) -> None:
         """Let go of the database."""
         self.database.close()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """A block whose reads all see the database as it is at the first of them."""
+        with self.database.transaction():
+            yield
 
     def names(self) -> list[str]:
         """Names of the studies, oldest first."""
@@ -307,8 +312,10 @@ class Store:
     def turn(self, study_id: int) -> Iterator[None]:
         """A block in one transaction, within which no other process writes to the study."""
         with self.database.transaction(writes=True):
-            if not self.database.is_sqlite:  # SQLite locks all for one writer; here, writers of a study queue
-                self.database.rows("SELECT 1 FROM studies WHERE study_id = :id FOR UPDATE", id=study_id)
+            # SQLite locks all for one writer; on PostgreSQL, writers of a study queue.
+            queue = "" if self.database.is_sqlite else " FOR UPDATE"
+            if not self.database.rows(f"SELECT 1 FROM studies WHERE study_id = :id{queue}", id=study_id):
+                raise DseError(f"storage {self.where}: another program has deleted this study meanwhile")
             yield
 
     def append(
@@ -352,35 +359,26 @@ class Store:
         return (found[0][0], found[0][1] + 1) if found else (0, 0)
 
     def fail_running(self, study_id: int) -> int:
-        """Mark trials that another program left unfinished as failed; how many there were. [-]"""
+        """Mark trials that another program has surely given up as failed; how many there were. [-]
+
+        Others may be at work on theirs: a trial whose heart beats (`optuna.storages.RDBStorage` writes that,
+        if told to) is alive until it has missed `BEATS`; one without a heartbeat until it is `OLD`.
+        """
+        now = datetime.now()
+        age = (
+            "(julianday('now') - julianday(heartbeat)) * 86400"
+            if self.database.is_sqlite
+            else "EXTRACT(EPOCH FROM CAST(CURRENT_TIMESTAMP AS timestamp) - heartbeat)"
+        )
+        beats = "SELECT {} FROM trial_heartbeats WHERE trial_heartbeats.trial_id = trials.trial_id"
         with self.database.transaction(writes=True):
             return self.database.change(
                 "UPDATE trials SET state = 'FAIL', datetime_complete = :now "
-                "WHERE study_id = :study_id AND state IN ('RUNNING', 'WAITING')",
+                "WHERE study_id = :study_id AND state = 'RUNNING' AND CASE "
+                f"WHEN EXISTS ({beats.format(1)}) THEN ({beats.format(f'MIN({age})')}) > :beats "
+                "ELSE datetime_start < :long_ago END",
                 study_id=study_id,
-                now=utc_text(datetime.now()),
+                now=utc_text(now),
+                beats=BEATS.total_seconds(),
+                long_ago=utc_text(now - OLD),
             )
-
-
-def set_up(database: Database, url: str) -> None:
-    """Create Optuna's tables where they are missing.
-
-    Optuna's own set-up of an SQLite file takes 70 to 80 fsyncs and an import of SQLAlchemy and alembic;
-    this is one transaction. On PostgreSQL it is Optuna's.
-    """
-    if database.is_sqlite:
-        with database.transaction(writes=True):
-            if database.has_table("studies"):
-                return
-            for statement in TABLES.read_text(encoding="utf-8").split(";\n"):
-                database.change(statement)
-            version = {"version_info_id": 1, "schema_version": 12, "library_version": optuna.__version__}
-            database.insert("version_info", [version])
-            database.insert("alembic_version", [{"version_num": REVISION}])
-        return
-    from sqlalchemy.pool import NullPool
-
-    with database.transaction(writes=True):
-        database.rows("SELECT pg_advisory_xact_lock(20190402)")  # any number; Optuna's set-up has no lock
-        if not database.has_table("alembic_version"):
-            optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
