@@ -65,6 +65,7 @@ WRONG_SYSTEM = [
     (("chip", "cores"), {"value": 108, "kind": "datasheet"}, "chip.cores: source: missing"),
     (("chip", "cores"), {"value": 108, "kind": "guess", "source": "x"}, "'guess' is not a value"),
     (("chip", "cores"), {"value": -1, "kind": "assumed", "source": "x"}, "expected no negative number"),
+    (("chip", "matrix_efficiency"), {"value": 5, "kind": "assumed", "source": "x"}, "a share, at most 1"),
     (("chip", "coers"), {"value": 1, "kind": "assumed", "source": "x"}, "did you mean 'cores'?"),
     (
         ("memory", "dram", "bandwidth"),

@@ -22,6 +22,8 @@ SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,
 #: or arithmetic on other constants.
 KINDS: Final = ("datasheet", "measured", "fitted", "assumed", "derived")
+#: Quantities that are shares of something the hardware cannot exceed.
+SHARES: Final = ("efficiency", "matrix_efficiency", "sustained")
 #: Endings of the names of quantities of which a machine needs some.
 POSITIVE: Final = (
     "bandwidth", "capacity", "clock", "efficiency", "sustained", "size", "height", "width",
@@ -113,6 +115,8 @@ def _constant(section: Section, key: str, unit: str) -> float:
         constant.mistake(
             "value", f"{value:g}: expected {'no negative number' if value else 'more than nothing'}"
         )
+    if value > 1 and key in SHARES:
+        constant.mistake("value", f"{value:g}: expected a share, at most 1")
     return value
 
 
