@@ -142,6 +142,8 @@ def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str,
         "ORDER BY trial_id, param_name"
     )
     found = list(database.each(query))
+    if not len(ids):
+        return {}
     width = len(found) // len(ids)
     names = [name for name, _ in found[:width]]
     if [name for name, _ in found] != names * len(ids):
