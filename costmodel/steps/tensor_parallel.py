@@ -10,8 +10,15 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
-from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time
-from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy
+from costmodel.kernels.collectives import (
+    RING,
+    CollectiveCost,
+    all_to_all,
+    collective,
+    exposed_time,
+    input_bytes,
+)
+from costmodel.kernels.cost import KernelCost, exchange_items, message_items, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.training.blocks import Edge
@@ -294,8 +301,19 @@ def exposed_communication(
         tp_time=share * exposed,
         link_energy=share * whole.link_energy,
         launches=share * system.software.collective_launches,
-        items=exchange_items(name, share * exposed, share * hidden) if run.itemized else {},
+        items={
+            **exchange_items(name, share * exposed, share * hidden),
+            **message_items(name, share * exchanged_bytes(run, name, features)),
+        }
+        if run.itemized
+        else {},
     )
+
+
+def exchanged_bytes(run: RankRun, name: str, features: str) -> FloatArray:
+    """What each rank of a tensor-parallel group puts into a collective. [B]"""
+    message, tp = activation_bytes(run, features), run.design.tp
+    return message / tp if name == "all_to_all" else input_bytes(name, message, tp)
 
 
 def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: System) -> CollectiveCost:
