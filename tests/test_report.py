@@ -139,7 +139,7 @@ def test_figures_follow_the_objectives_of_the_study(tmp_path, small_space, study
     assert titles == ["step time", "peak memory", "step time", "mfu", "peak memory", "mfu"]
     one = Study.create(space.with_objectives(["mfu"]), "one", storage=study.storage)
     one.run(20)
-    best = next(trace for trace in one.plot_front().data if trace.name == "Pareto front")
+    best = next(trace for trace in one.plot_front().data if trace.name == "best so far")
     assert best.y[-1] == one.pareto_front()["mfu"].max()
     assert list(best.y) == sorted(best.y)
 

@@ -48,10 +48,11 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         type=natural,
         help="which of the designs that the trial has found, as `dse pareto` numbers them (default: 0)",
     )
-    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout; chakra: a folder"
+        "--workload", metavar="NAME", help="which workload, of a space that has several (docs/runs.md)"
     )
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
+    parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="not to stdout; chakra: a folder")
     add_storage(parser)
 
 
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.winner is not None and args.trial is None:
         raise DseError(f"--winner {args.winner}: needs --trial, whose winner it is")
     study = Study.load(args.study, storage=args.storage)
-    file = trial_artefact(study, args.trial, args.format, args.winner or 0)
+    file = trial_artefact(study, args.trial, args.format, args.winner or 0, args.workload)
     assert file.content is not None
     if not (args.output or isinstance(file.content, bytes)):
         raise DseError(f"--format {args.format}: writes {len(file.content)} files; name a folder with -o DIR")

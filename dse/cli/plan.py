@@ -41,7 +41,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         summary="the best layouts of a model on so many chips",
         about="Find out how to split a model over so many chips of a system: every legal layout is priced,\n"
         "and the fastest, the smallest and the cheapest are shown, with what binds them. They are kept as\n"
-        "a study, which `dse export` and others take. What is not said is assumed, and named.",
+        "a study, which `dse explain` and others take. What is not said is assumed, and named.",
         examples=[
             "dse plan llama3_405b --gpus 16384 --system h100_80g_dgx --tokens 15T",
             "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200_141g_dgx --precision bf16,fp8",
@@ -264,8 +264,10 @@ def heading_of(planned: Planned, space: Space, legal: tuple[int, int] | None) ->
 def next_commands(args: argparse.Namespace, study: Study) -> list[str]:
     """What to do next."""
     file = args.save or "space.yaml"
+    best = study.table.front().numbers[0]
     return [
-        f"dse export {study.name} --trial {study.table.front().numbers[0]} --format svg -o layout.svg",
+        f"dse explain {study.name}",
+        f"dse export {study.name} --trial {best} --format svg -o layout.svg",
         f"dse pareto {study.name} -o front.csv",
         f"dse search {file}"
         + ("" if args.save else "      after dse plan ... --save space.yaml, and your changes"),

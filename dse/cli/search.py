@@ -149,7 +149,7 @@ def run_search(args: argparse.Namespace) -> int:
 
     space = changed_space(args)
     space = space.robust() if args.robust else space
-    prepare(args)
+    prepare(args, space)
     starts = starts_of(args, space)
     study = Study.open(
         space,
@@ -188,17 +188,21 @@ def run_resume(args: argparse.Namespace) -> int:
     from dse.search.study import Study
 
     study = Study.load(args.study, storage=args.storage)
-    prepare(args)
+    prepare(args, study.space)
     return run_study(study, args)
 
 
-def prepare(args: argparse.Namespace) -> None:
+def prepare(args: argparse.Namespace, space: Space) -> None:
     """Find out before the search, not after it, that results cannot be written."""
     from costmodel.errors import DseError
     from dse.export.tables import writable_directory
 
     if args.emit_all and not args.emit:
         raise DseError("--emit-all: needs --emit, which says in what form")
+    if args.emit and space.workloads:
+        raise DseError(
+            "--emit: the space has several workloads; `dse export STUDY --workload NAME` writes one"
+        )
     if args.emit and not args.out:
         raise DseError(f"--emit {args.emit}: needs --out, the folder to write to")
     if args.out:

@@ -144,9 +144,9 @@ def write_columns(args: argparse.Namespace, study: Study, part: Selection, form:
         shown = chosen_report(study, part, args.columns)
         write_report(lambda width: shown, args.output)
         return
-    whole = study.pareto_front() if part == "front" else study.trials()
-    frame = chosen_frame(study.space, whole, args.columns)
-    write_content((csv_pieces if form == "csv" else parquet_pieces)([frame]), form, args.output)
+    table = study.table.front() if part == "front" else study.table
+    chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())
+    write_content(csv_pieces(chosen) if form == "csv" else parquet_pieces(chosen), form, args.output)
 
 
 def name_list(text: str) -> list[str]:

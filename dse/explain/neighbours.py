@@ -11,7 +11,8 @@ import numpy as np
 from costmodel.columns import FloatArray
 from dse.explain.explanation import Explanation
 from dse.explain.steps import one_step
-from dse.pricing.evaluation import Evaluation, evaluate
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import rules_for
 from dse.spaces.objectives import Constraint
 from dse.spaces.space import Params, Space

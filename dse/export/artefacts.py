@@ -13,8 +13,11 @@ from dse.export.artefact import Artefact
 from dse.export.launch.forms import LAUNCH_FORMS
 from dse.export.tables import writable_directory, write_file
 from dse.pricing.profiles import NATIVE
+from dse.search.finished import LAYOUTS
 
 if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
     from costmodel.columns import IntArray
     from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
     from costmodel.profiles.dfmodel.design import DataflowRun
@@ -214,7 +217,9 @@ def design_message(
     return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, priced)]
 
 
-def trial_artefact(study: Study, number: int | None, form: str, winner: int = 0) -> Artefact:
+def trial_artefact(
+    study: Study, number: int | None, form: str, winner: int = 0, workload: str | None = None
+) -> Artefact:
     """The file of one finished trial of a study, or of another winner of it; by default of the best design.
 
     Raises
@@ -231,7 +236,8 @@ def trial_artefact(study: Study, number: int | None, form: str, winner: int = 0)
         held = f"it has {len(rows)}, from 0 to {len(rows) - 1}"
         raise DseError(f"study {study.name!r}: trial {number}: no winner {winner}; {held}")
     for trial in found.take(rows[winner : winner + 1]).trials:
-        file = next(artefacts(study.space, [trial.params], form, profile=study.profile))
+        space, params = one_workload(study, trial, workload)
+        file = next(artefacts(space, [params], form, profile=study.profile))
         if file.content is None:
             raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
         return file
@@ -240,6 +246,28 @@ def trial_artefact(study: Study, number: int | None, form: str, winner: int = 0)
     known = table.numbers
     held = f"it holds {len(known)}, from {min(known)} to {max(known)}" if len(known) else "it holds none yet"
     raise DseError(f"study {study.name!r}: no finished trial {number}; {held}")
+
+
+def one_workload(study: Study, trial: FrozenTrial, name: str | None) -> tuple[Space, Mapping[str, Any]]:
+    """The space and the design of a trial; of one of its workloads where it has several.
+
+    Raises
+    ------
+    DseError
+        If there is no such workload, or it has no layout on this machine.
+    """
+    from costmodel.errors import DseError, suggestion
+
+    spaces = {own.name: own.space for own in study.space.workloads}
+    if name is None and not spaces:
+        return study.space, trial.params
+    if name not in spaces:
+        known = suggestion(name or "", spaces) if spaces else "; it has but one"
+        raise DseError(f"study {study.name!r}: --workload {name or 'missing'}: name one of them{known}")
+    layout = trial.user_attrs[LAYOUTS].get(name)
+    if layout is None:
+        raise DseError(f"study {study.name!r}: trial {trial.number}: {name} has no layout on this machine")
+    return spaces[name], {**trial.params, **layout}
 
 
 def write_artefact(path: Path, file: Artefact) -> None:
@@ -287,6 +315,12 @@ def write_artefacts(
     DseError
         If a file cannot be written.
     """
+    if study.space.workloads:
+        from costmodel.errors import DseError
+
+        raise DseError(
+            "--emit: of several workloads; `dse export STUDY --trial N --workload NAME` writes one"
+        )
     writable_directory(directory)
     shown = study.table.front() if part == "front" else study.table
     for block in shown.blocks():

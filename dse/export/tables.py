@@ -24,18 +24,11 @@ if TYPE_CHECKING:
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
-    *("trial", "winner", "params", "splits", "values", "margins", "run", "breakdown", "designs_priced"),
-    *RECORD_KEYS,
+    *("trial", "winner", "params", "layouts", "splits", "values", "margins", "run", "breakdown"),
+    *("designs_priced", *RECORD_KEYS),
 )
 EVALUATION_KEYS = (
-    "feasible",
-    "params",
-    "derived",
-    "splits",
-    "values",
-    "margins",
-    "run",
-    "breakdown",
+    *("feasible", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
     *RECORD_KEYS,
 )
 

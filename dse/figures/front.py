@@ -47,6 +47,7 @@ class FrontPicture:
     texts: Sequence[str]  #: what is said of each design of the front
     dominated: FloatArray  #: (designs, axes) feasible designs that others beat [the unit of each]
     infeasible: FloatArray  #: (designs, axes) [the unit of each]
+    name: str = "Pareto front"  #: what the first designs are called
     notable: Mapping[int, str] = field(default_factory=dict)  #: design of the front -> what it is best at
 
     @property
@@ -122,7 +123,7 @@ def panel(
     order = np.argsort(picture.front[:, across], kind="stable") if flat else np.arange(len(picture.front))
     front = points(
         picture.front[order],
-        "Pareto front",
+        picture.name,
         {"color": FRONT, "size": 8, "line": {"width": 0}},
         mode="lines+markers" if flat else "markers",
         line=line | {"color": FRONT},

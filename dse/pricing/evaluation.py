@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.columns import FloatArray, column_units, concatenated
+from costmodel.columns import FloatArray, concatenated
 from costmodel.errors import DseError
 from costmodel.machine.system import System
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
+from dse.pricing.evaluated import NAN_VIOLATION, BestLayouts, Evaluation, joined
 from dse.pricing.intervals import interval_columns
 from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
 from dse.pricing.workers import Jobs, Pricer, workers_of
+from dse.pricing.workloads import combined, first_of_each, without
 from dse.spaces.expressions import Expression
 from dse.spaces.objectives import Constraint
+from dse.spaces.outer import OuterDesigns
 from dse.spaces.space import Space
+from dse.spaces.workload import SpaceWorkload
 
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
@@ -29,36 +31,6 @@ AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 CHUNK: Final = 16384
 #: CPU time of a chunk that is sent to another process, by the nominal rate of its space. [s]
 SENT_SECONDS: Final = 0.1
-#: Relative violation of a limit where the profile has no number.
-NAN_VIOLATION: Final = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What evaluation says about each design of a batch."""
-
-    values: FloatArray  #: (points, objectives), in the objectives' units
-    margins: FloatArray  #: (points, limits), at least 0 where the limit holds, in the limits' units
-    violations: FloatArray  #: (points, limits), relative to the limit, positive where it is broken [-]
-    feasible: NDArray[np.bool_]  #: (points,): all limits hold, and all objectives are numbers
-    breakdown: Breakdown
-    derived: Mapping[str, FloatArray]  #: derived columns, (points,)
-
-    @property
-    def num_points(self) -> int:
-        """Number of designs."""
-        return int(self.feasible.size)
-
-    def take(self, rows: Any) -> Evaluation:
-        """Some of the designs."""
-        return Evaluation(
-            self.values[rows],
-            self.margins[rows],
-            self.violations[rows],
-            self.feasible[rows],
-            self.breakdown.map(lambda values: values[rows]),
-            {name: values[rows] for name, values in self.derived.items()},
-        )
 
 
 def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRules | None = None,
@@ -83,15 +55,17 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRul
     if not points:
         any_design = space.legal.random(1, np.random.default_rng(0))
         return evaluate(space, any_design, rules=rules).take(slice(0))
+    if space.workloads:
+        return evaluate_workloads(space, columns, rules, jobs)
     workers = workers_of(jobs)
     if not workers.here:
         chunk = min(chunk, max(1, round(SENT_SECONDS * nominal_rate(space))))
     starts = range(0, points, chunk)
     parts = [{name: values[start : start + chunk] for name, values in columns.items()} for start in starts]
     if workers.here or len(parts) == 1:
-        return _joined([_evaluate_chunk(space, part, rules) for part in parts])
+        return joined([_evaluate_chunk(space, part, rules) for part in parts])
     pricer = Pricer(space, rules)
-    return _joined(list(workers.map(_evaluated, [(pricer, part) for part in parts])))
+    return joined(list(workers.map(_evaluated, [(pricer, part) for part in parts])))
 
 
 def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
@@ -113,6 +87,8 @@ def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: Spac
     margins : (points, limits) array, or None
         The same as of `evaluate`, to the last bit. [the unit of each]
     """
+    if space.workloads:
+        return None
     known = space.known_values(columns)
     footprint = rules.footprint(machine(space, known), known) if space.limits else None
     if footprint is None:
@@ -157,7 +133,12 @@ def transformer_run(
 
 
 def reasons(space: Space, profile: str, params: Mapping[str, Any]) -> list[str]:
-    """Why a profile has no number for one design, and what would do; nothing where it has one."""
+    """Why a profile has no number for one design, and what would do; nothing where it has one.
+
+    Of several workloads that is not known.
+    """
+    if space.workloads:
+        return []
     known = space.known_values(space.encode([params]))
     return rules_for(space, profile).reasons(machine(space, known), known)
 
@@ -174,7 +155,7 @@ def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> s
     columns : mapping of (points,) arrays
         Their parameters, as `Space.encode` gives them. [SI units]
     """
-    if not any(values.size for values in columns.values()):
+    if space.workloads or not any(values.size for values in columns.values()):
         return ""
     known = space.known_values(columns)
     return rules_for(space, profile).remedies(machine(space, known), known)
@@ -186,7 +167,7 @@ def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: Space
     Arguments and results are those of `evaluate`.
     """
     points = next(iter(columns.values())).size
-    if not points:
+    if not points or space.workloads:
         return evaluate(space, columns, rules=rules)
     known = space.known_values(columns)
     system = machine(space, known)
@@ -221,13 +202,8 @@ def _evaluation(
     space: Space, known: Mapping[str, Any], breakdown: Breakdown, points: int, profile: str
 ) -> Evaluation:
     """What formulas make of a breakdown."""
-    values: dict[str, Any] = {**_by_both_names(breakdown), **known}
-    if space.reads_intervals:
-        values = {**interval_columns(space, known, breakdown, profile), **values}
-    for derived in space.derived:
-        if derived.evaluated:
-            values[derived.name] = derived.formula(values)
-    objectives = _stacked([o.formula(values) for o in space.objectives], points)
+    values = evaluated_columns(space, known, breakdown, profile)
+    objectives = stacked([o.formula(values) for o in space.objectives], points)
     margins, violations = _limits(space.limits, values, points)
     return Evaluation(
         values=objectives,
@@ -239,12 +215,92 @@ def _evaluation(
     )
 
 
+def evaluated_columns(
+    space: Space, known: Mapping[str, Any], breakdown: Breakdown, profile: str
+) -> dict[str, Any]:
+    """Every column of a batch of designs by name, derived ones included."""
+    values: dict[str, Any] = {**_by_both_names(breakdown), **known}
+    if space.reads_intervals:
+        values = {**interval_columns(space, known, breakdown, profile), **values}
+    for derived in space.derived:
+        if derived.evaluated:
+            values[derived.name] = derived.formula(values)
+    return values
+
+
+def evaluate_workloads(
+    space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules, jobs: Jobs
+) -> Evaluation:
+    """Evaluate machines by all of their workloads; arguments and results are those of `evaluate`.
+
+    A machine keeps a limit where all of its workloads do; its margin is the least of theirs.
+    """
+    points = next(iter(columns.values())).size
+    found = {own.name: best_layouts(own, columns, points, rules.profile, jobs) for own in space.workloads}
+    parts = [own.evaluation for own in found.values()]
+    weights = [own.weight for own in space.workloads]
+    worst = space.data.get("combine") == "worst"
+    breakdown = combined([part.breakdown for part in parts], weights, worst=worst)
+    values = evaluated_columns(space, space.known_values(columns), breakdown, rules.profile)
+    objectives = stacked([objective.formula(values) for objective in space.objectives], points)
+    margins = np.min([part.margins for part in parts], axis=0)
+    return Evaluation(
+        values=objectives,
+        margins=margins,
+        violations=np.max([part.violations for part in parts], axis=0),
+        feasible=(margins >= 0).all(axis=1) & np.isfinite(objectives).all(axis=1),
+        breakdown=breakdown,
+        derived={d.name: stacked([values[d.name]], points)[:, 0] for d in space.derived},
+        workloads=found,
+    )
+
+
+def best_layouts(
+    workload: SpaceWorkload[Space], columns: Mapping[str, FloatArray], points: int, profile: str, jobs: Jobs
+) -> BestLayouts:
+    """The best layout of a workload on each of some machines.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its space has one objective, by which layouts are chosen.
+    columns : mapping of (points,) arrays
+        The machines. [SI units]
+    points : int
+        How many. [-]
+    profile, jobs
+        As for `evaluate`.
+    """
+    space = workload.space
+    outer, rules = space.outer, rules_for(space, profile)
+    assert isinstance(outer, OuterDesigns)
+    rows = np.flatnonzero(outer.has({**columns}, points))
+    kept: list[tuple[np.ndarray[Any, Any], Mapping[str, FloatArray], Evaluation]] = []
+    for owner, designs in outer.inner({name: own[rows] for name, own in columns.items()}, rows.size):
+        evaluation = evaluate(space, designs, rules=rules, jobs=jobs)
+        first = first_of_each(space, rows[owner], evaluation)
+        chosen = {name: own[first] for name, own in designs.items()}
+        kept.append((rows[owner][first], chosen, evaluation.take(first)))
+    if not kept:
+        designs = space.legal.random(1, np.random.default_rng(0))
+        kept = [(np.zeros(1, dtype=np.intp), designs, evaluate(space, designs, rules=rules))]
+        rows = rows[:0]
+    owner = np.concatenate([own for own, _, _ in kept])
+    every = joined([evaluation for _, _, evaluation in kept])
+    best = first_of_each(space, owner, every)
+    place = np.zeros(points, dtype=np.intp)
+    place[owner[best]] = best
+    missing = ~np.isin(np.arange(points), rows)
+    designs = {name: np.concatenate([own[name] for _, own, _ in kept])[place] for name in space.by_name}
+    return BestLayouts(designs, without(every.take(place), missing))
+
+
 def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
             points: int) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Margins, and violations relative to the limits; no number means far outside."""
     pairs = [limit.formula.margins(values) for limit in limits]
-    margins = _stacked([margin for margin, _ in pairs], points)
-    scales = _stacked([scale for _, scale in pairs], points)
+    margins = stacked([margin for margin, _ in pairs], points)
+    scales = stacked([scale for _, scale in pairs], points)
     undefined = np.isnan(margins)
     violations = np.where(undefined, NAN_VIOLATION, -margins / scales)
     return np.where(undefined, -np.inf, margins), np.clip(violations, -NAN_VIOLATION, NAN_VIOLATION)
@@ -256,7 +312,7 @@ def _by_both_names(breakdown: Breakdown) -> dict[str, Any]:
     return {**{with_unit_suffix(name): values for name, values in columns.items()}, **columns}
 
 
-def _stacked(columns: list[Any], points: int) -> FloatArray:
+def stacked(columns: list[Any], points: int) -> FloatArray:
     """(points, columns) array of columns of one value or (points,)."""
     if not columns:
         return np.zeros((points, 0))
@@ -266,22 +322,3 @@ def _stacked(columns: list[Any], points: int) -> FloatArray:
 def _filled(values: Any, points: int) -> FloatArray:
     """A column of full length."""
     return np.broadcast_to(np.asarray(values, dtype=np.float64).reshape(-1), (points,))
-
-
-def _joined(parts: list[Evaluation]) -> Evaluation:
-    """One evaluation of all chunks."""
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    names = column_units(Breakdown)
-    return Evaluation(
-        values=np.concatenate([part.values for part in parts]),
-        margins=np.concatenate([part.margins for part in parts]),
-        violations=np.concatenate([part.violations for part in parts]),
-        feasible=np.concatenate([part.feasible for part in parts]),
-        breakdown=replace(
-            first.breakdown,
-            **{n: np.concatenate([getattr(part.breakdown, n) for part in parts]) for n in names},
-        ),
-        derived={n: np.concatenate([part.derived[n] for part in parts]) for n in first.derived},
-    )

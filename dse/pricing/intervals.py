@@ -63,7 +63,7 @@ def interval_columns(
 
 def with_intervals(space: Space, records: Sequence[Record], profile: str) -> list[Record]:
     """The same records of designs with the interval of their step time, and what it rests on."""
-    if not records or profile != NATIVE:
+    if not records or profile != NATIVE or space.workloads:
         return [*records]
     known = space.known_values(space.encode([record["params"] for record in records]))
     found = space_interval(space, known, len(records))

@@ -86,6 +86,9 @@ def nominal_rate(space: Space) -> float:
     from costmodel.hlo.program import Program
     from costmodel.training.design import SOLVE, SOLVE_BYTES
 
+    if space.workloads:
+        layouts = sum(max(own.space.outer.inner_count, 1.0) for own in space.workloads)
+        return float(USUAL_RATE / layouts)
     if isinstance(space.model, Program):
         return PROGRAM_RATE
     options = space.by_name["sharding"].options if "sharding" in space.by_name else None

@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 def with_splits(space: Space, records: Sequence[Record]) -> list[Record]:
     """The same records of designs; `splits` says how each kernel is split, where that was solved for."""
-    if "sharding" not in space.chosen or not records:
+    if "sharding" not in space.chosen or not records or space.workloads:
         return [*records]
     from costmodel.steps.transformer import resolve_sharding
     from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints

@@ -15,6 +15,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.report.runs import IN_TABLES
 from dse.report.text import Record, design_text, percent
+from dse.report.workloads import step_text
 from dse.spaces.runs import UNITS as RUN_UNITS
 from dse.spaces.several_systems import SYSTEM
 from dse.spaces.space import Space
@@ -81,6 +82,7 @@ def design_table(
         *parameter_columns(space, records, varying),
         *derived_columns(space, records),
         *objective_columns(space, records),
+        *workload_columns(space, records),
         *interval_columns(records),
         *mfu_columns(records),
         *note_columns(len(records), notes or {}),
@@ -150,6 +152,19 @@ def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     return [
         Column(o.name, lines_of(o.name), [readable(record["values"][o.key], o.unit) for record in records])
         for o in space.objectives
+    ]
+
+
+def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """The step time of each workload, where there are several."""
+    return [
+        Column(
+            f"{own.name} step time",
+            (own.name, "step", "time"),
+            [step_text(r, own.name) for r in records],
+            300,
+        )
+        for own in space.workloads
     ]
 
 

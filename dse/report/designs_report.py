@@ -53,6 +53,7 @@ def ends_report(study: Study, part: Selection, table: TrialTable, width: int, ro
 
 def in_short(record: Record) -> Record:
     """What a table shows of a design."""
-    names = ("trial", "winner", "params", "derived", "values", "run", *RECORD_KEYS)
+    names = ("trial", "winner", "params", "derived", "values", "run", "layouts", *RECORD_KEYS)
     kept = {name: record[name] for name in names if name in record}
-    return {**kept, "breakdown": {name: v for name, v in record["breakdown"].items() if name == "mfu"}}
+    shown = {n: v for n, v in record["breakdown"].items() if n == "mfu" or n.endswith(".step_time_s")}
+    return {**kept, "breakdown": shown}

@@ -50,7 +50,7 @@ def front_table(space: Space, records: Sequence[Record], notable: Mapping[int, s
         for row in range(len(records))
     )
     return (
-        '<div class="tools"><p><span id="shown"></span> designs of the front</p>'
+        '<div class="tools"><p><span id="shown"></span> designs shown</p>'
         '<button id="clear">Show all</button></div>'
         f'<div class="front"><table><thead><tr>{heads}</tr><tr>{filters}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"

@@ -41,7 +41,7 @@ def study_page(study: Study) -> str:
     records, notable = front_of(study)
     sections = [
         *(found_sections(study, records, notable) if records else []),
-        progress_section(study),
+        *([progress_section(study)] if records else []),
         *infeasible_sections(study),
         *space_sections(study),
     ]
@@ -158,6 +158,10 @@ def front_section(study: Study, records: Sequence[Record], notable: Mapping[int,
     figures = {f"front{place}": front_figure(picture, [pair]) for place, pair in enumerate(picture.pairs)}
     drawn = "".join(plot(name) for name in figures)
     about = "No other feasible design found is better in one objective without being worse in another. "
+    if not several:
+        about = (
+            "Each trial that was the best so far, and below it the designs that none found is better than. "
+        )
     about += "Drag over points to mark designs here and in the table; filters take words and numbers, "
     about += "such as <20, >=40 GB or full, and a click on a point finds its row."
     body = f'<div class="pairs">{drawn}</div>{front_table(study.space, records, notable)}'
@@ -182,9 +186,7 @@ def importance_section(study: Study) -> PageSection:
         drawn = study.plot_importance()
     except DseError as error:
         return PageSection("importance", title, str(error), "")
-    about = (
-        "How much of the variance of each objective a parameter explains alone, over random legal designs "
-    )
+    about = "How much of the variance of each objective a parameter explains alone, over random legal "
     about += "designs of the space; what parameters do together is in none of the bars."
     return PageSection("importance", title, about, plot("importance"), {"importance": drawn})
 

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX, with_unit_suffix
 from dse.pricing.evaluation import remedies
@@ -29,6 +30,7 @@ from dse.report.design_table import (
 )
 from dse.report.runs import run_text
 from dse.report.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
+from dse.report.workloads import workload_lines
 from dse.spaces.objectives import Constraint
 from dse.spaces.runs import UNITS as RUN_UNITS
 from dse.spaces.space import Space
@@ -179,6 +181,7 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
             shown.append(Padding(splits_text(record), (0, 0, 0, 2)))
         if "run" in record:
             shown.append(Padding(run_text(record), (0, 0, 0, 2)))
+        shown += [Padding(line, (0, 0, 0, 2)) for line in workload_lines(space, record)]
     return shown
 
 
@@ -204,6 +207,8 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
         heading.append(Text(splits_text(record)))
     if "run" in record:
         heading += [Text(), Text(run_text(record))]
+    if space.workloads:
+        heading += [Text(), *(Text(line) for line in workload_lines(space, record))]
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
 
 
@@ -356,7 +361,27 @@ class BrokenLimits:
         margin, where = closest["margins"][limit.key], design_text(self.space, closest["params"])
         text += f", closest by {readable(-margin, limit.unit)} at {where}" if margin < 0 else ""
         remedies = memory_remedies(self.space, closest["params"]) if limit.unit == "B" else []
-        return f"{text}; {', or '.join(remedies) or f'relax {limit.expression}'}"
+        narrowed = narrowed_by_rules(self.space) if limit.unit == "B" else ""
+        return f"{text}; {', or '.join(remedies) or f'relax {limit.expression}'}{narrowed}"
+
+
+def narrowed_by_rules(space: Space) -> str:
+    """Why a pipeline can be no longer, where rules leave out its longest options; "" where they do not."""
+    parameter = space.by_name.get("pp")
+    possible = space.legal.values_of("pp")
+    if parameter is None or parameter.options is None or not possible:
+        return ""
+    longest = max(map(parameter.code, possible))
+    longer = sorted(code for code in parameter.options.tolist() if code > longest)
+    if not longer:
+        return ""
+    values = ", ".join(parameter.shown(value) for value in possible)
+    try:
+        space.pinned({"pp": longer[0]})
+    except DseError as error:
+        why = str(error).partition(": breaks ")[2].partition("; ")[0]
+        return f". Of pp, rules leave {values}: {longer[0]:g} breaks {why}"
+    return ""
 
 
 def memory_remedies(space: Space, params: Mapping[str, Any]) -> list[str]:

@@ -237,7 +237,7 @@ def problem_of(pricer: Pricer) -> Problem | None:
     space = pricer.space
     if pricer.rules.profile != NATIVE or not isinstance(space.model, ModelShape) or space.reads_intervals:
         return None
-    if not 0 < space.legal.count < np.inf:
+    if space.workloads or not 0 < space.legal.count < np.inf:
         return None
     layouts, machines = sides(pricer)
     chosen = {*space.by_name, *(derived.name for derived in space.derived)}

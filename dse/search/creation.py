@@ -29,6 +29,8 @@ LANES, INNER = "dse:lanes", "dse:exact_parameters"
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
+#: The same of machines, each of which has all layouts of its workloads priced.
+MACHINES_SAMPLE = 64
 
 
 def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
@@ -62,7 +64,8 @@ def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
 
     It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
-    designs = space.legal.random(BOX_SAMPLE, np.random.default_rng(0))
+    points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
+    designs = space.legal.random(points, np.random.default_rng(0))
     evaluation = evaluate(space, designs, rules=rules_for(space, profile))
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)

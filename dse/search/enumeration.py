@@ -10,7 +10,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.pricing.evaluation import Evaluation, evaluate_alike, untimed_margins
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate_alike, untimed_margins
 from dse.pricing.workers import Pricer
 from dse.search.dominance import FrontIndex
 from dse.spaces.space import Space

@@ -12,12 +12,14 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.steps.breakdown import with_unit_suffix
-from dse.pricing.evaluation import Evaluation, evaluate
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate
 from dse.pricing.intervals import with_intervals
 from dse.pricing.profiles import NATIVE, SpaceRules
 from dse.pricing.runs import with_runs
 from dse.pricing.splits import with_splits
 from dse.pricing.workers import Pricer, Workers
+from dse.pricing.workloads import layouts_of, prefixed_columns
 from dse.search.bounds import problem_of
 from dse.search.branching import BoundBroken, Search
 from dse.search.enumeration import CHUNK, Tally, costs_of, tally
@@ -225,6 +227,10 @@ def design_records(
             strict=True,
         )
     ]
+    if space.workloads:
+        layouts, parts = layouts_of(space, evaluation), rows(prefixed_columns(evaluation))
+        for record, layout, part in zip(records, layouts, parts, strict=True):
+            record["layouts"], record["breakdown"] = layout, {**record["breakdown"], **part}
     return with_runs(space, records)
 
 

@@ -12,11 +12,14 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import FloatArray
 from costmodel.steps.breakdown import with_unit_suffix
-from dse.pricing.evaluation import Evaluation
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.workloads import layouts_of, prefixed_columns
 from dse.spaces.space import Space
 
 #: Trial attributes: what the evaluation of a design says beside the objectives.
 BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
+#: The same of several workloads: the layout of each.
+LAYOUTS = "layouts"
 
 #: Stands for a value that is not finite; its square does not overflow.
 WORST = 1e150
@@ -34,7 +37,7 @@ def lesson(trial: FrozenTrial) -> FrozenTrial:
     return learned
 
 
-def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, float]]]:
+def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, Any]]]:
     """Breakdown, derived columns and margins of each design, under names that end in their units."""
     tables: dict[str, Mapping[str, FloatArray]] = {
         BREAKDOWN: {
@@ -43,13 +46,18 @@ def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dic
         DERIVED: evaluation.derived,
         MARGINS: {limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)},
     }
+    if space.workloads:
+        tables[BREAKDOWN] = {**tables[BREAKDOWN], **prefixed_columns(evaluation)}
     points = len(evaluation.values)
-    rows: list[dict[str, dict[str, float]]] = [{table: {} for table in tables} for _ in range(points)]
+    rows: list[dict[str, dict[str, Any]]] = [{table: {} for table in tables} for _ in range(points)]
     for table, columns in tables.items():
         for name, values in columns.items():
             for row, value in zip(rows, np.broadcast_to(values, (points,)).tolist(), strict=True):
                 if math.isfinite(value):  # JSON, and so PostgreSQL, knows no other numbers
                     row[table][name] = value
+    if space.workloads:
+        for row, layouts in zip(rows, layouts_of(space, evaluation), strict=True):
+            row[LAYOUTS] = layouts
     return rows
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluation import Evaluation, evaluate_alike
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate_alike
 from dse.pricing.profiles import SpaceRules
 from dse.search.plan import LISTED
 from dse.spaces.space import Batch, Params, Space

@@ -123,6 +123,7 @@ def best_picture(table: TrialTable) -> FrontPicture:
         texts=design_texts(table.space, best.records()),
         dominated=thinned(by_trial(table.take(beaten))),
         infeasible=np.empty((0, 2)),
+        name="best so far",
         notable={len(rows) - 1: f"best {objective.name.replace('_', ' ')}"} if len(rows) else {},
     )
 

@@ -17,7 +17,8 @@ from costmodel.formats.strict_yaml import scalar
 from costmodel.profiles.registry import NATIVE
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.predictions.intervals import EVIDENCE
-from dse.pricing.evaluation import Evaluation, evaluate
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate
 from dse.pricing.intervals import RECORD_KEYS, space_interval, with_intervals
 from dse.pricing.profiles import rules_for
 from dse.pricing.splits import with_splits

@@ -14,7 +14,7 @@ from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.intervals import RECORD_KEYS, with_intervals
 from dse.pricing.runs import with_runs
-from dse.search.finished import BREAKDOWN, DERIVED, MARGINS, WORST
+from dse.search.finished import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.trial_frames import Details, StoredTrials
 from dse.search.winners import winner_trials
@@ -152,7 +152,9 @@ class TrialTable:
                 "values": dict(zip(keys, values, strict=True)),
                 "margins": trial.user_attrs.get(MARGINS, {}),
                 "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
-                **{key: trial.user_attrs[key] for key in (DESIGNS_PRICED,) if key in trial.user_attrs},
+                **{
+                    key: trial.user_attrs[key] for key in (LAYOUTS, DESIGNS_PRICED) if key in trial.user_attrs
+                },
             }
             for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
         ]
@@ -182,7 +184,7 @@ class TrialTable:
     @property
     def as_stored(self) -> bool:
         """Whether what the database holds of each trial is all that tables say of it."""
-        return self._details is not None and self.columns.winners is None
+        return self._details is not None and self.columns.winners is None and not self.space.workloads
 
     def stored_blocks(self) -> Iterator[StoredTrials]:
         """What the database holds of the trials, some at a time; for tables that are `as_stored`."""
@@ -215,6 +217,8 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """A nested record as one row; a name that comes twice (an objective, a breakdown column) stays once."""
     numbers = {name: record[name] for name in ("trial", WINNER) if name in record}
     row = {**numbers, **record["params"]}
+    for workload, layout in record.get(LAYOUTS, {}).items():
+        row |= {f"{workload}.{name}": value for name, value in layout.items()}
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
     for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}

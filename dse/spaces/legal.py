@@ -120,6 +120,11 @@ class LegalDesigns:
         """Table of the legal combinations of one of the `groups`."""
         return self._table(group, [c for c in self._early if c.parameters <= {p.name for p in group}])
 
+    @property
+    def inner_count(self) -> float:
+        """Whole designs of one of these, the mean over all. [-]"""
+        return 1.0
+
     @cached_property
     def count(self) -> float:
         """Number of legal designs; infinite where a parameter has no list of options. [-]"""

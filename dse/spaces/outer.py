@@ -88,6 +88,20 @@ class OuterDesigns(LegalDesigns):
         """Tables of the outer combinations that have inner ones."""
         return tuple(nest.outer for nest in self.nests if nest.outer.parameters)
 
+    @property
+    def inner_count(self) -> float:
+        """Inner designs of one of these, the mean over all. [-]"""
+        return float(np.prod([nest.table.rows / (nest.starts.size - 1) for nest in self.nests]))
+
+    def has(self, columns: Batch, points: int) -> NDArray[np.bool_]:
+        """(points,) Which of some designs are legal; values must be options of their parameters."""
+        there = np.ones(points, dtype=bool)
+        for nest in self.nests:
+            rows = np.minimum(nest.combinations(columns, points), nest.starts.size - 2)
+            for name, values in nest.outer.columns(rows).items():
+                there &= values == columns[name]
+        return there
+
     def inner(self, columns: Batch, points: int) -> Iterator[tuple[IntArray, Batch]]:
         """Every legal whole design of some outer ones, `CHUNK` at a time, one outer design after the other.
 

@@ -317,3 +317,13 @@ def _unit_of(written: object) -> str:
     if not isinstance(written, str) or _is_word(written):
         return "-"
     return unit_name(read_quantity(written).dimension)
+
+
+def refuse_several(name: str, written: Any) -> None:
+    """Refuse several values where one is pinned; layouts of pipelines have commas of their own."""
+    if isinstance(written, str) and "," in written and name != "pipeline_layout":
+        values = ", ".join(part.strip(" []") for part in written.split(","))
+        raise DseError(
+            f"{name}={written}: --set pins one value; to open several, write {name}: [{values}] under "
+            "parameters of a space file of your own (`dse spaces NAME > mine.yaml` prints one to start from)"
+        )

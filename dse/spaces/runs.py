@@ -10,7 +10,7 @@ any derived column. What the section leaves out has a default, and each default 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -68,7 +68,7 @@ RENTAL_UNIT: Final = "$/s"
 
 #: Columns of a run -> how each follows; `run_cost` is by one of the two below.
 FORMULAS: Final[Mapping[str, str]] = {
-    "run_steps": "ceil(tokens / round(tokens_per_second * step_time))",
+    "run_steps": "ceil(tokens / round(tokens_per_second * step_time))",  # or by the batch, where it is named
     "checkpoint_interval": "daly_interval(checkpoint_time, chip_mtbf / world_size)",
     "goodput": "daly_goodput(checkpoint_interval, checkpoint_time, restart_time, chip_mtbf / world_size)",
     "run_time": "run_steps * step_time / goodput",
@@ -81,6 +81,7 @@ FORMULAS: Final[Mapping[str, str]] = {
 }
 OWNED: Final = "system_price * run_time / amortization_time + run_energy * electricity_price"
 RENTED: Final = "world_size * run_time * gpu_hour_price"
+BY_BATCH: Final = "ceil(tokens / (global_batch_size * seq_len))"
 #: Columns of a run in the order in which reports have them, and their units.
 UNITS: Final[Mapping[str, str]] = {
     "run_steps": "-", "run_time": "s", "gpu_hours": "-", "run_cost": "$", "run_energy": "J",
@@ -89,10 +90,10 @@ UNITS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def written_out(section: Section) -> Section:
+def written_out(section: Section, dimensions: Collection[str]) -> Section:
     """The same space with its run as given values and derived columns, but for names that it has itself.
 
-    Mistakes are noted in the section's source.
+    Mistakes are noted in the section's source. `dimensions` are names of the model's.
     """
     if KEY not in section:
         return section
@@ -105,6 +106,8 @@ def written_out(section: Section) -> Section:
     }
     taken = {name for key in ("given", "parameters", "derived") for name in section.mapping(key)}
     formulas = {**FORMULAS, "run_cost": RENTED if RENTAL in own else OWNED}
+    if "global_batch_size" in taken and "seq_len" in dimensions:
+        formulas["run_steps"] = BY_BATCH
     given: dict[str, Any] = {name: exact(value, units[name]) for name, value in own.items()}
     defaults = {name: own for name, own in DEFAULTS.items() if name not in {*given, *taken}}
     formulas |= {name: own.written for name, own in defaults.items() if own.kind == "derived"}

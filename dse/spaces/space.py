@@ -18,16 +18,14 @@ from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
-from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS, at_worse_ends
-from dse.spaces import runs
+from dse.predictions.columns import at_worse_ends
+from dse.spaces import runs, workloads
 from dse.spaces.completion import simplest
-from dse.spaces.expressions import Expression
-from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
 from dse.spaces.outer import OuterDesigns
-from dse.spaces.parameters import MOST_OPTIONS, Parameter, Value, decoded
+from dse.spaces.parameters import MOST_OPTIONS, Parameter, Value, decoded, refuse_several
 from dse.spaces.space_file import Definition, read_definition
 
 Params = dict[str, Value]
@@ -78,6 +76,8 @@ class Space(Definition):
 
     @classmethod
     def _read(cls, section: Section, name: str, base: Path) -> Self:
+        if workloads.KEY in section:
+            return cls(**workloads.machine_fields(section, name, lambda own, of: cls._read(own, of, base)))
         definition = read_definition(section, name, base)
         return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
 
@@ -93,7 +93,7 @@ class Space(Definition):
     def fingerprint(self) -> str:
         """SHA-256 of all that decides a result: values and formulas, not how the file words them."""
         system = {name: float(values) for name, values in self.system.quantities().items()}
-        decisive = [
+        decisive: list[Any] = [
             {
                 key: value
                 for key, value in asdict(self.model).items()
@@ -110,27 +110,14 @@ class Space(Definition):
             sorted([c.name, c.expression] for c in (*self.rules, *self.limits)),
             [[o.name, o.direction] for o in self.objectives],
         ]
+        several = [[own.name, own.weight, own.space.fingerprint] for own in self.workloads]
+        decisive += [several, self.data.get("combine")] if several else []
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     @cached_property
-    def reads_intervals(self) -> bool:
-        """Whether its objectives, limits or derived columns read ends of intervals."""
-        formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
-        formulas += [derived.expression for derived in self.derived if derived.evaluated]
-        ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
-        return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
-
-    @property
-    def own_functions(self) -> list[UnitFunction]:
-        """Functions of the user's that its formulas call."""
-        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
-        called = {name for text in texts for name in Expression.parse(text).called}
-        return [OWN[name] for name in sorted(called & OWN.keys())]
-
-    @cached_property
     def legal(self) -> LegalDesigns:
-        """Designs that keep every rule."""
-        return LegalDesigns(self)
+        """Designs that keep every rule; of several workloads machines that have layouts for the first."""
+        return self.workloads[0].space.outer if self.workloads else LegalDesigns(self)
 
     @cached_property
     def inner(self) -> tuple[Parameter, ...]:
@@ -168,6 +155,11 @@ class Space(Definition):
     def by_name(self) -> dict[str, Parameter]:
         """Parameters by name."""
         return {parameter.name: parameter for parameter in self.parameters}
+
+    @cached_property
+    def pinnable(self) -> dict[str, Parameter]:
+        """Parameters that can be pinned: its own, and those of its workloads' layouts."""
+        return (self.workloads[0].space.by_name if self.workloads else {}) | self.by_name
 
     def encode(self, designs: Sequence[Mapping[str, Value]]) -> Batch:
         """Columns of a list of designs."""
@@ -211,8 +203,9 @@ class Space(Definition):
         given = dict(self.data.get("given") or {})
         layouts = dict(self.data.get("layouts") or {})
         for name, written in pins.items():
-            if name in self.by_name:
-                accepted = self.by_name[name].accepted(self.in_file(name, written))
+            refuse_several(name, written)
+            if name in self.pinnable:
+                accepted = self.pinnable[name].accepted(self.in_file(name, written))
                 parameters[name] = self._options(name, [accepted])
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
             else:
@@ -256,8 +249,8 @@ class Space(Definition):
 
     def unit_of(self, name: str) -> str:
         """SI unit of a name that may be set; "-" for pure numbers and words."""
-        if name in self.by_name:
-            return self.by_name[name].unit
+        if name in self.pinnable:
+            return self.pinnable[name].unit
         return unit_name(self.names[name].dimension) if name in self.names else "-"
 
     def in_file(self, name: str, value: Any) -> Any:
@@ -271,7 +264,7 @@ class Space(Definition):
     def settable(self) -> frozenset[str]:
         """Names that can be held fixed, or given several values."""
         columns, derived = design_columns(self.model), {derived.name for derived in self.derived}
-        known = {*self.by_name, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
+        known = {*self.pinnable, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
         return frozenset(known - derived)
 
     def check_settable(self, name: str) -> None:

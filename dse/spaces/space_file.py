@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats import shipped
-from costmodel.formats.model_file import read_model
 from costmodel.formats.quantity import dimension, quantity, unit_name
 from costmodel.formats.strict_yaml import Section
-from costmodel.formats.system_file import read_system
-from costmodel.hlo.program_file import SCHEMA as PROGRAM_SCHEMA
-from costmodel.hlo.program_file import program_data, read_program
 from costmodel.machine.system import System
 from costmodel.profiles.registry import all_columns, design_columns
 from costmodel.profiles.rules import AnyWorkload
 from costmodel.training.design_table import Domain
-from dse.spaces import frameworks, power_budget, runs, sampled, several_systems
+from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS
+from dse.spaces import runs, sampled
 from dse.spaces.expressions import Expression, Name
+from dse.spaces.functions import OWN, UnitFunction
+from dse.spaces.named_parts import with_model, with_system
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
 from dse.spaces.objectives import Constraint, Direction, Objective
 from dse.spaces.parameters import Parameter, Value, read_parameter, written_options, written_value
 from dse.spaces.usual_rules import USUAL_RULES
+from dse.spaces.workload import SpaceWorkload
+
+AnySpace = TypeVar("AnySpace", bound="Definition")
 
 SCHEMA: Final = "search_space/v1"
 KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "framework", "given", "run",
@@ -54,6 +55,22 @@ class Definition:
     objectives: tuple[Objective, ...]
     names: Mapping[str, Name]  #: every name known before evaluation
     constants: Mapping[str, float]  #: values of those that are the same for all designs
+    workloads: tuple[SpaceWorkload[Any], ...] = ()  #: of a space of machines on which several run
+
+    @cached_property
+    def reads_intervals(self) -> bool:
+        """Whether its objectives, limits or derived columns read ends of intervals."""
+        formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
+        formulas += [derived.expression for derived in self.derived if derived.evaluated]
+        ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
+        return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
+
+    @cached_property
+    def own_functions(self) -> list[UnitFunction]:
+        """Functions of the user's that its formulas call."""
+        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
+        called = {name for text in texts for name in Expression.parse(text).called}
+        return [OWN[name] for name in sorted(called & OWN.keys())]
 
 
 def read_definition(section: Section, name: str, base: Path) -> Definition:
@@ -67,12 +84,9 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.only(KEYS)
     section.word("schema", [SCHEMA])
     name = section.text("name", required=False) or name
-    if "workload" in section:
-        section = _with_program(section, base)
-    model_part, model_name = _named(section, "model", "models", name, base)
-    model = _model(model_part, model_name)
-    section, framework, system, system_data = _with_system(section, name, base, design_columns(model))
-    section = sampled.written_out(runs.written_out(section), design_columns(model))
+    section, model, model_data = with_model(section, name, base)
+    section, framework, system, system_data = with_system(section, name, base, design_columns(model))
+    section = sampled.written_out(runs.written_out(section, model.dimensions), design_columns(model))
     reader = _Reader(section, Names(model, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
@@ -87,7 +101,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section.source.finish()
     return Definition(
         name=name, description=section.text("description", required=False),
-        data={**section.data, "model": {"name": model.name, **model_part.data},
+        data={**section.data, "model": {"name": model.name, **model_data},
               "system": {"name": system.name, **system_data}},
         framework=framework, model=replace(model, **settings), given=given,
         system=system.with_quantities(constants),
@@ -95,83 +109,6 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
         limits=limits, layouts=layouts, objectives=objectives, names=reader.names.known,
         constants=reader.names.constants,
     )  # fmt: skip
-
-
-def _with_program(section: Section, base: Path) -> Section:
-    """The same space with the program that `workload` names written out as its model."""
-    source = section.section("workload")
-    source.only(("hlo",))
-    path = source.text("hlo")
-    if "model" in section:
-        section.mistake("workload", "a space has a model or a workload, not both")
-    section.source.finish()
-    from costmodel import hlo
-
-    try:
-        written = program_data(hlo.program(hlo.Analysis(hlo.load_module(base / path))))
-    except DseError as error:
-        source.mistake("hlo", str(error))
-        section.source.finish()
-        raise
-    data = {key: value for key, value in section.data.items() if key != "workload"}
-    return Section(section.source, section.at, {**data, "model": written})
-
-
-def _model(section: Section, name: str) -> AnyWorkload:
-    """The model, or the program, that a mapping describes."""
-    is_program = section.data.get("schema") == PROGRAM_SCHEMA
-    return read_program(section, name) if is_program else read_model(section, name)
-
-
-def _with_system(
-    section: Section, name: str, base: Path, columns: Collection[str]
-) -> tuple[Section, str, System, Mapping[str, Any]]:
-    """The space with what follows from its machine and its software written out; the software's name; the
-    machine, and what its file says."""
-    section, systems = _first_system(section, base)
-    budget = power_budget.is_derived(section.data.get("system"))
-    holder, key = (section.section("system"), "base") if budget else (section, "system")
-    part, system_name = _named(holder, key, "systems", name, base)
-    system = read_system(part, system_name)
-    section.source.finish()
-    if budget:
-        section = power_budget.written_out(section, system, part.data)
-    section, framework = frameworks.written_out(section, columns, system.quantities(), base)
-    return several_systems.written_out(section, systems), framework, system, part.data
-
-
-def _first_system(section: Section, base: Path) -> tuple[Section, list[System]]:
-    """The space with the first of a list of systems as its own, and all of them; none if it has one."""
-    names = section.data.get("system")
-    if not isinstance(names, list):
-        return section, []
-    if not names:
-        section.mistake("system", "expected systems, such as [a100_80g_dgx, h100_80g_dgx]")
-        section.source.finish()
-    of_each = [Section(section.source, section.at, {**section.data, "system": name}) for name in names]
-    parts = [_named(own, "system", "systems", "", base) for own in of_each]
-    return of_each[0], [read_system(part, name) for part, name in parts]
-
-
-def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tuple[Section, str]:
-    """The model or system that `key` names, gives the path of, or holds; and its name."""
-    written = section.data.get(key)
-    if isinstance(written, dict):
-        return section.section(key), name
-    if not isinstance(written, str):
-        section.mistake(
-            key if key in section else None,
-            f"{key}: expected a name, a path, or the {kind.removesuffix('s')} itself",
-        )
-        section.source.finish()
-    try:
-        name, _, part = shipped.opened(str(written), kind, base)
-    except DseError as error:
-        section.mistake(key, str(error))
-        section.source.finish()
-        raise
-    part.source.mistakes = section.source.mistakes  # reported together
-    return part, name
 
 
 class _Reader:
@@ -350,6 +287,10 @@ class _Reader:
         """Note names that nothing reads: most likely misspelt."""
         columns = {*self.names.columns, *self.names.quantities, *self.names.totals}
         read = self.names.used | columns | self.names.settings
+        for name in self._idle(columns):
+            self.section.section("parameters").mistake(
+                name, "changes nothing: designs of this model have no such column; leave it out"
+            )
         for key, what, alike in (
             ("given", "name", 0.6),
             ("parameters", "parameter", 0.6),
@@ -362,6 +303,13 @@ class _Reader:
                     section.mistake(name, f"unknown {what}; did you mean {close[0]!r}?")
                 elif key != "derived":
                     section.mistake(name, f"unknown {what}, and no formula uses it")
+
+    def _idle(self, columns: set[str]) -> list[str]:
+        """Parameters that only designs of other models have, and that no derived column reads."""
+        derived = [Expression.parse(own.expression) for own in self.names.derived.values()]
+        read = set[str]().union(*(formula.names for formula in derived))
+        parameters = self.section.section("parameters", required=False)
+        return [name for name in parameters if name in all_columns() and name not in columns | read]
 
 
 def _unit_of(written: Any) -> str:

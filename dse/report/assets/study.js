@@ -91,8 +91,7 @@ function kept() {
 function show() {
   const shown = new Set(kept());
   for (const row of rows) row.hidden = !shown.has(Number(row.dataset.row));
-  document.getElementById("shown").textContent =
-    shown.size === rows.length ? `all ${rows.length}` : `${shown.size} of ${rows.length}`;
+  document.getElementById("shown").textContent = `${shown.size} of ${rows.length}`;
   const all = shown.size === rows.length;
   for (const plot of document.querySelectorAll(".pairs .js-plotly-plot")) {
     const place = plot.data.findIndex((trace) => trace.customdata);

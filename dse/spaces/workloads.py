@@ -1,0 +1,171 @@
+"""`workloads` of a search space: several models on one machine, each laid out as is best for it.
+
+    workloads:
+      dense: {model: llama3_70b, weight: 0.7}
+      experts: {model: mixtral_8x22b, weight: 0.3, given: {global_batch_size: 256}}
+    combine: weighted_sum       # or worst
+    best_by: step_time          # by which the layout of each is chosen
+
+Parameters that are columns of a layout are exact: beside each machine all of their legal values are priced,
+for each workload by itself. What is left is a space of machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Generic
+
+from costmodel.formats.strict_yaml import Section
+from costmodel.profiles.registry import all_columns
+from costmodel.training.model import ModelShape
+from dse.spaces.objectives import directed
+from dse.spaces.space_file import AnySpace, Definition
+from dse.spaces.workload import SpaceWorkload
+
+#: Sections of a space that this module reads.
+KEY: Final = "workloads"
+KEYS: Final = (KEY, "combine", "best_by")
+#: How the steps of workloads become one.
+COMBINATIONS: Final = ("weighted_sum", "worst")
+#: Sections that say nothing of several workloads at once.
+ALONE: Final = {
+    "model": "each workload has its own",
+    "workload": "each workload has its own",
+    "run": "runs of several workloads are not combined; take one workload at a time",
+}
+
+#: Reads a space from a section, with a name.
+Reader = Callable[[Section, str], AnySpace]
+
+
+@dataclass(frozen=True)
+class Several(Generic[AnySpace]):
+    """What a space of several workloads is made of."""
+
+    frame: AnySpace  #: as if the first workload were the only one
+    workloads: tuple[SpaceWorkload[AnySpace], ...]
+    data: dict[str, Any]  #: the file's content, with the models and the system in it
+
+
+def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[AnySpace]:
+    """The workloads of a space.
+
+    Raises
+    ------
+    DseError
+        With one line for each mistake.
+    """
+    parts = section.section(KEY).sections("workload, such as dense: {model: llama3_70b}")
+    for key, why in ALONE.items():
+        if key in section:
+            section.mistake(key, f"stands beside no workloads: {why}")
+    section.value("combine", _combination, COMBINATIONS[0], required=False)
+    best_by = section.text("best_by", required=False) or "step_time"
+    weights = {}
+    for key, own in parts.items():
+        own.only(("model", "weight", "given"))
+        if not key.isidentifier():
+            own.mistake(None, "not a name; expected letters, digits and _")
+        weights[key] = own.value("weight", _weight, 1.0, required=False)
+    section.source.finish()
+    common = _with_exact_layouts(section)
+    frame = _read(section, common, next(iter(parts.values())), name, read_space)
+    chosen = {**common, "objectives": directed([best_by])}
+    found = {key: _read(section, chosen, own, f"{name}.{key}", read_space) for key, own in parts.items()}
+    _check(section, frame, found)
+    workloads = tuple(SpaceWorkload(key, weights[key], space) for key, space in found.items())
+    return Several(frame, workloads, _data(section, common, frame, workloads))
+
+
+def machine_fields(section: Section, name: str, read_space: Reader[AnySpace]) -> dict[str, Any]:
+    """Fields of the space of the machines on which several workloads run: nothing of their layouts."""
+    several = read(section, name, read_space)
+    frame = several.frame
+    layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
+    changes = {
+        "name": several.data.get("name", name),
+        "data": several.data,
+        "parameters": tuple(p for p in frame.parameters if not p.exact),
+        "derived": tuple(d for d in frame.derived if not d.parameters & layouts),
+        "rules": tuple(rule for rule in frame.rules if not rule.parameters & layouts),
+        "workloads": several.workloads,
+    }
+    return {f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)}
+
+
+def _combination(written: Any) -> str:
+    if written not in COMBINATIONS:
+        raise ValueError(f"{written!r}: expected {' or '.join(COMBINATIONS)}")
+    return str(written)
+
+
+def _weight(written: Any) -> float:
+    if isinstance(written, bool) or not isinstance(written, int | float) or not 0 < written < float("inf"):
+        raise ValueError(f"{written!r}: expected a number above 0")
+    return float(written)
+
+
+def _with_exact_layouts(section: Section) -> dict[str, Any]:
+    """What the workloads share; parameters that are columns of layouts are exact."""
+    data = {key: value for key, value in section.data.items() if key not in KEYS}
+    parameters = dict(section.mapping("parameters"))
+    for name, written in parameters.items():
+        if name in all_columns():
+            options = dict(written) if isinstance(written, Mapping) else {"options": written}
+            parameters[name] = {"by": "exact", **options}
+    return {**data, "parameters": parameters}
+
+
+def _read(
+    section: Section, common: Mapping[str, Any], own: Section, name: str, read_space: Reader[AnySpace]
+) -> AnySpace:
+    """The space of one workload."""
+    given = {**(common.get("given") or {}), **own.mapping("given")}
+    data = {**common, "model": own.data.get("model"), "given": given}
+    return read_space(Section(section.source, section.at, data), name)
+
+
+def _check(section: Section, frame: AnySpace, found: Mapping[str, AnySpace]) -> None:
+    """Note what several workloads cannot have; a `DseError` if there is something."""
+    layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
+    of_layouts = layouts | {derived.name for derived in frame.derived if derived.parameters & layouts}
+    if not layouts:
+        section.mistake("parameters", "expected some of layouts, such as tp: [1, 2, 4, 8]")
+    if len(layouts) == len(frame.parameters):
+        section.mistake("parameters", "expected some of the machine, such as nodes: [16, 32]")
+    for objective in frame.objectives:
+        if objective.name in of_layouts:
+            section.mistake("objectives", f"{objective.name}: is of one workload's layout")
+    for layout, values in frame.layouts.items():
+        if layouts & {*values}:
+            section.mistake("layouts", f"{layout}: layouts of workloads are found for each machine")
+    for key, space in found.items():
+        if not isinstance(space.model, ModelShape):
+            section.mistake(KEY, f"{key}: its model is no transformer")
+    if frame.reads_intervals:
+        section.mistake(None, "several workloads have no intervals; take one workload at a time")
+    section.source.finish()
+
+
+def _data(
+    section: Section,
+    common: Mapping[str, Any],
+    frame: AnySpace,
+    workloads: tuple[SpaceWorkload[AnySpace], ...],
+) -> dict[str, Any]:
+    """The content of a file that needs no other."""
+    first = {*section.section(KEY).section(workloads[0].name).mapping("given")}
+    shared = common.get("given") or {}
+    given = {name: value for name, value in frame.data.get("given", {}).items() if name not in first}
+    entries = {
+        own.name: {
+            "model": own.space.data["model"],
+            "weight": own.weight,
+            "given": dict(section.section(KEY).section(own.name).mapping("given")),
+        }
+        for own in workloads
+    }
+    data = {key: value for key, value in frame.data.items() if key != "model"}
+    more = {key: section.data[key] for key in KEYS[1:] if key in section}
+    return {**data, "given": {**given, **shared}, **more, KEY: entries}

@@ -1,0 +1,199 @@
+"""Several workloads on one machine: each has its best layout there, and their steps become one."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from costmodel import DseError
+from costmodel.steps.breakdown import PARTS
+from dse.cli import main
+from dse.pricing.evaluation import evaluate
+from dse.pricing.workloads import combined
+from dse.search.exact import exact_front
+from dse.search.study import Study
+from dse.spaces.space import Space
+
+SPACE = """
+schema: search_space/v1
+name: chips
+system: open_chip_pod
+given: {global_batch_size: 256, micro_batch_size: 1, attention: fused, distributed_optimizer: true}
+%s
+parameters:
+  nodes: [2, 4, 8]
+  tp: [1, 2, 4, 8]
+  pp: [1, 2, 4, 8]
+  recompute: [none, full]
+  cores: [64, 128, 160]
+derived:
+  world_size: nodes * node_size
+  dp: world_size / (tp * pp)
+  gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)
+  sram_bandwidth: 128 B * cores * clock
+  chip_seconds: world_size * step_time
+constraints:
+  tp_divides_heads: num_attention_heads %% tp == 0 and num_query_groups %% tp == 0
+  whole_layers: num_layers %% pp == 0
+  fits_in_memory: peak_memory <= dram_capacity
+objectives:
+  minimize: [step_time, system_price]
+"""
+DENSE, EXPERTS = "{model: llama3_8b, weight: %g}", "{model: mixtral_8x7b, weight: %g}"
+
+
+def chips(**workloads):
+    """The space of some workloads, combined as `combine` says."""
+    combine = workloads.pop("combine", "weighted_sum")
+    entries = "".join(f"  {name}: {entry}\n" for name, entry in workloads.items())
+    return Space.from_text(SPACE % f"combine: {combine}\nworkloads:\n{entries}")
+
+
+@pytest.fixture(scope="module")
+def both() -> Space:
+    return chips(dense=DENSE % 0.75, experts=EXPERTS % 0.25)
+
+
+def every_machine(space: Space):
+    """All legal machines of a space, and what they come to."""
+    machines = space.legal.at(np.arange(int(space.legal.count)))
+    return machines, evaluate(space, machines)
+
+
+def test_one_workload_is_the_plain_space_with_the_best_layout_of_each_machine():
+    """Second method: every design of the plain space, the least of each machine."""
+    machines, found = every_machine(chips(alone=DENSE % 1))
+    plain = Space.from_text(SPACE % "model: llama3_8b")
+    designs = plain.legal.at(np.arange(int(plain.legal.count)))
+    each = evaluate(plain, designs)
+    for row in range(found.num_points):
+        same = (designs["nodes"] == machines["nodes"][row]) & (designs["cores"] == machines["cores"][row])
+        times = each.values[same & each.feasible]
+        if not times.size:
+            assert not found.feasible[row]
+            continue
+        best = times[times[:, 0].argmin()]
+        assert found.values[row] == pytest.approx(best)
+        assert found.derived["chip_seconds"][row] == pytest.approx(best[0] * machines["nodes"][row] * 8)
+    assert found.feasible.any()
+
+
+def test_steps_of_workloads_add_up_by_weight_and_so_do_their_parts(both):
+    _, found = every_machine(both)
+    dense, experts = (found.workloads[name].evaluation.breakdown for name in ("dense", "experts"))
+    whole = found.breakdown
+    assert whole.step_time == pytest.approx(0.75 * dense.step_time + 0.25 * experts.step_time)
+    for total in PARTS:
+        assert getattr(whole, total) == pytest.approx(sum(getattr(whole, part) for part in PARTS[total]))
+    tokens = 256 * np.array([own.space.model.seq_len for own in both.workloads])
+    assert whole.tokens_per_second == pytest.approx(tokens @ [0.75, 0.25] / whole.step_time)
+    assert (whole.peak_memory == np.maximum(dense.peak_memory, experts.peak_memory)).all()
+    assert (whole.system_price == dense.system_price).all()
+
+
+def test_the_worst_is_the_workload_whose_weighted_step_takes_longest():
+    _, found = every_machine(chips(dense=DENSE % 1, experts=EXPERTS % 2, combine="worst"))
+    steps = [found.workloads[name].evaluation.breakdown.step_time for name in ("dense", "experts")]
+    assert found.breakdown.step_time == pytest.approx(np.maximum(steps[0], 2 * steps[1]))
+
+
+def test_a_machine_keeps_a_limit_where_all_workloads_do(both):
+    _, found = every_machine(both)
+    margins = [found.workloads[name].evaluation.margins for name in ("dense", "experts")]
+    assert (found.margins == np.minimum(*margins)).all()
+    assert (found.feasible == ((margins[0] >= 0) & (margins[1] >= 0)).all(axis=1)).all()
+
+
+def test_a_combination_of_one_changes_nothing(both):
+    _, found = every_machine(both)
+    own = found.workloads["dense"].evaluation.breakdown
+    for worst in (False, True):
+        for name, values in combined([own], [1.0], worst=worst).columns().items():
+            assert values == pytest.approx(own.columns()[name], nan_ok=True), name
+
+
+def test_a_machine_without_a_layout_for_a_workload_is_not_feasible():
+    """A global batch of 16 is for 16 replicas at most: 64 chips with tp = 2 are too many."""
+    few = "{model: llama3_8b, given: {global_batch_size: 16}}"
+    space = chips(dense=DENSE % 1, few=few)
+    narrow = space.pinned({"pp": 1, "tp": 2})
+    machines, found = every_machine(narrow)
+    without = machines["nodes"] == 8
+    assert without.any()
+    assert not found.feasible[without].any()
+    assert np.isnan(found.workloads["few"].evaluation.breakdown.step_time[without]).all()
+    assert np.isfinite(found.workloads["few"].evaluation.breakdown.step_time[~without]).all()
+
+
+def test_a_space_of_workloads_reads_back_and_can_be_pinned(both):
+    again = Space.from_text(both.text)
+    assert again.fingerprint == both.fingerprint
+    assert chips(dense=DENSE % 0.5, experts=EXPERTS % 0.5).fingerprint != both.fingerprint
+    assert [parameter.name for parameter in again.parameters] == ["nodes", "cores"]
+    assert {own.space.by_name["tp"].choices for own in both.pinned({"tp": 4}).workloads} == {(4,)}
+    with pytest.raises(DseError, match="tp"):
+        both.pinned({"tp": 3})
+
+
+def test_a_study_keeps_the_layout_and_the_breakdown_of_each_workload(both, tmp_path):
+    storage = f"sqlite:///{tmp_path}/chips.db"
+    study = Study.create(both, storage=storage)
+    study.run(9)
+    front = Study.load("chips", storage=storage).table.front().records()
+    assert [record["values"] for record in front] == [own["values"] for own in exact_front(both).records()]
+    for record in front:
+        assert set(record["layouts"]) == {"dense", "experts"}
+        steps = [record["breakdown"][f"{name}.step_time_s"] for name in ("dense", "experts")]
+        assert record["values"]["step_time_s"] == pytest.approx(0.75 * steps[0] + 0.25 * steps[1])
+        for own in both.workloads:
+            design = own.space.encode([{**record["params"], **record["layouts"][own.name]}])
+            again = evaluate(own.space, design).breakdown.step_time
+            assert record["breakdown"][f"{own.name}.step_time_s"] == pytest.approx(again)
+    assert {"dense.tp", "experts.step_time_s"} <= set(study.pareto_front().columns)
+
+
+def test_workers_find_what_one_process_finds(both):
+    machines, alone = every_machine(both)
+    from dse.pricing.workers import Workers
+
+    together = evaluate(both, machines, jobs=Workers(2))
+    assert (together.values == alone.values).all()
+
+
+def test_the_command_line_shows_each_workload_and_exports_one(both, tmp_path, capsys):
+    (tmp_path / "chips.yaml").write_text(both.text)
+    storage = ["--storage", f"sqlite:///{tmp_path}/dse.db"]
+    assert main(["search", str(tmp_path / "chips.yaml"), "--budget", "9", *storage]) == 0
+    shown = capsys.readouterr().out
+    assert "dense (weight 0.75): " in shown
+    assert "experts (weight 0.25): " in shown
+    assert main(["export", "chips", *storage]) == 1
+    assert "--workload missing: name one of them" in capsys.readouterr().err
+    assert main(["export", "chips", "--workload", "dense", *storage]) == 0
+    assert "HYBRID_TRANSFORMER" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "chips.yaml"), "--set", "nodes=4", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["layouts"]["dense"].keys() == {"tp", "pp", "recompute"}
+
+
+MISTAKES = [
+    # what stands beside or in the workloads, what the message must say
+    ("workloads: {}", "expected at least one workload"),
+    ("workloads: {dense: {model: llama3_9b}}", "did you mean 'llama3_8b'?"),
+    ("workloads: {dense: {model: llama3_8b, weight: -1}}", "expected a number above 0"),
+    ("workloads: {dense: {model: llama3_8b, wieght: 1}}", "did you mean 'weight'?"),
+    ("model: llama3_8b\nworkloads: {dense: {model: llama3_8b}}", "each workload has its own"),
+    ("combine: mean\nworkloads: {dense: {model: llama3_8b}}", "expected weighted_sum or worst"),
+    ("best_by: speed\nworkloads: {dense: {model: llama3_8b}}", "speed: no column of this name"),
+    ("run: {tokens: 1T}\nworkloads: {dense: {model: llama3_8b}}", "take one workload at a time"),
+    ("workloads: {dense: {model: lstm_24b}}", "num_attention_heads: unknown name"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_a_wrong_section_says_what_would_do(text, message):
+    with pytest.raises(DseError) as caught:
+        Space.from_text(SPACE % text)
+    assert message in str(caught.value)
