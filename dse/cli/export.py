@@ -52,9 +52,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "--workload", metavar="NAME", help="which workload, of a space that has several (docs/runs.md)"
     )
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout; chakra: a folder"
-    )
+    parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="write there (chakra: a folder)")
     add_storage(parser)
 
 
