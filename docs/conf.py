@@ -78,7 +78,7 @@ def from_the_root(name: str) -> str:
     text = re.sub(r"\]\(docs/README\.md", "](../README.md", (ROOT / name).read_text())
     text = re.sub(r"\]\(docs/", "](../", text)
     text = text.replace("](README.md", "](overview.md").replace("](CONTRIBUTING.md", "](contributing.md")
-    return re.sub(r"\[([^]]*)\]\((?:LICENSE|CHANGELOG\.md|notebooks/[^)]*)\)", r"\1", text)
+    return re.sub(r"\[([^]]*)\]\((?:LICENSE|CHANGELOG\.md|notebooks[^)]*)\)", r"\1", text)
 
 
 def commands() -> dict[str, str]:

@@ -239,6 +239,12 @@ def torus(system: System) -> System:
     return system.with_quantities({**axes, "node_in_switch": 0.0})
 
 
+def opened(system: System) -> System:
+    """Dies of which some are spoilt, at a clock so slow that voltage follows it no further."""
+    clock = {"nominal_clock": 4 * float(system.chip.clock), "least_voltage": 0.7}
+    return system.with_quantities({"defect_density": 1000.0, "area_price": 1e6, **clock})
+
+
 #: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
 #: and there are no experts.
 UNREAD = {
@@ -264,7 +270,7 @@ def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
     """And every one changes some price, but those that nothing reads."""
     model, told = load_model("gpt2_xl"), set()
     launching, around = toy_system.with_quantities({"host_dispatch": 0.01}), torus(toy_system)
-    machines = {"named": (launching, around), "long": (around,)}
+    machines = {"named": (launching, around, opened(toy_system)), "long": (around,)}
     for name, base in BASES.items():
         design = DesignPoints.of(**base)
         for machine in (toy_system, *machines.get(name, ())):

@@ -111,6 +111,19 @@ def test_an_ending_that_nothing_writes_is_refused(command, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "endings"),
+    [
+        ("columns small.yaml", ".txt, .csv or .json"),
+        ("sensitivity small", ".txt, .csv, .json or .svg"),
+        ("report small", ".html or .svg"),
+    ],
+)
+def test_other_commands_say_what_endings_they_write(command, endings, capsys):
+    assert main([*command.split(), "-o", "table.xlsx"]) == 1
+    assert capsys.readouterr().err.endswith(f"nothing here writes .xlsx files; end the name in {endings}\n")
+
+
 def test_a_table_that_is_too_wide_names_what_it_leaves_out(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     table = printed(capsys, "trials", "small")

@@ -170,6 +170,21 @@ def collective(
     return CollectiveCost(launch + hop_latency(name, group, found) + transfer, tuple(sent_per_tier))
 
 
+def input_bytes(name: str, message_bytes: FloatArray, size: FloatArray) -> FloatArray:
+    """What each rank of a group puts into a collective: of a gather its own part, else the message. [B]
+
+    Parameters
+    ----------
+    name : str
+        A key of `RING`, or "all_to_all", or "send_recv".
+    message_bytes : (points,) array
+        As `collective` or `all_to_all` take it. [B]
+    size : (points,) array
+        Ranks of the group. [-]
+    """
+    return message_bytes / size if name == "all_gather" else message_bytes
+
+
 def send_recv(message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
     """Time and traffic of a message to the next rank of a group, over the outermost tier in use.
 

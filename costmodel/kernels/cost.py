@@ -101,6 +101,11 @@ def exchange_items(name: str, exposed: FloatArray, hidden: FloatArray) -> dict[s
     return {f"{name}:time": exposed + np.zeros(1), f"{name}:hidden": hidden + np.zeros(1)}
 
 
+def message_items(name: str, message: FloatArray) -> dict[str, FloatArray]:
+    """Item of what each rank puts into a collective, whose name comes last; (points,). [B]"""
+    return {f"{name}:message": message + np.zeros(1)}
+
+
 def either(where: BoolArray, one: KernelCost, other: KernelCost) -> KernelCost:
     """One cost where a condition holds, another elsewhere; (points,) each."""
     columns, others = one.present(), other.present()

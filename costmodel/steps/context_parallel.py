@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, exposed_time, send_recv
-from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy
+from costmodel.kernels.cost import KernelCost, exchange_items, message_items, traffic_energy
 from costmodel.training.design import CP_A2A, CP_A2A_P2P, CP_ALL_GATHER
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun
@@ -38,37 +38,59 @@ def context_parallel(run: RankRun, core_time: FloatArray, direction: str) -> Ker
     too, and gathered keys and values are gathered again and their gradients scattered.
     """
     shape, model, system = run.design, run.model, run.system
-    cp, how = shape.cp, shape.cp_communication
+    cp = shape.cp
     share = tokens(run) * run.precision.element_bytes / shape.tp
+    groups = exchange_groups(run)
     keys_values = share * 2 * model.key_value_size
     heads = share * (model.query_size + model.attention_size) + keys_values
-    inner = np.where(how == CP_A2A, cp, np.where(how == CP_A2A_P2P, np.minimum(shape.cp_a2a, cp), 1.0))
-    gathers = how == CP_ALL_GATHER
     backward = direction == "backward"
 
-    swapped = all_to_all(heads, Group(inner, shape.tp), system.network)
-    outer = np.where(gathers, 1.0, cp / inner)
-    ring = send_recv(keys_values * (2.0 if backward else 1.0), Group(outer, shape.tp * inner), system.network)
-    group = Group(np.where(gathers, cp, 1.0), shape.tp)
-    gathered = collective("all_gather", keys_values * cp, group, system.network)
-    cost = _exposed(run, "all_to_all", swapped, 0.0, 4.0)
-    cost += _exposed(run, "send_recv", ring, core_time / outer, 1.0) * (outer - 1)
-    cost += _exposed(run, "all_gather", gathered, 0.0, 1.0)
+    swapped = all_to_all(heads, groups["all_to_all"], system.network)
+    outer, around = groups["send_recv"].size, keys_values * (2.0 if backward else 1.0)
+    ring = send_recv(around, groups["send_recv"], system.network)
+    gathered = collective("all_gather", keys_values * cp, groups["all_gather"], system.network)
+    cost = _exposed(run, "all_to_all", swapped, 0.0, 4.0, heads)
+    cost += _exposed(run, "send_recv", ring, core_time / outer, 1.0, around) * (outer - 1)
+    cost += _exposed(run, "all_gather", gathered, 0.0, 1.0, keys_values)
     if backward:
-        scattered = collective("reduce_scatter", keys_values * cp, group, system.network)
-        cost += _exposed(run, "reduce_scatter", scattered, 0.0, 1.0)
+        scattered = collective("reduce_scatter", keys_values * cp, groups["reduce_scatter"], system.network)
+        cost += _exposed(run, "reduce_scatter", scattered, 0.0, 1.0, keys_values * cp)
     return cost
 
 
+def exchange_groups(run: RankRun) -> dict[str, Group]:
+    """Ranks that share a sequence, by the collective that they take; one rank where they do not take it."""
+    cp, tp, how = run.design.cp, run.design.tp, run.design.cp_communication
+    inner = np.where(how == CP_A2A, cp, np.where(how == CP_A2A_P2P, np.minimum(run.design.cp_a2a, cp), 1.0))
+    gathers = how == CP_ALL_GATHER
+    gathering = Group(np.where(gathers, cp, 1.0), tp)
+    return {
+        "all_to_all": Group(inner, tp),
+        "send_recv": Group(np.where(gathers, 1.0, cp / inner), tp * inner),
+        "all_gather": gathering,
+        "reduce_scatter": gathering,
+    }
+
+
 def _exposed(
-    run: RankRun, name: str, cost: CollectiveCost, hidden_by: FloatArray | float, launches: float
+    run: RankRun,
+    name: str,
+    cost: CollectiveCost,
+    hidden_by: FloatArray | float,
+    launches: float,
+    message: FloatArray,
 ) -> KernelCost:
-    """An exchange, less what kernels hide of it."""
+    """An exchange, less what kernels hide of it; the message is what each rank puts into it. [B]"""
     system, hidden = run.system, np.minimum(cost.time, hidden_by)
     exposed = exposed_time(cost.time, hidden, system.chip, "cp")
     return KernelCost(
         cp_time=exposed,
         link_energy=traffic_energy(cost.bytes_sent, system.network),
         launches=np.where(cost.time > 0, launches, 0.0) * system.software.collective_launches,
-        items=exchange_items(f"cp/{name}", exposed, hidden) if run.itemized else {},
+        items={
+            **exchange_items(f"cp/{name}", exposed, hidden),
+            **message_items(f"cp/{name}", np.where(cost.time > 0, message, 0.0)),
+        }
+        if run.itemized
+        else {},
     )

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective
-from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, input_bytes
+from costmodel.kernels.cost import KernelCost, added, message_items, traffic_energy
 from costmodel.kernels.links import spans
 from costmodel.machine.system import LinkTier
 from costmodel.training.design import DISPATCH_ALL_GATHER, DISPATCH_ALL_TO_ALL, DISPATCH_TWO_HOP
@@ -45,8 +45,7 @@ def expert_parallel(run: RankRun) -> KernelCost:
     shape, network, cost = run.design, run.system.network, KernelCost()
     if not (shape.ep * shape.etp > 1).any():
         return cost
-    sizes = {"all_gather": dispatched_bytes(run), "reduce_scatter": run.precision.element_bytes}
-    for name, element_bytes in sizes.items():
+    for name, element_bytes in dispatched_sizes(run).items():
         whole: CollectiveCost | None = None
         for code, dispatch in DISPATCHES.items():
             used = shape.dispatcher == code
@@ -60,6 +59,35 @@ def expert_parallel(run: RankRun) -> KernelCost:
             launches=np.where(whole.time > 0, 1.0, 0.0) * run.system.software.collective_launches,
         )
     return cost
+
+
+def expert_messages(run: RankRun) -> dict[str, FloatArray]:
+    """Items of what a rank puts into the collectives of one layer of experts, in either direction.
+
+    Names are those of groups, "ep", "etp" or "etp ep", and of collectives. Hops are taken among all. [B]
+    """
+    shape, items = run.design, dict[str, FloatArray]()
+    everyone = expert_groups(run)[2].size
+    for name, size in dispatched_sizes(run).items():
+        once = routed_bytes(run, size)
+        hops = once * shape.imbalance * places_reached(shape.ep, run.model)
+        direct_or_hops = np.where(shape.dispatcher == DISPATCH_TWO_HOP, hops, sent_copies(run, size))
+        gathers = shape.dispatcher == DISPATCH_ALL_GATHER
+        sent = {
+            "exchange/ep/all_to_all": np.where(gathers | (shape.ep == 1), 0.0, direct_or_hops),
+            f"exchange/etp/{name}": np.where(
+                gathers | (shape.etp == 1), 0.0, input_bytes(name, direct_or_hops * shape.etp, shape.etp)
+            ),
+            f"exchange/etp ep/{name}": np.where(gathers, input_bytes(name, once * everyone, everyone), 0.0),
+        }
+        for path, message in sent.items():
+            items = {**items, **added(items, message_items(path, message))}
+    return items
+
+
+def dispatched_sizes(run: RankRun) -> dict[str, FloatArray | float]:
+    """Bytes of an element on its way to experts, and back, by the collective within experts. [B]"""
+    return {"all_gather": dispatched_bytes(run), "reduce_scatter": run.precision.element_bytes}
 
 
 def expert_groups(run: RankRun) -> tuple[Group, Group, Group]:

@@ -23,6 +23,7 @@ from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.steps.context_parallel import context_parallel
 from costmodel.steps.cost_table import DIRECTIONS, CostTable, kernel_items, scattered, with_launch_overhead
+from costmodel.steps.expert_parallel import expert_messages
 from costmodel.steps.recomputation import recomputed
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Kernel
@@ -255,7 +256,7 @@ def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: Kernel
     for passes in DIRECTIONS.values():
         beside = sum(table.kernels_time(part, shared, of_pass) for of_pass in passes)
         hidden = np.where(run.design.overlap_shared_expert > 0, np.minimum(exchange.ep_time, beside), 0.0)
-        items = {"exchange:hidden": hidden} if run.itemized else {}
+        items = {"exchange:hidden": hidden, **expert_messages(run)} if run.itemized else {}
         exposed = exposed_time(exchange.ep_time, hidden, run.system.chip, "ep")
         costs.append(replace(exchange, ep_time=exposed, items=items))
     return costs

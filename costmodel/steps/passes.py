@@ -308,7 +308,7 @@ def pipeline_hop(run: TransformerRun, ranks: RankRun) -> KernelCost:
     Receivers whose layers start with a split activation keep their shares and gather nothing.
     """
     whole, design, shape, system = activation_bytes(ranks), run.design, ranks.design, run.system
-    sent = send_recv(whole / design.tp, design.ranks.group("pp"), system.network)
+    sent = send_recv(hop_bytes(run, ranks), design.ranks.group("pp"), system.network)
     gathered = collective("all_gather", whole, design.ranks.group("tp"), system.network)
     gathers = np.where(shape.is_split(shape.stream, "replicated") & (design.pp > 1), 1.0, 0.0)
     return KernelCost(
@@ -316,3 +316,8 @@ def pipeline_hop(run: TransformerRun, ranks: RankRun) -> KernelCost:
         link_energy=traffic_energy(sent.bytes_sent, system.network)
         + gathers * traffic_energy(gathered.bytes_sent, system.network),
     )
+
+
+def hop_bytes(run: TransformerRun, ranks: RankRun) -> FloatArray:
+    """What a rank sends to the next stage: its share of an activation, or of its gradient. [B]"""
+    return activation_bytes(ranks) / run.design.tp

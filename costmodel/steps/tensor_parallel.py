@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
-from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time
-from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy
+from costmodel.kernels.collectives import (
+    RING,
+    CollectiveCost,
+    all_to_all,
+    collective,
+    exposed_time,
+    input_bytes,
+)
+from costmodel.kernels.cost import KernelCost, exchange_items, message_items, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.training.blocks import Edge
@@ -212,17 +219,43 @@ def _exposed_sum(
 
     They happen in the rows that points go back to, or if there is no `back` in a row of each point.
     """
-    chunked = _in_pieces(run).any()
-    counts: dict[tuple[str, str, KernelsOfPass, KernelsOfPass], FloatArray] = {}
+    groups: dict[tuple[str, str, KernelsOfPass], dict[KernelsOfPass, FloatArray]] = {}
     for change in changes:
-        cut_by = change.cut_by if chunked and change.name in IN_PIECES else NOTHING
-        alike = change.name, change.features, change.hidden_by, cut_by
-        counts[alike] = counts.get(alike, np.zeros(())) + change.happens
+        counts = groups.setdefault((change.name, change.features, change.hidden_by), {})
+        cut_by = change.cut_by if change.name in IN_PIECES else NOTHING
+        counts[cut_by] = counts.get(cut_by, np.zeros(())) + change.happens
     total = KernelCost()
-    for alike, count in counts.items():
-        share = exchanges.several * (count if back is None else count[back])
-        total = total + exposed_communication(run, alike, share, kernels_time, exchanges)
+    for alike, counts in sorted(groups.items()):
+        shares = {
+            cut_by: exchanges.several * (count if back is None else count[back])
+            for cut_by, count in counts.items()
+        }
+        total = total + _exposed_alike(run, alike, shares, kernels_time, exchanges)
     return total
+
+
+def _exposed_alike(
+    run: RankRun,
+    alike: tuple[str, str, KernelsOfPass],
+    shares: Mapping[KernelsOfPass, FloatArray],
+    kernels_time: KernelsTime,
+    exchanges: Exchanges,
+) -> KernelCost:
+    """What of collectives of one name is exposed, so many for each product that may run in pieces beside.
+
+    What a design has is added up in the same order whatever others there are.
+    """
+    every = sum(shares.values(), start=np.zeros(()))
+    whole = exposed_communication(run, (*alike, NOTHING), every, kernels_time, exchanges)
+    in_pieces = _in_pieces(run)
+    if not in_pieces.any():
+        return whole
+    pieces = KernelCost()
+    for cut_by in sorted(shares):
+        share = shares[cut_by]
+        pieces = pieces + exposed_communication(run, (*alike, cut_by), share, kernels_time, exchanges)
+    time = np.where(in_pieces, pieces.tp_time, whole.tp_time)
+    return replace(whole, tp_time=time, items=pieces.items)
 
 
 def _in_pieces(run: RankRun) -> BoolArray:
@@ -268,8 +301,19 @@ def exposed_communication(
         tp_time=share * exposed,
         link_energy=share * whole.link_energy,
         launches=share * system.software.collective_launches,
-        items=exchange_items(name, share * exposed, share * hidden) if run.itemized else {},
+        items={
+            **exchange_items(name, share * exposed, share * hidden),
+            **message_items(name, share * exchanged_bytes(run, name, features)),
+        }
+        if run.itemized
+        else {},
     )
+
+
+def exchanged_bytes(run: RankRun, name: str, features: str) -> FloatArray:
+    """What each rank of a tensor-parallel group puts into a collective. [B]"""
+    message, tp = activation_bytes(run, features), run.design.tp
+    return message / tp if name == "all_to_all" else input_bytes(name, message, tp)
 
 
 def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: System) -> CollectiveCost:

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy, weighted_sum
+from costmodel.kernels.collectives import collective, input_bytes
+from costmodel.kernels.cost import (
+    KernelCost,
+    added,
+    exchange_items,
+    message_items,
+    traffic_energy,
+    weighted_sum,
+)
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.narrow_weights import exchanged_bytes
 from costmodel.steps.pipeline import Stage
@@ -30,6 +37,7 @@ class Owner:
     parameters: FloatArray  #: [-]
     quantised: FloatArray  #: those of them that products read in fewer bits [-]
     sharing: Sharing
+    ranks: str = "dp"  #: what those are called; "edp" of experts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +62,7 @@ def stage_units(
             backward = backward + costs.again[place].window
         owners = [Owner(part.parameters, part.quantised, design.sharing)]
         if run.model.num_experts:
-            owners.append(Owner(part.expert_parameters, part.quantised_experts, design.expert_sharing))
+            owners.append(Owner(part.expert_parameters, part.quantised_experts, design.expert_sharing, "edp"))
         there = tuple(owner for owner in owners if owner.parameters.ndim)
         times = {"forward": costs.forward[place].window, "backward": backward}
         units += [Unit(there, times, count, is_layer)] if there else []
@@ -68,13 +76,21 @@ def hides(design: DesignPoints, exchange: Exchange) -> BoolArray:
 
 
 def exchange_cost(run: TransformerRun, exchange: Exchange, owner: Owner) -> KernelCost:
-    """A collective of some weights or their gradients, nothing hidden. [s], [J]"""
-    network = run.system.network
+    """A collective of some weights or their gradients, nothing hidden. [s], [J], [B]"""
+    network, group = run.system.network, getattr(owner.sharing, exchange.over)
     message = exchanged_bytes(run, exchange, owner.parameters, owner.quantised)
     if exchange.over == "copies":
         message = message / owner.sharing.shards.size
-    cost = collective(exchange.collective, message, getattr(owner.sharing, exchange.over), network)
-    return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, network))
+    cost = collective(exchange.collective, message, group, network)
+    items = {}
+    if run.itemized:
+        name = f"{exchange.of}/{owner.ranks}/{exchange.over}/{exchange.collective}"
+        items = message_items(name, input_bytes(exchange.collective, message, group.size))
+    return KernelCost(
+        time=cost.time,
+        link_energy=traffic_energy(cost.bytes_sent, network),
+        items=items,
+    )
 
 
 def unit_exchanges(
@@ -102,6 +118,7 @@ def unit_exchanges(
     often = {"forward": np.where(kept, 1.0, micro_batches), "backward": micro_batches}
     beside = {way: [0.0 * unit.count for unit in units] for way in often}
     reduced, opened, energy = 0.0 * micro_batches, 0.0 * micro_batches, 0.0 * micro_batches
+    items: Mapping[str, FloatArray] = {}
     for exchange in exchanges:
         runs = design.reshard_after_forward if exchange.again else np.ones_like(micro_batches)
         hidden, way = np.where(hides(design, exchange), runs, 0.0), exchange.behind
@@ -112,6 +129,7 @@ def unit_exchanges(
             beside[way][place] = beside[way][place] + hidden * cost.time
             opened = opened + often[way] * (runs - hidden) * unit.count * cost.time
             energy = energy + often[way] * runs * unit.count * cost.link_energy
+            items = added(items, (cost * (often[way] * runs * unit.count)).items)
             if exchange.of == "gradients":
                 reduced = reduced + hidden * unit.count * cost.time
     open_forward, used_forward = pass_exposure(units, beside["forward"], "forward")
@@ -126,9 +144,8 @@ def unit_exchanges(
     time = time + micro_batches * open_backward - (micro_batches - 1) * later + last
     beside_kernels = often["forward"] * used_forward + often["backward"] * used_backward
     time = time + beside_kernels * run.system.chip.taken_cores("dp") / run.system.chip.cores
-    items = (
-        exchange_items("layers' exchanges of every micro-batch", time, beside_kernels) if run.itemized else {}
-    )
+    if run.itemized:
+        items = added(items, exchange_items("layers' exchanges of every micro-batch", time, beside_kernels))
     return (
         KernelCost(time=time, link_energy=energy, items=items),
         {"forward": used_forward, "backward": used_backward},

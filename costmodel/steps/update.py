@@ -9,7 +9,14 @@ import numpy as np
 
 from costmodel.columns import FloatArray, chosen, largest
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy, weighted_sum
+from costmodel.kernels.cost import (
+    KernelCost,
+    added,
+    exchange_items,
+    message_items,
+    traffic_energy,
+    weighted_sum,
+)
 from costmodel.steps.memory import stage_expert_parameters, updated_parameters
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.narrow_weights import weight_casts
@@ -58,7 +65,7 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
     owners = [Owner(parameters * here, quantised[0] * here, design.sharing)]
     of_experts = experts if run.model.num_experts else None
     if of_experts is not None:
-        owners.append(Owner(of_experts * here, quantised[1] * here, design.expert_sharing))
+        owners.append(Owner(of_experts * here, quantised[1] * here, design.expert_sharing, "edp"))
     units = stage_units(run, stage, costs, parts) if (design.zero_stage > 1).any() else []
     reduced = replica_exchanges(run, owners, pass_times(run, stage, costs), units, stage)
     tied = tied_embedding_reduction(run)
@@ -172,7 +179,7 @@ def replica_exchange(
     chip, hidden = run.system.chip, whole.time - exposed
     slowed = hidden * chip.taken_cores("dp") / chip.cores
     name = f"{exchange.collective} of {exchange.of}"
-    items = exchange_items(name, exposed + slowed, hidden) if run.itemized else {}
+    items = added(whole.items, exchange_items(name, exposed + slowed, hidden)) if run.itemized else {}
     return KernelCost(time=exposed + slowed, link_energy=whole.link_energy, items=items), hidden
 
 
@@ -184,9 +191,10 @@ def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
     entries = padded_vocabulary(model, design.tp)
     message = entries * model.hidden_size / design.tp * gradient_bytes(run)
     cost = collective("all_reduce", message, design.ranks.ends("pp"), system.network)
-    items = (
-        exchange_items("all_reduce of the tied embedding", cost.time, 0 * cost.time) if run.itemized else {}
-    )
+    items = {}
+    if run.itemized:
+        items = exchange_items("all_reduce of the tied embedding", cost.time, 0 * cost.time)
+        items |= message_items("gradients/embedding//all_reduce", message)
     return KernelCost(
         time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items
     )

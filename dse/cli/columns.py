@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dse.cli.options import Commands, command
+from dse.cli.output import form_of, write_content
 
 if TYPE_CHECKING:
     from dse.spaces.listed_names import ListedName
 
+#: Ending of a file -> what is written there.
+ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json"}
 #: What stands above each group.
 HEADINGS = {
     "parameters": "Parameters, which designs choose; --set pins one",
@@ -53,19 +56,13 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the names; 1 where none has the word."""
-    from dse.export.tables import write_file
     from dse.spaces.listed_names import listed_names
     from dse.spaces.space import Space
 
-    word = args.word.lower()
+    form, word = form_of(args.format, args.output, ENDINGS), args.word.lower()
     space = Space.load(args.space)
     found = [own for own in listed_names(space) if word in own.name.lower() or word in own.meaning.lower()]
-    form = args.format or (args.output.suffix[1:] if args.output else "table")
-    text = written(space.name, found, form)
-    if args.output:
-        write_file(args.output, text.encode())
-    else:
-        sys.stdout.write(text)
+    write_content([written(space.name, found, form).encode()], form, args.output)
     if found:
         return 0
     print(f"dse: no name of space {space.name} has {args.word!r} in it or in its meaning", file=sys.stderr)

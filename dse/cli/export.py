@@ -9,7 +9,7 @@ from pathlib import Path
 from dse.cli.options import Commands, add_storage, command, natural
 
 #: Forms of a file: those of `dse.export.artefacts.FORMS`.
-FORMATS = ("aicb", "dfmodel", "dfmodel-binary", "dot", "svg", "trace",
+FORMATS = ("aicb", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace",
            "megatron", "nemo", "torchtitan", "maxtext")  # fmt: skip
 
 
@@ -24,8 +24,9 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "slowest stage, row by row, for SimAI and ASTRA-sim, with arithmetic as the cost model prices it;\n"
         "dfmodel is the graph of a layer with its sharding, and the machine, as DFModel has them; dot and\n"
         "svg are pictures of that graph; trace is one step, event by event, for Perfetto and\n"
-        "chrome://tracing; megatron, nemo (Megatron-Bridge), torchtitan and maxtext are what starts the\n"
-        "design there, with names for what it does not decide. svg needs Graphviz.",
+        "chrome://tracing; chakra is that step as execution traces of MLCommons Chakra, a folder with a\n"
+        "file for one rank of each pipeline stage; megatron, nemo (Megatron-Bridge), torchtitan and maxtext\n"
+        "are what starts the design there, with names for what it does not decide. svg needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",
@@ -33,6 +34,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
             "dse export gpt3_175b_1024_a100 --trial 12 --format dfmodel -o setup.txt",
             "dse export gpt3_175b_1024_a100 --format svg -o layer.svg",
             "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
+            "dse export gpt3_175b_1024_a100 --trial 12 --format chakra -o traces",
             "dse export gpt3_175b_1024_a100 --trial 12 --format megatron -o train.sh",
         ],
     )
@@ -50,15 +52,14 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "--workload", metavar="NAME", help="which workload, of a space that has several (docs/runs.md)"
     )
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
+    parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="write there (chakra: a folder)")
     add_storage(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the file."""
     from costmodel.errors import DseError
-    from dse.export.artefacts import trial_artefact
-    from dse.export.tables import write_file
+    from dse.export.artefacts import trial_artefact, write_artefact
     from dse.search.study import Study
 
     if args.winner is not None and args.trial is None:
@@ -66,11 +67,14 @@ def run(args: argparse.Namespace) -> int:
     study = Study.load(args.study, storage=args.storage)
     file = trial_artefact(study, args.trial, args.format, args.winner or 0, args.workload)
     assert file.content is not None
+    if not (args.output or isinstance(file.content, bytes)):
+        raise DseError(f"--format {args.format}: writes {len(file.content)} files; name a folder with -o DIR")
     for text in file.notes:
         note(f"{args.output or args.study}: {text}")
     if args.output:
-        write_file(args.output, file.content)
+        write_artefact(args.output, file)
     else:
+        assert isinstance(file.content, bytes)
         sys.stdout.buffer.write(file.content)
         sys.stdout.buffer.flush()
     return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from dse.cli.options import Commands, add_storage, command
+from dse.cli.output import checked_ending
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from dse.report.study_page import study_page, study_picture
     from dse.search.study import Study
 
+    checked_ending(args.out, (".html", ".svg"))
     study = Study.load(args.study, storage=args.storage)
     out = args.out or Path(f"{study.name}.html")
     made = study_picture(study) if out.suffix == ".svg" else study_page(study)

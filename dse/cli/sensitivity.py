@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+from typing import Final
 
 from dse.cli.explain import named_design
 from dse.cli.options import Commands, add_changes, add_profile, add_storage, command, natural
+from dse.cli.output import form_of, write_content, write_report
+
+#: Ending of a file -> what is written there.
+ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", ".svg": "svg"}
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -31,7 +35,9 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
     )
     parser.add_argument("--all", action="store_true", help="every parameter and quantity")
-    parser.add_argument("--format", choices=["table", "json", "csv"], default="table", help="default: table")
+    parser.add_argument(
+        "--format", choices=["table", "json", "csv"], help="default: what the ending of FILE says, else table"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -47,26 +53,18 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sweep."""
     from dse.explain.sensitivity import sensitivity
-    from dse.export.tables import json_text, write_file
+    from dse.export.tables import json_text
     from dse.report.sensitivity_report import sensitivity_report, table_text, tornado_svg
-    from dse.report.text import PLAIN_WIDTH, plain_text, show
 
+    form = form_of(args.format, args.output, ENDINGS)
     found = sensitivity(named_design(args))
-    if args.output and args.output.suffix == ".svg":
-        write_file(args.output, tornado_svg(found).encode())
+    if form == "table":
+        write_report(lambda _: sensitivity_report(found, everything=args.all), args.output)
         return 0
-    text = ""
-    if args.format == "json":
-        text = json_text(found.to_json()) + "\n"
-    elif args.format == "csv":
-        text = table_text(found)
-    elif args.output:
-        text = plain_text(sensitivity_report(found, everything=args.all), PLAIN_WIDTH)
-    else:
-        show(sys.stdout, lambda _: sensitivity_report(found, everything=args.all))
-        return 0
-    if args.output:
-        write_file(args.output, text.encode())
-    else:
-        sys.stdout.write(text)
+    texts = {
+        "json": lambda: json_text(found.to_json()) + "\n",
+        "csv": lambda: table_text(found),
+        "svg": lambda: tornado_svg(found),
+    }
+    write_content([texts[form]().encode()], form, args.output)
     return 0

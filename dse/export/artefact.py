@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -9,5 +10,6 @@ from dataclasses import dataclass
 class Artefact:
     """A file, and what its reader will stumble over."""
 
-    content: bytes | None  #: None where the design has no such file; the notes say why
+    #: Of a file, or of several by name; None where the design has no such file, and the notes say why.
+    content: bytes | Mapping[str, bytes] | None
     notes: tuple[str, ...]

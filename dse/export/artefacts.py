@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 #: Form of an artefact -> ending of its file.
 FORMS = {
     "aicb": ".txt",
+    "chakra": "",  # a folder
     "dfmodel": ".txt",
     "dfmodel-binary": ".pb",
     "dot": ".dot",
@@ -54,9 +55,9 @@ def artefacts(
     designs : sequence of mappings
         Their parameters.
     form : str
-        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step; one of
-        `LAUNCH_FORMS`, what starts it; else the graph of a layer with the set-up of DFModel, as text, in
-        binary, or as a picture.
+        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step, and
+        "chakra", these as files, one for a rank of each stage; one of `LAUNCH_FORMS`, what starts it; else
+        the graph of a layer with the set-up of DFModel, as text, in binary, or as a picture.
     profile : str
         What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
 
@@ -68,6 +69,7 @@ def artefacts(
     from costmodel.errors import DseError
     from costmodel.profiles.dfmodel import DataflowDesign
     from costmodel.training.model import ModelShape
+    from dse.export.chakra.step import chakra_traces
     from dse.export.launch.forms import launch_files
     from dse.export.timeline import traces
     from dse.pricing.evaluation import transformer_run
@@ -80,6 +82,8 @@ def artefacts(
             yield from workloads(run)
         elif form == "trace":
             yield from traces(run)
+        elif form == "chakra":
+            yield from chakra_traces(run)
         elif form in LAUNCH_FORMS:
             yield from launch_files(run, form)
         else:
@@ -266,6 +270,28 @@ def one_workload(study: Study, trial: FrozenTrial, name: str | None) -> tuple[Sp
     return spaces[name], {**trial.params, **layout}
 
 
+def write_artefact(path: Path, file: Artefact) -> None:
+    """Write a file, or a folder of files; nothing where the design has none.
+
+    Raises
+    ------
+    DseError
+        If it cannot be written, or if the folder has files of another design.
+    """
+    from costmodel.errors import DseError
+
+    if isinstance(file.content, bytes):
+        write_file(path, file.content)
+    elif file.content:
+        writable_directory(path)
+        endings = {Path(name).suffix for name in file.content}
+        others = {own.name for own in path.iterdir() if own.suffix in endings} - file.content.keys()
+        if others:
+            raise DseError(f"{path}: has files of another design, such as {min(others)}; name another folder")
+        for name, content in file.content.items():
+            write_file(path / name, content)
+
+
 def write_artefacts(
     study: Study, directory: Path, part: Selection, form: str, *, note: Callable[[str], None]
 ) -> None:
@@ -303,7 +329,6 @@ def write_artefacts(
         for trial, place, file in zip(block.trials, block.winners.tolist(), files, strict=True):
             winner = f"_winner_{place}" if place else ""
             path = directory / f"trial_{trial.number:05d}{winner}{FORMS[form]}"
-            if file.content is not None:
-                write_file(path, file.content)
+            write_artefact(path, file)
             for text in file.notes:
                 note(f"{path}: {text}")

@@ -140,6 +140,6 @@ def change_text(change: float, unit: str) -> str:
     """A change in its unit, with its sign.
 
     >>> change_text(-1.5e9, "B"), change_text(0.0, "B")
-    ('-1.50 GB', '=')
+    ('-1.5 GB', '=')
     """
     return f"{'+' if change > 0 else '-'}{readable(abs(change), unit)}" if change else "="

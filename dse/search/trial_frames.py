@@ -118,7 +118,7 @@ class StoredTrials:
 
     def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
         """Ends of the interval of each step time [s], and what it rests on; nothing of other profiles."""
-        if self.profile != NATIVE:
+        if self.profile != NATIVE or not len(times):
             return ()
         codes = {}
         for parameter in self.space.parameters:

@@ -19,7 +19,7 @@ from dse.spaces import frameworks, power_budget, several_systems
 
 
 def with_model(section: Section, name: str, base: Path) -> tuple[Section, AnyWorkload, Mapping[str, Any]]:
-    """The space with its program written out, where it names one; its model, and what the model's file says."""
+    """The space with its program written out, if it names one; its model, and what its file says."""
     if "workload" in section:
         section = _with_program(section, base)
     part, model_name = _named(section, "model", "models", name, base)

@@ -21,8 +21,6 @@ from costmodel.profiles.registry import design_columns
 from dse.predictions.columns import at_worse_ends
 from dse.spaces import runs, workloads
 from dse.spaces.completion import simplest
-from dse.spaces.expressions import Expression
-from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.legal import LegalDesigns
 from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint, directed
@@ -115,13 +113,6 @@ class Space(Definition):
         several = [[own.name, own.weight, own.space.fingerprint] for own in self.workloads]
         decisive += [several, self.data.get("combine")] if several else []
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
-
-    @cached_property
-    def own_functions(self) -> list[UnitFunction]:
-        """Functions of the user's that its formulas call."""
-        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
-        called = {name for text in texts for name in Expression.parse(text).called}
-        return [OWN[name] for name in sorted(called & OWN.keys())]
 
     @cached_property
     def legal(self) -> LegalDesigns:

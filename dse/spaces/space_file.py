@@ -21,6 +21,7 @@ from costmodel.training.design_table import Domain
 from dse.predictions.columns import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces import runs, sampled
 from dse.spaces.expressions import Expression, Name
+from dse.spaces.functions import OWN, UnitFunction
 from dse.spaces.named_parts import with_model, with_system
 from dse.spaces.names import COUNTS, WITH_UNIT, Derived, Names, impossible
 from dse.spaces.objectives import Constraint, Direction, Objective
@@ -63,6 +64,13 @@ class Definition:
         formulas += [derived.expression for derived in self.derived if derived.evaluated]
         ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
         return any(not ends.isdisjoint(Expression.parse(text).names) for text in formulas)
+
+    @cached_property
+    def own_functions(self) -> list[UnitFunction]:
+        """Functions of the user's that its formulas call."""
+        texts = [*(d.expression for d in self.derived), *(c.expression for c in (*self.rules, *self.limits))]
+        called = {name for text in texts for name in Expression.parse(text).called}
+        return [OWN[name] for name in sorted(called & OWN.keys())]
 
 
 def read_definition(section: Section, name: str, base: Path) -> Definition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -142,6 +143,8 @@ def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str,
         "ORDER BY trial_id, param_name"
     )
     found = list(database.each(query))
+    if not len(ids):
+        return defaultdict(list)  # every parameter has no values
     width = len(found) // len(ids)
     names = [name for name, _ in found[:width]]
     if [name for name, _ in found] != names * len(ids):
