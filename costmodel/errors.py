@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -12,6 +13,43 @@ class DseError(Exception):
 
 #: Most words that a message lists.
 MOST_LISTED = 24
+#: Most characters that a message quotes of what somebody wrote, its two ends and what is wrong with it.
+LONGEST = 600
+
+
+def shortened(text: str) -> str:
+    """A message without the middle of what it quotes at length.
+
+    >>> shortened("short"), len(shortened("x" * 100_000))
+    ('short', 603)
+    """
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 2 :]}"
+
+
+#: What steers a terminal or turns the direction of writing.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+#: A password: of a URL, and as one of its options.
+_PASSWORDS = re.compile(
+    r"(?<=://)([^\s:/@]*):\S*@|(?i:((?:password|passwd|sslpassword)=))(?:[^\s&;'\"]*[^\s&;'\":])?"
+)
+
+
+def printable(text: str) -> str:
+    """A text as a terminal may show it: nothing in it steers the terminal.
+
+    >>> printable("a\\x1b[31mred")
+    'a\\\\x1b[31mred'
+    """
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def masked(text: str) -> str:
+    """A text without the passwords of URLs in it.
+
+    >>> masked("postgresql://me:se/cret@host/dse?password=x")
+    'postgresql://me:***@host/dse?password=***'
+    """
+    return _PASSWORDS.sub(lambda found: f"{found[2]}***" if found[2] else f"{found[1]}:***@", text)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -269,7 +269,7 @@ def test_layers_are_lists_as_python_has_them():
     ("arguments", "why"),
     [
         (["--from-megatron", "train.sh"], "--from-megatron: needs --system NAME"),
-        (["--from-megatron", "none.sh", "--system", "h100_80g_dgx"], "none.sh: cannot be read"),
+        (["--from-megatron", "none.sh", "--system", "h100_80g_dgx"], "none.sh: no such file or directory"),
         (["gpt3_175b_1024_a100", "--from-megatron", "train.sh"], "prices one file; leave out gpt3_175b"),
         (["--from-nemo", "train.sh", "--system", "h100_80g_dgx"], "name them with --gpus N"),
         (["--from-torchtitan", "train.sh", "--system", "h100_80g_dgx"], "train.sh: expected TOML"),

@@ -37,6 +37,10 @@ def load_model(name_or_path: str | Path) -> AnyModel:
     return model
 
 
+#: Largest dimension or count of a model, far beyond any: products of a few stay finite. [-]
+LARGEST: Final = 1e12
+
+
 def read_model(section: Section, name: str) -> AnyModel:
     """The model that a mapping describes; mistakes are noted in its source, and a stand-in returned."""
     shape = SCHEMAS[section.word("schema", SCHEMAS)]
@@ -52,6 +56,8 @@ def read_model(section: Section, name: str) -> AnyModel:
     for key in (*shape.dimensions, *shape.counts):
         if key in required or key in section:
             values[key] = section.number(key)
+            if values[key] > LARGEST:
+                section.mistake(key, f"expected at most {LARGEST:.0e}")
     for key in (key for key in others if key in section):
         switch = key in switches
         values[key] = (

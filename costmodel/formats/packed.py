@@ -1,8 +1,9 @@
-"""Files that may be packed by gzip."""
+"""Content of input files: of regular files alone, of bounded size, unpacked where packed by gzip."""
 
 from __future__ import annotations
 
 import gzip
+import stat
 import zlib
 from pathlib import Path
 from typing import Final
@@ -10,22 +11,75 @@ from typing import Final
 from costmodel.errors import DseError
 
 _GZIP: Final = b"\x1f\x8b"
+#: Largest file of a kind that a person writes: YAML, JSON, a table of measurements. [B]
+LARGEST_WRITTEN: Final = 16 << 20
+#: Largest file of a kind that a program writes. [B]
+LARGEST: Final = 1 << 30
+#: What any packed file may unpack to, and how many times its own size it may be beyond that. [B], [-]
+UNPACKED, RATIO = 32 << 20, 50
 
 
-def content(path: Path, most: int = -1) -> bytes:
+def checked_file(path: Path, largest: int = LARGEST) -> int:
+    """Size of a file that may be read. [B]
+
+    Raises
+    ------
+    DseError
+        If there is none, it is no regular file (a device or a pipe need not end), or it is larger than
+        `largest`. [B]
+    """
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        raise DseError(f"{path}: {unreadable(error)}") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise DseError(f"{path}: is a directory")
+    if not stat.S_ISREG(found.st_mode):
+        raise DseError(f"{path}: not a regular file; copy its content to one")
+    if found.st_size > largest:
+        raise DseError(f"{path}: {found.st_size:,} bytes; at most {largest:,} are read")
+    return found.st_size
+
+
+def unreadable(error: OSError | ValueError) -> str:
+    """Why a file cannot be read, in a few words."""
+    return ((error.strerror if isinstance(error, OSError) else None) or str(error)).lower()
+
+
+def file_bytes(path: Path, largest: int = LARGEST) -> bytes:
+    """The content of a file of at most so many bytes.
+
+    Raises
+    ------
+    DseError
+        If it cannot be read, or `checked_file` refuses it.
+    """
+    checked_file(path, largest)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DseError(f"{path}: {unreadable(error)}") from None
+
+
+def content(path: Path, most: int | None = None) -> bytes:
     """The first bytes of a file, or all, unpacked if it is packed.
 
     Raises
     ------
     DseError
-        If it cannot be read.
+        If it cannot be read, or unpacks to far more than what files of text do.
     """
+    size = checked_file(path)
     try:
         with path.open("rb") as file:
             packed = file.read(len(_GZIP)) == _GZIP
+        room = max(UNPACKED, RATIO * size) if packed else size
         with gzip.open(path) if packed else path.open("rb") as opened:
-            return opened.read(most)
+            found = opened.read(room + 1 if most is None else most)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DseError(f"{path}: damaged gzip file: {error}") from None
     except OSError as error:
-        raise DseError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise DseError(f"{path}: {unreadable(error)}") from None
+    if len(found) > room:
+        raise DseError(f"{path}: unpacks to more than {room:,} bytes; unpack it if you trust it")
+    return found

@@ -88,6 +88,8 @@ EXAMPLES: Final[dict[str, str]] = {
     "-": "8",
 }
 
+#: Most characters of a number with its unit; the largest number has 309 digits. [characters]
+LONGEST_NUMBER: Final = 350
 _NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*(/.*)?")
@@ -121,17 +123,23 @@ def quantity(text: str) -> Quantity:
     >>> quantity("200 Gb/s").value, quantity("40 MiB").value, quantity("$23.4M").value
     (25000000000.0, 41943040.0, 23400000.0)
     """
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a number and a unit take no more than {LONGEST_NUMBER} characters")
     dollars = _DOLLARS.fullmatch(text)
     if dollars:
         factor, measures = unit("$" + (dollars[3] or "").rstrip())
-        factor *= COUNT_SCALES[dollars[2]]
-        return Quantity(float(Fraction(dollars[1].replace("_", "")) * factor), measures)
+        return Quantity(_scaled(dollars[1], factor * COUNT_SCALES[dollars[2]]), measures)
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError("expected a number and a unit")
     factor, measures = unit(match[2])
+    return Quantity(_scaled(match[1], factor), measures)
+
+
+def _scaled(written: str, factor: Fraction) -> float:
+    """A number times the factor of its unit."""
     try:
-        return Quantity(float(Fraction(match[1].replace("_", "")) * factor), measures)
+        return float(Fraction(written.replace("_", "")) * factor)
     except OverflowError:
         raise ValueError("the number is too large") from None
 
@@ -225,7 +233,8 @@ def count_value(text: object) -> float:
     >>> count_value("15T"), count_value("15.6 B"), count_value(3e9)
     (15000000000000.0, 15600000000.0, 3000000000.0)
     """
-    match = None if isinstance(text, bool) else _COUNT.fullmatch(str(text))
+    known = isinstance(text, str | int | float) and not isinstance(text, bool)
+    match = _COUNT.fullmatch(str(text)) if known and len(str(text)) <= LONGEST_NUMBER else None
     number = Fraction(match[1].replace("_", "")) * COUNT_SCALES[match[2]] if match else Fraction(0)
     if not 1 <= number <= 10**18 or number.denominator != 1:
         raise ValueError(f"{text!r}: expected a count, such as 15T or 300B")

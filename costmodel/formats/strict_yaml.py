@@ -13,8 +13,9 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
-from costmodel.errors import DseError, suggestion
-from costmodel.formats.quantity import si_value
+from costmodel.errors import DseError, shortened, suggestion
+from costmodel.formats.packed import LARGEST_WRITTEN, file_bytes
+from costmodel.formats.quantity import LONGEST_NUMBER, si_value
 
 T = TypeVar("T")
 Location = tuple[str | int, ...]
@@ -40,8 +41,8 @@ def scalar(text: str) -> str | int | float | bool | None:
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INT.fullmatch(text):
-        return int(text) if len(text) < 4000 else text
-    return float(text) if _FLOAT.fullmatch(text) else text
+        return int(text) if len(text) <= LONGEST_NUMBER else text
+    return float(text) if len(text) <= LONGEST_NUMBER and _FLOAT.fullmatch(text) else text
 
 
 class _Dumper(yaml.SafeDumper):
@@ -83,7 +84,7 @@ class Source:
         line = self.lines.get(near, 0)
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".")
         file = f"{self.name}:{line}" if line else self.name
-        self.mistakes.append((line, f"{file}: {where + ': ' if where else ''}{what}"))
+        self.mistakes.append((line, f"{file}: {where + ': ' if where else ''}{shortened(what)}"))
 
     def finish(self) -> None:
         """Raise what was noted.
@@ -97,20 +98,19 @@ class Source:
             raise DseError("\n".join(dict.fromkeys(text for _, text in sorted(self.mistakes))))
 
 
-def read_text(path: Path, expected: str = "YAML in UTF-8") -> str:
-    """Text of a file; `expected` is what a message says it should be.
+def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LARGEST_WRITTEN) -> str:
+    """Text of a file of at most `largest` bytes; `expected` is what a message says it should be.
 
     Raises
     ------
     DseError
-        If it cannot be read, or is no text.
+        If it cannot be read, is too large, or is no text.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = file_bytes(path, largest).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DseError(f"{path}: not a text file; expected {expected}") from None
-    except OSError as error:
-        raise DseError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse(text: str, name: str) -> Section:

@@ -122,7 +122,7 @@ class Analysis:
         written |= {each.attributes.get("replica_groups", "") for each in self.module.entry.instructions}
         try:
             lists = [normalised(text) for text in written if text]
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, ZeroDivisionError):
             return counted  # the kernel that has it is named when its groups are asked for
         named = 1 + max((device for groups in lists for group in groups for device in group), default=0)
         if 1 < counted < named:

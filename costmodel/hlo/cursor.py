@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Final, NoReturn
 
 from costmodel.errors import DseError
 from costmodel.hlo.module import BITS, Shape
 
+#: Most elements of an array, far more than any memory has.
+LARGEST: Final = 10**18
 _STRING: Final = r'"(?:[^"\\]|\\.)*+"'
 _STRING_OR_COMMENT: Final = re.compile(rf"{_STRING}|/\*.*?\*/", re.DOTALL)
 _BRACKET: Final = re.compile(rf"{_STRING}|[\"(){{}}\[\]]", re.DOTALL)
@@ -55,7 +58,7 @@ class Cursor:
         at = self.skip_space() if at is None else at
         line = self.text.count("\n", 0, at) + 1
         token = _TOKEN.match(self.text, at)
-        shown = f"{token[0]!r}" if token and token[0] else "the end of the text"
+        shown = f"{token[0][:80]!r}" if token and token[0] else "the end of the text"
         raise DseError(f"{self.name}: line {line}: {shown}: {problem}")
 
     def skip_space(self) -> int:
@@ -140,4 +143,6 @@ class Cursor:
             sizes = tuple(int(dim.replace("<=", "")) for dim in dims.split(",")) if dims else ()
         except ValueError:
             self.fail("expected whole numbers for dimensions", found.start())
+        if any(size < 0 for size in sizes) or prod(sizes) > LARGEST:
+            self.fail(f"expected dimensions of at most {LARGEST:.0e} elements together", found.start())
         return Shape(dtype, sizes)

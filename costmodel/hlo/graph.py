@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from costmodel.errors import DseError
+from costmodel.hlo.counts import runs_of, trip_count, unfolded_limit
 from costmodel.hlo.module import Computation, Instruction, Module, Shape
 from costmodel.hlo.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
-from costmodel.hlo.products import Product, backend_config, products_in, products_of_body
+from costmodel.hlo.products import Product, products_in, products_of_body
 from costmodel.hlo.work import access
 
 #: What a tuple-shaped bitcast or a barrier means: each element passes on its own, or all wait for all.
@@ -102,7 +103,10 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     DseError
         If a matrix product lacks what evaluates it.
     """
-    builder = _HloGraphBuilder(barriers)
+    total, runs = runs_of(module)
+    builder = _HloGraphBuilder(barriers, runs if total > unfolded_limit(module) else {})
+    if builder.runs:
+        builder.notes.append(f"calls shared: {total:,} instructions run; each is listed once, with a count")
     parameters = [
         builder.given(parameter.shape, number) for number, parameter in enumerate(module.entry.parameters)
     ]
@@ -124,6 +128,8 @@ class _HloGraphBuilder:
     """Goes through computations in the order in which they run."""
 
     barriers: Barriers
+    runs: Mapping[Computation, int]  #: how often each runs, where what runs often is listed once; else none
+    shared: dict[Computation, Value] = field(default_factory=dict)  #: what those that ran already give
     kernels: list[HloKernel] = field(default_factory=list)
     edges: list[HloEdge] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -135,7 +141,13 @@ class _HloGraphBuilder:
         return Leaf(None, shape.bytes, parameter=parameter)
 
     def run(self, computation: Computation, arguments: Sequence[Value], *, count: int, path: str) -> Value:
-        """Add the kernels of a computation; the value of its root."""
+        """Add the kernels of a computation; the value of its root.
+
+        One that runs so often that it is listed once gives what it gave the first time.
+        """
+        if computation in self.shared:
+            return self.shared[computation]
+        count = self.runs.get(computation, count)
         values: dict[Instruction, Value] = {}
         made: dict[str, range] = {}  # instruction -> its kernels
         for instruction in computation.instructions:
@@ -147,6 +159,8 @@ class _HloGraphBuilder:
                 values[instruction] = self._value(instruction, operands, count, path)
             made[instruction.name] = range(first, len(self.kernels))
             self._control(instruction, made)
+        if self.runs:
+            self.shared[computation] = values[computation.root]
         return values[computation.root]
 
     def _value(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
@@ -219,23 +233,6 @@ class _HloGraphBuilder:
                 raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
             for before, after in zip(made[name][-1:], made[instruction.name][:1], strict=False):
                 self.edges.append(HloEdge(before, after, None, 0))
-
-
-def trip_count(loop: Instruction) -> int | None:
-    """How often a loop's body runs, where the text tells. [-]
-
-    Raises
-    ------
-    DseError
-        If it tells something else.
-    """
-    known = backend_config(loop).get("known_trip_count")
-    if known is None:
-        return None
-    trips = known.get("n") if isinstance(known, dict) else known
-    if not str(trips).isdecimal():
-        raise DseError(f"{loop.name}: known_trip_count: {trips!r}: expected a whole number")
-    return int(str(trips))
 
 
 def output_shape(instruction: Instruction) -> Shape:

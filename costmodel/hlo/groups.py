@@ -24,6 +24,10 @@ _AXIS: Final = re.compile(r"['\"]([^'\"]+)['\"]\s*=\s*(\d+)")
 _AXIS_USED: Final = re.compile(r"['\"]([^'\"]+)['\"](?:\s*:\s*\((\d+)\)(\d+))?")
 
 
+#: Most devices of a program, far more than any cluster has. [-]
+MOST_DEVICES: Final = 1 << 22
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlacement:
     """How groups of devices lie in the numbering of all devices, which fills nodes one after the other."""
@@ -54,9 +58,9 @@ def groups_of(instruction: Instruction, devices: int) -> Groups:
     written = instruction.attributes.get("replica_groups", "{}")
     try:
         groups = normalised(written)
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, ZeroDivisionError) as error:
         raise DseError(
-            f"{instruction.name}: replica_groups={written}: no known way to name groups"
+            f"{instruction.name}: replica_groups={written[:80]}: no known way to name groups"
         ) from error
     return groups or (tuple(range(devices)),)
 
@@ -103,6 +107,8 @@ def _iota(written: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         raise ValueError(written)
     shape = _numbers(found[1])
     source = _numbers(found[2]) if found[2] else shape
+    if prod(source) > MOST_DEVICES:
+        raise ValueError(written)
     order = _numbers(found[3]) if found[3] else list(range(len(source)))
     ids = np.arange(prod(source)).reshape(source).transpose(order)
     return ids.reshape(shape) if found[2] else ids
@@ -120,6 +126,8 @@ def _mesh(axes: str, device_ids: str | None, used: str) -> Groups:
         dims += cut
     if set(wanted) - {name for name, _ in names}:
         raise ValueError(used)
+    if prod(dims) > MOST_DEVICES:
+        raise ValueError(axes)
     ids = np.arange(prod(dims)) if device_ids is None else _iota(device_ids)
     along = [place for place, (name, part) in enumerate(names) if name in wanted and part == 1]
     across = [place for place in range(len(names)) if place not in along]

@@ -12,6 +12,7 @@ from typing import Final
 
 from costmodel.errors import suggestion
 from costmodel.hlo.checks import parameters_problem, problem
+from costmodel.hlo.counts import size_problem
 from costmodel.hlo.cursor import Cursor
 from costmodel.hlo.module import Computation, Instruction, Module, Shape
 from costmodel.hlo.opcodes import KNOWN, known
@@ -32,6 +33,8 @@ _ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
 _MESH: Final = re.compile(
     r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?"
 )
+#: More digits than a number of any program has.
+_LONG_NUMBER: Final = re.compile(r"\d{1000}")
 _PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
 
 #: Attributes that name computations.
@@ -68,6 +71,9 @@ def parse(text: str, name: str) -> Module:
     """
     encoded = text.encode()
     cursor = Cursor(text, name)
+    endless = _LONG_NUMBER.search(cursor.text)
+    if endless:
+        cursor.fail("a number longer than any", endless.start())
     try:
         return _Parser(cursor).module(hashlib.sha256(encoded).hexdigest(), len(encoded))
     except RecursionError:
@@ -80,6 +86,7 @@ class _Parser:
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.computations: dict[str, Computation] = {}
+        self.sizes: dict[Computation, tuple[int, int]] = {}
 
     def module(self, sha256: str, text_bytes: int) -> Module:
         """The whole text."""
@@ -117,6 +124,9 @@ class _Parser:
             cursor.fail(
                 f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2)
             )
+        wrong = size_problem(computation, self.sizes)
+        if wrong:
+            cursor.fail(f"{name}: {wrong}", head.start(2))
         self.attributes()
         self.computations[name] = computation
         return computation, bool(head[1])

@@ -70,35 +70,80 @@ def main(argv: Sequence[str] | None = None) -> int:
     code : int
         0 done; 1 a mistake in the input, or nothing feasible found; 130 interrupted. [-]
     """
-    args = parser().parse_args(argv)
     from costmodel.errors import DseError  # here, so that `dse --help` need not import NumPy
-    from dse.storage.database import patience
 
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
+    if sys.stdout is None:
+        say("output: closed")
+        return FAILED
     replace_unprintable()
     try:
-        with terminated_like_interrupted(), patience(getattr(args, "wait", None)):
-            code = int(args.run(args))
-            sys.stdout.flush()
-            return code
+        with terminated_like_interrupted():
+            try:
+                args = parser().parse_args(argv)
+                from dse.storage.database import patience
+
+                with patience(getattr(args, "wait", None)):
+                    return int(args.run(args))
+            finally:
+                sys.stdout.flush()
     except DseError as error:
-        for line in str(error).splitlines():
-            print(f"dse: {line}", file=sys.stderr)
+        say(str(error))
         return FAILED
     except KeyboardInterrupt as interrupt:
-        print(f"dse: {str(interrupt) or 'interrupted'}", file=sys.stderr)
+        say(str(interrupt) or "interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # the reader has seen enough
         discard_output()
         return DONE
     except OSError as error:
         discard_output()
-        print(f"dse: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        say(f"{error.filename or 'output'}: {error.strerror or error}")
         return FAILED
+    except MemoryError:
+        say("out of memory; fewer designs at a time, fewer --jobs, or a smaller file would do")
+        return FAILED
+    except Exception as error:
+        say(
+            f"a mistake of this program ({type(error).__name__}); please report it with {crash_report(error)}"
+        )
+        return FAILED
+
+
+def say(message: str) -> None:
+    """Print lines on stderr that steer no terminal and tell no password."""
+    from costmodel.errors import masked, printable
+
+    for line in message.splitlines():
+        print(f"dse: {printable(masked(line))}", file=sys.stderr)
+
+
+def crash_report(error: Exception) -> str:
+    """Path of a new file that says what was run, by which versions, and where it failed."""
+    import platform
+    import tempfile
+    import traceback
+    from importlib.metadata import version
+
+    from costmodel.errors import masked
+
+    words = " ".join(map(ascii, sys.argv))
+    machine = f"dse {version('dse')}, Python {platform.python_version()}, {platform.platform()}"
+    report = masked("\n".join([words, machine, "", *traceback.format_exception(error)]))
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="dse-crash-", suffix=".txt", encoding="utf-8", errors="backslashreplace", delete=False
+    ) as file:
+        file.write(report)
+    return file.name
 
 
 def discard_output() -> None:
     """Let nothing that is still buffered for stdout fail again when the process ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # a stream of no file, or one that is closed
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
 
 def replace_unprintable() -> None:

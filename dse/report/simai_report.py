@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -79,6 +80,8 @@ def simai_report(report: SimaiReport, revision: str) -> list[RenderableType]:
     return [Text(heading, style="bold"), Text(), totals_table(report), Text(), rows_table(report)]
 
 
+#: Most rows of a table for people.
+MOST_SHOWN: Final = 1000
 _SHOWN: Final = ("tp", "pp", "ep", "vpp")
 
 
@@ -111,12 +114,16 @@ def rows_table(report: SimaiReport) -> Table:
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
     workload = report.workload
     counts, exposed = workload.counts[0], report.exposed[0] * 1e-9
-    for name in dict.fromkeys(workload.names):
-        rows = [place for place, own in enumerate(workload.names) if own == name and counts[place]]
-        if rows:
-            arithmetic = float(counts[rows] @ workload.time[0, rows].sum(axis=1))
-            cells = [time_text(float(value)) for value in (arithmetic, *(counts[rows] @ exposed[rows]))]
-            table.add_row(name, f"{counts[rows].sum():g}", *cells)
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(workload.names):
+        if counts[place]:
+            places.setdefault(name, []).append(place)
+    for name, rows in islice(places.items(), MOST_SHOWN):
+        arithmetic = float(counts[rows] @ workload.time[0, rows].sum(axis=1))
+        cells = [time_text(float(value)) for value in (arithmetic, *(counts[rows] @ exposed[rows]))]
+        table.add_row(name, f"{counts[rows].sum():g}", *cells)
+    if len(places) > MOST_SHOWN:
+        table.add_row(f"and {len(places) - MOST_SHOWN:,} more, which --format json has")
     return table
 
 

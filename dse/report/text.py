@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from costmodel.columns import column_units
+from costmodel.errors import printable
 from costmodel.formats.quantity import exact, readable
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from dse.spaces.space import Space
@@ -27,16 +29,28 @@ PLAIN_WIDTH = 100
 UNITS = {with_unit_suffix(name): unit for name, unit in column_units(Breakdown).items()}
 
 
+class SafeConsole(Console):
+    """A console on which no name that is shown can steer the terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text, what would steer the terminal written out."""
+        return super().render_str(printable(text), **options)
+
+
 def console(stream: TextIO) -> Console:
     """As wide as the terminal; elsewhere plain text, as wide as ``$COLUMNS`` says or `PLAIN_WIDTH`."""
     if stream.isatty():
-        return Console(file=stream, highlight=False, markup=False, emoji=False)
-    return plain_console(stream, int(os.environ.get("COLUMNS") or PLAIN_WIDTH))
+        return SafeConsole(file=stream, highlight=False, markup=False, emoji=False)
+    wanted = os.environ.get("COLUMNS", "")
+    sensible = wanted.isascii() and wanted.isdecimal() and len(wanted) <= 4 and int(wanted) > 0
+    return plain_console(stream, int(wanted) if sensible else PLAIN_WIDTH)
 
 
 def plain_console(stream: TextIO, width: int) -> Console:
     """A console without colour."""
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, color_system=None)
+    return SafeConsole(
+        file=stream, width=width, highlight=False, markup=False, emoji=False, color_system=None
+    )
 
 
 def show(stream: TextIO, report: Callable[[int], Iterable[RenderableType]]) -> None:

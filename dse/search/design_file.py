@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.columns import column_units
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.packed import checked_file
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from dse.pricing.intervals import RECORD_KEYS
 from dse.search.sweep import normal
@@ -74,6 +75,7 @@ def _frame(path: Path) -> pd.DataFrame:
     ending = path.suffix.lower()
     if ending not in (".csv", ".parquet"):
         raise DseError(f"--designs {path}: expected a .csv or a .parquet file")
+    checked_file(path)
     try:
         if ending == ".parquet":
             return pd.read_parquet(path)

@@ -21,6 +21,8 @@ from dse.pricing.intervals import RECORD_KEYS, space_interval
 from dse.search.finished import BREAKDOWN, DERIVED, MARGINS
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
+from dse.storage.damage import content_of
+from dse.storage.database import shown
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns, TrialDetails
 
@@ -80,6 +82,10 @@ class StoredTrials:
 
     def frame(self) -> pd.DataFrame:
         """One row per trial: parameters, derived columns, objectives, margins, breakdown."""
+        with content_of(shown(self.source.storage)):
+            return self._frame()
+
+    def _frame(self) -> pd.DataFrame:
         import pandas as pd
 
         space, told = self.space, self.details
@@ -131,6 +137,10 @@ class StoredTrials:
 
     def json_texts(self) -> Iterator[str]:
         """Each trial as JSON, indented as in an object of the study."""
+        with content_of(shown(self.source.storage)):
+            yield from self._json_texts()
+
+    def _json_texts(self) -> Iterator[str]:
         told = self.details
         keys = [objective.key for objective in self.space.objectives]
         found = [_STEP_TIME.search(text) for text in told.attributes[BREAKDOWN]]

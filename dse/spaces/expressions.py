@@ -18,10 +18,19 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, quantity, unit_name
+from costmodel.formats.quantity import (
+    PURE_NUMBER,
+    QUANTITY_IN_FORMULA,
+    Dimension,
+    quantity,
+    unit_name,
+)
 from dse.spaces.functions import LISTS, OF_MANY, OF_MODEL, OF_ONE, OWN, UnitFunction
 from dse.spaces.margins import Compiled, comparison, fixed, joined, negated, reduced, truth
 
+#: Most characters of a formula. Reading a number takes the square of its digits. [characters]
+LONGEST: Final = 10_000
+_LONG_NUMBER: Final = re.compile(r"[\d_]{1000}")
 #: A word such as 1f1b, which Python would not read as a name.
 WORD_FROM_A_DIGIT: Final = re.compile(r"(?<![\w.'\"])\d+[a-df-wyz]\d+[a-z]\w*")
 
@@ -52,6 +61,8 @@ class Expression:
         DseError
             If the text is no formula.
         """
+        if len(text) > LONGEST or _LONG_NUMBER.search(text):
+            raise DseError(f"'{text[:40]}...': not a formula: longer than any ({len(text):,} characters)")
         quantities: dict[str, str] = {}
 
         def stand_in(match: re.Match[str]) -> str:
@@ -172,7 +183,10 @@ class _Compiler:
     def visit_Name(self, node: ast.Name) -> Compiled:
         name = node.id
         if name in self.quantities:
-            found = quantity(self.quantities[name])
+            try:
+                found = quantity(self.quantities[name])
+            except ValueError as error:
+                raise _Mistake(f"{self.quantities[name]}: {error}") from None
             return fixed(found.value, found.dimension)
         if name in ("true", "false"):
             return truth(lambda v: name == "true")

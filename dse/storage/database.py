@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, masked
 
 #: Where studies live when neither ``--storage`` nor ``$DSE_STORAGE`` says otherwise.
 DEFAULT_URL = "sqlite:///dse.db"
@@ -113,7 +113,7 @@ def shown(url: str) -> str:
     >>> shown("postgresql://me:secret@host/dse")
     'postgresql://me:***@host/dse'
     """
-    return re.sub(r"(://[^:/@]*):[^/@]*@", r"\1:***@", url)
+    return masked(url)
 
 
 class Database:

@@ -18,8 +18,9 @@ from typing import Any, Self
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, printable, suggestion
 from dse.spaces.objectives import Direction
+from dse.storage.damage import content_of
 from dse.storage.database import Database, Mode
 from dse.storage.optuna_tables import REVISION, set_up
 from dse.storage.trial_columns import (
@@ -140,9 +141,12 @@ class Store:
     def _attributes(self, kind: str, study_id: int) -> dict[str, Any]:
         """The "user" or "system" attributes of a study, within a transaction."""
         query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
-        return {key: json.loads(text) for key, text in self.database.rows(query, study_id=study_id)}
+        with content_of(self.where):
+            return {key: json.loads(text) for key, text in self.database.rows(query, study_id=study_id)}
 
     def _study_id(self, name: str) -> int | None:
+        if printable(name).encode(errors="replace") != name.encode(errors="backslashreplace"):
+            raise DseError(f"study {name!r}: a name is text, without what steers a terminal")
         found = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
         return found[0][0] if found else None
 
@@ -210,7 +214,8 @@ class Store:
         query = 'SELECT value_json FROM study_user_attributes WHERE study_id = :study_id AND "key" = :name'
         with self.database.transaction():
             found = self.database.rows(query, study_id=study_id, name=name)
-        return json.loads(found[0][0]) if found else None
+        with content_of(self.where):
+            return json.loads(found[0][0]) if found else None
 
     def drop_user_attrs(self, study_id: int, names: Sequence[str]) -> None:
         """Remove attributes of a study, where they are there."""

@@ -14,6 +14,7 @@ from optuna.distributions import BaseDistribution, json_to_distribution
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import DseError
+from dse.storage.damage import reads_content
 from dse.storage.database import Database
 
 #: Infinite values are stored by name, without a number.
@@ -54,6 +55,7 @@ class TrialDetails:
     completed: list[str | datetime | None]  #: when each was finished, as the database has it: in UTC
 
 
+@reads_content
 def read_columns(
     database: Database, study_id: int, objectives: int, *, attribute: str | None = None, first: int = 0
 ) -> TrialColumns:
@@ -92,6 +94,7 @@ def read_columns(
     return TrialColumns(trials[:, 0], trials[:, 1], values, feasible)
 
 
+@reads_content
 def read_attribute(database: Database, study_id: int, name: str, *, first: int = 0) -> dict[int, Any]:
     """Identity of each finished trial that has a user attribute of some name -> what it is."""
     query = (
@@ -102,6 +105,7 @@ def read_attribute(database: Database, study_id: int, name: str, *, first: int =
     return {trial_id: json.loads(text) for trial_id, text in found}
 
 
+@reads_content
 def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> TrialDetails:
     """What some trials hold beside their values, within a transaction.
 
@@ -136,6 +140,7 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
     return TrialDetails(_params_in_order(database, ids, meant), attributes, completed)
 
 
+@reads_content
 def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str, list[Any]]:
     """Parameter -> its value in each of some trials; arguments as in `read_details`."""
     query = (
@@ -165,6 +170,7 @@ def _distributions(database: Database, trial_id: int) -> dict[str, BaseDistribut
     return {name: json_to_distribution(text) for name, text in database.rows(query, trial_id=trial_id)}
 
 
+@reads_content
 def read_keys(database: Database, study_id: int, name: str) -> list[str]:
     """Every key that a user attribute has in finished trials: a mapping whose keys have no quotes."""
     query = f'SELECT value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
@@ -192,6 +198,7 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
     return found
 
 
+@reads_content
 def read_params(database: Database, study_id: int, ids: IntArray, *, first: int = 0) -> dict[str, list[Any]]:
     """Parameter -> its value in each of some trials, within a transaction.
 

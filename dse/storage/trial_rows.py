@@ -12,6 +12,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
+from dse.storage.damage import reads_content
 from dse.storage.database import Database
 from dse.storage.trial_columns import INFINITE
 
@@ -63,6 +64,7 @@ def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "trial_system_attributes", {"key": key, "value_json": json.dumps(value)}
 
 
+@reads_content
 def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> list[FrozenTrial]:
     """Trials whose identities a list or a query gives, by number; user attributes only if wanted."""
     heads = database.rows(

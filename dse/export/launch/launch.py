@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.model_file import SCHEMAS
+from costmodel.formats.packed import file_bytes
 from costmodel.formats.strict_yaml import dump
 from costmodel.steps.pipeline import chunk_sizes
 from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
@@ -240,11 +241,8 @@ def launch_text(path: Path) -> str:
     DseError
         If it cannot be read, is no text, or far longer than any.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DseError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(data) > LONGEST or b"\0" in data:
+    data = file_bytes(path, LONGEST)
+    if b"\0" in data:
         raise DseError(f"{path}: expected a launch file: text of at most {LONGEST:,} characters")
     try:
         return data.decode()

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.packed import file_bytes
 from costmodel.profiles.dfmodel.files import schema_pb2
 
 #: A set-up as the schema describes it: SetupGen1, SetupGen2 or SetupGen3. Generated, hence untyped.
@@ -47,10 +48,7 @@ def load_setup(path: Path) -> Message:
     DseError
         With line and column of a mistake in text, or the number of an unknown field in binary.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DseError(f"{path}: {error.strerror or error}") from error
+    data = file_bytes(path)
     text = _as_text(data)
     return _from_bytes(data, str(path)) if text is None else _from_text(text, str(path))
 

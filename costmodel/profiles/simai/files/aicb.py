@@ -15,6 +15,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.packed import LARGEST
 from costmodel.formats.strict_yaml import read_text
 from costmodel.profiles.simai.rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
 
@@ -117,7 +118,7 @@ def load_workload(path: Path) -> WorkloadFile:
     DseError
         With one line for each mistake in the file.
     """
-    return read_workload(read_text(path, "an AICB workload"), str(path))
+    return read_workload(read_text(path, "an AICB workload", largest=LARGEST), str(path))
 
 
 def read_workload(text: str, name: str) -> WorkloadFile:
