@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Total of a breakdown -> quantity of the items that add up to it, and the column of a tree that has it.
 TOTALS = {"step_time": ("time", "seconds"), "peak_memory": ("bytes", "bytes")}
+#: Last name of a leaf that stands above others.
+ITSELF = "itself"
 
 
 @dataclass(frozen=True)
@@ -167,10 +169,16 @@ def summed(pairs: Iterable[tuple[Path, float]]) -> dict[Path, float]:
 
 
 def frame(values: Mapping[Path, float], column: str) -> pd.DataFrame:
-    """A tree as a table: ``path`` and a column of values. [their unit]"""
+    """A tree as a table: ``path`` and a column of values, whose every row is a leaf. [their unit]
+
+    What stands above other leaves with a value of its own, as a fused kernel above what runs beside it, is a
+    leaf below its name.
+    """
     import pandas as pd
 
-    return pd.DataFrame({"path": pd.Series([*values], dtype=object), column: [*values.values()]})
+    branches = {path[:depth] for path in values for depth in range(1, len(path))}
+    found = summed(((*path, ITSELF) if path in branches else path, value) for path, value in values.items())
+    return pd.DataFrame({"path": pd.Series([*found], dtype=object), column: [*found.values()]})
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
