@@ -267,8 +267,8 @@ def next_commands(args: argparse.Namespace, study: Study) -> list[str]:
     best = study.table.front().numbers[0]
     return [
         f"dse explain {study.name}",
-        f"dse export {study.name} --trial {best} --format svg -o layout.svg",
-        f"dse pareto {study.name} -o front.csv",
+        f"dse report {study.name} -o {study.name}.html",
+        f"dse export {study.name} --trial {best} --format megatron -o train.sh",
         f"dse search {file}"
         + ("" if args.save else "      after dse plan ... --save space.yaml, and your changes"),
     ]
