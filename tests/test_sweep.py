@@ -196,7 +196,7 @@ def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
     ("--sweep tp=1:4000 --sweep pp=1:4000", "16,000,000 combinations"),
     ("--sweep tp --designs designs.csv", "not both"),
     ("--designs designs.csv -o designs.svg", "is a picture of a --sweep"),
-    ("--designs nosuch.csv", "nosuch.csv: No such file"),
+    ("--designs nosuch.csv", "nosuch.csv: no such file or directory"),
     ("--designs designs.xlsx", "expected a .csv or a .parquet file"),
     ("--designs designs.csv", "designs.csv: row 2: tp: 'x': expected a number"),
     ("--designs other.csv", "other.csv: column 'pq': not a name of space"),
