@@ -17,6 +17,14 @@ REFERENCES: Mapping[str, str] = {
         "J. Austin et al., How to scale your model: a systems view of LLMs on TPUs, "
         "jax-ml.github.io/scaling-book, 2025"
     ),
+    "Chandrakasan1992": (
+        "A. P. Chandrakasan, S. Sheng and R. W. Brodersen, Low-power CMOS digital design, IEEE Journal of "
+        "Solid-State Circuits 27(4), 1992"
+    ),
+    "Cunningham1990": (
+        "J. A. Cunningham, The use and evaluation of yield models in integrated circuit manufacturing, IEEE "
+        "Transactions on Semiconductor Manufacturing 3(2), 1990"
+    ),
     "Daly2006": (
         "J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, Future "
         "Generation Computer Systems 22(3), 2006"
@@ -151,6 +159,10 @@ REFERENCES: Mapping[str, str] = {
     "Zhao2023": (
         "Y. Zhao et al., PyTorch FSDP: experiences on scaling fully sharded data parallel, "
         "VLDB 16(12), 2023, arXiv:2304.11277"
+    ),
+    "Watanabe2023": (
+        "S. Watanabe, A. Bansal and F. Hutter, PED-ANOVA: efficiently quantifying hyperparameter importance "
+        "in arbitrary subspaces, IJCAI 2023, arXiv:2304.10255"
     ),
     "Zitzler2003": (
         "E. Zitzler, L. Thiele, M. Laumanns, C. M. Fonseca and V. Grunert da Fonseca, Performance assessment "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.solve.assignment import optimum
+from costmodel.solve.assignment import optima, optimum
 
 
 def every_assignment(costs, links):
@@ -34,6 +34,23 @@ def test_any_graph_agrees_with_trying_everything(seed):
     least, count, first = every_assignment(costs, links)
     found = optimum(costs, links)
     assert (found.cost, found.count, found.choices) == (least, count, first)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_graphs_at_once_are_each_by_itself(seed):
+    """Whole numbers, so that there are ties, and infinite costs of options that are not open."""
+    rng = np.random.default_rng(seed)
+    sizes, points = rng.integers(1, 4, size=6), 20
+    costs = [rng.integers(0, 3, size=(size, points)).astype(float) for size in sizes]
+    costs[0][0, ::3] = np.inf if sizes[0] > 1 else 0.0
+    pairs = [(node, int(other)) for node in range(6) for other in rng.integers(max(node - 2, 0), 6, size=2)]
+    links = [(a, b, rng.integers(0, 3, size=(sizes[a], sizes[b], points)).astype(float)) for a, b in pairs]
+    least, choices = optima(costs, links)
+    for point in range(points):
+        alone = optimum(
+            [cost[:, point] for cost in costs], [(a, b, cost[..., point]) for a, b, cost in links]
+        )
+        assert (least[point], tuple(choices[:, point])) == (alone.cost, alone.choices)
 
 
 def test_a_long_chain_is_as_cheap_as_its_width():

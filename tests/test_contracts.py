@@ -25,7 +25,7 @@ MODULES = sorted(
 
 #: Floors of the house, from the ground: a module imports from its own and from lower ones, for types too.
 FLOORS = (
-    ("costmodel.columns", "costmodel.errors", "costmodel.references"),
+    ("costmodel.columns", "costmodel.errors", "costmodel.references", "costmodel.figures"),
     ("costmodel.machine", "costmodel.solve"),
     ("costmodel.training",),
     ("costmodel.workload",),
@@ -37,8 +37,8 @@ FLOORS = (
     ("costmodel",),
     ("dse.predictions",),
     ("dse.spaces", "dse.fronts"),
-    ("dse.pricing", "dse.storage", "dse.validation"),
-    ("dse.search", "dse.calibration"),
+    ("dse.pricing", "dse.storage", "dse.validation", "dse.figures"),
+    ("dse.search", "dse.calibration", "dse.explain"),
     ("dse.report", "dse.export"),
     ("dse.cli",),
     ("dse",),

@@ -164,3 +164,11 @@ def test_a_study_that_was_never_run_has_no_budget(space, tmp_path):
         DseError, match=f"study '{space.name}': was not run yet, so it has no budget; give it one"
     ):
         study.run()
+
+
+def test_a_bar_says_how_far_a_run_is(tmp_path, small_space, capsys):
+    study = Study.create(Space.from_text(small_space), storage=f"sqlite:///{tmp_path}/dse.db")
+    study.run(24, progress=True)
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert "24/24" in last
+    assert "best step_time" in last

@@ -81,6 +81,8 @@ EXAMPLES: Final[dict[str, str]] = {
     "FLOP/s": "312 TFLOP/s",
     "FLOP": "1 EFLOP",
     "$/s": "2.5 $/h",
+    "$/W": "1 $/W",
+    "1/m2": "1000 1/m2",
     "kg": "100 t",
     "kg/J": "400 g/kWh",
     "-": "8",
@@ -319,11 +321,21 @@ def _plain(value: float, digits: int) -> str:
 def exact(value: float, unit_text: str) -> str:
     """The shortest readable text that reads back as the very same number.
 
-    >>> exact(3.35e12, "B/s"), exact(1 / 3, "s")
-    ('3.35 TB/s', '333.3333333333333 ms')
+    >>> exact(3.35e12, "B/s"), exact(1 / 3, "s"), exact(2**27, "B")
+    ('3.35 TB/s', '333.3333333333333 ms', '128 MiB')
     """
-    for digits in range(3, 18):
-        text = readable(value, unit_text, digits=digits)
-        if si_value(text, unit_text) == value:
-            return text
-    return f"{value!r} {unit_text}"
+    texts = (readable(value, unit_text, digits=digits) for digits in range(3, 18))
+    decimal = next((text for text in texts if si_value(text, unit_text) == value), f"{value!r} {unit_text}")
+    return min([decimal, *_binary(value, unit_text)], key=len)
+
+
+def _binary(value: float, unit_text: str) -> list[str]:
+    """A number of bytes in KiB, MiB, ..., by the largest of which it is a whole number; [] where by none.
+
+    >>> _binary(3 * 2**29, "B"), _binary(1000, "B")
+    (['1536 MiB'], [])
+    """
+    if unit_text != "B" or not abs(value) < float("inf"):
+        return []
+    scales = [(2.0**power, f"{letter}iB") for power, letter in zip(range(50, 0, -10), "PTGMK", strict=True)]
+    return [f"{value / scale:.0f} {word}" for scale, word in scales if value and value % scale == 0][:1]

@@ -62,9 +62,11 @@ for _tag, _pattern, _first in (
     _Dumper.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern.pattern})$"), list(_first))
 
 
-def dump(data: Mapping[str, Any]) -> str:
-    """YAML text that `parse` reads back as the same data, keys in order."""
-    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+def dump(data: Mapping[str, Any], *, compact: bool = False) -> str:
+    """YAML text that `parse` reads back as the same data, keys in order; compact: lists in one line."""
+    flow = None if compact else False
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": flow}
+    return str(yaml.dump(dict(data), Dumper=_Dumper, width=120, **options))
 
 
 @dataclass

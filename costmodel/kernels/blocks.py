@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -35,6 +37,9 @@ ACCUMULATOR_BYTES = 4.0
 #: Operands narrower than this make no larger blocks: accumulators of a block take two thirds of its memory by
 #: then. [B]
 LEAST_TILED_BYTES = 1.0
+
+#: Edge of a block, from which on all of its tiles have the edges that their shares say. [elements]
+WHOLE_TILES = 4.0
 
 #: What a bound is made smaller by, so that no rounding lifts it above what it bounds.
 BELOW = 1 - 1e-12
@@ -80,7 +85,7 @@ def seconds_per_byte(system: System) -> FloatArray:
     return 1 / per_kernel(source.bandwidth * source.efficiency)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Cores:
     """What tilings read of machines; (points,) arrays, or of one value for all."""
 
@@ -118,7 +123,7 @@ class Cores:
         every = {f.name: getattr(self, f.name) for f in fields(self)}
         return type(self)(**{name: own[rows] if own.size > 1 else own for name, own in every.items()})
 
-    @property
+    @cached_property
     def draining(self) -> FloatArray:
         """What a tile takes beside its k. [s]"""
         return (self.height + self.width) / self.rate
@@ -130,11 +135,6 @@ class Cores:
     def busy(self, scale: float) -> FloatArray:
         """Cores that have a block of `scale` times the edge, at least one. [-]"""
         return np.minimum(self.cores, np.maximum(self.room(scale), 1.0))
-
-    def tile(self, scale: float, shares: tuple[float, float]) -> tuple[FloatArray, FloatArray]:
-        """Rows and columns of a tile of such a block. [elements]"""
-        tile_m, tile_n = (np.maximum(scale * share * self.edge, 1.0) for share in shares)
-        return tile_m, tile_n
 
     def cycles(self, tile_m: FloatArray | float, tile_n: FloatArray | float) -> FloatArray:
         """Of a core, for each element of k of a tile. [-]"""
@@ -148,22 +148,20 @@ class Cores:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Products:
-    """What tilings read of products, and where their machines stand; (products,) arrays.
+    """What tilings read of products: (kernels, points) arrays, or (products,) of some of them.
 
-    Bytes are those of the whole batch of a product.
+    What is the same for all kernels, or for all products, has one value along its axis.
     """
 
-    at: IntArray  #: place of a product's machine among the points [-]
+    at: IntArray | None  #: place of a product's machine among the points; None where these are the last axis
     batch: FloatArray  #: [-]
     m: FloatArray  #: [elements]
     n: FloatArray
-    depth: FloatArray  #: k over the rate of narrow operands [elements]
-    pieces: FloatArray  #: that k may be split into [-]
-    of_a: FloatArray  #: A, once [B]
-    of_b: FloatArray
-    of_c: FloatArray  #: what is read and written of C
-    partial: FloatArray  #: a partial sum of C, written and read
+    k: FloatArray
+    output_bytes: FloatArray  #: moved per element of C [B]
     floor: FloatArray  #: time that no tiling can beat [s]
+    element_bytes: FloatArray  #: of operands [B]
+    rate: FloatArray  #: of the matrix units for such operands, over that for 16 bits [-]
     share_m: FloatArray  #: of the edge, of explicit tiles; 0 where free [-]
     share_n: FloatArray
 
@@ -177,35 +175,159 @@ class Products:
         tiles: ExplicitTiles | None,
     ) -> Self:
         """Those of a table of products; parameters are those of `fastest_tiling`."""
-        m, n, k, batch = gemms.m, gemms.n, gemms.k, gemms.batch
-        outputs, operands = batch * m * n, element_bytes * batch * k
         share_m, share_n = tiles or (np.zeros((1, 1)), np.zeros((1, 1)))
-        values = {
-            "batch": batch,
-            "m": m,
-            "n": n,
-            "depth": k / rate,
-            "pieces": np.maximum(k // SHORTEST_SPLIT, 1.0),
-            "of_a": operands * m,
-            "of_b": operands * n,
-            "of_c": gemms.output_bytes * outputs,
-            "partial": 2 * ACCUMULATOR_BYTES * outputs,
+        columns = {
+            "batch": gemms.batch,
+            "m": gemms.m,
+            "n": gemms.n,
+            "k": gemms.k,
+            "output_bytes": gemms.output_bytes,
             "floor": floor,
+            "element_bytes": element_bytes,
+            "rate": rate,
             "share_m": share_m,
             "share_n": share_n,
         }
-        points, kernels = floor.shape
-        flat = {
-            name: np.broadcast_to(array, floor.shape).ravel(order="F") if array.size > 1 else array.ravel()
-            for name, array in values.items()
-        }
-        return cls(at=np.tile(np.arange(points), kernels), **flat)
+        flat = {name: np.ascontiguousarray(np.atleast_2d(own).T) for name, own in columns.items()}
+        return cls(at=None, **flat)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Kernels and points, or products."""
+        return self.m.shape
+
+    def of_kernels(self, some: slice) -> Self:
+        """Those of some kernels, of a whole table."""
+        return self._map(lambda own: own[some] if own.shape[0] > 1 else own, at=None)
 
     def take(self, rows: IntArray) -> Self:
-        """Some of the products."""
-        every = {f.name: getattr(self, f.name) for f in fields(self)}
-        return type(self)(**{name: own[rows] if own.size > 1 else own for name, own in every.items()})
+        """Some products of a whole table, by their places in its (kernels, points)."""
+        shape, (kernel, point) = self.shape, np.divmod(rows, self.shape[1])
+
+        def taken(own: FloatArray) -> FloatArray:
+            if own.shape == shape:
+                return own.take(rows)
+            return own.ravel()[point if own.shape[1] > 1 else kernel] if own.size > 1 else own.ravel()
+
+        return self._map(taken, at=point)
+
+    def _map(self, function: Callable[[FloatArray], FloatArray], at: IntArray | None) -> Self:
+        names = (f.name for f in fields(self) if f.name != "at")
+        return type(self)(at=at, **{name: function(getattr(self, name)) for name in names})
 
     def each(self, values: FloatArray) -> FloatArray:
         """For each product the value of its machine."""
-        return values[self.at] if values.size > 1 else values
+        return values if self.at is None or values.size == 1 else values[self.at]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ProductTraffic:
+    """What products move, of the whole batch; arrays as those of `Products`."""
+
+    outputs: FloatArray  #: [elements]
+    depth: FloatArray  #: k over the rate of narrow operands [elements]
+    of_a: FloatArray  #: A, once [B]
+    of_b: FloatArray
+    of_c: FloatArray  #: what is read and written of C
+
+    @classmethod
+    def of(cls, own: Products) -> Self:
+        """That of some products."""
+        outputs, operands = own.batch * own.m, own.element_bytes * own.batch
+        outputs *= own.n
+        operands *= own.k
+        return cls(
+            outputs=outputs,
+            depth=own.k if own.rate.size == 1 and own.rate == 1 else own.k / own.rate,
+            of_a=operands * own.m,
+            of_b=np.multiply(operands, own.n, out=operands),
+            of_c=own.output_bytes * outputs,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Tile:
+    """An output tile of a block on each machine; (points,) arrays, or of one value for all."""
+
+    shares: tuple[float, float]  #: of the block's edge, as in `TILE_SHARES` [-]
+    per_row: FloatArray  #: one over its rows [1/elements]
+    per_column: FloatArray
+    cycles: FloatArray  #: of a core, for each element of k [-]
+    streaming: FloatArray  #: time of a core, for each element of k [s]
+
+    @property
+    def resident(self) -> float:
+        """Tiles of a block. [-]"""
+        return BLOCK_AREA / (self.shares[0] * self.shares[1])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CoreBlock:
+    """What a core works on at once on each machine; (points,) arrays, or of one value for all."""
+
+    scale: float  #: its edge over that of the largest that each core has room for [-]
+    cores: Cores
+    busy: FloatArray  #: cores that have one [-]
+    tiles: dict[int, Tile]  #: place in `TILE_SHARES` -> those that were asked for
+
+    @classmethod
+    def of(cls, cores: Cores, scale: float) -> Self:
+        """The block of some scale."""
+        return cls(scale=scale, cores=cores, busy=cores.busy(scale), tiles={})
+
+    def tile(self, place: int) -> Tile:
+        """One of its tiles, by its place in `TILE_SHARES`."""
+        if place not in self.tiles:
+            shares, edge = TILE_SHARES[place], self.scale * self.cores.edge
+            rows, columns = (np.maximum(share * edge, 1.0) for share in shares)
+            cycles = self.cores.cycles(rows, columns)
+            self.tiles[place] = Tile(
+                shares=shares,
+                per_row=1 / rows,
+                per_column=1 / columns,
+                cycles=cycles,
+                streaming=cycles / self.cores.rate,
+            )
+        return self.tiles[place]
+
+    @cached_property
+    def _whole(self) -> FloatArray:
+        """1 over the edge where tiles have the edges that their shares say, else 0. [1/elements]"""
+        edge = self.scale * self.cores.edge
+        return np.where(edge >= WHOLE_TILES, 1 / edge, 0.0)
+
+    @cached_property
+    def _waves(self) -> FloatArray:
+        """Waves that each output takes, at least. [-]"""
+        return BELOW / (BLOCK_AREA * self.busy) * self._whole**2
+
+    @cached_property
+    def _crossings(self) -> FloatArray:
+        """How often operands cross into the nearest memory for each multiply-add, at least. [-]"""
+        return sum(1 / share for share in TILE_SHARES[0]) * self._whole
+
+    @cached_property
+    def _streaming(self) -> FloatArray:
+        """Time of a core for each element of k, at least. [s]"""
+        return np.minimum(self.tile(0).streaming, self.tile(1).streaming)
+
+    def bound(self, own: Products, traffic: ProductTraffic, *, whole_waves: bool = False) -> FloatArray:
+        """Time that no tile of the block beats nor, unless waves are whole, any of a smaller one. [s]
+
+        As if tiles covered the outputs exactly: all waves are as long as the block takes a core, and there
+        are no more of them than the outputs fill.
+        """
+        cores = self.cores
+        time = traffic.outputs * own.each(self._waves)
+        if whole_waves:  # 0 of less than one, where k may be in pieces
+            time = np.minimum(np.ceil(time), 2 * np.floor(time))
+        wave = traffic.depth * own.each(self._streaming)
+        wave += own.each(cores.draining)
+        wave += own.each(cores.latency)
+        time *= wave
+        transfer = np.multiply(traffic.of_a, own.n, out=wave)
+        transfer *= own.each(self._crossings)
+        transfer += traffic.of_c
+        transfer *= own.each(cores.seconds_per_byte)
+        np.maximum(time, transfer, out=time)
+        return np.maximum(time, own.floor, out=time)

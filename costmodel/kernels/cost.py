@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from costmodel.columns import Columns, FloatArray, column
+import numpy as np
+
+from costmodel.columns import BoolArray, Columns, FloatArray, column, column_family
 from costmodel.machine.system import LinkTier, MemoryLevel
 
 #: Times of a `KernelCost` that come on top of its kernels'.
@@ -20,7 +22,11 @@ ENERGIES: Final = ("compute_energy", "memory_energy", "link_energy")
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KernelCost(Columns):
-    """Time and energy of some kernels and their collectives; (points,) each."""
+    """Time and energy of some kernels and their collectives; (points,) each.
+
+    `items` say what it is made of, where a run is itemized: ``"product/qkv/qkv/forward:time"`` is a quantity
+    of something, under a path of names. They add up, and are multiplied, as all else here.
+    """
 
     time: FloatArray = column("s", 0)
     tp_time: FloatArray = column("s", 0)
@@ -34,19 +40,28 @@ class KernelCost(Columns):
     launches: FloatArray = column("-", 0)
     memory_bound_time: FloatArray = column("s", 0)  #: of it in kernels that wait for a memory level
     launch_bound_time: FloatArray = column("s", 0)  #: of it waiting for the host to launch kernels
+    items: Mapping[str, FloatArray] = column_family()
 
     def __add__(self, other: KernelCost) -> KernelCost:
         sums = self.present()
         for name, values in other.present().items():
             sums[name] = sums[name] + values if name in sums else values
-        return KernelCost(**sums)
+        return KernelCost(**sums, items=added(self.items, other.items))
 
     def __mul__(self, count: FloatArray | float) -> KernelCost:
-        return KernelCost(**{name: values * count for name, values in self.present().items()})
+        products = {name: values * count for name, values in self.present().items()}
+        return KernelCost(**products, items={name: values * count for name, values in self.items.items()})
 
     def only(self, names: Collection[str]) -> KernelCost:
-        """Some of the columns; the others are 0."""
-        return KernelCost(**{name: values for name, values in self.present().items() if name in names})
+        """Some of the columns, and all items; the other columns are 0."""
+        kept = {name: values for name, values in self.present().items() if name in names}
+        return KernelCost(**kept, items=self.items)
+
+    def under(self, name: str) -> KernelCost:
+        """The same, its items one name further down."""
+        if not self.items:
+            return self
+        return replace(self, items={f"{name}/{path}": values for path, values in self.items.items()})
 
     def present(self) -> dict[str, FloatArray]:
         """The columns that are not 0 for all designs because nothing of their kind is there."""
@@ -71,6 +86,32 @@ class KernelCost(Columns):
     def window(self) -> FloatArray:
         """Time beside which exchanges of replicas may run: what is not lent to those of another pass. [s]"""
         return self.total_time - self.lent_time if self.lent_time.ndim else self.total_time
+
+
+def added(items: Mapping[str, FloatArray], others: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
+    """Items of two costs together: those of one name are added up; (points,) each. [any]"""
+    if not (items and others):
+        return items or others
+    both = {name: values + items[name] if name in items else values for name, values in others.items()}
+    return {**items, **both}
+
+
+def exchange_items(name: str, exposed: FloatArray, hidden: FloatArray) -> dict[str, FloatArray]:
+    """Items of an exchange: what of it a step waits for, and what kernels hide; (points,) each. [s]"""
+    return {f"{name}:time": exposed + np.zeros(1), f"{name}:hidden": hidden + np.zeros(1)}
+
+
+def either(where: BoolArray, one: KernelCost, other: KernelCost) -> KernelCost:
+    """One cost where a condition holds, another elsewhere; (points,) each."""
+    columns, others = one.present(), other.present()
+    names = dict.fromkeys((*columns, *others))
+    nothing = np.zeros(())
+    items = {
+        name: np.where(where, one.items.get(name, nothing), other.items.get(name, nothing))
+        for name in dict.fromkeys((*one.items, *other.items))
+    }
+    chosen = {n: np.where(where, columns.get(n, nothing), others.get(n, nothing)) for n in names}
+    return KernelCost(**chosen, items=items)
 
 
 #: What the columns of a `KernelCost` hold where nothing of their kind is there.

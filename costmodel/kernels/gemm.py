@@ -115,11 +115,17 @@ def is_unaligned(gemms: Gemms, element_bytes: FloatArray | float) -> BoolArray:
     operands are read as they were written, along both edges of the output. How many rows there are does not
     matter: tiles of them are filled or not.
     """
-    multiple = 2.0 ** np.ceil(np.log2(16 / element_bytes))  # scales of blocks lie apart
-    of_weights = np.array([label.of_pass == "weight_gradient" for label in gemms.labels])
-    along = np.where(of_weights, gemms.m, gemms.k)
-    unaligned: BoolArray = (along % multiple != 0) | (gemms.n % multiple != 0)
+    per_multiple = 1 / 2.0 ** np.ceil(np.log2(16 / element_bytes))  # scales of blocks lie apart
+    unaligned = _is_fraction(gemms.n * per_multiple)
+    weights = np.array([label.of_pass == "weight_gradient" for label in gemms.labels], dtype=bool)
+    for along, places in ((gemms.m, np.flatnonzero(weights)), (gemms.k, np.flatnonzero(~weights))):
+        unaligned[:, places] |= _is_fraction(along[:, places] * per_multiple)
     return unaligned
+
+
+def _is_fraction(values: FloatArray) -> BoolArray:
+    fractions: BoolArray = np.floor(values) != values
+    return fractions
 
 
 def gemm_cost(

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.kernels.blocks import BLOCK_AREA, TILE_SHARES, Cores, ExplicitTiles, Products
+from costmodel.kernels.blocks import (
+    ACCUMULATOR_BYTES,
+    SHORTEST_SPLIT,
+    CoreBlock,
+    Cores,
+    ExplicitTiles,
+    Products,
+    ProductTraffic,
+    Tile,
+)
 from costmodel.machine.system import System
 from costmodel.workload.kernels import Gemms
 
-#: Products that are worked on at once: enough to drown the overhead of calls.
-TOGETHER = 32768
-
-#: Of products that are worked on, the share that must be done with before the others are gathered.
-WORTH_GATHERING = 0.25
+#: Products that are worked on at once: enough to drown the overhead of calls, few enough for the caches.
+TOGETHER = 16384
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,25 +33,32 @@ class Best:
     filling: FloatArray  #: bytes that it moves into the nearest memory [B]
 
     @classmethod
-    def none(cls, count: int) -> Best:
-        """Of so many products, before any tile is tried."""
-        return cls(np.full(count, np.inf), np.zeros(count))
+    def none(cls, shape: tuple[int, ...]) -> Best:
+        """Of a table of products, before any tile is tried."""
+        return cls(np.full(shape, np.inf), np.zeros(shape))
 
-    def take(self, rows: IntArray | slice) -> Best:
-        """Some of them: a copy, or a view of consecutive ones."""
-        return Best(self.time[rows], self.filling[rows])
-
-    def put(self, rows: IntArray, best: Best) -> None:
-        """Put a copy of some of them back."""
-        self.time[rows], self.filling[rows] = best.time, best.filling
-
-    def improve(self, time: FloatArray, filling: FloatArray, allowed: BoolArray | None) -> None:
+    def improve(self, time: FloatArray, filling: FloatArray, allowed: BoolArray | None = None) -> None:
         """Take what is faster, of what is allowed."""
         better = time < self.time
         if allowed is not None:
             better &= allowed
-        np.copyto(self.time, time, where=better)
-        np.copyto(self.filling, filling, where=better)
+        if better.all():
+            self.time[...], self.filling[...] = time, filling
+        else:  # a copy where a mask says so takes several times as long
+            rows = np.flatnonzero(better)
+            self.put(rows, Best(time.take(rows), filling.take(rows)))
+
+    def take(self, rows: IntArray) -> Best:
+        """A copy of some of them, by their places in the whole table."""
+        return Best(self.time.take(rows), self.filling.take(rows))
+
+    def put(self, rows: IntArray, best: Best) -> None:
+        """Put a copy of some of them back."""
+        self.time.reshape(-1)[rows], self.filling.reshape(-1)[rows] = best.time, best.filling
+
+    def of_kernels(self, some: slice) -> Best:
+        """A view of those of some kernels."""
+        return Best(self.time[some], self.filling[some])
 
 
 def fastest_tiling(
@@ -86,31 +100,45 @@ def fastest_tiling(
     parts of others. A candidate takes no longer on a machine with more cores, memory or bandwidth, and such a
     machine has all candidates of the smaller one: the best of them is never slower for it.
 
-    Few need be tried, and none that could be better is left out. A block of half the edge has as many tiles,
-    of half the edges: a product has no fewer of them, and no less traffic. Once a core takes as few cycles
-    for each element of k as for one output, all smaller blocks take as long or longer. Smaller tiles have
-    more traffic: once that of a tile alone takes as long as the best so far, smaller ones are no better.
-    Once so few cores have room for a block that useful work takes them as long, larger ones are no better.
+    Few need be tried, and none that could be better is left out. Of a block one tile is tried, and the others
+    where `CoreBlock.bound` leaves room: if its tiles cover the outputs exactly, none of them is better. A
+    block of half the edge is tried where the bound of all smaller ones is below the best so far. Once a core
+    takes as few cycles for each element of k as for one output, all smaller blocks take as long or longer.
+    Smaller tiles have more traffic: once that of a tile alone takes as long as the best so far, smaller ones
+    are no better. Once so few cores have room for a block that useful work takes them as long, larger ones
+    are no better.
     """
     cores, explicit = Cores.of(system, element_bytes), tiles is not None
-    points, kernels = floor.shape
-    best, step = Best(*np.empty((2, kernels, points))), max(TOGETHER // kernels, 1)
-    for piece in (slice(start, start + step) for start in range(0, points, step)):
-        some = Products.of(
-            gemms.take(piece), floor[piece], _rows(element_bytes, piece), _rows(rate, piece),
-            None if tiles is None else (tiles[0][piece], tiles[1][piece]),
-        )  # fmt: skip
-        search = _Search(some, cores.take(piece), Best.none(some.at.size), explicit)
-        search.within_cores()
-        search.beyond_cores()
-        best.time[:, piece] = search.best.time.reshape(kernels, -1)
-        best.filling[:, piece] = search.best.filling.reshape(kernels, -1)
-    return Best(best.time.T, best.filling.T)
+    products = Products.of(gemms, floor, element_bytes, rate, tiles)
+    search = _Search(products, cores, Best.none(products.shape), explicit)
+    search.within_cores()
+    search.beyond_cores()
+    return Best(search.best.time.T, search.best.filling.T)
 
 
-def _rows(values: FloatArray | float, rows: slice) -> FloatArray | float:
-    """A number, or some rows of a column of one or more."""
-    return values[rows] if isinstance(values, np.ndarray) and values.size > 1 else values
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """Some products of a table that are worked on at once, and the best of them."""
+
+    places: IntArray | int  #: where they stand in the table, or where the first of consecutive ones does
+    own: Products
+    best: Best
+
+    def of(self, some: IntArray) -> IntArray:
+        """Where some of them stand in the table."""
+        return some + self.places if isinstance(self.places, int) else self.places[some]
+
+
+def _worth(piece: _Piece, seconds_alone: FloatArray) -> IntArray:
+    """Products for which so much for each multiply-add, on each machine, may be fast enough."""
+    own = piece.own
+    time = own.batch * own.m
+    time *= own.n
+    time *= own.k
+    time /= own.rate
+    time *= own.each(seconds_alone)
+    np.maximum(time, own.floor, out=time)
+    return piece.of(np.flatnonzero(time < piece.best.time))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,95 +152,117 @@ class _Search:
 
     def within_cores(self) -> None:
         """Try blocks of which every core has room for one, from the largest."""
-        rows, scale, least = np.arange(self.best.time.size), 1.0, self.cores.cycles(1.0, 1.0)
-        while rows.size:
-            rows = self._try_block(scale, rows)
-            largest = [self.cores.cycles(*self.cores.tile(scale, shares)) for shares in TILE_SHARES[:2]]
-            if not any((cycles > least).any() for cycles in largest):
+        block, least, rows = CoreBlock.of(self.cores, 1.0), self.cores.cycles(1.0, 1.0), None
+        while rows is None or rows.size:
+            smaller = CoreBlock.of(self.cores, block.scale / 2)
+            rows = self._try_block(block, rows, smaller)
+            if not any((block.tile(place).cycles > least).any() for place in (0, 1)):
                 return
-            scale /= 2
+            block = smaller
 
     def beyond_cores(self) -> None:
         """Try larger blocks, for fewer cores, while as few as that may be fast enough."""
-        own, scale = self.products, 2.0
-        multiply_adds = own.batch * own.m * own.n * own.depth
-        rows = np.flatnonzero(own.floor < self.best.time)
-        while rows.size:
+        scale, rows = 2.0, None
+        while rows is None or rows.size:
             alone = np.where(self.cores.room(scale) >= 1, self.cores.seconds_alone(scale), np.inf)
-            each = alone[own.at[rows]] if alone.size > 1 else alone
-            rows = rows[multiply_adds[rows] * each < self.best.time[rows]]
+            rows = np.concatenate([_worth(piece, alone) for piece in self._pieces(rows)])
             if rows.size:
-                self._try_block(scale, rows)
+                self._try_block(CoreBlock.of(self.cores, scale), rows)
             scale *= 2
 
-    def _try_block(self, scale: float, rows: IntArray) -> IntArray:
-        """Try the tiles of a block on some products, and say which of them smaller blocks may suit."""
-        left, own, best = rows, self.products, self.best
-        if rows.size < best.time.size:
-            own, best = own.take(rows), best.take(rows)
-        for size, alike in enumerate(_BY_SIZE):
-            moving = [self._try_tile(scale, shares, own, best) for shares in alike]
-            worth = np.minimum.reduce(moving) < best.time
-            if best is not self.best:
-                self.best.put(rows, best)
-            if np.count_nonzero(worth) <= (1 - WORTH_GATHERING) * worth.size:
-                rows = rows[worth]
-                own, best = self.products.take(rows), self.best.take(rows)
-            if size <= 2:  # tiles as large as the next block has some
-                left = rows
-            if not rows.size:
-                break
-        return left
+    def _pieces(self, rows: IntArray | None) -> Iterator[_Piece]:
+        """Some products of the table, or all, a few at once: as many as caches hold."""
+        kernels, points = self.products.shape
+        if rows is not None:
+            for places in np.split(rows, range(TOGETHER, rows.size, TOGETHER)):
+                best = self.best.take(places)
+                yield _Piece(places, self.products.take(places), best)
+                self.best.put(places, best)
+            return
+        step = max(TOGETHER // points, 1)
+        for start in range(0, kernels, step):
+            some = slice(start, start + step)
+            yield _Piece(start * points, self.products.of_kernels(some), self.best.of_kernels(some))
 
-    def _allowed(self, scale: float, shares: tuple[float, float], own: Products) -> BoolArray | None:
+    def _try_block(
+        self, block: CoreBlock, rows: IntArray | None, smaller: CoreBlock | None = None
+    ) -> IntArray:
+        """Try the tiles of a block on some products: one of the largest, others where they may be faster.
+
+        Returns
+        -------
+        rows : (products,) array
+            Those that a smaller block may suit. [-]
+        """
+        others, left, first = [], [_NO_ROWS], block.tile(0)
+        for piece in self._pieces(rows):
+            traffic = ProductTraffic.of(piece.own)
+            self._try_tile(block, first, piece, traffic)
+            bound = block.bound(piece.own, traffic, whole_waves=True)
+            others.append(piece.of(np.flatnonzero(bound < piece.best.time)))
+            if smaller is not None:
+                bound = smaller.bound(piece.own, traffic)
+                left.append(piece.of(np.flatnonzero(bound < piece.best.time)))
+        rows = np.concatenate(others)
+        for alike in _BY_SIZE:
+            if rows.size:
+                rows = self._try_alike(block, [block.tile(place) for place in alike], rows)
+        return np.concatenate(left)
+
+    def _try_alike(self, block: CoreBlock, tiles: Sequence[Tile], rows: IntArray) -> IntArray:
+        """Try tiles of one size on some products, and say which of them smaller ones may suit."""
+        left = []
+        for piece in self._pieces(rows):
+            traffic = ProductTraffic.of(piece.own)
+            moving = [self._try_tile(block, tile, piece, traffic) for tile in tiles]
+            left.append(piece.of(np.flatnonzero(np.minimum.reduce(moving) < piece.best.time)))
+        return np.concatenate(left)
+
+    def _allowed(self, block: CoreBlock, tile: Tile, own: Products) -> BoolArray | None:
         """Where a tile may be chosen; None if anywhere."""
         if not self.some_explicit:
             return None
         allowed: BoolArray = own.share_m == 0
-        if scale == 1:
-            allowed |= (own.share_m == shares[0]) & (own.share_n == shares[1])
+        if block.scale == 1:
+            allowed |= (own.share_m == tile.shares[0]) & (own.share_n == tile.shares[1])
         return allowed
 
-    def _try_tile(self, scale: float, shares: tuple[float, float], own: Products, best: Best) -> FloatArray:
+    def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece, traffic: ProductTraffic) -> FloatArray:
         """Try a tile, with k whole and in pieces, and say how long its traffic takes. [s]"""
-        cores, resident = self.cores, BLOCK_AREA / (shares[0] * shares[1])
-        allowed = self._allowed(scale, shares, own)
-        tile_m, tile_n = cores.tile(scale, shares)
-        rows, columns = own.m * own.each(1 / tile_m), own.n * own.each(1 / tile_n)  # exact: powers of two
+        cores, own, best, resident = self.cores, piece.own, piece.best, tile.resident
+        allowed = self._allowed(block, tile, own)
+        rows, columns = own.m * own.each(tile.per_row), own.n * own.each(tile.per_column)
         np.ceil(rows, out=rows)
         np.ceil(columns, out=columns)
-        filling = own.of_a * columns
-        filling += own.of_b * rows
-        filling += own.of_c
-        transfer = filling * own.each(cores.seconds_per_byte)
+        filling = traffic.of_a * columns
+        filling += traffic.of_b * rows
+        filling += traffic.of_c
         rounds = np.multiply(own.batch, rows, out=rows)
         rounds *= columns
-        rounds /= own.each(cores.busy(scale))
-        streaming = own.depth * own.each(cores.cycles(tile_m, tile_n) / cores.rate)
-        time = np.minimum(np.ceil(rounds, out=columns), resident, out=columns)
-        time *= streaming + own.each(cores.draining)
+        rounds /= own.each(block.busy)
+        time = traffic.depth * own.each(tile.streaming)
+        time += own.each(cores.draining)
+        if resident > 1:
+            time *= np.minimum(np.ceil(rounds, out=columns), resident, out=columns)
         time += own.each(cores.latency)
-        time *= np.ceil(rounds * (1 / resident))
+        time *= np.ceil(np.multiply(rounds, 1 / resident, out=columns), out=columns)
+        transfer = np.multiply(filling, own.each(cores.seconds_per_byte), out=columns)
         np.maximum(time, transfer, out=time)
         np.maximum(time, own.floor, out=time)
         best.improve(time, filling, allowed)
-        if scale == 1 or (resident >= 4) == (scale < 1):  # else it is a tile of another block as well
-            possible = (rounds <= 1 / 2) & (own.pieces > 1)
+        if block.scale == 1 or (resident >= 4) == (block.scale < 1):  # else it is a tile of another block
+            possible = (rounds <= 1 / 2) & (own.k >= 2 * SHORTEST_SPLIT)
             split = np.flatnonzero(possible if allowed is None else possible & allowed)
             if split.size:
+                some = self.products.take(piece.of(split))
                 found = best.take(split)
-                _try_pieces(own.take(split), cores, found, streaming[split], filling[split], rounds[split])
+                _try_pieces(some, cores, tile, found, filling.take(split), rounds.take(split))
                 best.put(split, found)
         return transfer
 
 
 def _try_pieces(
-    own: Products,
-    cores: Cores,
-    best: Best,
-    streaming: FloatArray,
-    filling: FloatArray,
-    rounds: FloatArray,
+    own: Products, cores: Cores, tile: Tile, best: Best, filling: FloatArray, rounds: FloatArray
 ) -> None:
     """Try the two numbers of pieces of k that may be the best, for tiles that leave cores idle.
 
@@ -221,16 +271,20 @@ def _try_pieces(
     both take as long.
     """
     draining, per_byte = own.each(cores.draining + cores.latency), own.each(cores.seconds_per_byte)
-    most = np.minimum(np.floor(1 / rounds), own.pieces)
-    each = np.maximum(own.partial * per_byte, np.finfo(np.float64).tiny ** 0.5)
+    streaming = own.k / own.rate * own.each(tile.streaming)
+    most = np.minimum(np.floor(1 / rounds), np.floor(own.k / SHORTEST_SPLIT))
+    partial = 2 * ACCUMULATOR_BYTES * (own.batch * own.m * own.n)
+    each = np.maximum(partial * per_byte, np.finfo(np.float64).tiny ** 0.5)
     ahead = draining - filling * per_byte
     even = np.floor((ahead + np.sqrt(ahead**2 + 4 * each * streaming)) / (2 * each))
     for pieces in (even, even + 1):
         pieces = np.maximum(np.minimum(pieces, most), 2.0)
-        moved = filling + own.partial * pieces
+        moved = filling + partial * pieces
         transfer = np.maximum(moved * per_byte, own.floor)
-        best.improve(np.maximum(streaming / pieces + draining, transfer), moved, None)
+        best.improve(np.maximum(streaming / pieces + draining, transfer), moved)
 
 
-#: The tiles of a block, those of one size together.
-_BY_SIZE = (TILE_SHARES[:2], TILE_SHARES[2:3], TILE_SHARES[3:5], TILE_SHARES[5:])
+#: The tiles of a block but the first, those of one size together.
+_BY_SIZE = ((1,), (2,), (3, 4), (5,))
+
+_NO_ROWS = np.zeros(0, dtype=np.intp)

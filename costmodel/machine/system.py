@@ -42,18 +42,34 @@ class Chip(Columns):
     ep_collective_cores: FloatArray = column("-", np.nan)
     dp_collective_cores: FloatArray = column("-", 0)  #: those of replicas take none unless a file says so
     reserved_memory: FloatArray = column("B")  #: taken by the driver, the runtime and the allocator
-    energy_per_flop: FloatArray = column("J")
+    energy_per_flop: FloatArray = column("J")  #: at the nominal clock
+    nominal_clock: FloatArray = column("Hz", 0)  #: voltage follows the clock from here; 0: it does not
+    least_voltage: FloatArray = column("-", 1)  #: over that at the nominal clock; slower clocks save no more
     idle_power: FloatArray = column("W")
     fixed_area: FloatArray = column("m2")  #: die area that no quantity here changes
     array_area: FloatArray = column("m2")  #: die area per multiply-add of the matrix units
     sram_area: FloatArray = column("m2/B")
-    area_price: FloatArray = column("$/m2")
+    area_price: FloatArray = column("$/m2")  #: of dies as they are made, good ones and bad ones
+    defect_density: FloatArray = column("1/m2", 0)  #: of faults that spoil a die
+    defect_clustering: FloatArray = column("-", 3)  #: the more, the less do faults come in clusters
     base_price: FloatArray = column("$")  #: package, board, and margin of the seller
 
     @property
     def peak_flop_rate(self) -> FloatArray:
         """Matrix units, 16-bit operands, datasheet clock. [FLOP/s]"""
         return 2 * self.cores * self.arrays_per_core * self.array_height * self.array_width * self.clock
+
+    @property
+    def voltage(self) -> FloatArray:
+        """Voltage over that at the nominal clock: as the clock, down to the least that works. [-]"""
+        scaled = np.maximum(self.clock / np.where(self.nominal_clock == 0, 1, self.nominal_clock),
+                            self.least_voltage)  # fmt: skip
+        return np.where(self.nominal_clock == 0, 1.0, scaled)
+
+    @property
+    def flop_energy(self) -> FloatArray:
+        """Energy of one FLOP at the clock: by the square of the voltage [Chandrakasan1992]_. [J]"""
+        return self.energy_per_flop * self.voltage**2
 
     @property
     def matrix_flop_rate(self) -> FloatArray:
@@ -98,6 +114,7 @@ class MemoryLevel(Columns):
     efficiency: FloatArray = column("-")  #: share of the bandwidth that streaming kernels reach
     energy: FloatArray = column("J/B")
     price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels cost by area instead
+    bandwidth_price: FloatArray = column("$ s/B", 0)  #: of bandwidth: base dies, interfaces and interposer
 
     @property
     def sold_capacity(self) -> FloatArray:
@@ -183,6 +200,7 @@ class Host(Columns):
     straggler: FloatArray = column("-", 0)  #: added share of compute time per doubling of the number of nodes
     power: FloatArray = column("W", 0)
     price: FloatArray = column("$", 0)
+    power_price: FloatArray = column("$/W", 0)  #: of supplying and cooling a watt, over `price`
     power_overhead: FloatArray = column("-", 1)  #: facility power over machine power
     #: To and from its chip, either direction: PCIe 5 where a file does not say.
     link_bandwidth: FloatArray = column("B/s", 64e9)

@@ -9,6 +9,7 @@ from costmodel.hlo.program import Program
 from costmodel.hlo.step import program_step
 from costmodel.profiles.rules import Rules
 from costmodel.steps.footprint import transformer_footprint
+from costmodel.steps.itemized import lstm_items, transformer_items
 from costmodel.steps.lstm import lstm_step_of
 from costmodel.steps.transformer import reasons, remedies, transformer_step
 from costmodel.training.alike import canonical
@@ -29,6 +30,7 @@ RULES: Final = (
         model=ModelShape,
         design=DesignPoints,
         cost=transformer_step,
+        parts=transformer_items,
         needs=transformer_footprint,
         canonical=canonical,
         products=TRANSFORMER_TOTALS,
@@ -39,6 +41,7 @@ RULES: Final = (
         model=LstmShape,
         design=LstmDesign,
         cost=lstm_step_of,
+        parts=lstm_items,
         products={"world_size": ("hidden_dim1", "hidden_dim2", "dp"), "global_batch_size": _BATCH},
     ),
     Rules(model=Program, design=Design, cost=lambda run: program_step(run.model, run.system)),

@@ -60,6 +60,10 @@ class DesignRules(ABC):
         """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
 
     @abstractmethod
+    def items(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> dict[str, FloatArray]:
+        """What `step` of one design adds up, as `costmodel.steps.items` names it; nothing where not known."""
+
+    @abstractmethod
     def footprint(
         self, model: AnyWorkload, system: System, columns: Mapping[str, Any]
     ) -> dict[str, FloatArray] | None:
@@ -94,6 +98,11 @@ def _all_timed(run: object) -> None:
     """Rules that find everything with its times."""
 
 
+def _no_items(run: object) -> dict[str, FloatArray]:
+    """Rules that do not say what columns of a breakdown are made of."""
+    return {}
+
+
 def _no_reasons(run: object) -> list[str]:
     """Rules that have a number for every design."""
     return []
@@ -113,6 +122,8 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
     cost: Callable[[Run[AnyShape, AnyDesign]], Breakdown]
     products: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: as `totals`
     unread: Callable[[str], bool] = _none  #: columns of the table that the rules do not know
+    #: What the columns of one design's breakdown are made of.
+    parts: Callable[[Run[AnyShape, AnyDesign]], dict[str, FloatArray]] = _no_items
     #: Columns of a breakdown that need no times; None where all do.
     needs: Callable[[Run[AnyShape, AnyDesign]], dict[str, FloatArray] | None] = _all_timed
     #: The same designs, alike where columns that change nothing are all that differs.
@@ -159,6 +170,10 @@ class Rules(DesignRules, Generic[AnyShape, AnyDesign]):
     def step(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> Breakdown:
         """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
         return self.cost(self.run(model, system, columns))
+
+    def items(self, model: AnyWorkload, system: System, columns: Mapping[str, Any]) -> dict[str, FloatArray]:
+        """What `step` of one design adds up, as `costmodel.steps.items` names it; nothing where not known."""
+        return self.parts(self.run(model, system, columns))
 
     def footprint(
         self, model: AnyWorkload, system: System, columns: Mapping[str, Any]

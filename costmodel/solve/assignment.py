@@ -11,7 +11,7 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 
 #: A cost of two nodes: (node, other node, cost of their options). One graph has (options, options of the
-#: other); many graphs of one structure have (points, options, options of the other).
+#: other); many graphs of one structure have (options, options of the other, points).
 Link = tuple[int, int, FloatArray]
 
 #: The most entries of one table; 41 kernels of a transformer layer need 32.
@@ -29,22 +29,22 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Least cost, and how many assignments have it, for each combination of options of nodes in scope.
+    """Least cost, and perhaps how many assignments have it, for each combination of options of some nodes.
 
-    Arrays are (points, options of the first node in scope, ...).
+    Arrays are (options of the first node in scope, ..., points): the points of a combination stand together
+    in memory, so that sums and comparisons run along them.
     """
 
     scope: tuple[int, ...]
     cost: FloatArray
-    counts: FloatArray
+    counts: FloatArray | None
 
-    def over(self, scope: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """Cost and counts with one axis for each node of a larger scope."""
+    def over(self, values: FloatArray, scope: Sequence[int]) -> FloatArray:
+        """Its cost or counts with one axis for each node of a larger scope."""
         places = sorted(range(len(self.scope)), key=lambda place: scope.index(self.scope[place]))
-        axes = [0, *(place + 1 for place in places)]
-        size = dict(zip(self.scope, self.cost.shape[1:], strict=True))
-        shape = [-1, *(size.get(node, 1) for node in scope)]
-        return self.cost.transpose(axes).reshape(shape), self.counts.transpose(axes).reshape(shape)
+        size = dict(zip(self.scope, values.shape, strict=False))
+        shape = [*(size.get(node, 1) for node in scope), -1]
+        return values.transpose([*places, len(places)]).reshape(shape)
 
 
 def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
@@ -68,9 +68,9 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
     >>> optimum(costs, [(0, 1, np.array([[0.0, 1.0], [1.0, 0.0]]))])
     Optimum(cost=1.0, count=3, choices=(0, 0))
     """
-    kept = [cost[np.newaxis] for cost in costs]
-    pairs = [(node, other, cost[np.newaxis]) for node, other, cost in links]
-    cost, counts, choices = _eliminated(kept, pairs)
+    kept = [cost[:, np.newaxis] for cost in costs]
+    pairs = [(node, other, cost[..., np.newaxis]) for node, other, cost in links]
+    cost, counts, choices = _eliminated(kept, pairs, counting=True)
     found = choices[:, 0]
     for node in range(len(kept)):
         for option in range(found[node]):
@@ -88,9 +88,9 @@ def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArr
 
     Parameters
     ----------
-    costs : sequence of (points, options) array
+    costs : sequence of (options, points) array
         For each node, what each of its options costs. [cost]
-    links : sequence of (node, node, (points, options, options) array)
+    links : sequence of (node, node, (options, options, points) array)
         What pairs of options cost, in the order of the two nodes. [cost]
 
     Returns
@@ -111,21 +111,21 @@ def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArr
 
 def _only(cost: FloatArray, option: int) -> FloatArray:
     """Costs that leave one option."""
-    return np.where(np.arange(cost.shape[-1]) == option, cost, np.inf)
+    return np.where(np.arange(cost.shape[0])[:, np.newaxis] == option, cost, np.inf)
 
 
 def _eliminated(
-    costs: Sequence[FloatArray], links: Sequence[Link], *, in_order: bool = False
+    costs: Sequence[FloatArray], links: Sequence[Link], *, in_order: bool = False, counting: bool = False
 ) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Least cost, how many have it, and choices that do: the first in order, where that is asked for."""
-    points = np.broadcast_shapes(*(array.shape[:1] for array in (*costs, *(cost for _, _, cost in links))))[0]
-    tables = [_Table((node,), cost, np.ones(cost.shape)) for node, cost in enumerate(costs)]
+    """Least cost, how many have it where they are counted, and choices that do: the first, if in order."""
+    scopes: list[tuple[tuple[int, ...], FloatArray]] = [((node,), cost) for node, cost in enumerate(costs)]
     for node, other, pairs in links:
         if node == other:
-            own = np.diagonal(pairs, axis1=1, axis2=2)
-            tables.append(_Table((node,), own, np.ones(own.shape)))
+            scopes.append(((node,), np.moveaxis(np.diagonal(pairs), -1, 0)))
         else:
-            tables.append(_Table((node, other), pairs, np.ones(pairs.shape)))
+            scopes.append(((node, other), pairs))
+    points = np.broadcast_shapes(*(cost.shape[-1:] for _, cost in scopes))[0]
+    tables = [_Table(scope, cost, np.ones(cost.shape) if counting else None) for scope, cost in scopes]
     answers: list[tuple[int, tuple[int, ...], IntArray]] = []
     left = set(range(len(costs)))
     while left:
@@ -137,11 +137,13 @@ def _eliminated(
     choices = np.zeros((len(costs), points), dtype=np.intp)
     every = np.arange(points)
     for node, scope, best in reversed(answers):
-        rows = every if best.shape[0] > 1 else 0
-        choices[node] = best[(rows, *(choices[other] for other in scope))]
+        rows = every if best.shape[-1] > 1 else 0
+        choices[node] = best[(*(choices[other] for other in scope), rows)]
     cost, counts = np.zeros(points), np.ones(points)
     for table in tables:
-        cost, counts = cost + table.cost, counts * table.counts
+        cost = cost + table.cost
+        if table.counts is not None:
+            counts = counts * table.counts
     return cost, counts, choices
 
 
@@ -152,20 +154,32 @@ def _neighbours(tables: Sequence[_Table], node: int) -> set[int]:
 def _without(tables: Sequence[_Table], node: int) -> tuple[list[_Table], tuple[tuple[int, ...], IntArray]]:
     """The tables once a node has taken its best option, and that option for each case of its neighbours."""
     scope = (*sorted(_neighbours(tables, node)), node)
-    size = {n: s for table in tables for n, s in zip(table.scope, table.cost.shape[1:], strict=True)}
-    points = max(table.cost.shape[0] for table in tables)
+    size = {n: s for table in tables for n, s in zip(table.scope, table.cost.shape, strict=False)}
+    points = max(table.cost.shape[-1] for table in tables)
     entries = points * float(np.prod([float(size[other]) for other in scope]))
     if entries > LARGEST_TABLE:
         raise DseError(
             f"kernels are too densely connected: a table of {entries:,.0f} entries, "
             f"where {LARGEST_TABLE:,} is the most; pin the sharding of some"
         )
-    cost, counts = np.zeros(1), np.ones(1)
-    for table in tables:
-        if node in table.scope:
-            more_cost, more_counts = table.over(scope)
-            cost, counts = cost + more_cost, counts * more_counts
-    least = cost.min(axis=-1)
-    counts = np.where(cost == least[..., np.newaxis], counts, 0.0).sum(axis=-1)
+    own = [table for table in tables if node in table.scope]
+    cost = _combined(np.add, [table.over(table.cost, scope) for table in own])
+    least, best = cost[..., 0, :], np.zeros(cost[..., 0, :].shape, dtype=np.intp)
+    for option in range(1, cost.shape[-2]):
+        better = cost[..., option, :] < least
+        least, best = np.where(better, cost[..., option, :], least), np.where(better, option, best)
+    counted = [table.over(table.counts, scope) for table in own if table.counts is not None]
+    counts = None
+    if counted:
+        ties = cost == least[..., np.newaxis, :]
+        counts = np.where(ties, _combined(np.multiply, counted), 0.0).sum(axis=-2)
     left = [table for table in tables if node not in table.scope]
-    return [*left, _Table(scope[:-1], least, counts)], (scope[:-1], cost.argmin(axis=-1))
+    return [*left, _Table(scope[:-1], least, counts)], (scope[:-1], best)
+
+
+def _combined(operation: np.ufunc, tables: Sequence[FloatArray]) -> FloatArray:
+    """Tables added or multiplied, from the first to the last."""
+    first, *others = tables
+    for table in others:
+        first = operation(first, table)
+    return first

@@ -24,12 +24,12 @@ CELLS = 131072
 def in_chunks(
     chunk: Callable[[Run[AnyShape, AnyTable]], Breakdown],
     run: Run[AnyShape, AnyTable],
-    alike: Sequence[str] = (),
+    alike: Callable[[AnyTable], Sequence[FloatArray]] | None = None,
 ) -> Breakdown:
     """Evaluate designs a chunk at a time, so that memory does not grow with their number.
 
-    Designs that agree in the columns named, the first of them most of all, stand in one chunk, where stages
-    evaluate once what they have in common.
+    Designs that agree in the columns that `alike` finds, the first of them most of all, stand in one chunk,
+    where stages evaluate once what they have in common.
     """
     points = run.num_points
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
@@ -37,8 +37,7 @@ def in_chunks(
     size = max(CELLS // math.prod(axes), 1) if axes else CHUNK
     if points <= size:
         return chunk(run)
-    columns = run.design.columns()
-    order = like_rows([columns[name] for name in alike if name in columns])
+    order = None if alike is None else like_rows(alike(run.design), first_apart=True)
     pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)
     costs = ((own, chunk(run.take(own))) for own in rows)
@@ -65,10 +64,14 @@ def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRu
     return chunk(every).map(lambda values: values[places])
 
 
-def like_rows(columns: Sequence[FloatArray]) -> IntArray | None:
-    """An order of rows in which equal ones stand together; None where any chunk has many of each anyway."""
+def like_rows(columns: Sequence[FloatArray], *, first_apart: bool = False) -> IntArray | None:
+    """An order of rows in which equal ones stand together; None where any chunk has many of each anyway.
+
+    With `first_apart` rows that differ in the first column are set apart even then.
+    """
     varying = [values for values in columns if (values != values[0]).any()]
-    if math.prod(np.unique(values[:CHUNK]).size for values in varying) <= CHUNK / 8:
+    many = math.prod(np.unique(values[:CHUNK]).size for values in varying) > CHUNK / 8
+    if not varying or not (many or (first_apart and varying[0] is columns[0])):
         return None
     codes, count = np.zeros(varying[0].size, dtype=np.int64), 1
     for values in varying:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from costmodel.columns import Columns, FloatArray, column, column_units
+from costmodel.errors import DseError, suggestion
+from costmodel.figures import bars_of_parts
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 #: SI unit -> ending of a column's name in tables and JSON.
 UNIT_SUFFIX = {
@@ -76,6 +80,31 @@ class Breakdown(Columns):
         import pandas as pd
 
         return pd.DataFrame({with_unit_suffix(name): values for name, values in self.columns().items()})
+
+    def plot(self, total: str = "step_time", names: Sequence[str] | None = None) -> go.Figure:
+        """A bar for each design, made of the parts of a total.
+
+        Parameters
+        ----------
+        total : str
+            One of `PARTS`: ``step_time``, ``peak_memory`` or ``energy_per_step``.
+        names : sequence of str, optional
+            What each design is called; by default its place.
+
+        Raises
+        ------
+        DseError
+            If there is no such total, as many names, or no Plotly.
+        """
+        columns = self.columns()
+        if total not in PARTS:
+            raise DseError(f"total {total!r}: no such{suggestion(total, PARTS)}")
+        points = len(columns[total])
+        named = [f"design {place}" for place in range(points)] if names is None else list(names)
+        if len(named) != points:
+            raise DseError(f"{len(named)} names for {points} designs")
+        parts = {name: columns[name] for name in PARTS[total]}
+        return bars_of_parts(parts, column_units(Breakdown)[total], named, title=total)
 
 
 #: Total -> the parts that add up to it.

@@ -14,6 +14,7 @@ from costmodel.columns import FloatArray, IntArray, distinct_rows, is_long
 from costmodel.steps.assembly import CELLS, in_chunks
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.microbatch import quantities_of_kernels
+from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
 
 #: Most combinations for each point that is asked for: some may be missing.
@@ -58,7 +59,11 @@ class Combinations:
         own = replace(run, system=run.system.with_quantities(axes), design=design.take(rows[2]))
         return cls(own, shape, tuple(np.broadcast_arrays(*places)))
 
-    def evaluated(self, chunk: Callable[[TransformerRun], Breakdown], alike: Sequence[str]) -> Breakdown:
+    def evaluated(
+        self,
+        chunk: Callable[[TransformerRun], Breakdown],
+        alike: Callable[[DesignPoints], Sequence[FloatArray]],
+    ) -> Breakdown:
         """Costs of the points; arguments are those of `in_chunks`."""
         surroundings, *others = self.shape
         step, tables = max(CELLS // self.shape[1], 1), []

@@ -6,8 +6,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, exposed_time, send_recv
-from costmodel.kernels.cost import KernelCost, traffic_energy
-from costmodel.machine.system import System
+from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy
 from costmodel.training.design import CP_A2A, CP_A2A_P2P, CP_ALL_GATHER
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun
@@ -52,20 +51,24 @@ def context_parallel(run: RankRun, core_time: FloatArray, direction: str) -> Ker
     ring = send_recv(keys_values * (2.0 if backward else 1.0), Group(outer, shape.tp * inner), system.network)
     group = Group(np.where(gathers, cp, 1.0), shape.tp)
     gathered = collective("all_gather", keys_values * cp, group, system.network)
-    cost = _exposed(swapped, 0.0, 4.0, system) + _exposed(ring, core_time / outer, 1.0, system) * (outer - 1)
-    cost += _exposed(gathered, 0.0, 1.0, system)
+    cost = _exposed(run, "all_to_all", swapped, 0.0, 4.0)
+    cost += _exposed(run, "send_recv", ring, core_time / outer, 1.0) * (outer - 1)
+    cost += _exposed(run, "all_gather", gathered, 0.0, 1.0)
     if backward:
         scattered = collective("reduce_scatter", keys_values * cp, group, system.network)
-        cost += _exposed(scattered, 0.0, 1.0, system)
+        cost += _exposed(run, "reduce_scatter", scattered, 0.0, 1.0)
     return cost
 
 
 def _exposed(
-    cost: CollectiveCost, hidden_by: FloatArray | float, launches: float, system: System
+    run: RankRun, name: str, cost: CollectiveCost, hidden_by: FloatArray | float, launches: float
 ) -> KernelCost:
     """An exchange, less what kernels hide of it."""
+    system, hidden = run.system, np.minimum(cost.time, hidden_by)
+    exposed = exposed_time(cost.time, hidden, system.chip, "cp")
     return KernelCost(
-        cp_time=exposed_time(cost.time, np.minimum(cost.time, hidden_by), system.chip, "cp"),
+        cp_time=exposed,
         link_energy=traffic_energy(cost.bytes_sent, system.network),
         launches=np.where(cost.time > 0, launches, 0.0) * system.software.collective_launches,
+        items=exchange_items(f"cp/{name}", exposed, hidden) if run.itemized else {},
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, is_long, of_points, per_kernel
-from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.cost import KernelCost, added, traffic_energy
 from costmodel.kernels.gemm import GemmCost
 from costmodel.machine.system import System
 from costmodel.workload.kernels import Gemms, Label, Pointwise, total
@@ -17,6 +17,41 @@ from costmodel.workload.transformer import Part
 
 #: Direction -> passes over the kernel tables.
 DIRECTIONS: Final = {"forward": ("forward",), "backward": ("activation_gradient", "weight_gradient")}
+
+
+def kernel_items(
+    path: str,
+    system: System,
+    *,
+    time: FloatArray,
+    waiting: BoolArray,
+    flops: FloatArray,
+    traffic: Sequence[FloatArray],
+    launches: FloatArray,
+) -> dict[str, FloatArray]:
+    """Quantities of one kernel, by names: ``time``, what of it waits for memory, ``flops``, bytes by level.
+
+    Parameters
+    ----------
+    path : str
+        Names of the kernel.
+    system : System
+        Machine, of whose memory levels these are the bytes.
+    time, flops, launches : (points,) array
+        All that its launches take and do. [s], [FLOP], [-]
+    waiting : (points,) array
+        Whether a memory level is what they wait for. [-]
+    traffic : sequence of (points,) array
+        Through each memory level. [B]
+    """
+    moved = {f"{level.name} bytes": own for level, own in zip(system.memory, traffic, strict=False)}
+    values = {
+        "time": time,
+        "memory bound": np.where(waiting, time, 0.0),
+        "flops": flops,
+        "launches": launches,
+    }
+    return {f"{path}:{name}": own + np.zeros(1) for name, own in {**values, **moved}.items()}
 
 
 def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> FloatArray:
@@ -79,6 +114,8 @@ class CostTable:
     pointwise_memory_bound: BoolArray
     system: System
     back: IntArray | None = None  #: where each point finds its row; None where each has one of its own
+    times_alone: bool = False  #: whether energies, and what waits for memories, are left out
+    itemized: bool = False  #: whether costs have the kernels that they are of as items
 
     def cost(self, part: str, direction: str, among: Callable[[Label], bool] | None = None) -> KernelCost:
         """Sum over the kernels of a part in one direction, or over some of them."""
@@ -89,19 +126,57 @@ class CostTable:
         chip, kernels, count, costs = self.system.chip, self.pointwise, self.gemms.count, self.gemm_costs
         of_each = np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), kernels.count.shape)
         launched = kernels.count, of_each
+        time, launches = self._time(dense, thin), total(count, places=dense) + total(*launched, places=thin)
+        if self.times_alone:
+            return scattered(KernelCost(time=time, launches=launches), self.back)
         work = total(count, costs.work, places=dense) + total(kernels.count, kernels.flops, places=thin)
         moved = [total(count, traffic, places=dense) for traffic in costs.traffic]
         moved[-1] = moved[-1] + total(*launched, kernels.bytes_moved, places=thin)
         waiting = total(count, costs.time, places=dense, where=costs.memory_bound)
         cost = KernelCost(
-            time=self._time(dense, thin),
+            time=time,
             memory_bound_time=waiting
             + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
-            compute_energy=work * chip.energy_per_flop,
+            compute_energy=work * chip.flop_energy,
             memory_energy=traffic_energy(moved, self.system.memory),
-            launches=total(count, places=dense) + total(*launched, places=thin),
+            launches=launches,
+            items=self._items(dense, thin) if self.itemized else {},
         )
         return scattered(cost, self.back)
+
+    def _items(self, dense: IntArray, thin: IntArray) -> dict[str, FloatArray]:
+        """Time, work and traffic of each kernel."""
+        found: Mapping[str, FloatArray] = {}
+        for place in dense:
+            costs, label = self.gemm_costs, self.gemms.labels[place]
+            count = self.gemms.count[..., place]
+            own = kernel_items(
+                f"product/{label.kernel}/{label.name}/{label.of_pass}",
+                self.system,
+                time=count * costs.time[..., place],
+                waiting=costs.memory_bound[..., place],
+                flops=count * costs.flops[..., place],
+                traffic=[count * moved[..., place] for moved in costs.traffic],
+                launches=count,
+            )
+            found = added(found, own)
+        for place in thin:
+            table, label = self.pointwise, self.pointwise.labels[place]
+            launched = table.count[..., place] * self.system.software.pointwise_kernels
+            own = kernel_items(
+                f"pointwise/{label.kernel}/{label.name}/{label.of_pass}",
+                self.system,
+                time=self.pointwise_times[..., place],
+                waiting=self.pointwise_memory_bound[..., place],
+                flops=table.count[..., place] * table.flops[..., place],
+                traffic=[
+                    *[0.0 * launched] * (len(self.system.memory) - 1),
+                    launched * table.bytes_moved[..., place],
+                ],
+                launches=launched,
+            )
+            found = added(found, own)
+        return {**found}
 
     def pass_time(self, part: str, of_pass: str) -> FloatArray:
         """Time of the kernels of a part in one pass. [s]"""

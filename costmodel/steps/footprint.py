@@ -14,7 +14,7 @@ from costmodel.steps.memory import fullest_stage
 from costmodel.steps.rank_memory import rank_memory
 from costmodel.training.alike import canonical
 from costmodel.training.design import SOLVE, SOLVE_BYTES
-from costmodel.training.run import OF_RANKS, TransformerRun, once_each, rank_run
+from costmodel.training.run import TransformerRun, alike, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 #: Columns of a breakdown that are known without times.
@@ -45,9 +45,9 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
     if ((sharding == SOLVE) | (sharding == SOLVE_BYTES)).any():
         return None
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
-    alike = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
-    rows, back = distinct_rows(*alike.columns())
-    found = in_chunks(_chunk, alike.take(rows), alike=OF_RANKS).columns()
+    reduced = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
+    rows, back = distinct_rows(*reduced.columns())
+    found = in_chunks(_chunk, reduced.take(rows), alike=alike).columns()
     known = has_units(run) if some_narrow(run) else np.ones(points, dtype=bool)
     return {name: np.where(known, found[name][back], np.nan) for name in FOOTPRINT}
 

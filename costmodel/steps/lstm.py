@@ -16,6 +16,7 @@ from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks
 from costmodel.steps.breakdown import BOUNDS, Breakdown
 from costmodel.steps.cost_table import CostTable, with_launch_overhead
+from costmodel.steps.items import LAUNCHES
 from costmodel.steps.optimizer import optimizer_step
 from costmodel.training.lstm import LstmShape
 from costmodel.training.lstm_design import LstmDesign
@@ -69,21 +70,45 @@ def lstm_step_of(run: LstmRun) -> Breakdown:
 def lstm_chunk(run: LstmRun) -> Breakdown:
     """Costs of a chunk of designs, whose columns are all of one length."""
     run = replace(run, system=run.system.sliced(run.design.world_size))
+    return assemble_breakdown(
+        lstm_parts(run),
+        run.system,
+        world_size=run.design.world_size,
+        tokens=run.design.global_batch_size * run.model.seq_len,
+        model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
+    )
+
+
+def lstm_parts(run: LstmRun) -> dict[str, FloatArray]:
+    """Parts of a step: columns of a `Breakdown`, (points,), with their items where the run is itemized.
+
+    Units are those of `costmodel.steps.transformer.step_parts`. [s], [B], [J]
+    """
     model, system, design = run.model, run.system, run.design
     gemms, pointwise = lstm_gemms(run), lstm_pointwise(run)
     costs = gemm_cost(gemms, system, element_bytes=run.precision.element_bytes)
-    table = CostTable(gemms, costs, pointwise, *pointwise_time(pointwise, system), system)
+    times, waits = pointwise_time(pointwise, system)
+    table = CostTable(gemms, costs, pointwise, times, waits, system, itemized=run.itemized)
     times_run = {"cell": model.num_layers * model.seq_len, "layer": model.num_layers}
     passes = {"forward": KernelCost(), "backward": KernelCost()}
     for part in PARTS:
         changes = layout_changes(run, part)
         for direction, change in zip(passes, changes, strict=True):
             cost = with_launch_overhead(table.cost(part, direction) + change, system)
-            passes[direction] += cost * times_run.get(part, 1.0)
+            passes[direction] += cost.under(part) * times_run.get(part, 1.0)
     both, steps = passes["forward"] + passes["backward"], design.gradient_accumulation_steps
     reduced, update = update_cost(run)
     ranks = design.world_size
-    parts = {
+    return {
+        **{
+            f"{direction}_time/{path}": steps * values
+            for direction, cost in passes.items()
+            for path, values in cost.items.items()
+        },
+        **{
+            f"{direction}_time/{LAUNCHES}": steps * cost.launch_bound_time
+            for direction, cost in passes.items()
+        },
         "forward_time": steps * passes["forward"].time,
         "backward_time": steps * passes["backward"].time,
         "tp_communication_time": steps * both.tp_time,
@@ -96,13 +121,6 @@ def lstm_chunk(run: LstmRun) -> Breakdown:
         "memory_energy": ranks * (steps * both.memory_energy + update.memory_energy),
         "link_energy": ranks * (steps * both.link_energy + reduced.link_energy),
     }
-    return assemble_breakdown(
-        parts,
-        system,
-        world_size=ranks,
-        tokens=design.global_batch_size * model.seq_len,
-        model_flops=3 * model.forward_flops_per_sequence * design.global_batch_size,
-    )
 
 
 def layout_changes(run: LstmRun, part: str) -> tuple[KernelCost, KernelCost]:

@@ -91,16 +91,29 @@ def stage_activations(
     return left
 
 
-def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[FloatArray]:
+def held_on_ranks(design: DesignPoints) -> FloatArray | None:
+    """Micro-batches whose activations each rank of a pipeline that is not plain holds; (points, ranks). [-]
+
+    Activations are held until the weights' gradient has been made of them. None where pipelines are plain.
+    """
+    if design.plain_pipeline.all():
+        return None
+    return rank_counts(design_pipelines(design)).until_w / np.atleast_1d(design.vpp)[:, np.newaxis]
+
+
+def held_micro_batches(
+    design: DesignPoints, stages: Sequence[Stage], on_ranks: FloatArray | None = None
+) -> list[FloatArray]:
     """Micro-batches whose activations each of some stages holds at once; (points,) each. [-]
 
-    Activations are held until the weights' gradient has been made of them. One chunk more is in flight where
-    1F1B runs the forward pass of one micro-batch beside the backward pass of another.
+    Those of `held_on_ranks`, which may be given; one chunk more is in flight where plain 1F1B runs the
+    forward pass of one micro-batch beside the backward pass of another.
     """
     vpp, steps = design.vpp, design.gradient_accumulation_steps
-    if not design.plain_pipeline.all():
-        counts = rank_counts(design_pipelines(design)).until_w / np.atleast_1d(vpp)[:, np.newaxis]
-        return [counts[:, rank] for rank in range(len(stages))]
+    on_ranks = held_on_ranks(design) if on_ranks is None else on_ranks
+    if on_ranks is not None:
+        points = np.arange(on_ranks.shape[0])
+        return [on_ranks[points, stage.rank.astype(np.intp)] for stage in stages]
     held = [
         micro_batches_in_flight(stage.rank, pp=design.pp, vpp=vpp, gradient_accumulation_steps=steps)
         for stage in stages
@@ -136,21 +149,18 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemor
 
 def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory]) -> list[StageMemory]:
     """Memory of each of the `full_stages`; else as `fullest_stage`."""
-    design, precision, tables = run.design, run.precision, []
+    design, tables = run.design, []
     kinds = len(run.model.kinds)
     layers, head = parts[:kinds], parts[kinds + 1]
     messages, units = message_buffers(run, ranks), unit_buffers(run, layers)
-    sizes: list[FloatArray | float] = [
-        precision.element_bytes,
-        gradient_bytes(run) + precision.element_bytes * np.where(design.gradient_copy > 0, 1.0, 0.0),
-        state_bytes(run, ADAM),
-    ]
+    sizes = state_sizes(run)
     usual = working_buffers(layers)
     routed = run.model.num_experts > 0
     shards = [state_shards(design, state) for state in STATES]
     expert_shards = [state_shards(design, state, of_experts=True) for state in STATES if routed]
-    stages, narrow = full_stages(run.model, design), quantised_bytes(run) if some_narrow(run) else {}
-    for stage, held in zip(stages, held_micro_batches(design, stages), strict=True):
+    on_ranks, narrow = held_on_ranks(design), quantised_bytes(run) if some_narrow(run) else {}
+    stages = full_stages(run.model, design, on_ranks)
+    for stage, held in zip(stages, held_micro_batches(design, stages, on_ranks), strict=True):
         parameters = stage_parameters(run, stage, parts)
         experts = stage_expert_parameters(stage, parts) if routed else None
         kept = held_states(parameters, stage, sizes, shards)
@@ -170,6 +180,12 @@ def stage_memories(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemo
         )
         tables.append(memory)
     return tables
+
+
+def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
+    """Bytes of each of the `STATES` of one parameter, by Adam. [B]"""
+    copied = run.precision.element_bytes * np.where(run.design.gradient_copy > 0, 1.0, 0.0)
+    return [run.precision.element_bytes, gradient_bytes(run) + copied, state_bytes(run, ADAM)]
 
 
 def held_states(

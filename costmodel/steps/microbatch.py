@@ -22,11 +22,12 @@ from costmodel.kernels.narrow import products_cost
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.steps.context_parallel import context_parallel
-from costmodel.steps.cost_table import DIRECTIONS, CostTable, scattered, with_launch_overhead
+from costmodel.steps.cost_table import DIRECTIONS, CostTable, kernel_items, scattered, with_launch_overhead
 from costmodel.steps.recomputation import recomputed
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Kernel
 from costmodel.training.run import RankRun
+from costmodel.workload.kernels import Pointwise
 from costmodel.workload.quantisation import casts, some_narrow
 from costmodel.workload.transformer import Part, every_part, transformer_gemms, transformer_pointwise
 
@@ -37,9 +38,14 @@ KERNEL_CHUNK: Final = 8192
 #: Quantities of a chip that passes do not read: what it costs and draws when idle, and what it holds.
 NOT_READ: Final = (
     *("reserved_memory", "idle_power", "fixed_area", "array_area", "sram_area", "area_price", "base_price"),
+    *("defect_density", "defect_clustering"),
     *("host_step_overhead", "host_straggler", "host_power", "host_price", "host_power_overhead"),
     *("host_link_bandwidth", "host_memory_bandwidth"),
 )
+
+
+#: Quantities of a system that kernel tables read: whether formats need transposed copies.
+TABLES_READ: Final = ("mx_speedup",)
 
 
 def quantities_read(system: System) -> set[str]:
@@ -90,6 +96,29 @@ class MicroBatch:
         return cls(*(tuple(map(concatenated, zip(*costs, strict=True))) for costs in passes))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedKernels:
+    """Kernels of some rows, timed, and the points that go back to each row."""
+
+    run: RankRun  #: what kernels and the collectives between them depend on; (rows,)
+    table: CostTable  #: of the rows
+    cores: Mapping[tuple[Kernel, str], KernelCost]  #: fused attention: core, direction -> cost; of the rows
+    back: IntArray | None  #: row of each point; None where each has one of its own
+
+    @classmethod
+    def of(cls, kernels: RankRun, back: IntArray | None) -> Self:
+        """Those of `kernels`, what chips have in common timed once."""
+        chips, inner = of_chips(kernels)
+        return cls(kernels, replace(cost_table(chips), back=inner), fused_cores(chips, inner), back)
+
+    @property
+    def of_points(self) -> CostTable:
+        """The table of the points."""
+        inner, back = self.table.back, self.back
+        places = back if inner is None else inner if back is None else inner[..., back]
+        return replace(self.table, back=places)
+
+
 def micro_batches(run: RankRun) -> MicroBatch:
     """What one micro-batch of each design costs, in pieces whose kernels fit into a core's cache.
 
@@ -104,37 +133,39 @@ def micro_batches(run: RankRun) -> MicroBatch:
     size = max(KERNEL_CHUNK // math.prod(chips), 1)
     if rows.size == back.size:
         slices = [slice(start, start + size) for start in range(0, rows.size, size)]
-        return MicroBatch.joined([_micro_batch(run.take(own), kernels.take(own), None) for own in slices])
+        alone = ((run.take(own), TimedKernels.of(kernels.take(own), None)) for own in slices)
+        return MicroBatch.joined([micro_batch(*own) for own in alone])
     if rows.size <= size:
-        return _micro_batch(run, kernels.take(rows), back)
+        return micro_batch(run, TimedKernels.of(kernels.take(rows), back))
     order = np.argsort(back, kind="stable")  # designs with the same kernels stand together
     ends = np.searchsorted(back[order], range(size, rows.size, size))
     pieces = [
-        _micro_batch(
-            run.take(own),
-            kernels.take(rows[start : start + size]),
-            back[own] - start,
+        micro_batch(
+            run.take(own), TimedKernels.of(kernels.take(rows[start : start + size]), back[own] - start)
         )
         for start, own in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
     ]
     return MicroBatch.joined(pieces).take(np.argsort(order))
 
 
-def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> MicroBatch:
+def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
     """Kernels, collectives and waiting for the host: forward, backward, and again.
 
-    Kernels and the collectives between them are those of the rows of `kernels` that points go back to.
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    kernels : TimedKernels
+        Theirs.
     """
-    chips, inner = of_chips(kernels)
-    own_table = replace(cost_table(chips), back=inner)
-    costs, again, parts = [], [], every_part(run.model)
-    places = back if inner is None else inner if back is None else inner[..., back]
-    table, exchanges, beside = replace(own_table, back=places), Exchanges(kernels), Exchanges(run)
+    back, parts, table = kernels.back, every_part(run.model), kernels.of_points
+    costs, again = [], []
+    exchanges, beside = Exchanges(kernels.run), Exchanges(run)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
-    cores = dict.fromkeys(kernel for part in parts for kernel in part.kernels if kernel.is_core)
-    fused = {(core, d): scattered(fused_cost(chips, core, d), places) for core in cores for d in DIRECTIONS}
+    fused = {place: scattered(cost, back) for place, cost in kernels.cores.items()}
     for part in parts:
-        changes = tensor_parallel(kernels, part.edges, partial(own_table.kernels_time, part), exchanges)
+        times = partial(kernels.table.kernels_time, part)
+        changes = tensor_parallel(kernels.run, part.edges, times, exchanges)
         collectives = [scattered(cost, back) for cost in changes]
         own = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
         core: list[KernelCost] = []
@@ -155,6 +186,12 @@ def _micro_batch(run: RankRun, kernels: RankRun, back: IntArray | None) -> Micro
     return MicroBatch(*(tuple(passes) for passes in (forwards, backwards, again, weights)))
 
 
+def fused_cores(chips: RankRun, back: IntArray | None) -> dict[tuple[Kernel, str], KernelCost]:
+    """Core, direction -> cost of the fused attention cores, timed once for points with the same chips."""
+    cores = dict.fromkeys(k for part in every_part(chips.model) for k in part.kernels if k.is_core)
+    return {(core, d): scattered(fused_cost(chips, core, d), back) for core in cores for d in DIRECTIONS}
+
+
 def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
     """Rows that differ in what kernels read, and where each point finds its own; None where each has one."""
     own = kernels.reading(quantities_of_kernels(kernels.system))
@@ -171,14 +208,26 @@ def of_chips(kernels: RankRun) -> tuple[RankRun, IntArray | None]:
 
 def cost_table(run: RankRun) -> CostTable:
     """Every kernel of a micro-batch but the fused attention, with its cost."""
-    gemms = transformer_gemms(run).present()
-    pointwise = transformer_pointwise(run)
-    if some_narrow(run):
-        pointwise = pointwise.beside(casts(run))
-    pointwise = pointwise.present()
+    shapes = run.reading(TABLES_READ)
+    rows, back = distinct_rows(*shapes.columns())
+    few = shapes if rows.size == back.size else shapes.take(rows)
+    gemms, pointwise = transformer_gemms(few).present(), pointwise_kernels(few)
+    if few is not shapes:
+        gemms, pointwise = gemms.rows(back), pointwise.rows(back)
     return CostTable(
-        gemms, products_cost(run, gemms), pointwise, *pointwise_time(pointwise, run.system), run.system
+        gemms,
+        products_cost(run, gemms),
+        pointwise,
+        *pointwise_time(pointwise, run.system),
+        run.system,
+        itemized=run.itemized,
     )
+
+
+def pointwise_kernels(run: RankRun) -> Pointwise:
+    """Every kernel of a micro-batch without reuse, casts of operands included."""
+    kernels = transformer_pointwise(run)
+    return (kernels.beside(casts(run)) if some_narrow(run) else kernels).present()
 
 
 def core_cost(
@@ -206,17 +255,32 @@ def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: Kernel
     for passes in DIRECTIONS.values():
         beside = sum(table.kernels_time(part, shared, of_pass) for of_pass in passes)
         hidden = np.where(run.design.overlap_shared_expert > 0, np.minimum(exchange.ep_time, beside), 0.0)
-        costs.append(replace(exchange, ep_time=exposed_time(exchange.ep_time, hidden, run.system.chip, "ep")))
+        items = {"exchange:hidden": hidden} if run.itemized else {}
+        exposed = exposed_time(exchange.ep_time, hidden, run.system.chip, "ep")
+        costs.append(replace(exchange, ep_time=exposed, items=items))
     return costs
 
 
 def fused_cost(run: RankRun, kernel: Kernel, direction: str) -> KernelCost:
     """A fused attention core of one layer."""
     cost = fused_attention(run, kernel, direction)
+    launches = np.where(run.design.attention > 0, 1.0, 0.0)
+    items = {}
+    if run.itemized:
+        items = kernel_items(
+            f"attention/{kernel.name}/{kernel.name}/{direction}",
+            run.system,
+            time=cost.time,
+            waiting=cost.memory_bound,
+            flops=cost.flops,
+            traffic=cost.traffic,
+            launches=launches,
+        )
     return KernelCost(
         time=cost.time,
         memory_bound_time=np.where(cost.memory_bound, cost.time, 0.0),
-        compute_energy=cost.flops * run.system.chip.energy_per_flop,
+        compute_energy=cost.flops * run.system.chip.flop_energy,
         memory_energy=traffic_energy(cost.traffic, run.system.memory),
-        launches=np.where(run.design.attention > 0, 1.0, 0.0),
+        launches=launches,
+        items=items,
     )

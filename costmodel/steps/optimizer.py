@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from costmodel.columns import FloatArray
@@ -31,7 +33,12 @@ def optimizer_step(
     clipping = weight_kernel("gradclip", owned, system)
     update = weight_kernel("apply_grad", owned, system) if update is None else update
     norm = collective("all_reduce", 4.0 * np.ones_like(owned), everyone, system.network)
-    return clipping + update + KernelCost(time=norm.time)
+    items = {
+        "clipping of gradients:time": clipping.time,
+        "update of weights:time": update.time,
+        "all_reduce of the norm:time": norm.time,
+    }
+    return replace(clipping + update + KernelCost(time=norm.time), items=items)
 
 
 def weight_kernel(
@@ -43,6 +50,6 @@ def weight_kernel(
     busy = np.maximum(flops / chip.vector_flop_rate, moved / (dram.bandwidth * dram.efficiency))
     return KernelCost(
         time=busy + chip.kernel_launch,
-        compute_energy=flops * chip.energy_per_flop,
+        compute_energy=flops * chip.flop_energy,
         memory_energy=moved * dram.energy,
     )

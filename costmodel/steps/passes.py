@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
-from costmodel.kernels.cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
+from costmodel.kernels.cost import TIMES, WAITING, KernelCost, added, traffic_energy, weighted_sum
 from costmodel.machine.system import System
 from costmodel.steps.cost_table import launch_wait
+from costmodel.steps.items import schedule_items
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.pipeline import Stage, bubble_time, chosen_stage, every_stage, slow_stages
 from costmodel.steps.pipeline_times import PipelineRanks, pipeline_ranks
@@ -26,6 +28,9 @@ from costmodel.steps.schedules import of_schedule
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
 from costmodel.workload.transformer import activation_bytes
+
+#: Item of the exchanges of experts that run behind the passes of another micro-batch.
+BEHIND: Final = "exchange behind another micro-batch:hidden"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +80,14 @@ def schedule_step(
         "memory_energy": runs * everywhere.memory_energy,
         "link_energy": runs * (everywhere.link_energy + (design.pp - 1) * messages * hop.link_energy),
     }
+    if run.itemized:
+        columns |= schedule_items(
+            run, of_stage, [pace.stage.counts] * 2 + [recomputed_layers(run, pace.stage)]
+        )
+        columns["slowest stage:rank"] = pace.stage.rank
+        columns["pp_communication_time/messages:hidden"] = (
+            steps * messages * (hop.time - sending_time(design, hop))
+        )
     return columns, own
 
 
@@ -254,7 +267,7 @@ def _beside(
     busy = sum([*rest[1:], *exposed], start=rest[0])
     waiting = launch_wait(launches, busy, system) / np.maximum(launches, 1.0)
     passes = []
-    for cost, lent, left in zip(both, hidden[::-1], exposed, strict=True):
+    for cost, own, lent, left in zip(both, hidden, hidden[::-1], exposed, strict=True):
         more = share * (waiting * cost.launches - cost.launch_bound_time)
         passes.append(
             replace(
@@ -263,6 +276,7 @@ def _beside(
                 launch_bound_time=cost.launch_bound_time + more,
                 ep_time=cost.ep_time + share * (left - cost.ep_time),
                 lent_time=share * lent,
+                items=added(cost.items, {BEHIND: share * own}) if cost.items else {},
             )
         )
     return passes[0], passes[1]

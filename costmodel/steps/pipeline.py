@@ -72,12 +72,15 @@ def slow_stages(model: ModelShape, design: DesignPoints) -> list[Stage]:
     return [last, first, Stage((inner, 0 * one, 0 * one, 0 * one), one)]
 
 
-def full_stages(model: ModelShape, design: DesignPoints) -> list[Stage]:
+def full_stages(model: ModelShape, design: DesignPoints, held: FloatArray | None = None) -> list[Stage]:
     """Stages of which one is the fullest: of layers of one kind the first, the last, and the second.
 
     The first stage has most micro-batches in flight; the second, one fewer, but where layers do not divide
-    evenly it has more of them. Designs are as for `slow_stages`.
+    evenly it has more of them. Designs are as for `slow_stages`; of pipelines that are not plain, all stages,
+    unless told the micro-batches that each rank holds: then `leading_stages`.
     """
+    if not design.plain_pipeline.all() and held is not None:
+        return leading_stages(model, design, held)
     if len(model.kinds) > 1 or not design.plain_pipeline.all():
         return foremost_stages(model, design)
     last, first, inner = slow_stages(model, design)
@@ -106,8 +109,7 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
     """
     placed, back = differently_placed(design)
     counts, nothing = np.moveaxis(rank_layers(model, placed), 0, -1)[..., back], 0 * design.pp
-    both_ends = of_schedule(design, lambda schedule: schedule.both_ends)
-    copies = np.where(both_ends, 2.0, 1.0) if both_ends.any() else np.ones(())
+    copies = _stages_of_ranks(design)
     return [
         Stage(tuple(counts_of_rank), nothing + rank, copies) for rank, counts_of_rank in enumerate(counts)
     ]
@@ -150,9 +152,59 @@ def foremost(counts: FloatArray) -> IntArray:
     """
     count = counts.shape[1]
     covered = (counts[:, np.newaxis] <= counts[:, :, np.newaxis]).all(axis=3)  # (points, by, whom)
-    behind = (covered & np.triu(np.ones((count, count), dtype=bool), 1)).any(axis=1)
-    order = np.argsort(behind, axis=1, kind="stable")[:, : int((~behind).sum(axis=1).max())]
-    return np.where(np.take_along_axis(behind, order, axis=1), 0, order)
+    behind = np.asarray((covered & np.triu(np.ones((count, count), dtype=bool), 1)).any(axis=1))
+    return _left_over(behind)
+
+
+def leading_stages(model: ModelShape, design: DesignPoints, held: FloatArray) -> list[Stage]:
+    """All stages without those that have no more of anything than the one before, the first or the second.
+
+    Parameters
+    ----------
+    model, design
+        As for `every_stage`.
+    held : (points, ranks) array, or of one value
+        Micro-batches that each rank holds at once. [-]
+
+    Notes
+    -----
+    Such a one is no fuller than some stage that is left: what has no more than another is as much behind
+    whatever that one is behind. As many are returned as some design has; others have their first stage again
+    in place of what they lack.
+    """
+    if np.isfinite(leading_layers(design)).any():
+        return every_stage(model, design)
+    placed, back = differently_placed(design)
+    counts = rank_layers(model, placed)
+    ranks = np.arange(counts.shape[1])
+    covers: list[BoolArray] = []
+    for before in (np.maximum(ranks - 1, 0), np.zeros_like(ranks), np.minimum(ranks, 1)):
+        covered = (counts <= counts[:, before]).all(axis=2) & (before < ranks)
+        covers.append(covered if held.size == 1 else covered[back] & (held <= held[:, before]))
+    places = _left_over(np.logical_or.reduce(covers))
+    places = places[back] if held.size == 1 else places
+    counts = counts[back[:, np.newaxis], places]
+    copies = _stages_of_ranks(design)
+    return [
+        Stage(tuple(np.ascontiguousarray(counts[:, n].T)), places[:, n].astype(np.float64), copies)
+        for n in range(places.shape[1])
+    ]
+
+
+def _left_over(behind: BoolArray) -> IntArray:
+    """Places along the second axis that are not behind, then the first again; (points, some). [-]"""
+    rows, places = np.nonzero(~behind)
+    ends = np.cumsum(np.bincount(rows, minlength=len(behind)))
+    nth = np.arange(rows.size) - np.concatenate([[0], ends[:-1]])[rows]
+    found = np.zeros((len(behind), int(nth.max()) + 1), dtype=np.intp)
+    found[rows, nth] = places
+    return found
+
+
+def _stages_of_ranks(design: DesignPoints) -> FloatArray:
+    """Stages that a rank has: 2 where a pipeline has two ends; one value where none has. [-]"""
+    both_ends = of_schedule(design, lambda schedule: schedule.both_ends)
+    return np.where(both_ends, 2.0, 1.0) if both_ends.any() else np.ones(())
 
 
 def counts_layers(design: DesignPoints) -> BoolArray:

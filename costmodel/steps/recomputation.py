@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.cost import KernelCost
+from costmodel.kernels.cost import KernelCost, either
 from costmodel.steps.cost_table import CostTable, with_launch_overhead
 from costmodel.steps.tensor_parallel import Exchanges, tensor_parallel
 from costmodel.training.blocks import Edge, Kernel
@@ -59,17 +59,10 @@ def recomputed(
     for modules, kernels in recompute_groups(part.kernels).items():
         there = shape.recomputes(modules)
         if there.any():
-            own = module_cost(run, part, modules, kernels, table, core, exchanges).present()
-            again += KernelCost(**{name: np.where(there, values, 0.0) for name, values in own.items()})
-    selected = with_launch_overhead(again, run.system).columns() if again.present() else again.columns()
-    full = shape.recompute == RECOMPUTE_FULL
-    return KernelCost(
-        **{
-            name: np.where(full, values, selected[name])
-            for name, values in forward.columns().items()
-            if values.ndim  # else there is none
-        }
-    )
+            own = module_cost(run, part, modules, kernels, table, core, exchanges)
+            again += either(there, own, KernelCost())
+    selected = with_launch_overhead(again, run.system) if again.present() else again
+    return either(shape.recompute == RECOMPUTE_FULL, forward, selected)
 
 
 def module_cost(

@@ -1,57 +1,66 @@
-"""The best assignment of shardings to the kernels of a model, for each design: exact, by elimination."""
+"""The best assignment of shardings to the kernels of a model, for each design, and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, chosen, distinct_rows
-from costmodel.kernels.roofline import pointwise_time
-from costmodel.solve.assignment import Link, optima
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, in_line, in_rows, is_long
 from costmodel.steps.assembly import CHUNK, like_rows
 from costmodel.steps.breakdown import Breakdown
-from costmodel.steps.cost_table import DIRECTIONS, CostTable
 from costmodel.steps.memory import fullest_stage
-from costmodel.steps.microbatch import cost_table, quantities_read
+from costmodel.steps.microbatch import MicroBatch, quantities_read
+from costmodel.steps.option_tables import OptionTables
 from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
-from costmodel.steps.recomputation import forward_passes, product_of
-from costmodel.steps.tensor_parallel import Exchanges, edge_cost, sent_bytes
-from costmodel.training.blocks import Edge, Kernel
+from costmodel.steps.sharding_solver import Solver, is_even, with_every_assignment
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
-from costmodel.training.run import OF_RANKS, RankRun, TransformerRun, rank_run, with_assignments
-from costmodel.training.sharding import OPTIONS, Assignments
-from costmodel.workload.kernels import Pointwise
-from costmodel.workload.transformer import Part, bias_gradient_row, parts_of
+from costmodel.training.run import (
+    OF_RANKS,
+    RankRun,
+    TransformerRun,
+    rank_run,
+    with_assignments,
+)
+from costmodel.training.sharding import Assignments
 
-#: Designs whose assignments are all tried at once, and most assignments of a model that ever are.
-TRIED: Final = 8
+#: Assignments of all designs together that are tried at once, and most of a model that ever are.
+TRIED: Final = 65_536
 MOST_TRIED: Final = 20_000
 
-#: Runs that leave nothing to solve -> their cost.
-Cost = Callable[[TransformerRun], Breakdown]
+#: Designs that are solved at once where each has a machine of its own: their tables fit into a core's cache.
+SOLVED: Final = 8192
 
-#: Runs to solve, assignments, costs -> numbers of assignments, (points,).
-Solve = Callable[[TransformerRun, Assignments, Cost], FloatArray]
+#: Runs that leave nothing to solve, what a rank sees of them, their micro-batches -> their cost.
+Cost = Callable[[TransformerRun, RankRun, MicroBatch], Breakdown]
 
 
-def resolved(run: TransformerRun, cost: Cost) -> DesignPoints:
-    """The same designs, with explicit shardings in the place of those that are to be solved for.
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """Designs with explicit shardings in the place of those that are to be solved for."""
+
+    design: DesignPoints  #: (points,) columns
+    rows: IntArray  #: of those that had to be evaluated
+    costs: Breakdown | None  #: theirs; None if there are none
+
+
+def solution(run: TransformerRun, cost: Cost) -> Solution:
+    """Solve for the shardings that designs leave open.
 
     Parameters
     ----------
     run : TransformerRun
         Model, machines and designs, (points,).
     cost : callable
-        Costs of designs whose shardings are named or explicit.
+        Costs of designs whose shardings are named or explicit, from their micro-batches.
 
     Returns
     -------
-    design : DesignPoints
-        (points,) columns.
+    solution : Solution
+        Explicit shardings, and what steps cost of designs that were evaluated to find them.
 
     Notes
     -----
@@ -61,266 +70,222 @@ def resolved(run: TransformerRun, cost: Cost) -> DesignPoints:
     these and the named assignments. Where the fastest does not fit and another might, and where edges share
     collectives, so that the time is no sum over them, all are tried, unless there are more than
     `MOST_TRIED`. "solve_bytes" takes the assignment in which a rank sends the fewest bytes. Options that
-    would cut a dimension into unequal shares are left out, unless there is no other.
+    would cut a dimension into unequal shares are left out, unless there is no other. In a group of one
+    all assignments cost the same, and "solve" takes Megatron's. Kernels are timed once with each of their
+    options, which candidates and what is taken among them are put together of.
     """
     design, points = run.design, run.num_points
-    asked = np.isin(design.sharding, [*_SOLVERS])
+    codes = np.broadcast_to(design.sharding, (points,))
+    asked = np.isin(codes, (SOLVE, SOLVE_BYTES))
     if not asked.any():
-        return design
+        return Solution(design, np.flatnonzero(asked), None)
     shape = rank_run(run).design
-    numbers = np.array(np.broadcast_to(shape.assignment, (points,)))
+    assignments, costs = shape.assignments, None
+    numbers = np.where(asked, assignments.named["megatron"], shape.assignment)
+    timed, counted = np.flatnonzero((codes == SOLVE) & (design.tp > 1)), np.flatnonzero(codes == SOLVE_BYTES)
     replaced = dict.fromkeys(("sequence_parallel", *design.kernel_shardings), np.zeros(points))
     run = run.of(design.map(lambda values: np.broadcast_to(values, (points,))).with_columns(replaced))
-    for code, solve in _SOLVERS.items():
-        some = np.flatnonzero(np.broadcast_to(design.sharding == code, (points,)))
-        if some.size:
-            own = run.take(some)
-            rows, back = distinct_rows(*own.columns())
-            numbers[some] = _in_blocks(solve, own.take(rows), shape.assignments, cost)[back]
-    return with_assignments(design, shape.assignments, numbers, asked)
+    if counted.size:
+        numbers[counted] = _fewest_bytes(run.take(counted))
+    if timed.size:
+        numbers[timed], costs = _fastest(run.take(timed), assignments, cost)
+    return Solution(with_assignments(design, assignments, numbers, asked), timed, costs)
 
 
-def _in_blocks(solve: Solve, run: TransformerRun, assignments: Assignments, cost: Cost) -> FloatArray:
-    """Numbers of assignments of designs, a chunk at a time."""
-    columns, numbers = run.design.columns(), np.empty(run.num_points)
+def _blocks(run: TransformerRun) -> Iterator[IntArray]:
+    """Rows of designs that are solved together: alike, with one kind of pipeline."""
+    columns = run.design.columns()
+    machines = any(is_long(values) for values in run.system.quantities().values())
+    size = SOLVED if machines else CHUNK
     order = like_rows([columns[name] for name in OF_RANKS if name in columns])
     rows = np.arange(run.num_points) if order is None else order
-    for block in (rows[start : start + CHUNK] for start in range(0, rows.size, CHUNK)):
-        own = run.take(block)
-        own = replace(own, system=own.system.sliced(own.design.world_size))
-        numbers[block] = solve(own, assignments, cost)
+    plain = np.broadcast_to(run.design.plain_pipeline, rows.shape)[rows]
+    for some in (rows[plain], rows[~plain]):
+        yield from (some[start : start + size] for start in range(0, some.size, size))
+
+
+def _fewest_bytes(run: TransformerRun) -> FloatArray:
+    """Numbers of the assignments with which ranks send the fewest bytes; (points,). [-]"""
+    numbers = np.empty(run.num_points)
+    for block in _blocks(run):
+        ranks = rank_run(run.take(block))
+        rows, back = distinct_rows(*ranks.design.columns().values())
+        solver = Solver(ranks.take(rows))
+        shared = solver.assignments.share_collectives
+        numbers[block] = (solver.least_sending_of_all() if shared else solver.least_sending())[back]
     return numbers
 
 
-def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> FloatArray:
-    points, capacity = np.arange(run.num_points), run.system.dram.capacity
-    passes = rank_run(run).reading(quantities_read(run.system))
-    rows, back = distinct_rows(*passes.columns())
-    unique = passes.take(rows)
-    candidates = [np.full(points.size, number) for number in assignments.named.values()]
-    if not assignments.share_collectives:
-        candidates += [numbers[back] for numbers in _Solver(unique).fastest()]
-    numbers = np.stack(candidates)
-    times, even, fits = _tried(run, assignments, numbers, cost)
-    times = np.where(even | ~even.any(axis=0), times, np.inf)
-    best: FloatArray = numbers[np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0), points]
-    unsure = ~fits[times.argmin(axis=0), points] | assignments.share_collectives
-    if unsure.any() and assignments.count <= MOST_TRIED:
-        tight = np.flatnonzero(unsure)
-        tight = tight[_least_memory(run.take(tight)) <= np.broadcast_to(capacity, points.shape)[tight]]
-        every = np.arange(assignments.count, dtype=np.float64)
-        for block in (tight[start : start + TRIED] for start in range(0, tight.size, TRIED)):
-            numbers = np.repeat(every[:, np.newaxis], block.size, axis=1)
-            times, even, fits = _tried(run.take(block), assignments, numbers, cost)
-            times = np.where(even & fits, times, np.inf)
-            found = np.isfinite(times).any(axis=0)
-            best[block] = np.where(found, every[times.argmin(axis=0)], best[block])
-    return best
+def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> tuple[FloatArray, Breakdown]:
+    """Numbers of the fastest assignments, (points,), and what steps cost with them."""
+    rows, back = distinct_rows(*run.columns())
+    if 2 * rows.size < back.size:
+        numbers, costs = _fastest(run.take(rows), assignments, cost)
+        return numbers[back], costs.take(back)
+    numbers = np.empty(run.num_points)
+
+    def solved() -> Iterator[tuple[IntArray, Breakdown]]:
+        for block in _blocks(run):
+            own = run.take(block)
+            own = replace(own, system=own.system.sliced(own.design.world_size))
+            numbers[block], costs = _Designs.of(own, assignments, cost).fastest()
+            yield block, costs
+
+    costs = in_rows(solved(), run.num_points)
+    return numbers, costs
 
 
-def _tried(
-    run: TransformerRun, assignments: Assignments, numbers: FloatArray, cost: Cost
-) -> tuple[FloatArray, BoolArray, BoolArray]:
-    """Time of a step [s], whether shares are even, and whether it fits; all are (assignments, points)."""
-    found = cost(run.of(with_assignments(run.design, assignments, numbers)))
-    times, memory = (np.broadcast_to(own, numbers.shape) for own in (found.step_time, found.peak_memory))
-    return times, _even(rank_run(run), numbers), memory <= run.system.dram.capacity
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """The fastest of some assignments of each design; (points,) columns."""
+
+    numbers: FloatArray  #: of the assignments [-]
+    costs: Breakdown
+    fits: BoolArray  #: where none of them would be faster if there were more memory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Designs:
+    """Designs of one kind of pipeline, whose shardings are solved for."""
+
+    run: TransformerRun  #: (points,)
+    back: IntArray  #: row of each point among `tables`
+    tables: OptionTables  #: of what ranks see of a micro-batch, unique rows
+    assignments: Assignments
+    cost: Cost
+
+    @classmethod
+    def of(cls, run: TransformerRun, assignments: Assignments, cost: Cost) -> _Designs:
+        """Those of a run."""
+        passes = rank_run(run).reading(quantities_read(run.system))
+        rows, back = distinct_rows(*passes.columns())
+        return cls(run, back, OptionTables.of(passes.take(rows)), assignments, cost)
+
+    def take(self, points: IntArray) -> _Designs:
+        """Some of the designs."""
+        rows, back = np.unique(self.back[points], return_inverse=True)
+        return replace(self, run=self.run.take(points), back=back, tables=self.tables.take(rows))
+
+    def fastest(self) -> tuple[FloatArray, Breakdown]:
+        """Numbers of the fastest assignments, (points,), and what steps cost with them."""
+        points, costs = self.run.num_points, []
+        numbers, tight = np.empty(points), np.full(points, self.assignments.share_collectives)
+        candidates, counts = _different_first(self.candidates())
+        for count in np.unique(counts):
+            some = np.flatnonzero(counts[self.back] == count)
+            own = self.take(some)
+            found = own.best_of(candidates[:count, np.unique(self.back[some])])
+            numbers[some] = found.numbers
+            tight[some] |= ~found.fits
+            costs.append((some, found.costs))
+        best = in_rows(costs, points)
+        if tight.any() and self.assignments.count <= MOST_TRIED:
+            self._try_all(np.flatnonzero(tight), numbers, best)
+        return numbers, best
+
+    def candidates(self) -> FloatArray:
+        """Numbers of the assignments worth trying; (candidates, rows of the tables). [-]"""
+        unique, assignments = self.tables.run, self.assignments
+        found = [np.full(unique.num_points, number) for number in assignments.named.values()]
+        if not assignments.share_collectives:
+            found += Solver(unique).fastest(self.tables.tables)
+        return np.stack(found)
+
+    def best_of(self, candidates: FloatArray) -> _Found:
+        """The fastest of some assignments, the first of equal ones; numbers are (candidates, rows)."""
+        numbers = candidates[:, self.back]
+        run = self.run.of(with_assignments(self.run.design, self.assignments, numbers))
+        ranks = rank_run(run)
+        micro_batches = self.tables.micro_batches(candidates).take(self.back)
+        found = self._evaluated(run, ranks, micro_batches)
+        shape, points = numbers.shape, np.arange(self.run.num_points)
+        times, memory = (np.broadcast_to(own, shape) for own in (found.step_time, found.peak_memory))
+        even = is_even(ranks, numbers)
+        fits: BoolArray = memory <= run.system.dram.capacity
+        times = np.where(even | ~even.any(axis=0), times, np.inf)
+        best = np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0)
+        costs = found.map(lambda values: values[best, points] if values.ndim > 1 else values)
+        return _Found(numbers[best, points], costs, fits[times.argmin(axis=0), points])
+
+    def _evaluated(self, run: TransformerRun, ranks: RankRun, micro_batches: MicroBatch) -> Breakdown:
+        """Costs of designs with some assignments each, on one axis where pipelines are timed pass by pass."""
+        if run.design.plain_pipeline.all():
+            return self.cost(run, ranks, micro_batches)
+        every, places = run.on_one_axis()
+        line = partial(in_line, shape=places.shape)
+        flat = MicroBatch(*(tuple(cost.map(line) for cost in costs) for costs in micro_batches.passes))
+        return self.cost(every, ranks.on_one_axis()[0], flat).map(lambda values: values[places])
+
+    def _try_all(self, tight: IntArray, numbers: FloatArray, best: Breakdown) -> None:
+        """Put the fastest of all assignments that fit in the place of those found so far, if any do."""
+        capacity = np.broadcast_to(self.run.system.dram.capacity, numbers.shape)
+        tight = tight[_least_memory(self.run.take(tight)) <= capacity[tight]]
+        size = max(TRIED // self.assignments.count, 1)
+        for some in (tight[start : start + size] for start in range(0, tight.size, size)):
+            fits = _memory_of_all(self.run.take(some)) <= capacity[some]
+            places, tried = np.nonzero(fits.T)
+            if not places.size:
+                continue
+            costs, even = self._evaluated_with(some[places], tried.astype(np.float64), times_alone=True)
+            times = np.where(even, costs.step_time, np.inf)
+            order = np.lexsort((tried, times, places))
+            first = order[np.flatnonzero(np.diff(places[order], prepend=-1))]
+            first = first[np.isfinite(times[first])]
+            if first.size:
+                found = some[places[first]]
+                numbers[found] = tried[first]
+                again, _ = self._evaluated_with(found, numbers[found])
+                for name, values in best.columns().items():
+                    values[found] = getattr(again, name)
+
+    def _evaluated_with(
+        self, points: IntArray, numbers: FloatArray, *, times_alone: bool = False
+    ) -> tuple[Breakdown, BoolArray]:
+        """Costs of some points with an assignment each, and where that cuts into equal shares; (points,)."""
+        tables, run = self.tables.take(self.back[points]), self.run.take(points)
+        run = run.of(with_assignments(run.design, self.assignments, numbers))
+        ranks = rank_run(run)
+        micro_batches = tables.micro_batches(numbers, times_alone=times_alone)
+        return self.cost(run, ranks, micro_batches), is_even(ranks, numbers)
+
+
+def _different_first(numbers: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Candidates that differ from those before them first, in their order, and how many do; (rows,)."""
+    new = np.ones(numbers.shape, dtype=bool)
+    for place, own in enumerate(numbers):
+        for before in numbers[:place]:
+            new[place] &= own != before
+    order = np.argsort(~new, axis=0, kind="stable")
+    return np.take_along_axis(numbers, order, axis=0), new.sum(axis=0)
 
 
 def _least_memory(run: TransformerRun) -> FloatArray:
     """Bytes below which no assignment of a design gets: each part at its own least; (points,)."""
+    named = rank_run(run).design.assignments.named["megatron_sp"]
+    return _memory(run, np.full(run.num_points, named), _least_of_all)
+
+
+def _memory_of_all(run: TransformerRun) -> FloatArray:
+    """Bytes that designs need with each of all assignments; (assignments, points)."""
+    every = np.arange(rank_run(run).design.assignments.count, dtype=np.float64)
+    numbers = np.broadcast_to(every[:, np.newaxis], (every.size, run.num_points))
+    return np.broadcast_to(_memory(run, numbers, np.asarray), numbers.shape)
+
+
+def _memory(
+    run: TransformerRun, numbers: FloatArray, of_all: Callable[[FloatArray], FloatArray]
+) -> FloatArray:
+    """Bytes that designs need whose messages are those of numbered assignments.
+
+    Parts need what is made of their needs with all assignments, (assignments, points).
+    """
     kept = rank_run(run).reading(MEMORY_READS)
     rows, back = distinct_rows(*kept.columns())
-    unique = kept.take(rows)
-    assignments, every = unique.design.assignments, _with_every_assignment(unique)
-    parts = [part.map(_least_of_all) for part in rank_memory(every)]
-    numbers = np.full(run.num_points, assignments.named["megatron_sp"])
-    lean = run.of(with_assignments(run.design, assignments, numbers))
-    memory = fullest_stage(lean, rank_run(lean), [part.take(back) for part in parts])
-    return memory.total + run.system.chip.reserved_memory
+    parts = [part.map(of_all).take(back) for part in rank_memory(with_every_assignment(kept.take(rows)))]
+    named = run.of(with_assignments(run.design, kept.design.assignments, numbers))
+    return fullest_stage(named, rank_run(named), parts).total + run.system.chip.reserved_memory
 
 
 def _least_of_all(values: FloatArray) -> FloatArray:
     """The least along the axes before that of points, which need not be there."""
     return values.min(axis=0) if values.ndim > 1 else values
-
-
-def _with_every_assignment(run: RankRun) -> RankRun:
-    """Each point with every assignment of its model's kernels, on an axis before that of points."""
-    every = np.arange(run.design.assignments.count, dtype=np.float64)[:, np.newaxis]
-    return run.of(replace(run.design, assignment=every))
-
-
-def _with_options(run: RankRun, places: Mapping[str, float]) -> RankRun:
-    """The same run with some kernels split by their option at a place, the others by their first."""
-    assignments = run.design.assignments
-    number = assignments.numbers(
-        {name: place for name, place in places.items() if name in assignments.options}
-    )
-    return run.of(replace(run.design, assignment=np.full(run.num_points, number)))
-
-
-def _even(ranks: RankRun, numbers: FloatArray) -> BoolArray:
-    """Where every rank has the same share of each kernel; shaped as the numbers, (..., points)."""
-    assignments, even = ranks.design.assignments, np.ones(numbers.shape, dtype=bool)
-    for name in assignments.options:
-        options = _even_options(ranks, assignments.kernels[name])
-        even &= chosen(options, assignments.place(numbers, name))
-    return even
-
-
-def _even_options(ranks: RankRun, kernel: Kernel) -> list[BoolArray]:
-    """Where each option of a kernel cuts what it splits into equal shares; (points,) each."""
-    sizes = ranks.model.features
-    cut = {
-        "replicated": 0.0,
-        "sequence": ranks.model.seq_len,
-        "column": sizes[kernel.makes],
-        "row": sizes[kernel.reads],
-    }
-    return [cut[option] % ranks.design.tp == 0 for option in OPTIONS[kernel.kind]]
-
-
-def _fewest_bytes(run: TransformerRun, assignments: Assignments, cost: Cost) -> FloatArray:
-    ranks = rank_run(run)
-    rows, back = distinct_rows(*ranks.design.columns().values())
-    solver = _Solver(ranks.take(rows))
-    solve = solver.least_sending_of_all if assignments.share_collectives else solver.least_sending
-    return solve()[back]
-
-
-#: Code of `sharding` -> how it is solved for.
-_SOLVERS: Final[Mapping[int, Solve]] = {SOLVE: _fastest, SOLVE_BYTES: _fewest_bytes}
-
-
-@dataclass(frozen=True)
-class _Solver:
-    """A layer of each kind, as a sum over kernels and edges."""
-
-    run: RankRun
-
-    @cached_property
-    def assignments(self) -> Assignments:
-        """Of the model's kernels, which are the nodes of the sum."""
-        return self.run.design.assignments
-
-    @cached_property
-    def exchanges(self) -> Exchanges:
-        """Collectives, which do not depend on how kernels are split."""
-        return Exchanges(self.run)
-
-    @cached_property
-    def parts(self) -> list[tuple[Part, float]]:
-        """Kinds of layers, and the share of each in all layers."""
-        model = self.run.model
-        shares = [count / model.num_layers for count in model.kinds.values()]
-        return list(zip(parts_of(model), shares, strict=False))
-
-    @cached_property
-    def tables(self) -> list[CostTable]:
-        """Costs with all kernels at their first option, then their second ...: no time depends on others."""
-        options = self.assignments.options
-        most = max((len(own) for own in options.values()), default=1)
-        return [
-            cost_table(_with_options(self.run, {n: min(place, len(own) - 1) for n, own in options.items()}))
-            for place in range(most)
-        ]
-
-    def fastest(self) -> list[FloatArray]:
-        """Assignments of least time of the forward and backward pass, and of a full recomputation.
-
-        Returns
-        -------
-        numbers : list of (points,) array
-            For each layout of the residual stream between layers. [-]
-        """
-        costs = {name: self._kernel_time(name) for name in self.assignments.kernels}
-        links = self._links(self._edge_time)
-        streams = {layer.stream.name for layer in self.run.model.kinds}
-        return [
-            self._least(
-                [
-                    np.where(np.arange(own.shape[1]) == option, own, np.inf) if name in streams else own
-                    for name, own in costs.items()
-                ],
-                links,
-            )
-            for option in range(len(OPTIONS[self.run.design.stream.kind]))
-        ]
-
-    def least_sending(self) -> FloatArray:
-        """Assignments with which a rank sends the fewest bytes; (points,). [-]"""
-        nothing = [np.zeros((1, len(OPTIONS[node.kind]))) for node in self.assignments.kernels.values()]
-        return self._least(nothing, self._links(self._edge_bytes))
-
-    def least_sending_of_all(self) -> FloatArray:
-        """The same where edges share collectives, by counting for every assignment; (points,). [-]"""
-        every = _with_every_assignment(self.run)
-        sent = np.zeros((*every.axes, every.num_points))
-        for part, share in self.parts:
-            for edge in part.edges:
-                sent = sent + share * self._edge_bytes(part, edge, every, 0)
-        even = _even(every, np.broadcast_to(every.design.assignment, sent.shape))
-        least = np.where(even, sent, np.inf).argmin(axis=0).astype(np.float64)
-        return np.where(even.any(axis=0), least, self.assignments.named["megatron"])
-
-    def _least(self, costs: Sequence[FloatArray], links: Sequence[Link]) -> FloatArray:
-        """Assignments of the least sum of what kernels and edges cost."""
-        allowed = []
-        for node, own in zip(self.assignments.kernels.values(), costs, strict=True):
-            even = np.stack(_even_options(self.run, node), axis=1)
-            possible = even & np.isfinite(own)
-            allowed.append(np.where(even | ~possible.any(axis=1, keepdims=True), own, np.inf))
-        places = optima(allowed, links)[1]
-        numbers = self.assignments.numbers(dict(zip(self.assignments.options, places, strict=False)))
-        return np.broadcast_to(numbers, (self.run.num_points,))
-
-    def _kernel_time(self, kernel: str) -> FloatArray:
-        """Time of a kernel in all passes and kinds of layers, by its options; (points, options). [s]"""
-        if kernel not in self.assignments.options:
-            return np.zeros((1, 1))
-        times = []
-        for table in self.tables[: len(self.assignments.options[kernel])]:
-            time = np.zeros(1)
-            for part, share in self.parts:
-                forward, backward = (
-                    sum(table.kernels_time(part, (kernel,), of_pass) for of_pass in passes)
-                    for passes in DIRECTIONS.values()
-                )
-                runs = forward_passes(self.run.design, self.assignments.kernels[kernel])
-                time = time + share * (runs * forward + backward)
-            times.append(time)
-        return np.stack(times, axis=-1)
-
-    def _links(self, cost: Callable[[Part, Edge, RankRun, int], FloatArray]) -> list[Link]:
-        """What edges cost, their ends split by each pair of options: (points, options, options)."""
-        nodes, links = [*self.assignments.kernels], []
-        for part, share in self.parts:
-            for edge in part.edges:
-                start, end = edge.start.name, edge.end.name
-                table = [
-                    [
-                        share * cost(part, edge, _with_options(self.run, {start: first, end: last}), last)
-                        for last in range(len(OPTIONS[edge.end.kind]))
-                    ]
-                    for first in range(len(OPTIONS[edge.start.kind]))
-                ]
-                links.append((nodes.index(start), nodes.index(end), np.moveaxis(np.array(table), -1, 0)))
-        return links
-
-    def _edge_time(self, part: Part, edge: Edge, run: RankRun, end: int) -> FloatArray:
-        """Exposed collectives of an edge, and the gradient of a bias that is added on it. [s]"""
-        forward, backward = edge_cost(run, edge, partial(self.tables[end].kernels_time, part), self.exchanges)
-        time = forward_passes(run.design, product_of(edge)) * forward.tp_time + backward.tp_time
-        is_biased = run.model.has_bias(edge.start)
-        if part.layer and is_biased and edge.end == part.layer.reader_of(edge.start):
-            row = bias_gradient_row(run, part.layer, [edge.start], part.name)
-            kernel = Pointwise.of_rows([row], element_bytes=run.precision.element_bytes)
-            time = time + pointwise_time(kernel, run.system)[0][:, 0]
-        return np.broadcast_to(time, (run.num_points,))
-
-    def _edge_bytes(self, part: Part, edge: Edge, run: RankRun, end: int) -> FloatArray:
-        """Bytes that a rank sends because of an edge, in all passes. [B]"""
-        forward, backward = sent_bytes(run, edge)
-        runs = forward_passes(run.design, product_of(edge))
-        return np.broadcast_to(runs * forward + backward, (*run.axes, run.num_points))

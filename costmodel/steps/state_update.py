@@ -107,7 +107,7 @@ def iteration_costs(matrices: list[WeightMatrix], system: System) -> list[Kernel
         found.append(
             KernelCost(
                 time=steps * time,
-                compute_energy=steps * flops * system.chip.energy_per_flop,
+                compute_energy=steps * flops * system.chip.flop_energy,
                 memory_energy=steps * traffic_energy(moved, system.memory),
             )
         )

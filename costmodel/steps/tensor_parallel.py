@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time
-from costmodel.kernels.cost import KernelCost, traffic_energy
+from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.expert_parallel import expert_parallel
 from costmodel.training.blocks import Edge
@@ -35,6 +35,9 @@ NOTHING: Final[KernelsOfPass] = ((), "")
 
 #: Collective -> pieces that a product beside it is cut into, where not one for each rank.
 PIECES: Final = {"reduce_scatter": 4.0}
+
+#: Collectives that products beside them may run in pieces for.
+IN_PIECES: Final = ("all_gather", "reduce_scatter")
 
 #: Kernels and pass -> their time, (points,). [s]
 KernelsTime = Callable[[tuple[str, ...], str], FloatArray]
@@ -130,11 +133,17 @@ class Exchanges:
         """What one layer of experts exchanges in either direction, nothing hidden; (points,) columns."""
         return expert_parallel(self.run)
 
-    def cost(self, change: LayoutChange) -> KernelCost:
+    @cached_property
+    def several(self) -> FloatArray:
+        """1 where a group has more than one rank, else 0; (points,). [-]"""
+        return np.where(self.run.design.tp > 1, 1.0, 0.0)
+
+    def cost(self, name: str, features: str) -> KernelCost:
         """Time and energy of a collective, as if all designs had it; (points,) columns. [s], [J]"""
-        key = change.name, self.run.model.features[change.features]
+        key = name, self.run.model.features[features]
         if key not in self._known:
-            found = exchange(change.name, change.message_bytes, self.run.design.tp, self.run.system)
+            message = activation_bytes(self.run, features)
+            found = exchange(name, message, self.run.design.tp, self.run.system)
             energy = traffic_energy(found.bytes_sent, self.run.system.network)
             self._known[key] = KernelCost(tp_time=found.time, link_energy=energy)
         return self._known[key]
@@ -161,10 +170,21 @@ def tensor_parallel(
     forward, backward : KernelCost
         (points,) columns. [s], [J]
     """
-    forward, backward = KernelCost(), KernelCost()
-    for edge in edges:
-        both = edge_cost(run, edge, kernels_time, exchanges)
-        forward, backward = forward + both[0], backward + both[1]
+    if run.itemized:
+        costs = [edge_cost(run, edge, kernels_time, exchanges) for edge in edges]
+        forward, backward = (sum((cost[place] for cost in costs), start=KernelCost()) for place in (0, 1))
+        return forward, backward
+    few, back = run, None
+    if run.design.assignment.ndim == 1:  # how kernels are split depends on nothing else
+        rows, back = distinct_rows(run.design.assignment)
+        few = run.of(run.design.take(rows))
+    both = [layout_changes(few, edge) for edge in edges]
+    forward, backward = (
+        _exposed_sum(
+            run, [change for changes in both for change in changes[place]], back, kernels_time, exchanges
+        )
+        for place in (0, 1)
+    )
     return forward, backward
 
 
@@ -173,41 +193,82 @@ def edge_cost(
 ) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
     forward, backward = (
-        sum(
-            (exposed_communication(run, change, kernels_time, exchanges) for change in changes),
-            start=KernelCost(),
+        _exposed_sum(run, changes, None, kernels_time, exchanges).under(
+            f"tp/{edge.start.name} to {edge.end.name}"
         )
         for changes in layout_changes(run, edge)
     )
     return forward, backward
 
 
-def exposed_communication(
-    run: RankRun, change: LayoutChange, kernels_time: KernelsTime, exchanges: Exchanges
+def _exposed_sum(
+    run: RankRun,
+    changes: Iterable[LayoutChange],
+    back: IntArray | None,
+    kernels_time: KernelsTime,
+    exchanges: Exchanges,
 ) -> KernelCost:
-    """What of a collective is not hidden behind kernels, and what it takes from their cores.
+    """What of some collectives is exposed; those alike are evaluated once, for so many.
+
+    They happen in the rows that points go back to, or if there is no `back` in a row of each point.
+    """
+    chunked = _in_pieces(run).any()
+    counts: dict[tuple[str, str, KernelsOfPass, KernelsOfPass], FloatArray] = {}
+    for change in changes:
+        cut_by = change.cut_by if chunked and change.name in IN_PIECES else NOTHING
+        alike = change.name, change.features, change.hidden_by, cut_by
+        counts[alike] = counts.get(alike, np.zeros(())) + change.happens
+    total = KernelCost()
+    for alike, count in counts.items():
+        share = exchanges.several * (count if back is None else count[back])
+        total = total + exposed_communication(run, alike, share, kernels_time, exchanges)
+    return total
+
+
+def _in_pieces(run: RankRun) -> BoolArray:
+    """Where products run in pieces beside what is gathered for them, or scattered behind; (points,)."""
+    return np.asarray((run.design.overlap_tp > 0) | (run.design.tp_overlap == CHUNKED))
+
+
+def exposed_communication(
+    run: RankRun,
+    alike: tuple[str, str, KernelsOfPass, KernelsOfPass],
+    share: FloatArray,
+    kernels_time: KernelsTime,
+    exchanges: Exchanges,
+) -> KernelCost:
+    """What of some collectives is not hidden behind kernels, and what it takes from their cores.
 
     A gather hides behind a product that computes one tile for each rank, all but the first tile's transfer; a
     scatter behind one in four pieces, all but the last's [Wang2023]_.
+
+    Parameters
+    ----------
+    run, kernels_time, exchanges
+        As for `tensor_parallel`.
+    alike : (str, str, KernelsOfPass, KernelsOfPass)
+        Name, features, what hides it and what it cuts, as in `LayoutChange`.
+    share : (points,) array
+        How many there are. [-]
     """
+    name, features, hidden_by, cut_by = alike
     tp, system = run.design.tp, run.system
-    whole = exchanges.cost(change)
+    whole = exchanges.cost(name, features)
     time, overlapped = whole.tp_time, None
-    share = np.where(change.happens & (tp > 1), 1.0, 0.0)
-    kind = run.design.tp_overlap
-    if change.hidden_by[0]:
-        overlapped = np.where(kind > NO_OVERLAP, np.minimum(time, kernels_time(*change.hidden_by)), 0.0)
-    chunked = (run.design.overlap_tp > 0) | (kind == CHUNKED)
-    in_pieces = chunked & (change.name in ("all_gather", "reduce_scatter"))
-    if change.cut_by[0] and in_pieces.any():
-        pieces = PIECES.get(change.name, tp)
-        beside = np.minimum(time, kernels_time(*change.cut_by)) * (1 - 1 / pieces)
-        overlapped = np.where(in_pieces, beside, 0.0 if overlapped is None else overlapped)
-    exposed = time if overlapped is None else exposed_time(time, overlapped, system.chip, "tp")
+    if hidden_by[0]:
+        overlaps = np.where(run.design.tp_overlap > NO_OVERLAP, 1.0, 0.0)
+        overlapped = overlaps * np.minimum(time, kernels_time(*hidden_by))
+    if cut_by[0]:
+        pieces = PIECES.get(name, tp)
+        beside = np.minimum(time, kernels_time(*cut_by)) * (1 - 1 / pieces)
+        overlapped = np.where(_in_pieces(run), beside, 0.0 if overlapped is None else overlapped)
+    hidden = np.zeros(()) if overlapped is None else overlapped
+    exposed = time if overlapped is None else exposed_time(time, hidden, system.chip, "tp")
     return KernelCost(
         tp_time=share * exposed,
         link_energy=share * whole.link_energy,
         launches=share * system.software.collective_launches,
+        items=exchange_items(name, share * exposed, share * hidden) if run.itemized else {},
     )
 
 

@@ -24,7 +24,7 @@ from costmodel.steps.pipelines import Pipelines, design_pipelines
 from costmodel.steps.recomputed_layers import recomputed_layers
 from costmodel.steps.schedule_order import BACKWARD, FORWARD, WEIGHT, Order, order
 from costmodel.steps.schedules import NONE, SCHEDULES
-from costmodel.steps.transformer import rank_costs, resolve_sharding, transformer_step
+from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding, transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import TransformerRun, rank_run
 from costmodel.workload.quantisation import some_narrow
@@ -106,7 +106,7 @@ def timeline(run: TransformerRun) -> Timeline:
         raise DseError("timeline: the cost model has no number for this design")
     run = replace(run, system=run.system.sliced(run.design.world_size))
     ranks = rank_run(run)
-    costs, _ = rank_costs(run, ranks)
+    costs, _ = rank_costs(run, ranks, pass_costs(run, ranks))
     passes = _passes(run, ranks_passes(run, costs), pipeline_hop(run, ranks))
     casts = 0.0
     if some_narrow(run):

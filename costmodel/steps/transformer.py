@@ -7,21 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.columns import FloatArray, in_rows
 from costmodel.machine.system import System
 from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
 from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory import fullest_stage
+from costmodel.steps.memory_items import memory_items
 from costmodel.steps.microbatch import MicroBatch, micro_batches, quantities_read
 from costmodel.steps.offload import offloaded_activations
 from costmodel.steps.passes import schedule_step
 from costmodel.steps.rank_memory import MEMORY_READS, PartMemory, rank_memory
-from costmodel.steps.resolve_sharding import resolved
+from costmodel.steps.resolve_sharding import solution
 from costmodel.steps.update import update_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
-from costmodel.training.run import OF_RANKS, RankRun, Run, TransformerRun, once_each, rank_run
+from costmodel.training.run import RankRun, Run, TransformerRun, alike, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 
@@ -58,11 +60,22 @@ def step(
 
 def transformer_step(run: TransformerRun) -> Breakdown:
     """`step` of a run; its designs may have columns for other rules beside."""
-    run = run.of(resolved(run, transformer_chunk))
+    solved = solution(run, cost_of_passes)
+    run = run.of(solved.design)
+    if solved.costs is None:
+        return _evaluated(run)
+    others = np.setdiff1d(np.arange(run.num_points), solved.rows)
+    if not others.size:
+        return solved.costs
+    return in_rows([(solved.rows, solved.costs), (others, _evaluated(run.take(others)))], run.num_points)
+
+
+def _evaluated(run: TransformerRun) -> Breakdown:
+    """`step` of designs that leave nothing to solve."""
     all_with_all = Combinations.of(run)
     if all_with_all is None:
-        return in_chunks(transformer_chunk, run, alike=OF_RANKS)
-    return all_with_all.evaluated(transformer_chunk, alike=OF_RANKS)
+        return in_chunks(transformer_chunk, run, alike=alike)
+    return all_with_all.evaluated(transformer_chunk, alike=alike)
 
 
 def resolve_sharding(
@@ -70,9 +83,9 @@ def resolve_sharding(
 ) -> DesignPoints:
     """Replace ``sharding: solve`` and ``solve_bytes`` by explicit shardings, kernel by kernel.
 
-    Parameters are those of `step`, rules those of `costmodel.steps.resolve_sharding.resolved`.
+    Parameters are those of `step`, rules those of `costmodel.steps.resolve_sharding.solution`.
     """
-    return resolved(Run(model, system, design, precision), transformer_chunk)
+    return solution(Run(model, system, design, precision), cost_of_passes).design
 
 
 def transformer_chunk(run: TransformerRun) -> Breakdown:
@@ -80,27 +93,35 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     if (mixed := plain_apart(transformer_chunk, run)) is not None:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
-    design, ranks = run.design, rank_run(run)
-    costs, memory = rank_costs(run, ranks)
-    schedule, overlapped = schedule_step(run, ranks, costs)
-    update = update_step(run, overlapped, memory)
-    fullest = fullest_stage(run, ranks, memory)
-    kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
-    computing = kernels - schedule["launch_bound_time"]
-    parts = {
-        **schedule,
-        **update,
-        **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
-        **{f"{name}_memory": values for name, values in fullest.columns().items()},
-        "host_time": host_time(run.system, design.world_size, computing),
-        "reserved_memory": run.system.chip.reserved_memory,
-    }
+    ranks = rank_run(run)
+    return cost_of_passes(run, ranks, pass_costs(run, ranks))
+
+
+def pass_costs(run: TransformerRun, ranks: RankRun) -> MicroBatch:
+    """What a micro-batch costs on a rank. [s], [J]"""
+    passes = ranks.reading(quantities_read(run.system))
+    [costs] = once_each(passes, lambda own: [micro_batches(own)])
+    return costs
+
+
+def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Breakdown:
+    """Costs of a chunk of designs of one kind of pipeline.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    ranks : RankRun
+        What a rank sees of them.
+    costs : MicroBatch
+        Their micro-batches. [s], [J]
+    """
     breakdown = assemble_breakdown(
-        parts,
+        step_parts(run, ranks, costs),
         run.system,
-        world_size=design.world_size,
-        tokens=design.global_batch_size * run.model.seq_len,
-        model_flops=3 * run.model.forward_flops_per_sequence * design.global_batch_size,
+        world_size=run.design.world_size,
+        tokens=run.design.global_batch_size * run.model.seq_len,
+        model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
     )
     if not some_narrow(run):
         return breakdown
@@ -108,11 +129,36 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
     return breakdown.map(lambda values: np.where(known, values, np.nan))
 
 
-def rank_costs(run: TransformerRun, ranks: RankRun) -> tuple[MicroBatch, Sequence[PartMemory]]:
-    """What a micro-batch costs on a rank, and what its parts need of memory. [s], [J], [B]"""
-    passes, kept = ranks.reading(quantities_read(run.system)), ranks.reading(MEMORY_READS)
-    [costs] = once_each(passes, lambda own: [micro_batches(own)])
-    memory = once_each(kept, rank_memory)
+def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> dict[str, FloatArray]:
+    """Parts of a step of designs whose pipelines are all plain, or none: columns of a `Breakdown`, (points,).
+
+    Parameters are those of `cost_of_passes`. Where the run is itemized, what parts add up stands beside them:
+    `costmodel.steps.items`. [s], [B], [J]
+    """
+    design = run.design
+    costs, memory = rank_costs(run, ranks, costs)
+    schedule, overlapped = schedule_step(run, ranks, costs)
+    update = update_step(run, overlapped, memory)
+    fullest = fullest_stage(run, ranks, memory)
+    kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
+    computing = kernels - schedule["launch_bound_time"]
+    items = memory_items(run, ranks, memory) if run.itemized else {}
+    return {
+        **items,
+        **schedule,
+        **update,
+        **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
+        **{f"{name}_memory": values for name, values in fullest.columns().items()},
+        "host_time": host_time(run.system, design.world_size, computing),
+        "reserved_memory": run.system.chip.reserved_memory,
+    }
+
+
+def rank_costs(
+    run: TransformerRun, ranks: RankRun, costs: MicroBatch
+) -> tuple[MicroBatch, Sequence[PartMemory]]:
+    """Micro-batches with what waits for hosts, and what parts of the model need of memory. [s], [J], [B]"""
+    memory = once_each(ranks.reading(MEMORY_READS), rank_memory)
     return offloaded_activations(run, costs, memory), memory
 
 

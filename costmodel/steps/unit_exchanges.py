@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, traffic_energy, weighted_sum
+from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy, weighted_sum
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.narrow_weights import exchanged_bytes
 from costmodel.steps.pipeline import Stage
@@ -126,8 +126,11 @@ def unit_exchanges(
     time = time + micro_batches * open_backward - (micro_batches - 1) * later + last
     beside_kernels = often["forward"] * used_forward + often["backward"] * used_backward
     time = time + beside_kernels * run.system.chip.taken_cores("dp") / run.system.chip.cores
+    items = (
+        exchange_items("layers' exchanges of every micro-batch", time, beside_kernels) if run.itemized else {}
+    )
     return (
-        KernelCost(time=time, link_energy=energy),
+        KernelCost(time=time, link_energy=energy, items=items),
         {"forward": used_forward, "backward": used_backward},
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, chosen, largest
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, traffic_energy, weighted_sum
+from costmodel.kernels.cost import KernelCost, exchange_items, traffic_energy, weighted_sum
 from costmodel.steps.memory import stage_expert_parameters, updated_parameters
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.narrow_weights import weight_casts
@@ -48,7 +48,7 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
     comes behind it. What is exchanged for every micro-batch hides layer by layer: `unit_exchanges`.
     """
     design, ranks = run.design, run.design.world_size
-    stages = full_stages(run.model, design)
+    stages = full_stages(run.model, design, np.zeros((1, 1)))  # whatever they hold
     owned = [updated_parameters(stage, parts) for stage in stages]
     routed = [stage_expert_parameters(stage, parts) for stage in stages]
     most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
@@ -67,7 +67,13 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
         plain + matrices, run.system, design.ranks.all, update=state_update(run, stage, plain, matrices)
     )
     cast = weight_casts_step(run, quantised)
+    items: dict[str, FloatArray] = {}
+    if run.itemized:
+        every = {"dp_communication_time": reduced + tied, "optimizer_time": update}
+        items = {f"{name}/{path}": own for name, cost in every.items() for path, own in cost.items.items()}
+        items["forward_time/casts of weights:time"] = cast.time
     return {
+        **items,
         **(
             {"forward_time": cast.time, "memory_bound_time": cast.memory_bound_time} if cast.present() else {}
         ),
@@ -165,7 +171,9 @@ def replica_exchange(
     exposed = np.where(hides(run.design, exchange), rest, whole.time)
     chip, hidden = run.system.chip, whole.time - exposed
     slowed = hidden * chip.taken_cores("dp") / chip.cores
-    return KernelCost(time=exposed + slowed, link_energy=whole.link_energy), hidden
+    name = f"{exchange.collective} of {exchange.of}"
+    items = exchange_items(name, exposed + slowed, hidden) if run.itemized else {}
+    return KernelCost(time=exposed + slowed, link_energy=whole.link_energy, items=items), hidden
 
 
 def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
@@ -176,4 +184,9 @@ def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
     entries = padded_vocabulary(model, design.tp)
     message = entries * model.hidden_size / design.tp * gradient_bytes(run)
     cost = collective("all_reduce", message, design.ranks.ends("pp"), system.network)
-    return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network))
+    items = (
+        exchange_items("all_reduce of the tied embedding", cost.time, 0 * cost.time) if run.itemized else {}
+    )
+    return KernelCost(
+        time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items
+    )

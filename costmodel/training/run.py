@@ -74,6 +74,7 @@ class Run(Generic[AnyShape, AnyTable]):
     system: System
     design: AnyTable
     precision: Precision = MIXED_PRECISION
+    itemized: bool = False  #: whether costs say what they are made of: `KernelCost.items`
 
     def take(self, rows: Any) -> Self:
         """Some of the points."""
@@ -81,7 +82,7 @@ class Run(Generic[AnyShape, AnyTable]):
 
     def of(self, design: OtherTable) -> Run[AnyShape, OtherTable]:
         """The same run with another table of designs, or with the part of it that some stage reads."""
-        return Run(self.model, self.system, design, self.precision)
+        return Run(self.model, self.system, design, self.precision, self.itemized)
 
     def reading(self, names: Collection[str]) -> Self:
         """The same run for a stage that reads some quantities of a system alone: they are part of its key."""
@@ -196,6 +197,16 @@ OF_RANKS: Final = (
     *("sequence_parallel", "sharding"),
     *BESIDE_KERNELS,
 )
+
+
+def alike(design: DesignPoints) -> list[FloatArray]:
+    """Columns that designs of a chunk should agree in: first how many ranks are timed one by one.
+
+    Arrays of all ranks are as wide as the longest pipeline that some design has.
+    """
+    columns, ranks = design.columns(), np.where(design.plain_pipeline, 0.0, design.pp)
+    return [ranks, *(columns[name] for name in OF_RANKS if name in columns)]
+
 
 #: A whole run of a transformer, and what its stages of one micro-batch may read of it.
 TransformerRun = Run[ModelShape, DesignPoints]

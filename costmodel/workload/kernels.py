@@ -39,6 +39,15 @@ class KernelTable:
         arrays = {f.name: getattr(self, f.name)[points] for f in fields(self) if f.name != "labels"}
         return replace(self, labels=self.labels, **arrays)
 
+    def rows(self, points: IntArray) -> Self:
+        """Some of its points, or the same ones several times; those of a kernel stand together in memory."""
+        arrays = {
+            f.name: np.take(getattr(self, f.name).T, points, axis=1).T
+            for f in fields(self)
+            if f.name != "labels"
+        }
+        return replace(self, labels=self.labels, **arrays)
+
     def take_kernels(self, places: IntArray | slice) -> Self:
         """The same table with some of its kernels."""
         arrays = {f.name: getattr(self, f.name)[:, places] for f in fields(self) if f.name != "labels"}

@@ -15,13 +15,20 @@ from typing import Any, NoReturn
 from dse.cli import (
     calibrate,
     catalogue,
+    columns,
     compare,
     cost,
     enumerate,
     evaluate,
+    explain,
     export,
+    fit,
     import_model,
+    importance,
+    plan,
+    report,
     search,
+    sensitivity,
     studies,
     validate,
 )
@@ -39,8 +46,8 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(search, studies, evaluate, enumerate, export, compare, cost),
-    *(import_model, validate, calibrate, catalogue),
+    *(plan, search, studies, report, explain, sensitivity, importance, evaluate, fit, enumerate),
+    *(columns, export, compare, cost, import_model, validate, calibrate, catalogue),
 )
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

@@ -1,12 +1,16 @@
-"""`dse compare`: how two cost models rank the designs of a study."""
+"""`dse compare`: two studies side by side; or a study under another cost model, or on another machine."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from costmodel.profiles.registry import NATIVE, design_profiles
 from dse.cli.options import Commands, add_storage, command
+
+if TYPE_CHECKING:
+    from dse.search.study import Study
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -15,19 +19,25 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         commands,
         "compare",
         run,
-        summary="rank the designs of a study under another cost model",
-        about="Price the feasible designs of a study by another profile as well, and compare how both rank\n"
-        "them by the study's first objective.",
+        summary="compare two studies, or a study under another cost model or on another machine",
+        about="Two studies: their fronts, who dominates whom, their best designs and what differs in them.\n"
+        "One study: price its feasible designs by another profile, or on another machine, as well, and\n"
+        "compare how both rank them by the study's first objective.",
         examples=[
-            "dse compare gpt3_175b_1024_a100",
+            "dse compare gpt3_175b_1024_a100 gpt3_without_sp",
+            "dse compare gpt3_175b_1024_a100 --system h100_80g_dgx",
             "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
         ],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="another study to compare with")
     parser.add_argument(
         "--profile",
         choices=design_profiles(),
         help="the other cost model (default: native, or simai where that is the study's)",
+    )
+    parser.add_argument(
+        "--system", metavar="NAME", help="the other machine: one that ships (`dse systems`), or a YAML file"
     )
     parser.add_argument(
         "--format",
@@ -40,11 +50,18 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare."""
-    from dse.report.comparison import comparison, comparison_report
+    from costmodel.errors import DseError
     from dse.search.study import Study
 
+    if sum(map(bool, (args.other, args.profile, args.system))) > 1:
+        raise DseError("compare: another study, --profile and --system: name one of them")
     study = Study.load(args.study, storage=args.storage)
-    found = comparison(study, args.profile or ("simai" if study.profile == NATIVE else NATIVE))
+    if args.other:
+        return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
+    from dse.report.comparison import comparison, comparison_report
+
+    usual = None if args.system else "simai" if study.profile == NATIVE else NATIVE
+    found = comparison(study, args.profile or usual, args.system)
     if args.format == "json":
         from dse.export.tables import json_text
 
@@ -53,4 +70,20 @@ def run(args: argparse.Namespace) -> int:
     from dse.report.text import show
 
     show(sys.stdout, lambda width: comparison_report(found, width))
+    return 0
+
+
+def side_by_side(one: Study, other: Study, form: str) -> int:
+    """Two studies."""
+    from dse.report.study_comparison import study_pair, study_pair_report
+
+    pair = study_pair(one, other)
+    if form == "json":
+        from dse.export.tables import json_text
+
+        print(json_text(pair.to_json()))
+        return 0
+    from dse.report.text import show
+
+    show(sys.stdout, lambda _: study_pair_report(pair))
     return 0

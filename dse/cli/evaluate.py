@@ -12,6 +12,7 @@ from dse.cli.output import form_of, write_content, write_report
 from dse.cli.sweep import ENDINGS, EXAMPLES, add_sweeps, run_sweep
 
 if TYPE_CHECKING:
+    from dse.pricing.profiles import SpaceRules
     from dse.report.text import Record
     from dse.spaces.space import Params, Space
 
@@ -25,13 +26,18 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         summary="price one design, or all that a sweep or a file names",
         about="Price one legal design of a space, named by --set: what a step costs, and what binds it.\n"
         "Or price many: every combination of values (--sweep), or the rows of a file (--designs).\n"
-        "Parameters that are not named take the simplest value that is legal beside the others.",
+        "Parameters that are not named take the simplest value that is legal beside the others, or with\n"
+        "--best those of the best design that keeps all limits.",
         examples=[
+            "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --best",
             "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set sequence_parallel=true",
             *EXAMPLES,
         ],
     )
     add_space(parser)
+    parser.add_argument(
+        "--best", action="store_true", help="choose what is not named for the best feasible design"
+    )
     add_profile(parser)
     parser.add_argument(
         "--format",
@@ -52,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     space = changed_space(args)
     rules = rules_for(space, args.profile or NATIVE)
-    params = space.completed({})
+    params = best_design(space, rules) if args.best else space.completed({})
     say_what_was_open(space, params)
     record = priced_design(space, params, rules=rules)
     say_why_no_number(args.profile or NATIVE, space, record)
@@ -66,6 +72,25 @@ def run(args: argparse.Namespace) -> int:
 
     write_report(lambda width: evaluation_report(space, record, width), args.output)
     return 0
+
+
+def best_design(space: Space, rules: SpaceRules) -> Params:
+    """The design that is best in the first objective and keeps all limits.
+
+    Raises
+    ------
+    DseError
+        If none does.
+    """
+    from costmodel.errors import DseError
+    from dse.search.fitting import nearest_feasible
+
+    found = nearest_feasible(space, {}, rules)
+    if found is None:
+        raise DseError(
+            "--best: no design with these values keeps all limits; `dse fit` finds the nearest that does"
+        )
+    return found.params
 
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:

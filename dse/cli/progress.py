@@ -33,20 +33,10 @@ def progress_of(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], N
         yield lines(space, stream)
 
 
-def state(space: Space, progress: Progress) -> str:
-    """Infeasible count and best values, in words."""
-    from costmodel.formats.quantity import readable
-
-    best = [
-        f"{objective.name} {readable(progress.best[objective.key], objective.unit)}"
-        for objective in space.objectives
-        if objective.key in progress.best
-    ]
-    return f"{progress.infeasible} infeasible" + (f", best {', '.join(best)}" if best else "")
-
-
 def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
     """One plain line per `LINE_INTERVAL`, and one at the end."""
+    from dse.search.progress_bar import state
+
     last = -LINE_INTERVAL
 
     def update(progress: Progress) -> None:
@@ -67,6 +57,8 @@ def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     import rich.progress as rich
     from rich.console import Console
     from rich.table import Column
+
+    from dse.search.progress_bar import state
 
     shown = rich.Progress(
         rich.BarColumn(bar_width=12),

@@ -56,8 +56,19 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         parser.add_argument(
             "--format", choices=FORMATS, help="default: what the ending of FILE says, else table"
         )
+        add_columns(parser)
         parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
         add_storage(parser)
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """``--columns NAME,...``."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=name_list,
+        help="only these, in this order, such as tp,clock,mfu (`dse columns SPACE` lists them)",
+    )
 
 
 def run_studies(args: argparse.Namespace) -> int:
@@ -111,8 +122,36 @@ def write(args: argparse.Namespace, study: Study, part: Selection) -> None:
     from dse.report.designs_report import designs_report
 
     form = form_of(args.format, args.output)
+    if args.columns:
+        write_columns(args, study, part, form)
+        return
     if form != "table":
         write_content(encoded(study, part, form), form, args.output)
         return
     most = ROWS_ON_A_TERMINAL if sys.stdout.isatty() and not args.output else None
     write_report(lambda width: designs_report(study, part, width, most=most), args.output)
+
+
+def write_columns(args: argparse.Namespace, study: Study, part: Selection, form: str) -> None:
+    """The columns that `--columns` names."""
+    from costmodel.errors import DseError
+    from dse.export.tables import csv_pieces, parquet_pieces
+    from dse.report.chosen_columns import chosen_frame, chosen_report
+
+    if form == "json":
+        raise DseError("--columns: JSON holds every column; choose among them with jq, or write csv")
+    if form == "table":
+        shown = chosen_report(study, part, args.columns)
+        write_report(lambda width: shown, args.output)
+        return
+    whole = study.pareto_front() if part == "front" else study.trials()
+    frame = chosen_frame(study.space, whole, args.columns)
+    write_content((csv_pieces if form == "csv" else parquet_pieces)([frame]), form, args.output)
+
+
+def name_list(text: str) -> list[str]:
+    """Names between commas."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected names between commas, such as tp,mfu")
+    return names

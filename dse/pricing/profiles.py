@@ -36,6 +36,10 @@ class SpaceRules:
         """Evaluate one optimizer step of each design; (points,) columns. [s], [B], [J], [$], [W]"""
         return self.rules.step(self.model, system, known)
 
+    def items(self, system: System, known: Mapping[str, Any]) -> dict[str, FloatArray]:
+        """What `step` of one design adds up, by name; nothing where not known. [s], [B], [FLOP], [-]"""
+        return self.rules.items(self.model, system, known)
+
     def footprint(self, system: System, known: Mapping[str, Any]) -> dict[str, FloatArray] | None:
         """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
         return self.rules.footprint(self.model, system, known)

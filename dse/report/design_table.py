@@ -116,9 +116,10 @@ def trial_columns(records: Sequence[Record]) -> list[Column]:
 
 
 def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[str]) -> list[Column]:
-    """Parameters, those of a layout before those of the machine as the space has them."""
+    """Parameters: those of the machine, where some are open, before those of the layout."""
     columns = []
-    for place, name in enumerate(names, start=1):
+    machine = {"nodes", *space.system.units()}
+    for place, name in enumerate(sorted(names, key=lambda name: name not in machine), start=1):
         parameter = space.by_name[name]
         cells = [parameter.shown(record["params"][name]) for record in records]
         columns.append(Column(name, lines_of(name), cells, place, left=bool(parameter.words)))

@@ -343,6 +343,11 @@ class BrokenLimits:
             if margin is not None and (closest is None or margin > closest["margins"][limit.key]):
                 self._closest[limit] = record
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Limit -> how many designs break it. [-]"""
+        return {limit.name: count for limit, count in self._broken.items()}
+
     def text(self) -> str:
         """The same in words."""
         if not any(self._broken.values()):

@@ -90,7 +90,8 @@ class Lattice:
     def _cyclic(self) -> IntArray:
         """Parameters without an order, whose steps go round. [-]"""
         return np.array(
-            [at for at, p in enumerate(self.parameters) if self.sizes[at] and not _ordered(p)], dtype=np.intp
+            [at for at, p in enumerate(self.parameters) if self.sizes[at] and not is_ordered(p)],
+            dtype=np.intp,
         )
 
     @cached_property
@@ -112,7 +113,7 @@ class Lattice:
         place = {p.name: at for at, p in enumerate(self.parameters)}
         found: list[Move] = []
         for component in self.space.legal.components:
-            ordered = [place[p.name] for p in component.parameters if _ordered(p)]
+            ordered = [place[p.name] for p in component.parameters if is_ordered(p)]
             for a, b in combinations(ordered, 2):
                 found += [((a, 1.0), (b, -1.0)), ((a, -1.0), (b, 1.0))]
         return tuple(found)
@@ -203,7 +204,7 @@ def _values(parameter: Parameter, coordinates: FloatArray) -> FloatArray:
     return np.array([within(parameter, value) for value in values.tolist()])
 
 
-def _ordered(parameter: Parameter) -> bool:
+def is_ordered(parameter: Parameter) -> bool:
     """Whether options follow each other, as numbers do and words do not."""
     return parameter.options is not None and not parameter.words and not parameter.boolean
 
@@ -212,7 +213,7 @@ def _steps(parameter: Parameter, size: int) -> tuple[float, ...]:
     """Changes of place of one step."""
     if size < 2:
         return ()
-    if _ordered(parameter) or size > MOST_WORDS:
+    if is_ordered(parameter) or size > MOST_WORDS:
         return (-1.0, 1.0)
     return tuple(float(step) for step in range(1, size))
 

@@ -18,6 +18,7 @@ from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.pricing.profiles import NATIVE, rules_for
 from dse.pricing.workers import Jobs
+from dse.search.callbacks import Callback, stopped
 from dse.search.creation import (
     BATCH_SIZE,
     BUDGET,
@@ -36,8 +37,10 @@ from dse.search.finished import BREAKDOWN
 from dse.search.history import BOX, Plan
 from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
+from dse.search.progress_bar import reporting
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.study_figures import StudyFigures
 from dse.search.trial_frames import Details
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
@@ -48,8 +51,10 @@ from dse.storage.optuna_store import Store, StoredStudy
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dse.explain.explanation import Explanation
 
-class Study:
+
+class Study(StudyFigures):
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
 
     Nothing is kept open between calls, so a study that another process continues is read afresh.
@@ -238,8 +243,8 @@ class Study:
         *,
         jobs: Jobs = 1,
         sampler: BaseSampler | None = None,
-        progress: Callable[[Progress], None] | None = None,
-        callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]] = (),
+        progress: Callable[[Progress], None] | bool | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> Outcome:
         """Search until the study holds `budget` finished trials in all, or every legal design.
 
@@ -256,8 +261,8 @@ class Study:
             One of Optuna's or your own, which proposes in the place of the study's for this run. What it
             proposes is made legal and new; it learns from all trials that the study has. The same trials come
             again only if it proposes the same.
-        progress : callable, optional
-            Called at the start and after every batch.
+        progress : callable or bool, optional
+            Called at the start and after every batch; True draws a bar, in notebooks too.
         callbacks : sequence of callables
             Called with the study in Optuna's hands and each trial that this run stored, once its batch is;
             ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
@@ -265,7 +270,7 @@ class Study:
         budget = self.budget if budget is None else budget
         if budget < 1:
             raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
-        with Store(self.storage, "write") as store:
+        with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}
                 store.set_user_attrs(self._stored.study_id, {BUDGET: budget})
@@ -277,23 +282,9 @@ class Study:
                 budget,
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
-                progress=progress,
-                told=partial(self._called, callbacks) if callbacks else None,
+                progress=update,
+                told=partial(stopped, self.optuna, callbacks) if callbacks else None,
             )
-
-    def _called(
-        self, callbacks: Sequence[Callable[[optuna.Study, FrozenTrial], None]], trials: Sequence[FrozenTrial]
-    ) -> bool:
-        """Whether one of some callbacks ends the run, after each had each trial."""
-        study = self.optuna
-        study._stop_flag, study._thread_local.in_optimize_loop = False, True
-        try:
-            for trial in trials:
-                for callback in callbacks:
-                    callback(study, trial)
-        finally:
-            study._thread_local.in_optimize_loop = False
-        return study._stop_flag
 
     @property
     def table(self) -> TrialTable:
@@ -329,6 +320,46 @@ class Study:
     def pareto_front(self) -> pd.DataFrame:
         """The feasible designs found that no other beats, the best of the first objective first."""
         return self.table.front().to_frame()
+
+    def explain(self, trial: int | None = None) -> Explanation:
+        """Why a design costs what it does: ``.time`` and ``.memory`` are tables that add up.
+
+        Parameters
+        ----------
+        trial : int, optional
+            Its number; by default that of the best design by the first objective. [-]
+
+        Raises
+        ------
+        DseError
+            If there is no such trial, or nothing feasible was found yet.
+        """
+        from dse.explain.explanation import explain
+
+        number, params = self.design(trial)
+        return explain(self.space, params, profile=self.profile, trial=number)
+
+    def design(self, trial: int | None = None) -> tuple[int, Params]:
+        """A finished trial and its parameters; by default the best one by the first objective. [-]
+
+        Raises
+        ------
+        DseError
+            If there is none.
+        """
+        table = self.table.found()
+        rows = np.flatnonzero(table.numbers == trial)
+        if trial is None:
+            table, rows = table.front(), np.arange(1)
+            if not len(table):
+                raise DseError(f"study {self.name!r}: has found nothing feasible yet; name a --trial")
+        elif not rows.size:
+            table = self.table
+            rows = np.flatnonzero(table.numbers == trial)
+        if not rows.size:
+            raise DseError(f"study {self.name!r}: has no finished trial {trial}")
+        [found] = table.take(rows[:1]).trials
+        return found.number, dict(found.params)
 
     @property
     def designs_priced(self) -> int:

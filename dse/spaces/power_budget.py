@@ -100,7 +100,10 @@ def formulas(base: System) -> dict[str, str]:
     """Quantity -> how the budget decides it, idle power taken off first."""
     quantities = base.quantities()
     per_core = "2 * arrays_per_core * array_height * array_width * clock * sustained * matrix_efficiency"
-    texts = {"cores": f"floor(core_fraction * (tdp - idle_power) / (energy_per_flop * {per_core}))"}
+    flop = "energy_per_flop"
+    if float(quantities["nominal_clock"]):
+        flop += " * max(clock / nominal_clock, least_voltage) ** 2"
+    texts = {"cores": f"floor(core_fraction * (tdp - idle_power) / ({flop} * {per_core}))"}
     for part, energy in block_energies(base).items():
         if part != "core":
             texts[f"{part}_bandwidth"] = f"{part}_fraction * (tdp - idle_power) / {energy}"

@@ -71,6 +71,12 @@ class Space(Definition):
         return cls._read(parse(text, "space"), "space", Path())
 
     @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """The space that the content of a file describes; paths count from the current folder."""
+        name = str(data.get("name", "space"))
+        return cls._read(Section(Source(name), (), dict(data)), name, Path())
+
+    @classmethod
     def _read(cls, section: Section, name: str, base: Path) -> Self:
         definition = read_definition(section, name, base)
         return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
@@ -343,6 +349,16 @@ class Space(Definition):
     def robust(self) -> Self:
         """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
         return self._changed(at_worse_ends(self.data))
+
+    def with_system(self, name_or_path: str) -> Self:
+        """The space on another machine: one that ships, or a file; what the space itself sets stays.
+
+        Raises
+        ------
+        DseError
+            If there is no such system, or it lacks a quantity that the space names.
+        """
+        return self._changed({**self.data, "system": name_or_path})
 
     def with_tokens(self, tokens: float) -> Self:
         """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""

@@ -1,0 +1,45 @@
+"""How far a search is, in words and as a bar of tqdm: a widget in a notebook, text elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from costmodel.formats.quantity import readable
+from dse.search.loop import Progress
+from dse.spaces.space import Space
+
+
+def state(space: Space, progress: Progress) -> str:
+    """Infeasible count and best values, in words."""
+    best = [
+        f"{objective.name} {readable(progress.best[objective.key], objective.unit)}"
+        for objective in space.objectives
+        if objective.key in progress.best
+    ]
+    return f"{progress.infeasible} infeasible" + (f", best {', '.join(best)}" if best else "")
+
+
+@contextmanager
+def reporting(
+    space: Space, wanted: Callable[[Progress], None] | bool | None
+) -> Iterator[Callable[[Progress], None] | None]:
+    """What a search calls after every batch: a function of the caller's, or one that draws a bar."""
+    if not isinstance(wanted, bool):
+        yield wanted
+        return
+    if not wanted:
+        yield None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(unit=" trials") as shown:
+
+        def update(progress: Progress) -> None:
+            if shown.total != progress.budget:
+                shown.reset(total=progress.budget)
+            shown.set_postfix_str(state(space, progress), refresh=False)
+            shown.update(progress.complete - shown.n)
+
+        yield update
+        shown.refresh()

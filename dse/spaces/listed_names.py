@@ -1,0 +1,79 @@
+"""Every name that formulas and options may use with a space, with its unit and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from costmodel.columns import column_units
+from costmodel.formats.quantity import readable, unit_name
+from costmodel.profiles.registry import all_columns, design_columns
+from costmodel.steps.breakdown import Breakdown
+from costmodel.training.design_table import Domain
+from dse.predictions.columns import INTERVAL_UNITS
+from dse.spaces.meanings import meaning
+from dse.spaces.objectives import keyed
+from dse.spaces.space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class ListedName:
+    """A name of a space."""
+
+    group: str  #: parameters, given, derived, margins, design, model, machine or results
+    name: str
+    unit: str
+    value: str  #: what it is or can be: options, a value, a formula; "" where only evaluation tells
+    meaning: str
+
+
+def listed_names(space: Space) -> list[ListedName]:
+    """All names of a space, by group; what the space sets comes first."""
+    found: dict[str, ListedName] = {}
+    for listed in _every(space):
+        found.setdefault(listed.name, listed)
+    return list(found.values())
+
+
+def _every(space: Space) -> Iterator[ListedName]:
+    memories = [level.name for level in space.system.memory]
+    tiers = [tier.name for tier in space.system.network]
+
+    def listed(group: str, name: str, unit: str, value: str) -> ListedName:
+        own = "" if group in ("model", "results") else "a name of this space alone"
+        return ListedName(group, name, unit, value, meaning(name, memories, tiers) or own)
+
+    for parameter in space.parameters:
+        yield listed("parameters", parameter.name, parameter.unit, parameter.described())
+    for name, value in space.given.items():
+        yield listed("given", name, unit_name(space.names[name].dimension), _shown(space, name, value))
+    for derived in space.derived:
+        yield listed("derived", derived.name, derived.unit, derived.expression)
+    for limit in space.limits:
+        name = keyed(limit.name, limit.unit)
+        yield ListedName(
+            "margins", name, limit.unit, limit.expression, "how far this limit is; below 0: broken"
+        )
+    yield from (
+        listed("results", name, unit, "")
+        for name, unit in {**column_units(Breakdown), **INTERVAL_UNITS}.items()
+    )
+    for name, unit in space.system.units().items():
+        yield listed(
+            "machine", name, unit, readable(space.constants[name], unit) if name in space.constants else ""
+        )
+    for name in ("num_parameters", *space.model.dimensions, *space.model.counts):
+        if space.constants.get(name):
+            yield listed("model", name, "-", readable(space.constants[name], "-", digits=12))
+    for name in design_columns(space.model):
+        yield listed("design", name, "-", ", ".join(all_columns().get(name, Domain()).words[:8]))
+
+
+def _shown(space: Space, name: str, value: float) -> str:
+    """A given value as its file has it."""
+    known = space.names[name]
+    if known.words:
+        return known.words[int(value)]
+    return (
+        str(bool(value)).lower() if known.boolean else readable(value, unit_name(known.dimension), digits=6)
+    )

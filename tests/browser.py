@@ -1,0 +1,66 @@
+"""A browser without a window, where Chromium and its driver are installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = (
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--hide-scrollbars",
+    ),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--use-angle=swiftshader", "--enable-unsafe-swiftshader"),  # WebGL without a graphics card
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no page reaches a network
+)
+
+#: How long a page may take to draw itself on a busy machine. [s]
+PATIENCE = 120
+
+
+@contextmanager
+def browser(folder: Path, *, width: int, dark: bool = False) -> Iterator[Any]:
+    """A Selenium driver of a fresh Chromium; skips the test where there is none."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("needs Chromium and chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={folder}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        found.set_script_timeout(PATIENCE)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        found.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 600}
+        found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        yield found
+    finally:
+        found.quit()
+
+
+def opened(driver: Any, path: Path) -> None:
+    """Open a page of `dse report`, and wait until all of it is drawn."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.get(path.as_uri())
+    ready = "return document.documentElement.dataset.ready === 'true'"
+    WebDriverWait(driver, PATIENCE).until(lambda shown: shown.execute_script(ready))
+
+
+def errors(driver: Any) -> list[str]:
+    """What the page has complained about so far."""
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]

@@ -1,0 +1,95 @@
+"""`dse columns`, and `--columns`: the names that a space has, and tables of some of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from dse import Space, Study
+from dse.cli import main
+from dse.spaces.expressions import Expression
+from dse.spaces.listed_names import listed_names
+from dse.spaces.meanings import meaning
+from dse.spaces.space import space_names
+
+
+def printed(capsys, *argv, code=0):
+    """What a command prints to stdout."""
+    assert main(list(argv)) == code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", space_names())
+def test_every_name_has_a_meaning(name):
+    """But for those that a space file makes up, which are its own formulas and parameters."""
+    space = Space.load(name)
+    own = {*space.by_name, *space.given, *(derived.name for derived in space.derived)}
+    memories, tiers = ([part.name for part in parts] for parts in (space.system.memory, space.system.network))
+    without = {one.name for one in listed_names(space) if one.group != "margins"} - own
+    assert not [one for one in without if not meaning(one, memories, tiers)]
+
+
+@pytest.mark.parametrize("name", ["gpt3_175b_1024_a100", "gpt_1t_codesign", "mixtral_8x22b_128_h100"])
+def test_every_name_that_formulas_of_the_space_use_is_listed(name):
+    space = Space.load(name)
+    words = {word for column in space.names.values() for word in column.words}
+    formulas = [
+        *(rule.expression for rule in (*space.rules, *space.limits)),
+        *(d.expression for d in space.derived),
+    ]
+    used = set().union(*(Expression.parse(text).names for text in formulas)) - words
+    assert used <= {one.name for one in listed_names(space)}
+
+
+def test_a_table_has_groups_and_a_word_narrows_it(capsys):
+    table = printed(capsys, "columns", "gpt3_175b_1024_a100")
+    assert "Parameters, which designs choose; --set pins one" in table
+    assert "  dram_bandwidth " in table
+    narrow = printed(capsys, "columns", "gpt3_175b_1024_a100", "bubble").splitlines()[-1]
+    assert " ".join(narrow.split()) == "bubble_time s time in which pipeline ranks wait"
+    assert printed(capsys, "columns", "gpt3_175b_1024_a100", "nosuch", code=1) == ""
+
+
+def test_every_format_holds_the_same_names(capsys):
+    rows = json.loads(printed(capsys, "columns", "gpt_1t_codesign", "--format", "json"))["columns"]
+    assert [
+        *csv.DictReader(io.StringIO(printed(capsys, "columns", "gpt_1t_codesign", "--format", "csv")))
+    ] == rows
+    assert {"group": "parameters", "name": "cores", "unit": "-", "value": "64, 96, 128, 160, 192",
+            "meaning": "cores of a chip"} in rows  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory, small_space):
+    """A database with a study of 30 trials."""
+    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
+    Study.create(Space.from_text(small_space), "small", storage=storage).run(30)
+    return storage
+
+
+@pytest.fixture
+def table(capsys, storage, tmp_path, monkeypatch):
+    """What a command says of the study."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *argv, code=0: printed(capsys, *argv, "--storage", storage, code=code)
+
+
+def test_tables_have_the_columns_that_are_named(table):
+    shown = table("pareto", "small", "--columns", "mfu,tp,bubble_time,dp,fits")
+    *_, heading = (line for line in shown.splitlines() if "trial" in line)
+    assert heading.split() == ["trial", "mfu", "tp", "time", "dp", "fits"]
+    rows = [
+        *csv.DictReader(
+            io.StringIO(table("trials", "small", "--columns", "mfu,step_time", "--format", "csv"))
+        )
+    ]
+    assert [*rows[0]] == ["trial", "mfu", "step_time_s"]
+    assert len(rows) == 30
+
+
+def test_a_column_that_is_none_is_told_so(storage, capsys):
+    assert main(["pareto", "small", "--columns", "step_tim", "--storage", storage]) == 1
+    assert "step_tim: no column of this study; did you mean 'step_time_s'?" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""`dse fit` and `dse evaluate --best`: the nearest design that works, and the best beside what is named."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from dse import Space, evaluate
+from dse.cli import main
+from dse.pricing.profiles import rules_for
+from dse.search.fitting import nearest_feasible
+
+SPACE = "gpt3_175b_1024_a100"
+
+
+def fitted(capsys, *sets, code=0):
+    """The JSON of a fit."""
+    options = itertools.chain(*(("--set", text) for text in sets))
+    assert main(["fit", SPACE, *options, "--format", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_what_fits_is_kept_and_the_rest_is_the_best(capsys):
+    found = fitted(capsys, "tp=8", "pp=16")
+    assert found["feasible"] is True
+    assert (found["changed"], found["broken"]) == ({}, {})
+    space = Space.load(SPACE, {"tp": 8, "pp": 16})
+    [*designs] = space.legal.enumerate(1 << 20)
+    every = evaluate(space, designs[0])
+    assert found["values"]["step_time_s"] == every.values[every.feasible, 0].min()
+
+
+def test_as_little_as_can_be_is_changed(capsys, small_space):
+    """A second method: every design of a small space, one at a time, in plain Python."""
+    space = Space.from_text(small_space)
+    [designs] = space.legal.enumerate(1 << 20)
+    found = evaluate(space, designs)
+    places = {p.name: {value: n for n, value in enumerate(p.choices)} for p in space.parameters}
+    for tp, pp in itertools.product((1, 8), (1, 8)):
+        named = {"tp": tp, "pp": pp, "recompute": "none"}
+
+        def how_far(design, named=named):
+            moved = {
+                n: abs(places[n][design[n]] - places[n][own]) for n, own in named.items() if design[n] != own
+            }
+            steps = sum(1 if name == "recompute" else own for name, own in moved.items())
+            return len(moved), steps
+
+        kept = [
+            (*how_far(design), *values)
+            for design, values, fits in zip(
+                space.decode(designs), found.values.tolist(), found.feasible.tolist(), strict=True
+            )
+            if fits
+        ]
+        fit = nearest_feasible(space, named, rules_for(space))
+        assert (len(fit.changed), how_far(fit.params)[1]) == min(kept)[:2]
+        assert fit.params == {**fit.params, **{n: v for n, v in named.items() if n not in fit.changed}}
+
+
+def test_it_says_what_it_changed_and_which_limit_asked_for_it(capsys):
+    found = fitted(capsys, "tp=1", "pp=8", "recompute=none")
+    assert found["broken"]["fits_in_memory"] < 0
+    assert found["changed"]
+    assert main(["fit", SPACE, "--set", "tp=1", "--set", "pp=8", "--set", "recompute=none"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "since whatever else is chosen, tp=1 pp=8 recompute=none breaks fits_in_memory by " in said
+
+
+def test_a_value_that_is_no_option_or_breaks_a_rule_is_moved(capsys):
+    assert fitted(capsys, "tp=8", "pp=5")["changed"] == {"pp": {"asked": 5, "is": 4}}
+    assert main(["fit", SPACE, "--set", "tp=8", "--set", "pp=5"]) == 0
+    assert "pp=5: not an option; pp can be 1, 2, 3" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("sets", "message"), [
+    ((), "fit: name what you would like with --set"),
+    (("tp=x",), "tp: 'x': expected a number; tp can be 1, 2, 4, 8"),
+    (("ttp=1",), "ttp: not a name of space gpt3_175b_1024_a100"),
+    (("tp=8", "dram_capacity=1 GB"),
+     "no design keeps all limits, near these values or far from them; the closest breaks fits_in_memory by "),
+])  # fmt: skip
+def test_a_wish_that_is_none_is_told_so(sets, message, capsys):
+    assert main(["fit", SPACE, *itertools.chain(*(("--set", text) for text in sets))]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_evaluate_best_completes_with_the_best_feasible_design(capsys):
+    command = ["evaluate", SPACE, "--set", "tp=8", "--set", "pp=16", "--format", "json"]
+    assert main([*command, "--best"]) == 0
+    best = json.loads(capsys.readouterr().out)
+    assert best["feasible"] is True
+    assert best["values"] == fitted(capsys, "tp=8", "pp=16")["values"]
+    assert main([*command[:2], "--set", "dram_capacity=1 GB", "--best"]) == 1
+    assert "--best: no design with these values keeps all limits" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""Which parameters matter, and whose designs are better."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dse import Space, Study
+from dse.cli import main
+from dse.explain.importance import explained_share, importance
+from dse.report.study_comparison import dominated, study_pair
+from dse.search.exact import priced_design
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory, small_space):
+    """Two studies: of all designs of a space, and of some of another that gives a value of its own."""
+    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
+    space = Space.from_text(small_space)
+    Study.create(space, "all", storage=storage).run(60)
+    Study.create(space.pinned({"sequence_parallel": False}), "some", storage=storage).run(40)
+    return storage
+
+
+def printed(capsys, storage, *argv, code=0):
+    assert main([*argv, "--storage", storage]) == code
+    return capsys.readouterr()
+
+
+def test_what_explains_everything_has_all_of_the_variance_and_the_rest_none():
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(4, size=(2, 20_000)).astype(float)
+    assert explained_share(np.exp(one), one) == pytest.approx(1)
+    assert explained_share(np.exp(one), other) < 1e-3
+    assert explained_share(np.exp(one + other), one) == pytest.approx(0.5, abs=0.02)  # independent: half
+
+
+def test_importances_are_of_the_parameters_that_vary(capsys, storage):
+    study = Study.load("some", storage=storage)
+    found = importance(study.space, study.table, study.profile)
+    assert found.parameters == ("tp", "pp", "recompute")
+    assert np.allclose(found.trials.sum(axis=1), 1)
+    assert ((found.designs >= 0) & (found.designs <= 1)).all()
+    told = json.loads(printed(capsys, storage, "importance", "some", "--format", "json").out)
+    assert told["objectives"]["step_time_s"].keys() == {*found.parameters}
+    table = printed(capsys, storage, "importance", "some").out
+    assert max(map(len, table.splitlines())) <= 100
+    assert all(name in table for name in found.parameters)
+
+
+def test_too_few_trials_say_nothing(capsys, storage, small_space):
+    Study.create(Space.from_text(small_space), "few", storage=storage).run(3)
+    assert "needs at least" in printed(capsys, storage, "importance", "few", code=1).err
+
+
+def test_of_two_studies_the_one_that_has_seen_all_is_not_dominated(capsys, storage):
+    one, other = (Study.load(name, storage=storage) for name in ("all", "some"))
+    pair = study_pair(one, other)
+    assert pair.hypervolumes[0] >= pair.hypervolumes[1]
+    assert pair.fronts[0] == len(one.table.front())
+    costs = [study.table.front().costs for study in (one, other)]
+    assert pair.beaten == (dominated(*costs), dominated(*costs[::-1]))
+    for row, objective in enumerate(pair.objectives):
+        for study, best in zip(pair.studies, pair.best[row], strict=True):
+            assert best.value == pytest.approx(study.table.front().costs[:, row].min())
+            assert priced_design(study.space, best.params)["values"][objective.key] == best.value
+    told = json.loads(printed(capsys, storage, "compare", "all", "some", "--format", "json").out)
+    assert told["spaces_differ_in"] == ["given"]
+    assert sum(told["joint_front"]) <= sum(told["front"])
+    text = printed(capsys, storage, "compare", "all", "some").out
+    assert "joint front" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_study_beside_itself_is_alike(capsys, storage):
+    text = printed(capsys, storage, "compare", "all", "all").out
+    assert "they search one space" in text
+    assert "are alike" in text
+    assert "No design of either front is better" in text
+
+
+def test_designs_of_a_study_are_priced_on_another_machine(capsys, storage):
+    argv = ["compare", "all", "--system", "h100_80g_dgx"]
+    found = json.loads(printed(capsys, storage, *argv, "--format", "json").out)
+    assert found["systems"] == ["a100_80g_dgx", "h100_80g_dgx"]
+    assert found["median_ratio"] < 1
+    study = Study.load("all", storage=storage)
+    other = study.space.with_system("h100_80g_dgx")
+    best = found["designs"][0]
+    assert best["values"]["h100_80g_dgx"] == priced_design(other, best["params"])["values"]["step_time_s"]
+    assert "Median ratio" in printed(capsys, storage, *argv).out
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["all", "some", "--system", "h100_80g_dgx"], "name one of them"),
+        (["all", "--system", "a100_80g_dgx"], "is priced on a100_80g_dgx itself"),
+        (["all", "--system", "nonsense"], "nonsense"),
+        (["all", "nonsense"], "no study 'nonsense'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_a_line(argv, says, capsys, storage):
+    assert says in printed(capsys, storage, "compare", *argv, code=1).err

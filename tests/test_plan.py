@@ -1,0 +1,155 @@
+"""`dse plan`: from a model and a number of chips to the best layouts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from costmodel import DseError
+from dse import Space, Study
+from dse.cli import main
+from dse.search.exact import exact_front
+from dse.spaces.planned import Question, planned_space, space_text
+from tests.hugging_face_configs import PUBLISHED
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def planned(model, chips, system="h100_80g_dgx", **more):
+    """The space of a question."""
+    return planned_space(Question(model=model, system=system, chips=chips, **more))
+
+
+def options(plan):
+    """What a plan opens."""
+    return {parameter.name: list(parameter.choices) for parameter in plan.space.parameters}
+
+
+def asked(capsys, *argv, code=0):
+    """What `dse plan` prints to stdout and to stderr."""
+    assert main(["plan", *argv]) == code
+    return capsys.readouterr()
+
+
+LLAMA_8B = ("llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx")
+
+
+def test_a_question_without_a_file_is_answered(capsys):
+    out, err = asked(capsys, *LLAMA_8B)
+    assert "Llama 3.1 8B, 8.0 billion parameters, on 8 chips of h100_80g_dgx: 512 sequences of 8,192" in out
+    for line in ("fastest", "smallest memory", "What binds the fastest", "Kept as study plan_llama3_8b_8."):
+        assert line in out
+    assert err == (
+        "dse: assumed: --seq-len 8192, --global-batch-size 512 (4.2 million tokens), --precision bf16, "
+        "--framework megatron_core\n"
+    )
+
+
+def test_json_is_the_object_of_a_search_and_the_file_of_its_space(capsys):
+    record = json.loads(asked(capsys, *LLAMA_8B, "--format", "json", "--save", "space.yaml").out)
+    assert record["exact"] is True
+    assert record["space_file"] == "space.yaml"
+    space = Space.load("./space.yaml")
+    assert record["n_legal"] == space.legal.count
+    exact = exact_front(space)
+    assert [design["values"]["step_time_s"] for design in record["front"]] == exact.costs[:, 0].tolist()
+
+
+def test_the_study_holds_the_front_and_asking_again_adds_nothing(capsys):
+    for _ in range(2):
+        asked(capsys, *LLAMA_8B)
+    study = Study.load("plan_llama3_8b_8")
+    assert study.table.feasible.all()
+    assert len(study.table) == len(study.table.front()) == len(exact_front(study.space).costs)
+    assert study.table.front().numbers[0] == 0  # the fastest is trial 0
+
+
+def test_another_question_gets_another_study(capsys):
+    asked(capsys, *LLAMA_8B)
+    assert "Kept as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B, "--seq-len", "4096").out
+    assert "searches another space" in asked(capsys, *LLAMA_8B, "--seq-len", "2048", "--study",
+                                             "plan_llama3_8b_8", code=1).err  # fmt: skip
+
+
+def test_a_model_may_be_a_hugging_face_configuration(tmp_path, capsys):
+    (tmp_path / "Llama-8B").mkdir()
+    (tmp_path / "Llama-8B" / "config.json").write_text(json.dumps(PUBLISHED["Llama 3 8B"][0]))
+    own = json.loads(asked(capsys, "Llama-8B", *LLAMA_8B[1:], "--format", "json").out)
+    shipped = json.loads(asked(capsys, *LLAMA_8B, "--format", "json").out)
+    assert own["study"] == "plan_llama_8b_8"
+    assert [design["params"] for design in own["front"]] == [design["params"] for design in shipped["front"]]
+
+
+def test_what_is_opened_follows_from_model_and_machine():
+    dense = options(planned("llama3_405b", 16384))
+    assert dense["tp"] == [1, 2, 4, 8]  # eight key heads, nodes of eight
+    assert dense["pp"] == [1, 2, 4, 8, 16, 32, 64]  # 126 layers, embedding and loss
+    assert "cp" not in dense
+    assert options(planned("llama3_405b", 16384, seq_len=131072))["cp"] == [1, 2, 4, 8, 16, 32]
+    assert options(planned("qwen3_235b_a22b", 256))["tp"] == [1, 2, 4]  # four key heads
+    experts = options(planned("deepseek_v3", 2048, precision=["bf16", "fp8_blockwise"]))
+    assert experts["ep"] == [1, 2, 4, 8, 16, 32, 64]
+    assert experts["precision"] == ["bf16", "fp8_blockwise"]
+    assert "etp" not in experts
+    assert options(planned("mixtral_8x22b", 128))["etp"] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(("model", "chips", "layout"), [
+    ("llama3_405b", 16384, {"tp": 8, "pp": 16, "vpp": 8, "zero": 2, "recompute": "none"}),
+    ("deepseek_v3", 2048, {"tp": 1, "pp": 16, "ep": 64, "schedule": "dualpipe", "overlap_ep": True}),
+    ("mixtral_8x22b", 128, {"tp": 2, "pp": 8, "ep": 8, "etp": 1}),
+])  # fmt: skip
+def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):
+    space = planned(model, chips).space
+    params = space.completed(layout)
+    assert layout.items() <= params.items()
+    assert not space.broken_rules(params)
+
+
+@pytest.mark.parametrize(("chips", "batch", "expected"), [
+    (512, None, 512),  # four million tokens of 8,192 a sequence
+    (1000, None, 500),  # a number that 1,000 chips share out
+    (512, 16e6, 2048),  # about so many tokens
+])  # fmt: skip
+def test_a_batch_is_about_as_many_tokens_as_usual(chips, batch, expected):
+    assert planned("llama3_70b", chips, batch_tokens=batch).data["given"]["global_batch_size"] == expected
+
+
+def test_a_saved_space_is_the_one_that_was_priced():
+    plan = planned("llama3_70b", 512, tokens=15e12, max_days=60)
+    assert Space.from_text(space_text(plan.data)).fingerprint == plan.space.fingerprint
+
+
+def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step(capsys):
+    record = json.loads(asked(capsys, *LLAMA_8B, "--tokens", "1B", "--format", "json").out)
+    [best, *_] = record["front"]
+    useful = best["run"]["run_time_s"] * best["run"]["goodput"]
+    steps = 1e9 / best["breakdown"]["tokens_per_second"] / best["breakdown"]["step_time_s"]
+    assert useful == pytest.approx(np.ceil(steps) * best["breakdown"]["step_time_s"])
+    assert "1B tokens: " in asked(capsys, *LLAMA_8B, "--tokens", "1B").out
+
+
+def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
+    with pytest.raises(DseError, match="no legal split of llama3_405b at 64 sequences a step; 4 or 8 chips"):
+        planned("llama3_405b", 7, sequences=64)
+    planned("llama3_405b", 8, sequences=64)
+
+
+@pytest.mark.parametrize(("argv", "message"), [
+    (("llama3_405b", "--gpus", "8", "--system", "h100_80g_dgx"),
+     "fits: the closest lacks 837 GB a chip, tp=8 pp=1 vpp=1 micro_batch_size=1 recompute=full zero=1; 128 "
+     "chips would do"),
+    ((*LLAMA_8B, "--tokens", "15T", "--max-days", "60"), "no layout on 8 chips ends within 60 days: the "),
+    ((*LLAMA_8B, "--max-days", "60"), "--max-days: of how many tokens? name them with --tokens"),
+    ((*LLAMA_8B, "--precision", "fp7"), "'fp7' is not a value; known: bf16, fp16,"),
+    (("llama3_8b", "--gpus", "8", "--system", "a100_80g_dgx", "--precision", "fp8"), "breaks chip_has_fp8"),
+    (("lstm_24b", "--gpus", "8", "--system", "a100_80g_dgx"), "lstm_24b: no transformer"),
+])  # fmt: skip
+def test_a_question_without_an_answer_says_what_would_do(argv, message, capsys):
+    assert message in asked(capsys, *argv, code=1).err

@@ -1,0 +1,75 @@
+"""How much a step follows its parameters and its hardware."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pandas as pd
+import pytest
+
+from dse import Space, Study
+from dse.cli import main
+from dse.explain.explanation import explain
+from dse.explain.sensitivity import STEP, elasticities, sensitivity
+from dse.search.exact import priced_design
+
+#: How often a unit has seconds in it.
+SECONDS = {"s": 1.0, "Hz": -1.0, "1/s": -1.0, "B/s": -1.0, "FLOP/s": -1.0}
+
+SPACES = ["gpt3_175b_1024_a100", "mixtral_8x22b_128_h100", "lstm_24b_power"]
+
+
+@pytest.fixture(params=SPACES)
+def explanation(request):
+    space = Space.load(request.param)
+    return explain(space, space.completed({}))
+
+
+def test_a_machine_all_of_whose_times_are_longer_is_slower_by_as_much(explanation):
+    """Euler: elasticities, each as often as its unit has seconds, add up to one."""
+    found = elasticities(explanation)
+    assert sum(SECONDS.get(e.unit, 0.0) * e.elasticity for e in found) == pytest.approx(1, abs=2e-3)
+
+
+def test_an_elasticity_is_what_two_machines_say():
+    space = Space.load("gpt3_175b_1024_a100")
+    params = space.completed({"tp": 8, "pp": 16})
+    [found] = [e for e in elasticities(explain(space, params)) if e.quantity == "fabric_bandwidth"]
+    times = [
+        priced_design(space.pinned({"fabric_bandwidth": found.value * factor}), params)["breakdown"][
+            "step_time_s"
+        ]
+        for factor in (1 + STEP, 1 - STEP)
+    ]
+    slope = (times[0] - times[1]) / (2 * STEP * sum(times) / 2)
+    assert found.elasticity == pytest.approx(slope, rel=1e-3)
+
+
+def test_steps_of_parameters_are_those_to_neighbours(explanation):
+    found = sensitivity(explanation)
+    for neighbour in found.parameters:
+        assert len(neighbour.changes) == 1
+        step_time = priced_design(explanation.space, neighbour.params)["breakdown"]["step_time_s"]
+        assert found.change(neighbour) == pytest.approx(step_time / explanation.step_time - 1, abs=1e-9)
+
+
+def test_every_format_of_the_command_holds_the_same(capsys, tmp_path, monkeypatch, small_space):
+    monkeypatch.chdir(tmp_path)
+    Study.create(Space.from_text(small_space), "small").run(30)
+
+    def printed(*argv):
+        assert main(["sensitivity", "small", "--trial", "3", *argv]) == 0
+        return capsys.readouterr().out
+
+    found = json.loads(printed("--format", "json"))
+    assert found["trial"] == 3
+    printed("--format", "csv", "-o", "rows.csv")
+    rows = pd.read_csv("rows.csv")
+    assert len(rows) == len(found["parameters"]) + len(found["elasticities"])
+    table = printed()
+    assert max(map(len, table.splitlines())) <= 100
+    for name in (*found["parameters"][0]["changes"], found["elasticities"][0]["quantity"]):
+        assert name in table
+    printed("-o", "tornado.svg")
+    assert ET.parse("tornado.svg").getroot().tag.endswith("svg")

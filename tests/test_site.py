@@ -1,0 +1,60 @@
+"""The site: built without a warning and without a network, with a page for each command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import costmodel
+import dse
+from dse.cli import parser
+
+pytest.importorskip("sphinx", reason="the site needs the extra: pip install 'dse[docs]'")
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-q",
+        "-d",
+        folder / "trees",
+        ROOT / "docs",
+        folder / "site",
+    ]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder / "site"
+
+
+def test_every_command_has_a_page_made_from_its_help(site):
+    index = (site / "made" / "commands" / "index.html").read_text()
+    listed = re.findall(r"^    (\w+)  ", parser().format_help(), flags=re.MULTILINE)
+    assert {"search", "evaluate", "enumerate"} <= {*listed}
+    for name in listed:
+        assert f'href="{name}.html"' in index
+        assert f"usage: dse {name} [-h]" in (site / "made" / "commands" / f"{name}.html").read_text()
+
+
+def test_every_written_page_and_every_public_name_is_there(site):
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (site / f"{page.stem}.html").exists(), page.name
+    library = (site / "made" / "library.html").read_text()
+    for package in (costmodel, dse):
+        for name in package.__all__:
+            assert f'id="{package._HOMES[name]}.{name}"' in library, name
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        assert re.findall(r'(?:src|<link[^>]* href)="(?:https?:)?//[^"]*"', page.read_text()) == [], page.name
