@@ -203,6 +203,30 @@ def test_enumerate_prices_all_and_finds_the_exact_front(capsys, small_space, tmp
     assert f"{len(exact['front'])} designs on the exact Pareto front" in report
 
 
+def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(
+    capsys, monkeypatch, small_space, tmp_path
+):
+    (tmp_path / "small.yaml").write_text(small_space)
+    legal = int(Space.load(tmp_path / "small.yaml").legal.count)
+    monkeypatch.setattr("dse.search.exact.STEP", 20)
+    monkeypatch.setattr("dse.search.exact.CHUNK", 20)
+
+    def interrupted(headway):
+        if headway.priced >= 40:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dse.cli.enumerate.headway_lines", lambda stream: interrupted)
+    assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 130
+    said = f"dse: interrupted after 40 of {legal} designs; the front of these alone is in front.partial.csv\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "front.csv").exists()
+    assert len(pd.read_csv(tmp_path / "front.partial.csv"))
+    report = printed(capsys, "enumerate", "small.yaml", code=130)
+    assert report.startswith(f"PARTIAL: 40 of {legal} legal designs of space small")
+    record = json.loads(printed(capsys, "enumerate", "small.yaml", "--format", "json", code=130))
+    assert (record["partial"], record["n_priced"], record["n_legal"]) == (True, 40, legal)
+
+
 def test_a_certificate_compares_a_study_with_the_exact_front(capsys):
     exact = json.loads(printed(capsys, "enumerate", "--certify", "small", "--format", "json"))
     told = exact["certificate"]

@@ -123,6 +123,23 @@ def test_headway_ends_with_all_designs(layouts, monkeypatch):
     assert seen[-1].feasible == found.legal - found.infeasible
 
 
+def test_an_interrupted_listing_keeps_what_it_has(layouts, monkeypatch):
+    """The front of the designs that were evaluated, if asked for; else the interruption passes."""
+    monkeypatch.setattr(exact, "STEP", 500)
+    monkeypatch.setattr(exact, "CHUNK", 500)
+
+    def interrupted(headway: Headway) -> None:
+        if headway.priced >= 1000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        exact_front(layouts, progress=interrupted)
+    found, whole = exact_front(layouts, progress=interrupted, partial_too=True), exact_front(layouts)
+    assert (found.is_partial, found.priced, found.legal) == (True, 1000, 2340)
+    assert not whole.is_partial
+    assert all((whole.costs <= cost).all(axis=1).any() for cost in found.costs)
+
+
 @pytest.mark.parametrize("name", ["gpt_1t_codesign", "gpt_1t_power_split"])
 def test_what_bounds_take_for_granted(name):
     """More of one quantity, the others as they were, is not slower by a bit, and no layout holds more."""

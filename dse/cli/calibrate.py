@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from dse.cli.options import Commands, command, refuse_same
+from dse.cli.output import checked_ending
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -54,6 +55,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, fit, write."""
     refuse_same(args.file, args.out)
+    checked_ending(args.out, (".yaml", ".yml"))
     from dse.calibration.calibration import calibrated
     from dse.validation.table import read_table
 

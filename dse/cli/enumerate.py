@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 from dse.cli.options import (
     Commands,
@@ -102,12 +102,29 @@ def run(args: argparse.Namespace) -> int:
         method=args.method,
         best=best_costs(study).tolist() if study else None,
         progress=headway_lines(sys.stderr),
+        partial_too=True,
     )
+    if exact.is_partial:
+        write_partial(args, exact)
     write(args, exact, certificate(study, exact) if study else None)
     if len(exact.costs):
         return 0
     print(f"dse: no feasible design: all {exact.legal:,} legal ones break a limit", file=sys.stderr)
     return 1
+
+
+def write_partial(args: argparse.Namespace, exact: ExactFront) -> NoReturn:
+    """The front of what was evaluated before an interruption, in a file of another name.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Always, saying what was written.
+    """
+    where = args.output and args.output.with_stem(f"{args.output.stem}.partial")
+    write(argparse.Namespace(**{**vars(args), "output": where}), exact, None)
+    done = f"interrupted after {exact.priced:,} of {exact.legal:,} designs"
+    raise KeyboardInterrupt(f"{done}; the front of these alone is {f'in {where}' if where else 'above'}")
 
 
 def run_reference(args: argparse.Namespace) -> int:
@@ -190,13 +207,15 @@ def headway_text(headway: Headway, seconds: float) -> str:
     >>> headway_text(Headway(200_000, None, None, boxes=512), 2.0)
     '200,000 designs evaluated, 100,000/s, 512 boxes left'
     """
+    from dse.report.runs import duration
+
     rate = headway.priced / seconds
     if headway.total is None:
         return f"{headway.priced:,} designs evaluated, {rate:,.0f}/s, {headway.boxes:,} boxes left"
     left = (headway.total - headway.priced) / rate
     return (
         f"{headway.priced:,}/{headway.total:,.0f} designs, {headway.feasible:,} feasible, {rate:,.0f}/s, "
-        f"{left:,.0f} s left"
+        f"{duration(left)} left"
     )
 
 

@@ -46,10 +46,12 @@ def run(args: argparse.Namespace) -> int:
     from costmodel.formats.hugging_face import import_model
     from costmodel.formats.strict_yaml import dump
     from dse.cli.options import refuse_same
+    from dse.cli.output import checked_ending
     from dse.export.tables import json_text, write_file
     from dse.report.catalogue import model_text
 
     refuse_same(args.config, args.output)
+    checked_ending(args.output, (".yaml", ".yml"))
     found = import_model(args.config, seq_len=args.seq_len)
     for note in found.notes:
         print(f"dse: {note}", file=sys.stderr)

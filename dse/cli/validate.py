@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from dse.cli.options import Commands, command, refuse_same
+from dse.cli.output import checked_ending
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -56,6 +57,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
     refuse_same(args.file, args.out)
+    checked_ending(args.out, (".html", ".htm"))
     from dse.validation.comparison import compared
     from dse.validation.table import SHIPPED, read_table
 

@@ -64,6 +64,7 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
         "directions": {objective.key: objective.direction for objective in exact.space.objectives},
         "n_legal": exact.legal,
         "n_priced": exact.priced,
+        **({"partial": True} if exact.is_partial else {}),
         "n_infeasible": exact.infeasible,
         "broken": exact.broken,
         "best": exact.best,

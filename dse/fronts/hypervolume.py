@@ -32,7 +32,7 @@ class Box:
         return np.asarray((costs - self.ideal) / (self.reference - self.ideal), dtype=np.float64)
 
     def hypervolume(self, costs: FloatArray) -> float:
-        """Share of the box that the points dominate; above 1 where they surpass the ideal. [-]"""
+        """What the points dominate, as a multiple of the box; above 1 where they surpass the ideal. [-]"""
         return hypervolume(self.scaled(costs), np.ones(self.ideal.size))
 
     def history(self, costs: FloatArray) -> FloatArray:

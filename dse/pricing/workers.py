@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
+from random import Random
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from costmodel.errors import DseError
@@ -74,7 +75,13 @@ class Workers:
         return self.backend == "processes" and self.jobs == 1
 
     def map_ranges(
-        self, function: Callable[[int, int], Result], count: int, step: int, *, ordered: bool = False
+        self,
+        function: Callable[[int, int], Result],
+        count: int,
+        step: int,
+        *,
+        ordered: bool = False,
+        scattered: bool = False,
     ) -> Iterator[Result]:
         """Results of ``function(low, high)`` for consecutive ranges of numbers below `count`.
 
@@ -88,8 +95,13 @@ class Workers:
             Numbers in a range; the last may have fewer. [-]
         ordered : bool
             Results come in the order of their ranges, not as they are done.
+        scattered : bool
+            Ranges come from all over the numbers, the last one last: those done tell of those left.
         """
         ranges = [(low, min(low + step, count)) for low in range(0, count, step)]
+        if scattered:
+            Random(0).shuffle(first := ranges[:-1])
+            ranges = [*first, *ranges[-1:]]
         return self.map(_spread, [(function, *ends) for ends in ranges], ordered=ordered)
 
     def map(

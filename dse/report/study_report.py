@@ -72,13 +72,16 @@ def study_report(study: Study, width: int) -> Report:
     front = table.front().records()
     if not front:
         return [Text(heading + ".")]
-    heading += f"; {counted(len(front), 'design')} on the Pareto front, hypervolume {study.hypervolume:.3f}."
+    heading += f"; {counted(len(front), 'design')} on the Pareto front, hypervolume {study.hypervolume:.3f}"
+    heading += "." if study.hypervolume <= 1 else " (1 is the box that random designs span)."
     return [Text(heading), Text(), *front_report(study.space, front, width, more=f"dse pareto {study.name}")]
 
 
 def exact_report(exact: ExactFront, width: int) -> Report:
     """The exact front of a space."""
     heading = f"Space {exact.space.name}: {counted(exact.legal, 'legal design')}, "
+    if exact.is_partial:
+        heading = f"PARTIAL: {exact.priced:,} of {exact.legal:,} legal designs of space {exact.space.name}, "
     if exact.infeasible is None:
         heading += f"{exact.priced:,} evaluated and the rest ruled out by bounds"
     else:
@@ -86,7 +89,8 @@ def exact_report(exact: ExactFront, width: int) -> Report:
     front = exact.records()
     if not front:
         return [Text(heading + ".")]
-    heading += f"; {counted(len(front), 'design')} on the exact Pareto front."
+    heading += f"; {counted(len(front), 'design')} on the "
+    heading += "Pareto front of these alone." if exact.is_partial else "exact Pareto front."
     return [Text(heading), Text(), *front_report(exact.space, front, width, more="--format json")]
 
 

@@ -62,6 +62,11 @@ class ExactFront:
     profile: str = NATIVE  #: rules that evaluated them
 
     @property
+    def is_partial(self) -> bool:
+        """Whether it is the front of some legal designs alone: the listing was interrupted."""
+        return self.tally is not None and self.tally.legal < self.legal
+
+    @property
     def infeasible(self) -> int | None:
         """Legal designs that break a limit, or have no number; None where not all were evaluated."""
         return None if self.tally is None else self.tally.legal - self.tally.feasible
@@ -107,6 +112,7 @@ def exact_front(
     method: Method = "auto",
     best: Sequence[float] | None = None,
     progress: Callable[[Headway], None] | None = None,
+    partial_too: bool = False,
 ) -> ExactFront:
     """The front of all legal designs of a finite space.
 
@@ -125,6 +131,8 @@ def exact_front(
         Costs, one per objective, that designs are counted against where they are listed. [the unit of each]
     progress : callable, optional
         Called now and then.
+    partial_too : bool
+        Where designs are listed and a KeyboardInterrupt comes, give the front of those evaluated so far.
 
     Raises
     ------
@@ -143,7 +151,7 @@ def exact_front(
             "it with --method list"
         )
     else:
-        counts = listed(pricer, workers, best, progress)
+        counts = listed(pricer, workers, best, progress, partial_too)
         designs, priced = space.legal.at(counts.numbers), counts.legal
     evaluation = evaluate(space, designs, rules=pricer.rules)
     order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
@@ -170,6 +178,7 @@ def listed(
     workers: Workers,
     best: Sequence[float] | None,
     progress: Callable[[Headway], None] | None,
+    partial_too: bool,
 ) -> Tally:
     """Evaluate every legal design, a range of numbers at a time; arguments are those of `exact_front`.
 
@@ -180,10 +189,14 @@ def listed(
     function = partial(tally, pricer, tuple([-np.inf] * len(space.objectives) if best is None else best))
     step = min(STEP, max(CHUNK, count // (16 * workers.jobs)))
     total = Tally.empty(space)
-    for own in workers.map_ranges(function, count, step):
-        total = total + own
-        if progress:
-            progress(Headway(total.legal, count, total.feasible))
+    try:
+        for own in workers.map_ranges(function, count, step, scattered=True):
+            total = total + own
+            if progress:
+                progress(Headway(total.legal, count, total.feasible))
+    except KeyboardInterrupt:
+        if not (partial_too and total.legal):
+            raise
     return total
 
 

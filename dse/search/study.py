@@ -377,7 +377,7 @@ class Study(StudyFigures):
 
     @property
     def hypervolume(self) -> float:
-        """Share of `box` that the front dominates. [-]"""
+        """What the front dominates, as a multiple of `box`; above 1 where it surpasses the ideal. [-]"""
         return self.box.hypervolume(self.table.front().costs)
 
     def hypervolume_history(self) -> pd.DataFrame:
