@@ -44,6 +44,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
             "dse enumerate gpt3_175b_1024_a100",
             "dse enumerate gpt_1t_codesign --jobs 2 -o front.parquet",
             "dse enumerate --certify gpt3_175b_1024_a100      the space is the study's own",
+            "dse enumerate --bound my_codesign --evaluations 1e5",
         ],
     )
     parser.add_argument(
@@ -82,17 +83,40 @@ def add_comparisons(parser: argparse.ArgumentParser) -> None:
         help="say how far this study is from what a long search of its space finds, where that is too large "
         "for an exact front",
     )
+    parser.add_argument(
+        "--bound",
+        metavar="STUDY",
+        help="say what no legal design can beat, by bounds that are stopped halfway, and how far this study "
+        "is from that at most",
+    )
+    parser.add_argument(
+        "--evaluations",
+        metavar="N",
+        type=positive,
+        help="designs that --bound evaluates: the more, the closer (default: 1e6)",
+    )
+
+
+def positive(text: str) -> float:
+    """A number above 0, such as 1e5."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return value
 
 
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
+    from costmodel.errors import DseError
     from dse.pricing.profiles import NATIVE, rules_for
     from dse.pricing.workers import Workers
     from dse.search.certificate import best_costs, certificate
     from dse.search.exact import exact_front
 
-    if args.reference:
-        return run_reference(args)
+    if args.evaluations is not None and not args.bound:
+        raise DseError("enumerate: --evaluations is for --bound STUDY")
+    if args.reference or args.bound:
+        return run_beside(args)
     form_of(args.format, args.output)  # a name that nothing writes is refused before the work, not after
     study, space = subject(args)
     exact = exact_front(
@@ -127,29 +151,53 @@ def write_partial(args: argparse.Namespace, exact: ExactFront) -> NoReturn:
     raise KeyboardInterrupt(f"{done}; the front of these alone is {f'in {where}' if where else 'above'}")
 
 
-def run_reference(args: argparse.Namespace) -> int:
-    """Compare a study with a long search."""
+def run_beside(args: argparse.Namespace) -> int:
+    """Compare a study with a long search, or with what bounds leave possible."""
     from dataclasses import asdict
 
     from costmodel.errors import DseError
     from dse.export.tables import json_text
     from dse.pricing.workers import Workers
+    from dse.report.bound_report import bound_text
     from dse.report.study_report import reference_text
     from dse.report.text import show
+    from dse.search.bound import EVALUATIONS, study_bound
     from dse.search.reference import reference
     from dse.search.study import Study
 
-    if args.space or args.certify or args.set or args.objective or args.output:
+    kind = "reference" if args.reference else "bound"
+    both = args.reference and args.bound
+    if args.space or args.certify or args.set or args.objective or args.output or both:
         raise DseError(
-            "enumerate --reference: the space is the study's own; it takes no other, no --certify and no -o"
+            f"enumerate --{kind}: the space is the study's own; it takes no other, no --certify, no second "
+            "comparison and no -o"
         )
-    study = Study.load(args.reference, storage=args.storage)
-    compared = reference(study, Workers(args.jobs, args.backend, args.scheduler))
-    if args.format == "json":
-        print(json_text({"reference": asdict(compared)}))
+    study = Study.load(args.reference or args.bound, storage=args.storage)
+    workers = Workers(args.jobs, args.backend, args.scheduler)
+    if args.reference:
+        compared = reference(study, workers)
+        record, text = asdict(compared), reference_text(compared)
     else:
-        show(sys.stdout, lambda width: [reference_text(compared)])
+        update = headway_lines(sys.stderr)
+        bound = study_bound(
+            study,
+            workers,
+            evaluations=args.evaluations or EVALUATIONS,
+            progress=lambda priced, boxes: update(boxed(priced, boxes)),
+        )
+        record, text = asdict(bound), bound_text(bound, study.space)
+    if args.format == "json":
+        print(json_text({kind: record}))
+    else:
+        show(sys.stdout, lambda width: [text])
     return 0
+
+
+def boxed(priced: int, boxes: int) -> Headway:
+    """How far a branch and bound is."""
+    from dse.search.exact import Headway
+
+    return Headway(priced, None, None, boxes)
 
 
 def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:

@@ -213,7 +213,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     """Search, report, write; 1 when nothing feasible was found."""
     from dse.cli.progress import progress_of
     from dse.pricing.workers import Workers
-    from dse.report.study_report import nothing_feasible
+    from dse.report.nothing_feasible import nothing_feasible
 
     workers = Workers(args.jobs, args.backend, args.scheduler)
     try:

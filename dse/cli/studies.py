@@ -92,7 +92,7 @@ def run_studies(args: argparse.Namespace) -> int:
 
 def run_pareto(args: argparse.Namespace) -> int:
     """Print the front; 1 when it is empty."""
-    from dse.report.study_report import nothing_feasible
+    from dse.report.nothing_feasible import nothing_feasible
     from dse.search.study import Study
 
     study = Study.load(args.study, storage=args.storage)

@@ -15,9 +15,10 @@ from dse.report.binding import sentence
 from dse.report.design_table import varying_parameters
 from dse.report.front_picture import front_svg
 from dse.report.front_table import front_table
+from dse.report.nothing_feasible import BrokenLimits
 from dse.report.page import PageSection, asset, page, plot, table
 from dse.report.step_sections import kernel_sections, parts_section, timeline_sections
-from dse.report.study_report import BrokenLimits, picks
+from dse.report.study_report import picks
 from dse.report.text import Record, counted, design_text, objective_texts
 from dse.search.study_figures import front_picture
 

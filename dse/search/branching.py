@@ -63,17 +63,18 @@ class Search:
         self.costs = np.empty((0, len(self.space.objectives)))
         self.front = self.costs
         self.priced = 0  #: designs evaluated, and corners of boxes
+        self.waiting = [start(problem)]  #: boxes not yet looked into
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Work until no box is left.
+    def run(self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf) -> None:
+        """Work until no box is left, or enough designs are evaluated.
 
         Raises
         ------
         DseError
             If more than `MOST_PRICED` designs have to be evaluated.
         """
-        waiting = [start(self.problem)]
-        while waiting:
+        waiting = self.waiting
+        while waiting and self.priced < enough:
             taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
             tasks = [(self.problem, self.front, boxes) for boxes in taken]
             for found in self.workers.map(explored, tasks):
@@ -87,6 +88,15 @@ class Search:
                     f"space {self.space.name}: {self.priced:.3g} designs evaluated, and bounds leave more; "
                     "pin some parameters with --set, or search instead"
                 )
+
+    def least(self) -> FloatArray:
+        """(objectives,) What no legal design costs less than, in each objective. [the unit of each]
+
+        Designs of boxes that were dropped break a limit, or cost no less than one that is known; others cost
+        no less than the bounds of their boxes.
+        """
+        known = [self.front, *(self.problem.bounds(boxes)[0] for boxes in self.waiting)]
+        return np.asarray(np.concatenate(known).min(axis=0))
 
     def shares(self, taken: list[Boxes]) -> list[Boxes]:
         """As many sets of boxes as there are workers, where that is worth it."""
