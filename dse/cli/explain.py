@@ -12,9 +12,9 @@ from dse.cli.options import (
     add_changes,
     add_profile,
     add_storage,
+    add_trial,
     changed_space,
     command,
-    natural,
     pin,
 )
 
@@ -42,9 +42,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         ],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study; with --set or --layout, a space")
-    parser.add_argument(
-        "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
-    )
+    add_trial(parser)
     parser.add_argument(
         "--against",
         metavar="DESIGN",

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dse.cli.options import Commands, add_storage, command, natural
+from dse.cli.options import Commands, add_storage, add_trial, command, natural
 
 #: Forms of a file: those of `dse.export.artefacts.FORMS`.
 FORMATS = ("aicb", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace",
@@ -39,9 +39,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         ],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
-    parser.add_argument(
-        "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
-    )
+    add_trial(parser)
     parser.add_argument(
         "--winner",
         metavar="K",

@@ -51,6 +51,13 @@ def command(
     return parser
 
 
+def add_trial(parser: argparse.ArgumentParser) -> None:
+    """``--trial``: one design of a study."""
+    parser.add_argument(
+        "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
+    )
+
+
 def add_storage(parser: argparse.ArgumentParser) -> None:
     """``--storage URL``."""
     parser.add_argument(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dse.cli.explain import named_design
-from dse.cli.options import Commands, add_changes, add_profile, add_storage, command, natural
+from dse.cli.options import Commands, add_changes, add_profile, add_storage, add_trial, command
 from dse.cli.output import form_of, write_content, write_report
 
 #: Ending of a file -> what is written there.
@@ -31,9 +31,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         ],
     )
     parser.add_argument("study", metavar="STUDY", help="name of a study; with --set or --layout, a space")
-    parser.add_argument(
-        "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
-    )
+    add_trial(parser)
     parser.add_argument("--all", action="store_true", help="every parameter and quantity")
     parser.add_argument(
         "--format", choices=["table", "json", "csv"], help="default: what the ending of FILE says, else table"
