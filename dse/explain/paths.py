@@ -20,8 +20,6 @@ Path = tuple[str, ...]
 LAYER_WORDS: Final = {"experts": "expert", "delta_net": "delta-net", "window": "window"}
 #: Kinds of kernels, the first name of their items within a part.
 KERNEL_KINDS: Final = ("product", "pointwise", "attention")
-#: Columns whose items are kernels.
-KERNEL_COLUMNS: Final = ("forward_time", "backward_time", "recompute_time")
 
 
 @dataclass(frozen=True, slots=True)
