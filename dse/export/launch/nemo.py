@@ -18,7 +18,7 @@ from costmodel.formats.strict_yaml import dump, parse
 from dse.export.launch.launch import PLACEHOLDERS, Launch, launch_text
 from dse.export.launch.layer_pattern import pattern
 from dse.export.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS
-from dse.export.launch.megatron_design import settings_of
+from dse.export.launch.megatron_design import PRECISIONS, settings_of
 from dse.export.launch.megatron_read import launch_of
 
 VERSION: Final = "Megatron-Bridge 0.7"
@@ -50,13 +50,13 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
 }
 #: Recipe of `mixed_precision` -> settings.
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "bf16_mixed": {"bf16": True},
-    "fp16_mixed": {"fp16": True},
-    "bf16_with_fp8_current_scaling_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "bf16_mixed": PRECISIONS["bf16"],
+    "fp16_mixed": PRECISIONS["fp16"],
+    "bf16_with_fp8_current_scaling_mixed": PRECISIONS["fp8_tensorwise"],
     "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
-    "bf16_with_fp8_subchannel_scaling_mixed": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "blockwise"},
-    "bf16_with_mxfp8_mixed": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
-    "bf16_with_nvfp4_mixed": {"bf16": True, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
+    "bf16_with_fp8_subchannel_scaling_mixed": PRECISIONS["fp8_blockwise"],
+    "bf16_with_mxfp8_mixed": PRECISIONS["mxfp8"],
+    "bf16_with_nvfp4_mixed": PRECISIONS["nvfp4"],
 }
 _SILU: Final = {"_target_": "torch.nn.functional.silu", "_call_": False}
 _SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
