@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 from dse.pricing.profiles import SpaceRules
 from dse.pricing.workers import Jobs
 from dse.search.history import History, Plan
-from dse.search.turns import Turns
+from dse.search.turns import REVISION, Turns
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
 
@@ -96,7 +96,7 @@ def search(
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
         history = History(space, plan, store, stored, rules, jobs)
-        turns = Turns(store, stored.study_id, history, budget)
+        turns = Turns(store, stored.study_id, history, budget, stored.user_attrs.get(REVISION))
     try:
         while True:
             outcome.complete = history.complete
