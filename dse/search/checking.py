@@ -131,7 +131,7 @@ class Repriced:
                 yield Mismatch(self._number(row), name, shown(old[row]), shown(new[row]), unit)
 
     def _compared(self) -> Iterator[tuple[str, FloatArray, FloatArray, BoolArray]]:
-        """Each figure by name, as stored and as the model gives it, and where these differ; (trials,) each."""
+        """Name, stored and given by the model, and where these differ, (trials,), of each figure. [any]"""
         stored, model = self._stored_columns(), self._model_columns()
         units, scales = self._units(), self._scales()
         nothing = np.full(len(self.stored), np.nan)

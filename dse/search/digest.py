@@ -18,6 +18,7 @@ from costmodel.formats import shipped
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
+from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint
 from dse.spaces.parameters import Parameter
 from dse.spaces.several_systems import SYSTEM
@@ -50,16 +51,15 @@ def content(space: Space) -> Content:
 
     Numbers that are not finite are texts, and what is too long is a hash of itself.
     """
-    names = {*space.given}
-    of_system = {
-        name: float(values) for name, values in space.system.quantities().items() if name not in names
-    }
+    model = {name: value for name, value in asdict(space.model).items() if name != "title"}
+    of_system = {name: float(values) for name, values in space.system.quantities().items()}
+    given = {name: value for name, value in space.given.items() if name not in {*MODEL_SETTINGS, *of_system}}
     by_system = quantities_by_system(space)
     derived = {d.name: d.expression for d in space.derived if d.name not in by_system}
     found: dict[str, dict[str, Any]] = {
-        "model": {name: value for name, value in asdict(space.model).items() if name != "title"},
+        "model": model,
         "system": of_system | {f"{n} of {s}": v for n, own in by_system.items() for s, v in own.items()},
-        "given": dict(space.given),
+        "given": given,
         "parameters": {p.name: parameter_text(p) for p in space.parameters},
         "derived": derived,
         "rules": texts(space.rules),

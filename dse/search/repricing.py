@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dse.search.creation import (
     digest,
     drawn_designs,
 )
-from dse.search.finished import BEFORE, BREAKDOWN, WORST, finite, trial_attributes
+from dse.search.finished import BEFORE, BREAKDOWN, FEASIBLE_BEFORE, WORST, finite, trial_attributes
 from dse.search.history import BOX
 from dse.search.inner import WINNERS
 from dse.search.renewal import renewed_memories
@@ -33,9 +33,6 @@ from dse.spaces.objectives import keyed
 from dse.spaces.space import Batch, Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.rewriting import NewFigures, rewrite
-
-#: Whether a trial was feasible before it was priced anew, beside the objectives that it had.
-FEASIBLE_BEFORE: Final = "feasible_before"
 
 
 @dataclass

@@ -84,12 +84,17 @@ class StudyChanges(ABC):
         with Store(self.storage, "read") as store, store.snapshot():
             return self._changes(store)
 
+    def content_changes(self) -> list[str]:
+        """What has changed in its space, its model and its system since they were remembered, a line each."""
+        remembered = self.attributes.get(DIGEST)
+        if not remembered:
+            return []
+        lines = content_changes(remembered["content"], content(self.space), self.space)
+        return [*lines, *shipped_changes(remembered["shipped"])]
+
     def _changes(self, store: Store) -> list[str]:
         own = store.study(self.name).user_attrs
-        remembered, lines = own.get(DIGEST), []
-        if remembered:
-            lines += content_changes(remembered["content"], content(self.space), self.space)
-            lines += shipped_changes(remembered["shipped"])
+        remembered, lines = own.get(DIGEST), self.content_changes()
         looked, differing = self._looked_at(store, own.get(ACCEPTED, 0))
         lines += figure_lines(differing, looked)
         if remembered and not differing:
