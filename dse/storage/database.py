@@ -316,9 +316,13 @@ class Database:
         try:
             yield
         except self._driver_error as error:
-            message = str(error).strip() or type(error).__name__
-            meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
-            raise DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}") from error
+            raise self.failure(error) from error
+
+    def failure(self, error: Exception) -> DseError:
+        """What a driver's complaint means, and what would do."""
+        message = str(error).strip() or type(error).__name__
+        meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
+        return DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}")
 
 
 @contextmanager
