@@ -34,6 +34,7 @@ class Array:
     """One array of a program. Times count instructions in the order they run. [-]"""
 
     maker: Instruction
+    holder: Instruction  #: the last that gives it by itself: its maker, or what picks it from a tuple
     output: int  #: which of the maker's arrays
     bytes: int  #: [B]
     start: int
@@ -205,7 +206,7 @@ class _Run:
             if shape.is_tuple:
                 return tuple(fresh(element) for element in shape.elements)
             now = len(self.ran)
-            self.arrays.append(Array(maker, next(numbers), memory_bytes(shape), now, now, given))
+            self.arrays.append(Array(maker, maker, next(numbers), memory_bytes(shape), now, now, given))
             self.parents.append(len(self.parents))
             return len(self.arrays) - 1
 
@@ -253,12 +254,24 @@ class _Run:
         self.used(values[computation.root])
         return values[computation.root]
 
+    def viewed(self, each: Instruction, operands: Sequence[Tree]) -> Tree:
+        """The value of a view, which from now on holds the array that it gives."""
+        if each.opcode == "tuple":
+            return tuple(operands)
+        value = operands[0]
+        if each.opcode == "get-tuple-element":
+            assert not isinstance(value, int)  # the reader has checked
+            value = value[int(each.attributes["index"])]
+        if isinstance(value, int):
+            self.arrays[value].holder = each
+        return value
+
     def value(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
         """What an instruction gives."""
         opcode, part = parts(each.opcode)
         inner = path + each.name + "/"
         if opcode in VIEWS:
-            return _viewed(each, operands)
+            return self.viewed(each, operands)
         if each.opcode == "while":
             return self.loop(each, operands[0], inner)
         if each.opcode == "call":
@@ -334,17 +347,6 @@ class _Run:
             picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
         counts = sum(1 for _ in leaves(picked)), sum(1 for _ in each.shape.leaves())
         return picked if counts[0] == counts[1] else self.made(each.shape, each)
-
-
-def _viewed(each: Instruction, operands: Sequence[Tree]) -> Tree:
-    """The value of a view."""
-    if each.opcode == "tuple":
-        return tuple(operands)
-    if each.opcode == "get-tuple-element":
-        whole = operands[0]
-        assert not isinstance(whole, int)  # the reader has checked
-        return whole[int(each.attributes["index"])]
-    return operands[0]
 
 
 def _replaced(tree: Tree, others: Mapping[int, int]) -> Tree:

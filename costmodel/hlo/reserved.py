@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.hlo.in_place import may_share
 from costmodel.hlo.liveness import Array, Buffer, Liveness
+from costmodel.hlo.module import Instruction
 
 #: Time from which to which memory is taken, both included. [-]
 Interval = tuple[int, int]
@@ -116,15 +117,15 @@ def _free(place: _Place, array: Array) -> bool:
     after = bisect(place.arrays, array.start, key=_start)
     beside = [*place.arrays[max(after - 1, 0) : after], array, *place.arrays[after : after + 1]]
     return all(
-        one.end < other.start or (one.end == other.start and _takes_over(one, other))
+        one.end < other.start or (one.end == other.start and _takes_over(one.holder, other))
         for one, other in pairwise(beside)
     )
 
 
-def _takes_over(operand: Array, user: Array) -> bool:
-    """Whether what reads an array last may write into its memory."""
-    made, maker = operand.maker, user.maker
-    return any(each is made for each in maker.operands) and may_share(made, maker, user.output)
+def _takes_over(read: Instruction, user: Array) -> bool:
+    """Whether an array may be made in the memory of one that its maker reads."""
+    maker = user.maker
+    return any(each is read for each in maker.operands) and may_share(read, maker, user.output)
 
 
 def _chunks(buffers: Iterable[Buffer]) -> Iterator[_Chunk]:
@@ -151,7 +152,7 @@ def _chunks(buffers: Iterable[Buffer]) -> Iterator[_Chunk]:
 
 def _ends_in(operand: Array, user: Array) -> bool:
     """Whether an array is last read by what makes another, which may write into its memory."""
-    return operand.end == user.start and _takes_over(operand, user)
+    return operand.end == user.start and _takes_over(operand.maker, user)
 
 
 def _height(chunks: Sequence[_Chunk]) -> int:
