@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,6 +19,7 @@ from typing import Any, Final
 from costmodel.errors import DseError
 from dse.search.history import Batch, History
 from dse.storage.optuna_store import Store
+from dse.storage.recovery import KEY
 from dse.storage.trial_rows import packed_trial, unpacked_trial
 
 #: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
@@ -31,6 +33,10 @@ PATIENCE: Final = 30.0
 BATCHES: Final = 4.0
 #: The shortest and the longest time between two looks at what other processes do. [s]
 SHORTEST, LONGEST = 0.02, 0.5
+
+
+class StudyChanged(DseError):
+    """Another program has told the study to go on with another cost model."""
 
 
 class Turns:
@@ -130,6 +136,17 @@ class Turns:
             return None
         return batch
 
+    def park(self, number: int, packed: Mapping[str, Any]) -> bool:
+        """Leave a finished batch, as `packed_batch` has it, for its turn; False if it is there already."""
+        name = f"{PARKED}{number}"
+        with self._store.turn(self._study_id):
+            self.look()
+            parked = self._store.named(self._study_id, PARKED)
+            wanted = number >= self._history.current and name not in parked
+            if wanted:
+                self._store.set_user_attrs(self._study_id, {name: packed})
+        return wanted
+
     def settle(self, batch: Batch) -> int:
         """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
         self._longest = max(self._longest, time.monotonic() - self._since)
@@ -143,18 +160,17 @@ class Turns:
         """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
         history, store, study_id, number = self._history, self._store, self._study_id, batch.number
         if store.user_attr(study_id, REVISION) != self._revision:
-            raise DseError("the study was priced anew meanwhile by another program; go on with `dse resume`")
+            raise StudyChanged("another program has priced this study anew meanwhile; `dse resume` goes on")
         done, added = [f"{CLAIM}{number}"], 0
         if number > history.current:
-            packed = [packed_trial(trial) for trial in batch.finished]
-            parked = {"base": batch.base, "trials": packed, "memory": batch.memory}
-            store.set_user_attrs(study_id, {f"{PARKED}{number}": parked})
+            store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
         elif due := history.due(batch, self._budget):
-            batch.finished, added = due, len(due)
+            finished, batch.finished, added = batch.finished, due, len(due)
             attributes = history.attributes(batch)
             store.append(study_id, due, after=history.rows, user_attrs=attributes)
             history.stored(batch, attributes)
-            done += [f"{PARKED}{number}"] if number < history.current else []
+            batch.finished = finished
+            done += [] if history.due(batch, sys.maxsize) else [f"{PARKED}{number}"]
         store.drop_user_attrs(study_id, done)
         return added
 
@@ -166,9 +182,16 @@ class Turns:
 
 
 def drop_waiting(store: Store, study_id: int) -> None:
-    """Drop claims and finished batches that wait for their turn: they are proposed again."""
+    """Drop claims and finished batches that wait for their turn, in files too, which another key disowns:
+    they are proposed again."""
     waiting = [name for prefix in (PARKED, CLAIM) for name in store.named(study_id, prefix)]
-    store.drop_user_attrs(study_id, waiting)
+    store.drop_user_attrs(study_id, [*waiting, KEY])
+
+
+def packed_batch(batch: Batch) -> dict[str, Any]:
+    """A finished batch as text and numbers that JSON knows."""
+    trials = [packed_trial(trial) for trial in batch.finished]
+    return {"base": batch.base, "trials": trials, "memory": batch.memory}
 
 
 def alive(process: int) -> bool:
