@@ -68,7 +68,8 @@ def content(space: Space) -> Content:
     }
     for own in space.workloads:
         for section, values in content(own.space).items():
-            found[section] |= {f"{own.name}.{name}": value for name, value in values.items()}
+            if section != "system":  # all run on one
+                found[section] |= {f"{own.name}.{name}": value for name, value in values.items()}
     if space.workloads:
         found["workloads"] = {f"weight of {own.name}": own.weight for own in space.workloads}
         found["workloads"]["combine"] = space.data.get("combine", "")

@@ -14,10 +14,9 @@ from costmodel.columns import IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import nominal_rate, rules_for
 from dse.pricing.workers import Jobs
-from dse.search.checking import DESIGN, Mismatch, Repriced, blocks, unpacked
+from dse.search.checking import DESIGN, Mismatch, Repriced, blocks, evaluated_legal, unpacked
 from dse.search.creation import (
     ACCEPTED,
     CONTINUED,
@@ -110,8 +109,8 @@ class StudyChanges(ABC):
         stored = unpacked(self.space, told)
         if not len(stored):
             return []
-        evaluation = evaluate(self.space, stored.designs, rules=rules_for(self.space, self.profile))
-        return Repriced(stored, evaluation, None).differences()
+        own_legal, found = evaluated_legal(self.space, stored.designs, rules_for(self.space, self.profile))
+        return Repriced(stored, found, own_legal).differences()
 
     def _looked_at(self, store: Store, accepted: int) -> tuple[int, list[Mismatch]]:
         """How many trials were looked at, from a number on, and which of their figures are others."""
