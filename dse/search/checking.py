@@ -59,6 +59,7 @@ class Stored:
     space: Space
     columns: TrialColumns
     details: TrialDetails
+    where: str  #: the storage, as messages show it
 
     def __len__(self) -> int:
         return len(self.columns.ids)
@@ -77,13 +78,25 @@ class Stored:
 
     def decoded(self, attribute: str) -> list[Any]:
         """A user attribute of each; None where a trial has none."""
-        return [json.loads(text) if text else None for text in self.details.attributes[attribute]]
+        with content_of(self.where):
+            return [json.loads(text) if text else None for text in self.details.attributes[attribute]]
+
+    def numbers(self, attribute: str) -> dict[str, FloatArray]:
+        """Columns of a user attribute that maps names to numbers. [as stored]"""
+        with content_of(self.where):
+            return number_columns(self.details.attributes[attribute])
 
     @cached_property
     def winners(self) -> list[tuple[int, int, dict[str, Any]]]:
         """Row, place and record of all that the trials have found beside themselves."""
         told = [own or () for own in self.decoded(WINNERS)] if self.space.inner else []
-        return [(row, place, one) for row, own in enumerate(told) for place, one in enumerate(own)]
+        keys = [objective.key for objective in self.space.objectives]
+        with content_of(self.where):
+            return [
+                (row, place, {**one, "values": {key: float(one["values"][key]) for key in keys}})
+                for row, own in enumerate(told)
+                for place, one in enumerate(own)
+            ]
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,7 @@ class Repriced:
         told = {
             f"{table}.{name}": column
             for table in (DERIVED, MARGINS, BREAKDOWN)
-            for name, column in number_columns(own.details.attributes[table]).items()
+            for name, column in own.numbers(table).items()
         }
         return {**values, "feasible": own.columns.feasible.astype(np.float64), **told}
 
@@ -224,15 +237,14 @@ class Repriced:
             if not feasible:
                 yield Mismatch(number, f"{name}.feasible", stored=True, model=False)
             for objective, value in zip(self.stored.space.objectives, new.tolist(), strict=True):
-                old = float(own["values"][objective.key])
+                old = own["values"][objective.key]
                 if differing(np.array([old]), np.array([value]), np.zeros(1))[0]:
                     yield Mismatch(number, f"{name}.{objective.key}", old, value, objective.unit)
 
 
 def blocks(
-    store: Store, columns: TrialColumns, space: Space, rules: SpaceRules, jobs: Jobs = 1,
-    more: Sequence[str] = (),
-) -> Iterator[Repriced]:  # fmt: skip
+    store: Store, columns: TrialColumns, space: Space, rules: SpaceRules, jobs: Jobs = 1
+) -> Iterator[Repriced]:
     """Trials, priced again, some thousands at a time.
 
     Parameters
@@ -245,13 +257,11 @@ def blocks(
         What they search, and what prices them now.
     jobs : int or Workers
         Processes that price, or who else does. [-]
-    more : sequence of str
-        User attributes to read beside those that follow from designs.
     """
     for first in range(0, len(columns.ids), BLOCK):
         own = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
         with content_of(store.where):
-            stored = Stored(space, own, store.details(own.ids, (*FOLLOWING, *more)))
+            stored = Stored(space, own, store.details(own.ids, FOLLOWING), store.where)
             designs, winners = stored.designs, winner_designs(stored)
         own_legal, evaluation = evaluated_legal(space, designs, rules, jobs)
         if stored.winners:
@@ -292,14 +302,14 @@ def packed(space: Space, designs: Batch, evaluation: Evaluation) -> dict[str, An
     }
 
 
-def unpacked(space: Space, told: Mapping[str, Any]) -> Stored:
-    """The opposite of `packed`; their places are their numbers."""
+def unpacked(space: Space, told: Mapping[str, Any], where: str) -> Stored:
+    """The opposite of `packed`, from a storage; their places are their numbers."""
     places = np.arange(len(told["feasible"]))
     objectives = np.array(told["objectives"], dtype=np.float64).reshape(len(places), -1)
     columns = TrialColumns(places, places, objectives, np.array(told["feasible"], dtype=bool))
     attributes = {name: [json.dumps(own) for own in each] for name, each in told["attributes"].items()}
     every = {name: attributes.get(name, [""] * len(places)) for name in FOLLOWING}
-    return Stored(space, columns, TrialDetails(told["params"], every, [None] * len(places)))
+    return Stored(space, columns, TrialDetails(told["params"], every, [None] * len(places)), where)
 
 
 def codes_of(parameter: Parameter, values: Sequence[Any]) -> FloatArray:

@@ -38,6 +38,8 @@ from dse.search.repricing import Repricing, reprice
 from dse.search.turns import REVISION, drop_waiting
 from dse.search.winners import winner_columns
 from dse.spaces.space import Space
+from dse.storage.damage import content_of
+from dse.storage.database import shown
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns
 
@@ -88,27 +90,31 @@ class StudyChanges(ABC):
         remembered = self.attributes.get(DIGEST)
         if not remembered:
             return []
-        lines = content_changes(remembered["content"], content(self.space), self.space)
-        return [*lines, *shipped_changes(remembered["shipped"])]
+        with content_of(shown(self.storage)):
+            lines = content_changes(remembered["content"], content(self.space), self.space)
+            return [*lines, *shipped_changes(remembered["shipped"])]
 
     def _changes(self, store: Store) -> list[str]:
         own = store.study(self.name).user_attrs
-        remembered, lines = own.get(DIGEST), self.content_changes()
-        looked, differing = self._looked_at(store, own.get(ACCEPTED, 0))
+        with content_of(store.where):
+            reference = (own.get(DIGEST) or {}).get("reference")
+            accepted, was = int(own.get(ACCEPTED, 0)), own.get(VERSIONS, {}).get("dse")
+        lines, now = self.content_changes(), versions()["dse"]
+        looked, differing = self._looked_at(store, accepted)
         lines += figure_lines(differing, looked)
-        if remembered and not differing:
-            again = self._reference(remembered["reference"])
-            lines += figure_lines(again, len(remembered["reference"]["feasible"]), of_trials=False)
-        was, now = own.get(VERSIONS, {}).get("dse"), versions()["dse"]
+        if reference and not differing:
+            again = self._reference(reference, store.where)
+            lines += figure_lines(again, len(reference["feasible"]), of_trials=False)
         if lines and was and was != now:
             lines.insert(0, f"version: dse {was} stored, {now} now")
         return lines
 
-    def _reference(self, told: Mapping[str, Any]) -> list[Mismatch]:
+    def _reference(self, told: Mapping[str, Any], where: str) -> list[Mismatch]:
         """What the cost model gives otherwise for the designs that the study remembers."""
-        stored = unpacked(self.space, told)
-        if not len(stored):
-            return []
+        with content_of(where):
+            stored = unpacked(self.space, told, where)
+            if not len(stored.designs[self.space.parameters[0].name]):
+                return []
         own_legal, found = evaluated_legal(self.space, stored.designs, rules_for(self.space, self.profile))
         return Repriced(stored, found, own_legal).differences()
 
