@@ -152,8 +152,8 @@ class StudyChanges(ABC):
             raise DseError("\n".join([
                 f"study {self.name!r}: something has changed since its trials were priced:",
                 *(f"  {line}" for line in [*lines[:MOST_LINES], *more]),
-                "go on with --accept-changes (what is stored stays) or --reprice (all trials are priced anew "
-                f"and old values kept beside the new); `dse check {self.name}` lists what differs",
+                f"`dse resume {self.name} --reprice` prices all trials anew and keeps the old values too, "
+                f"--accept-changes goes on with what is stored, `dse check {self.name}` lists what differs",
             ]))  # fmt: skip
         self._remember(own)
 
@@ -207,7 +207,7 @@ class StudyChanges(ABC):
         DseError
             If trials of the study cannot be trials of that space.
         """
-        if changes == "accept":
+        if changes == "accept" and (space is not None or self.changes()):
             self._accept(space)
         if changes == "reprice":
             self._reprice(space, jobs)
@@ -229,12 +229,13 @@ class StudyChanges(ABC):
         space = space or self.space
         with Store(self.storage, "write") as store, store.turn(self._stored.study_id):
             own = store.study(self.name).user_attrs
+            known, now = [own.get(VERSIONS), *own.get(CONTINUED, ())], versions()
             changes = {
                 SPACE: space.text,
                 SPACE_NAME: space.name,
                 FINGERPRINT: space.fingerprint,
                 DIGEST: digest(space, *drawn_designs(space, self.profile)),
-                CONTINUED: [*own.get(CONTINUED, ()), versions()],
+                CONTINUED: [*own.get(CONTINUED, ()), *([] if now in known else [now])],
                 ACCEPTED: store.rows(self._stored.study_id),
                 REVISION: own.get(REVISION, 0) + 1,
             }
