@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from costmodel.errors import DseError
 from dse.search.history import Batch, History
 from dse.storage.optuna_store import Store
 from dse.storage.trial_rows import packed_trial, unpacked_trial
@@ -23,6 +24,8 @@ from dse.storage.trial_rows import packed_trial, unpacked_trial
 #: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
 CLAIM: Final = "dse:claim:"
 PARKED: Final = "dse:parked:"
+#: Study attribute: how often it was told to go on with another cost model.
+REVISION: Final = "dse:revision"
 
 #: How long a claim of another machine counts at least, and how many times what a batch took here. [s], [-]
 PATIENCE: Final = 30.0
@@ -44,13 +47,18 @@ class Turns:
         What is known of it.
     budget : int
         Trials in all. [-]
+    revision : int, optional
+        How often the study had been told to go on with another cost model. [-]
     """
 
-    def __init__(self, store: Store, study_id: int, history: History, budget: int) -> None:
+    def __init__(
+        self, store: Store, study_id: int, history: History, budget: int, revision: int | None = None
+    ) -> None:
         self._store = store
         self._study_id = study_id
         self._history = history
         self._budget = budget
+        self._revision = revision
         self._me = {"host": socket.gethostname(), "process": os.getpid()}
         self._taken: int | None = None
         self._since = time.monotonic()  # when it was taken
@@ -146,6 +154,8 @@ class Turns:
     def _settled(self, batch: Batch) -> int:
         """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
         history, store, study_id, number = self._history, self._store, self._study_id, batch.number
+        if store.user_attr(study_id, REVISION) != self._revision:
+            raise DseError("the study was priced anew meanwhile by another program; go on with `dse resume`")
         done, added = [f"{CLAIM}{number}"], 0
         if number > history.current:
             store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
@@ -170,6 +180,12 @@ def packed_batch(batch: Batch) -> dict[str, Any]:
     """A finished batch as text and numbers that JSON knows."""
     trials = [packed_trial(trial) for trial in batch.finished]
     return {"base": batch.base, "trials": trials, "memory": batch.memory}
+
+
+def drop_waiting(store: Store, study_id: int) -> None:
+    """Drop claims and finished batches that wait for their turn: they are proposed again."""
+    waiting = [name for prefix in (PARKED, CLAIM) for name in store.named(study_id, prefix)]
+    store.drop_user_attrs(study_id, waiting)
 
 
 def alive(process: int) -> bool:

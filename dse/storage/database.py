@@ -318,7 +318,7 @@ class Database:
         except self._driver_error as error:
             raise self.failure(error) from error
 
-    def failure(self, error: Exception) -> DseError:
+    def failure(self, error: BaseException) -> DseError:
         """What a driver's complaint means, and what would do."""
         message = str(error).strip() or type(error).__name__
         meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
