@@ -28,17 +28,20 @@ BITS: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An array on one device, or a tuple of shapes; equal to others whatever the layout."""
+    """An array on one device, or a tuple of shapes; shapes that differ in their layout alone are equal."""
 
     dtype: str  #: "tuple" for a tuple
     dims: tuple[int, ...]  #: [elements]
     elements: tuple[Shape, ...] = ()  #: of a tuple
-    layout: tuple[int, ...] | None = field(default=None, compare=False)  #: as written, fastest first
+    layout: str = field(default="", compare=False)  #: as written: ``{1,0:T(8,128)S(1)}``
 
     @property
     def minor_to_major(self) -> tuple[int, ...]:
         """Dimensions in memory, the fastest first; the last is the fastest where the text does not say."""
-        return tuple(reversed(range(len(self.dims)))) if self.layout is None else self.layout
+        written = re.findall(r"\d+", self.layout.partition(":")[0])
+        order = tuple(map(int, written))
+        rank = len(self.dims)
+        return order if len(order) == rank else tuple(reversed(range(rank)))
 
     @property
     def is_tuple(self) -> bool:
