@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 
 from costmodel.errors import DseError
+from costmodel.hlo.access import Access, access
 from costmodel.hlo.eager_order import eager_order
 from costmodel.hlo.graph import HloGraph, HloKernel, graph, output_shape
 from costmodel.hlo.groups import GroupPlacement, Groups, groups_of, normalised, placement
@@ -15,7 +16,7 @@ from costmodel.hlo.module import Computation, Instruction, Module
 from costmodel.hlo.opcodes import parts
 from costmodel.hlo.phases import Phase, phases
 from costmodel.hlo.state import TrainingState, training_state
-from costmodel.hlo.work import Access, Work, Workload, access
+from costmodel.hlo.work import Work, Workload
 
 
 @dataclass(frozen=True, slots=True)
