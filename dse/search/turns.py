@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -122,6 +123,17 @@ class Turns:
             return None
         return batch
 
+    def park(self, number: int, packed: Mapping[str, Any]) -> bool:
+        """Leave a finished batch, as `packed_batch` has it, for its turn; False if it is there already."""
+        name = f"{PARKED}{number}"
+        with self._store.turn(self._study_id):
+            self.look()
+            parked = self._store.named(self._study_id, PARKED)
+            wanted = number >= self._history.current and name not in parked
+            if wanted:
+                self._store.set_user_attrs(self._study_id, {name: packed})
+        return wanted
+
     def settle(self, batch: Batch) -> int:
         """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
         self._longest = max(self._longest, time.monotonic() - self._since)
@@ -136,15 +148,14 @@ class Turns:
         history, store, study_id, number = self._history, self._store, self._study_id, batch.number
         done, added = [f"{CLAIM}{number}"], 0
         if number > history.current:
-            packed = [packed_trial(trial) for trial in batch.finished]
-            parked = {"base": batch.base, "trials": packed, "memory": batch.memory}
-            store.set_user_attrs(study_id, {f"{PARKED}{number}": parked})
+            store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
         elif due := history.due(batch, self._budget):
-            batch.finished, added = due, len(due)
+            finished, batch.finished, added = batch.finished, due, len(due)
             attributes = history.attributes(batch)
             store.append(study_id, due, after=history.rows, user_attrs=attributes)
             history.stored(batch, attributes)
-            done += [f"{PARKED}{number}"] if number < history.current else []
+            batch.finished = finished
+            done += [] if history.due(batch, sys.maxsize) else [f"{PARKED}{number}"]
         store.drop_user_attrs(study_id, done)
         return added
 
@@ -153,6 +164,12 @@ class Turns:
         if self._taken is not None:
             self._store.drop_user_attrs(self._study_id, [f"{CLAIM}{self._taken}"])
             self._taken = None
+
+
+def packed_batch(batch: Batch) -> dict[str, Any]:
+    """A finished batch as text and numbers that JSON knows."""
+    trials = [packed_trial(trial) for trial in batch.finished]
+    return {"base": batch.base, "trials": trials, "memory": batch.memory}
 
 
 def alive(process: int) -> bool:
