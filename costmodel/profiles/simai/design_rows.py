@@ -216,15 +216,14 @@ def closing_rows(
     """The head; behind it what looks further ahead than one token, each time with the head once more."""
     [head] = times[0].values()
     head = [own * stage.has_head / (1 + modules) for own in head]
-    shared = run.sequence_parallel > 0
+    shared, further = run.sequence_parallel > 0, stage.counts[-1] > 0
     for module in range(1 + modules):
-        if module:
-            there = stage.counts[-1] > 0
-            for row in filled_layer(run, ranks, times[1], "closing"):
-                yield replace(row, present=row.present & there)
-        yield column_row("final_column", "closing", run, head, shared)
+        there = further | (stage.has_head > 0) | (module == 0)
+        for row in filled_layer(run, ranks, times[1], "closing") if module else ():
+            yield replace(row, present=row.present & further)
+        yield column_row("final_column", "closing", run, head, shared & there)
         forward, backward, weights = (Pass(own) for own in head)
-        yield Row("final_layer", "closing", forward, backward, weights, ~shared)
+        yield Row("final_layer", "closing", forward, backward, weights, ~shared & there)
 
 
 def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
