@@ -112,15 +112,7 @@ class StoredTrials:
 
     def _numbers(self, attribute: str, keys: Sequence[str]) -> dict[str, FloatArray]:
         """Columns of an attribute that maps names to numbers; NaN where a trial has none."""
-        texts = self.details.attributes[attribute]
-        rows = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
-        if not keys:
-            return {}
-        lacking = dict.fromkeys(keys, math.nan)
-        every = [row if row.keys() == lacking.keys() else lacking | row for row in rows]
-        of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
-        table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
-        return dict(zip(keys, table, strict=False))
+        return number_columns(self.details.attributes[attribute], keys)
 
     def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
         """Ends of the interval of each step time [s], and what it rests on; nothing of other profiles."""
@@ -163,6 +155,22 @@ class StoredTrials:
                 members[name] = _scalar(value)
             body = _GROUP.join(f'"{name}": {text}' for name, text in members.items())
             yield f"{{\n      {body}\n    }}"
+
+
+def number_columns(texts: Sequence[str], keys: Sequence[str] | None = None) -> dict[str, FloatArray]:
+    """Columns of JSON objects that map names to numbers, (texts,), under some names or all that they have;
+    NaN where one has none. [as stored]"""
+    rows = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
+    if keys is None:
+        kinds = dict.fromkeys(tuple(row) for row in rows)
+        keys = [*dict.fromkeys(key for kind in kinds for key in kind)]
+    if not keys:
+        return {}
+    lacking = dict.fromkeys(keys, math.nan)
+    every = [row if row.keys() == lacking.keys() else lacking | row for row in rows]
+    of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
+    table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
+    return dict(zip(keys, table, strict=False))
 
 
 def _scalar(value: float | str) -> str:

@@ -64,6 +64,10 @@ class Moment:
     user_attrs: Mapping[str, Any]
 
 
+class StudyDeleted(DseError):
+    """A study is no longer there to be written to."""
+
+
 class Store:
     """A database of studies. Use it in a ``with`` block, or call `close`.
 
@@ -320,7 +324,7 @@ class Store:
             # SQLite locks all for one writer; on PostgreSQL, writers of a study queue.
             queue = "" if self.database.is_sqlite else " FOR UPDATE"
             if not self.database.rows(f"SELECT 1 FROM studies WHERE study_id = :id{queue}", id=study_id):
-                raise DseError(f"storage {self.where}: another program has deleted this study meanwhile")
+                raise StudyDeleted(f"storage {self.where}: another program has deleted this study meanwhile")
             yield
 
     def append(
