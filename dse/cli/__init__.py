@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from dse.cli import (
     calibrate,
     catalogue,
+    check,
     columns,
     compare,
     completion,
@@ -49,7 +50,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, report, dashboard, explain, sensitivity, importance, evaluate, fit),
+    *(plan, search, studies, check, report, dashboard, explain, sensitivity, importance, evaluate, fit),
     *(enumerate, columns, export, compare, cost, import_model, validate, calibrate, catalogue),
     *(delete, completion),
 )

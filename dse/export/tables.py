@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
     *("trial", "winner", "params", "layouts", "splits", "values", "margins", "run", "breakdown"),
-    *("designs_priced", *RECORD_KEYS),
+    *("before", "designs_priced", *RECORD_KEYS),
 )
 EVALUATION_KEYS = (
     *("feasible", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
