@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import resource
-import sqlite3
 import subprocess
 import sys
 from contextlib import suppress
@@ -26,6 +25,7 @@ from dse.export.launch import megatron, nemo, torchtitan_read
 from dse.spaces.expressions import Expression, Name
 from dse.spaces.space import Space
 from dse.validation.table import read_table
+from tests.fuzz import database
 
 SPACE = """\
 schema: search_space/v1
@@ -187,42 +187,39 @@ def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, t
     assert "ZeroDivisionError: postgresql://me:***@host/db" in report.read_text()
 
 
-DAMAGE = (
-    "UPDATE trial_params SET distribution_json = '{'",
-    "UPDATE trial_params SET param_value = 1e9",
-    "UPDATE trial_values SET value = 'abc'",
-    "UPDATE trial_values SET objective = objective + 7",
-    "UPDATE trial_user_attributes SET value_json = 'x'",
-    "UPDATE trial_system_attributes SET value_json = '{'",
-    "UPDATE study_user_attributes SET value_json = '{'",
-    "UPDATE study_user_attributes SET value_json = '\"x\"'",
-    "UPDATE trials SET datetime_complete = 'yesterday'",
-    "DELETE FROM study_user_attributes",
-    "DELETE FROM trial_values",
-    "DELETE FROM study_directions",
-)
+#: Content of a database that is none -> what the line of every command that reads it says.
+DAMAGE = {
+    "UPDATE study_user_attributes SET value_json = '7'": "study 's': study_user_attributes: dse:",
+    "UPDATE study_directions SET direction = 'SIDEWAYS'": "study 's': study_directions: SIDEWAYS",
+    "UPDATE trial_user_attributes SET value_json = '[1]'": ": trial_user_attributes: ",
+    "UPDATE trial_params SET param_value = 1e9": ": trial_params: ",
+    "DELETE FROM trial_params WHERE param_name = 'tp'": ": trial_params: ",
+    "UPDATE trial_values SET value = 'abc'": ": trial_values: 0, abc, FINITE",
+    "UPDATE trials SET state = 'ASLEEP'": "study 's': trials: ASLEEP",
+    "DELETE FROM study_directions": "study 's': study_directions: nothing",
+}
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    file = tmp_path_factory.mktemp("stored") / "dse.db"
-    assert main(["search", "--budget", "6", "--study", "s", "--storage", f"sqlite:///{file}"]) == 0
-    return file.read_bytes()
+    return database.stored(tmp_path_factory.mktemp("stored"))
 
 
 @pytest.mark.parametrize("statement", DAMAGE)
-def test_a_damaged_study_is_one_line_in_every_command(statement, stored, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_content_that_is_none_is_told_with_its_place(statement, stored, tmp_path, capsys):
     file = tmp_path / "dse.db"
-    file.write_bytes(stored)
-    with sqlite3.connect(file) as connection:
-        connection.execute(statement)
-    connection.close()
-    at = ["--storage", f"sqlite:///{file}"]
-    for words in (["pareto", "s"], ["trials", "s", "--format", "json"], ["studies"], ["explain", "s"],
-                  ["resume", "s", "--budget", "8"]):  # fmt: skip
-        assert main([*words, *at]) in (0, 1)
-    assert "a mistake of this program" not in capsys.readouterr().err
+    assert database.changed(file, stored[0], statement, ())
+    for words in ("trials s --format json", "pareto s", "explain s", "resume s --budget 8"):
+        assert main([*words.split(), "--storage", f"sqlite:///{file}"]) == 1
+        [told] = capsys.readouterr().err.splitlines()[-1:]
+        assert DAMAGE[statement] in told
+        assert told.endswith("restore a copy of the database")
+
+
+def test_whatever_stands_in_a_database_every_command_has_a_result_or_a_line(tmp_path):
+    """Some pairs of a change and a command, at random; `python -m tests.fuzz.database` tries them all."""
+    wrong = [each for each in database.trials(tmp_path, seed=1, share=0.0015) if each[2]]
+    assert not wrong
 
 
 #: Words of which hostile texts are made, by chance, so that readers get past their first checks.

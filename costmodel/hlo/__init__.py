@@ -11,7 +11,7 @@ from costmodel.hlo.figures import figures
 from costmodel.hlo.graph import BARRIERS, HloGraph, graph
 from costmodel.hlo.module import Computation, Instruction, Module, Shape
 from costmodel.hlo.parser import parse
-from costmodel.hlo.tables import peak, program
+from costmodel.hlo.tables import memory, program
 
 __all__ = [
     "BARRIERS",
@@ -24,8 +24,8 @@ __all__ = [
     "figures",
     "graph",
     "load_module",
+    "memory",
     "parse",
-    "peak",
     "program",
 ]
 

@@ -7,10 +7,11 @@ from functools import cached_property
 from math import prod
 
 from costmodel.errors import DseError
+from costmodel.hlo.eager_order import eager_order
 from costmodel.hlo.graph import HloGraph, HloKernel, graph, output_shape
 from costmodel.hlo.groups import GroupPlacement, Groups, groups_of, normalised, placement
-from costmodel.hlo.liveness import Temporaries, temporaries
-from costmodel.hlo.module import Module
+from costmodel.hlo.liveness import Liveness, aliased_outputs, liveness
+from costmodel.hlo.module import Computation, Instruction, Module
 from costmodel.hlo.opcodes import parts
 from costmodel.hlo.phases import Phase, phases
 from costmodel.hlo.state import TrainingState, training_state
@@ -81,9 +82,19 @@ class Analysis:
         return phases(self.graph)
 
     @cached_property
-    def temporaries(self) -> Temporaries:
-        """Arrays that live for a part of the step."""
-        return temporaries(self.module, self.barrier_graph)
+    def as_written(self) -> Liveness:
+        """When arrays live in the order of the text."""
+        return liveness(self.module, lambda computation: computation.instructions)
+
+    @cached_property
+    def freed_early(self) -> Liveness:
+        """When arrays live in an order that frees memory as soon as it can."""
+        given = frozenset(aliased_outputs(self.module))
+
+        def order(computation: Computation) -> list[Instruction]:
+            return eager_order(computation, given if computation is self.module.entry else frozenset())
+
+        return liveness(self.module, order)
 
     @cached_property
     def state(self) -> TrainingState:

@@ -12,7 +12,7 @@ from typing import Final
 
 from costmodel.hlo.analysis import Analysis, Collective
 from costmodel.hlo.graph import HloKernel
-from costmodel.hlo.liveness import aliased_outputs, eager_order
+from costmodel.hlo.liveness import aliased_outputs
 from costmodel.hlo.model_figures import Figures, model_figures
 from costmodel.hlo.phases import part
 from costmodel.hlo.products import is_product
@@ -205,14 +205,12 @@ def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collec
 
 def memory_figures(analysis: Analysis) -> Figures:
     """Peaks of temporary memory; each belongs to the order of the kernels that it names."""
-    arrays = analysis.temporaries
-    text = arrays.peak(range(len(arrays.graph.kernels)))
-    eager = arrays.peak(eager_order(arrays))
+    text = analysis.as_written.peak()
     return {
         "memory.text_order_peak_temp_bytes": text.bytes,
         "memory.text_order_peak_at": text.kernel,
-        "memory.largest_kernel_working_set_bytes": text.largest_kernel_bytes,
-        "memory.eager_dW_order_peak_temp_bytes": eager.bytes,
+        "memory.largest_kernel_working_set_bytes": analysis.as_written.largest_kernel_bytes,
+        "memory.eager_dW_order_peak_temp_bytes": analysis.freed_early.peak().bytes,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Final
 
@@ -27,11 +27,12 @@ BITS: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An array on one device, or a tuple of shapes; the layout is left out."""
+    """An array on one device, or a tuple of shapes; shapes that differ in their layout alone are equal."""
 
     dtype: str  #: "tuple" for a tuple
     dims: tuple[int, ...]  #: [elements]
     elements: tuple[Shape, ...] = ()  #: of a tuple
+    layout: str = field(default="", compare=False)  #: as written: ``{1,0:T(8,128)S(1)}``
 
     @property
     def is_tuple(self) -> bool:

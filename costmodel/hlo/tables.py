@@ -8,9 +8,9 @@ from typing import Final
 
 from costmodel.hlo.analysis import Analysis, Collective
 from costmodel.hlo.graph import HloKernel
-from costmodel.hlo.liveness import Peak, eager_order
 from costmodel.hlo.products import Product
 from costmodel.hlo.program import Dense, Message, MessageKind, Program, ProgramKernel
+from costmodel.hlo.reserved import Reserved, needed, reserved
 from costmodel.hlo.state import global_dims
 
 #: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does.
@@ -35,7 +35,7 @@ def program(analysis: Analysis) -> Program:
     }
     resident = {name: sum(each.shape.bytes for each in own) for name, own in held.items()}
     parameters = sum(each.shape.bytes for each in module.entry.parameters)
-    tokens = state.tokens()
+    tokens, needs = state.tokens(), memory(analysis)[1]
     replicas = analysis.mesh[0] if analysis.mesh else analysis.devices
     return Program(
         name=module.name,
@@ -48,20 +48,19 @@ def program(analysis: Analysis) -> Program:
         weights_bytes=resident["weights"],
         optimizer_bytes=resident["optimizer"],
         inputs_bytes=parameters - resident["weights"] - resident["optimizer"],
-        temporaries_bytes=peak(analysis)[1].bytes,
+        temporaries_bytes=needs.temporaries + needs.results,
     )
 
 
-def peak(analysis: Analysis) -> tuple[str, Peak]:
-    """Most temporary memory, and the order of the kernels that it belongs to.
+def memory(analysis: Analysis) -> tuple[str, Reserved]:
+    """What one device holds, and the order of the instructions that it belongs to.
 
     A module that says that it is scheduled runs in the order of its text. For others that order is only one
     in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
     """
-    arrays = analysis.temporaries
     if analysis.module.is_scheduled:
-        return "the text's order, which is its schedule", arrays.peak(range(len(arrays.graph.kernels)))
-    return "what frees memory first; the text is not scheduled", arrays.peak(eager_order(arrays))
+        return "the text's order, which is its schedule", reserved(analysis.as_written)
+    return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
 
 
 def _kernel(analysis: Analysis, place: int, kernel: HloKernel) -> ProgramKernel:

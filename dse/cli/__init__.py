@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from dse.cli import (
@@ -36,6 +34,7 @@ from dse.cli import (
     validate,
 )
 from dse.cli.options import HelpFormatter
+from dse.cli.signals import INTERRUPTED, interruptible
 
 DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
 EXAMPLES = """\
@@ -54,7 +53,7 @@ COMMANDS = (
     *(delete, completion),
 )
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED = 0, 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     replace_unprintable()
     try:
-        with terminated_like_interrupted():
+        with interruptible():
             try:
                 args = parser().parse_args(argv)
                 from dse.storage.database import patience
@@ -115,8 +114,9 @@ def say(message: str) -> None:
     """Print lines on stderr that steer no terminal and tell no password."""
     from costmodel.errors import masked, printable
 
-    for line in message.splitlines():
-        print(f"dse: {printable(masked(line))}", file=sys.stderr)
+    with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can be told
+        for line in message.splitlines():
+            print(f"dse: {printable(masked(line))}", file=sys.stderr)
 
 
 def crash_report(error: Exception) -> str:
@@ -188,17 +188,3 @@ class Version(argparse.Action):
 
         print(f"dse {version('dse')}")
         parser.exit()
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does: what is stored stays whole."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,15 +6,14 @@ import io
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
 from dse.pricing.intervals import RECORD_KEYS
 from dse.pricing.splits import with_splits
+from dse.storage.files import write_beside
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,22 +246,3 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
         raise DseError(
             f"{path}: cannot be written ({error.strerror}); studies are not affected, name another place"
         ) from None
-
-
-def write_beside(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file under a name of its own in the same folder, and put it in its place once it is whole.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; nothing is left of it then, nor after any other failure.
-    """
-    partial = path.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with partial.open("xb") as file:  # anew: a link of that name is not followed
-            file.writelines(pieces)
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):  # the first error tells more
-            partial.unlink()
-        raise

@@ -67,11 +67,6 @@ class ModuleCost:
         times: FloatArray = program_cost(self.program, self.system).time[0]
         return times
 
-    @property
-    def schedule(self) -> str:
-        """In which order kernels run, as far as memory goes."""
-        return hlo.peak(self.analysis)[0]
-
     def record(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         record: dict[str, Any] = {
@@ -126,16 +121,31 @@ class ModuleCost:
         return notes
 
     def memory(self) -> dict[str, Any]:
-        """What one device holds."""
-        schedule, peak = hlo.peak(self.analysis)
-        return {
+        """What one device holds, and with a system what it has."""
+        schedule, held = hlo.memory(self.analysis)
+        program = held.arguments + held.results + held.temporaries
+        record: dict[str, Any] = {
             "schedule": schedule,
             "weights_bytes": self.program.weights_bytes,
             "optimizer_bytes": self.program.optimizer_bytes,
             "inputs_bytes": self.program.inputs_bytes,
-            "temporaries_bytes": peak.bytes,
-            "temporaries_peak_at": peak.kernel,
+            "results_bytes": held.results,
+            "temporaries_bytes": held.temporaries,
+            "temporaries_peak_at": held.peak_at,
+            "program_bytes": program,
         }
+        if self.system:
+            runtime, capacity = (
+                float(np.ravel(values)[0])
+                for values in (self.system.chip.reserved_memory, self.system.dram.capacity)
+            )
+            record |= {
+                "runtime_bytes": runtime,
+                "needed_bytes": program + runtime,
+                "capacity_bytes": capacity,
+                "fits": program + runtime <= capacity,
+            }
+        return record
 
     def sums(self, key: Callable[[ProgramKernel], str]) -> list[dict[str, Any]]:
         """Work, traffic and time of all kernels alike, the largest first."""

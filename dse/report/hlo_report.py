@@ -149,16 +149,26 @@ def collectives_table(rows: Sequence[Record]) -> Table:
 
 def memory_table(record: Record) -> Table:
     """What one device holds, and which order of the kernels that is for."""
-    memory, figures = record["memory"], record["figures"]
-    rows = {
-        "weights": readable(memory["weights_bytes"], "B"),
-        "optimizer": readable(memory["optimizer_bytes"], "B"),
-        "inputs": readable(memory["inputs_bytes"], "B"),
-        "temporaries": f"{readable(memory['temporaries_bytes'], 'B')} at {memory['temporaries_peak_at']}",
-        "  for the order": memory["schedule"],
-        "  in the text's order": readable(figures["memory.text_order_peak_temp_bytes"], "B"),
-    }
+    memory = record["memory"]
+    rows = [
+        ("weights", memory["weights_bytes"], ""),
+        ("optimizer", memory["optimizer_bytes"], ""),
+        ("inputs", memory["inputs_bytes"], ""),
+        ("results", memory["results_bytes"], "that are not in the memory of what is passed in"),
+        ("temporaries", memory["temporaries_bytes"], f"most at {memory['temporaries_peak_at']}"),
+        ("the program", memory["program_bytes"], f"for {memory['schedule']}"),
+    ]
+    if record["system"]:
+        capacity = readable(memory["capacity_bytes"], "B")
+        verdict = f"of {capacity}" if memory["fits"] else f"more than the {capacity} that a device has"
+        rows += [
+            ("runtime", memory["runtime_bytes"], f"driver, runtime and allocator, of {record['system']}"),
+            ("in all", memory["needed_bytes"], verdict),
+        ]
     table = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in rows.items():
-        table.add_row(name, value)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for name, size, words in rows:
+        table.add_row(name, readable(size, "B"), words)
     return table

@@ -23,7 +23,7 @@ from costmodel.profiles.simai.aicb_rows import (
     expert_gradients,
     layer_rows,
     prologue,
-    rows_without_sequence_parallelism,
+    whole_row,
 )
 from costmodel.profiles.simai.aicb_run import GeneratorRun
 from costmodel.profiles.simai.rows import Pass, Row, StepRows
@@ -174,12 +174,7 @@ def filled_rows(
     """The template with times, messages and counts of each design."""
     design, stage = run.design, slowest_stage(run, costs, costs.whole)
     generated = generator_run(run, ranks)
-    full, selective = design.recompute == RECOMPUTE_FULL, design.recompute == RECOMPUTE_SELECTIVE
-    times = {name: [*passes] for name, passes in times.items()}
-    for name in (f"{part}_{half}" for part in HALVES for half in ("column", "row")):
-        core = costs.again[0].time if name == f"{HALVES[0]}_column" else 0.0
-        again = np.where(full, times[name][0], np.where(selective, core, 0.0))
-        times[name][0] = times[name][0] + again
+    times = with_recomputation(run, costs, times)
     first, last = ([own * there for own in times[name]] for name, there in (
         ("embedding_layer", stage.has_embedding), ("final_column", stage.has_head)))  # fmt: skip
     halves = {part: (times[f"{part}_column"], times[f"{part}_row"]) for part in HALVES}
@@ -194,13 +189,30 @@ def filled_rows(
           for section in ("first", "next")),
         *(row for part, both in halves.items()
           for row in layer_rows(generated, part, *both, sequence_parallel)),
-        *rows_without_sequence_parallelism(generated, *(whole[part] for part in HALVES)),
+        *(whole_row(f"{part}_layer", generated, whole[part], ~sequence_parallel) for part in HALVES),
         column_row("final_column", "closing", generated, last, sequence_parallel),
         Row("final_layer", "closing", Pass(last[0]), Pass(last[1]), Pass(last[2]), ~sequence_parallel),
         *epilogue(generated),
     ]  # fmt: skip
     layout, steps = generated.layout(vpp=design.vpp), design.gradient_accumulation_steps
-    return StepRows.of(rows, layers=stage.num_layers, micro_batches=steps, layout=layout)
+    return StepRows.of(
+        rows,
+        layers=stage.num_layers,
+        micro_batches=steps,
+        layout=layout,
+        sequence_parallel=generated.sequence_parallel,
+    )
+
+
+def with_recomputation(run: TransformerRun, costs: MicroBatch, times: RowTimes) -> RowTimes:
+    """Times of rows with what the backward pass repeats in the forward pass, where AICB has it. [s]"""
+    full, selective = (run.design.recompute == code for code in (RECOMPUTE_FULL, RECOMPUTE_SELECTIVE))
+    times = {name: [*passes] for name, passes in times.items()}
+    for name in (f"{part}_{half}" for part in HALVES for half in ("column", "row")):
+        core = costs.again[0].time if name == f"{HALVES[0]}_column" else 0.0
+        again = np.where(full, times[name][0], np.where(selective, core, 0.0))
+        times[name][0] = times[name][0] + again
+    return times
 
 
 def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
