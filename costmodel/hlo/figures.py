@@ -11,10 +11,11 @@ from math import prod
 from typing import Final
 
 from costmodel.hlo.access import Access
-from costmodel.hlo.analysis import Analysis, Collective
+from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.cost_analysis import POINTER_BYTES, CostAnalysis
 from costmodel.hlo.graph import HloKernel
 from costmodel.hlo.liveness import aliased_outputs
+from costmodel.hlo.messages import Collective
 from costmodel.hlo.model_figures import Figures, model_figures
 from costmodel.hlo.phases import part
 from costmodel.hlo.products import is_product
@@ -156,7 +157,7 @@ def toy_machine_figures(analysis: Analysis) -> Figures:
     gemm = other = collective = 0.0
     for place, (kernel, work, access) in enumerate(_rows(analysis)):
         memory = access.total / TOY_MEMORY
-        if kernel.kind == "collective":
+        if place in analysis.collectives and not kernel.products:
             collective += kernel.count * analysis.collectives[place].ring_bytes / TOY_LINK
         elif kernel.products:
             gemm += kernel.count * max(sum(p.flops for p in kernel.products) / TOY_GEMM, memory)

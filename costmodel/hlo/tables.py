@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from math import nan, prod
 from typing import Final
 
-from costmodel.hlo.analysis import Analysis, Collective
+from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.graph import HloKernel
 from costmodel.hlo.matrix_product import Product
+from costmodel.hlo.messages import Collective
+from costmodel.hlo.model_figures import step_tokens
 from costmodel.hlo.program import Dense, Message, MessageKind, Program, ProgramKernel
 from costmodel.hlo.reserved import Reserved, needed, reserved
 from costmodel.hlo.state import global_dims
@@ -33,12 +35,11 @@ def program(analysis: Analysis) -> Program:
     state, module = analysis.state, analysis.module
     held = {
         "weights": state.weights,
-        "optimizer": [*state.counters, *(m for own in state.moments for m in own)],
+        "optimizer": state.kept,
     }
     resident = {name: sum(each.shape.bytes for each in own) for name, own in held.items()}
     parameters = sum(each.shape.bytes for each in module.entry.parameters)
-    tokens, needs = state.tokens(), memory(analysis)[1]
-    replicas = analysis.mesh[0] if analysis.mesh else analysis.devices
+    tokens, needs = step_tokens(analysis), memory(analysis)[1]
     return Program(
         name=module.name,
         kernels=tuple(
@@ -46,7 +47,7 @@ def program(analysis: Analysis) -> Program:
         ),
         devices=analysis.devices,
         num_parameters=sum(prod(global_dims(each)) for each in state.weights),
-        tokens=tokens[0] * tokens[1] * replicas if tokens else nan,
+        tokens=tokens[0] * tokens[1] if tokens else nan,
         weights_bytes=resident["weights"],
         optimizer_bytes=resident["optimizer"],
         inputs_bytes=parameters - resident["weights"] - resident["optimizer"],
@@ -90,4 +91,4 @@ def _dense(product: Product) -> Dense:
 def _message(collective: Collective) -> Message:
     placed, kind = collective.placement, _MESSAGES[collective.name]
     whole = collective.result_bytes if collective.name == "all-gather" else collective.payload_bytes
-    return Message(kind, whole, placed.size, placed.stride)
+    return Message(kind, whole, placed.size, placed.stride, collective.purpose)

@@ -191,9 +191,7 @@ class _DfmodelGraphBuilder:
         """What a collective is by the format, and its whole message."""
         collective = self.analysis.collectives[place]
         code = _MOVES[collective.name]
-        mesh = self.analysis.mesh
-        between_replicas = mesh is not None and collective.placement.stride == mesh[1]
-        if code == ALL_REDUCE and between_replicas and self.analysis.phases[place] == "backward":
+        if code == ALL_REDUCE and collective.purpose in ("data parallel", "fully sharded"):
             code = PERIODIC
         gathers = collective.name == "all-gather"
         return code, float(collective.result_bytes if gathers else collective.payload_bytes)
