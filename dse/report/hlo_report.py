@@ -73,8 +73,8 @@ def heading(record: Record) -> str:
     )
     return (
         f"{text}.\nOn {record['system']}: {known}{readable(step, 's')} a step with one kernel after the "
-        f"other, {percent(mfu)} of the peak rate; no less than {readable(longest, 's')} with all overlap that "
-        f"the graph allows, where {_BARRIERS[record['barriers']]}."
+        f"other, {percent(mfu)} of the peak rate; no less than {readable(longest, 's')} with all overlap "
+        f"that the graph allows, where {_BARRIERS[record['barriers']]}."
     )
 
 
