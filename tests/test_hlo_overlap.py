@@ -115,17 +115,6 @@ def test_a_step_lies_between_the_longest_path_and_the_sum(name):
                 bounds_hold(program_times(own, hlo.program(own), own.of(barriers), load_system(system)))
 
 
-def test_compiled_steps_lie_between_their_bounds():
-    programs = pytest.importorskip("tests.compiled_programs", reason="jax is not installed")
-    mesh = (("fsdp", 4), ("tensor", 2))
-    analysis = programs.compiled(programs.Step(mesh=mesh, layers=3, accumulate=2)).analysis
-    found = program_times(
-        analysis, hlo.program(analysis), analysis.barrier_graph, load_system("h100_80g_dgx")
-    )
-    bounds_hold(found)
-    assert 0 < found.all_exposed[0] < found.breakdown.step_time[0] - found.kernels[0]
-
-
 def test_what_hides_slows_kernels_by_the_cores_that_it_takes():
     """As `exposed_time` has it for designs: with half of the cores taken, half of what hides comes back."""
     analysis = analysed(OLD_PRINTER)
@@ -172,7 +161,7 @@ def test_a_sweep_as_a_table_and_as_rows(capsys, tmp_path):
     rows = list(csv.DictReader(io.StringIO((tmp_path / "s.csv").read_text())))
     assert [row["system"] for row in rows] == names.split(",")
     assert float(rows[0]["step_s"]) < float(rows[1]["step_s"])
-    assert float(rows[0]["exposed_all_reduce_s"]) > 0
+    assert sum(float(rows[0][name]) for name in rows[0] if name.startswith("exposed_all_reduce")) > 0
 
 
 def test_systems_that_are_too_small_say_so(capsys, tmp_path):

@@ -12,7 +12,7 @@ from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.counts import trip_count
 from costmodel.hlo.graph import HloGraph
 from costmodel.hlo.program import Message, Program
-from costmodel.hlo.step import ProgramCost, axis_of, program_cost, program_step
+from costmodel.hlo.step import AXES, ProgramCost, program_cost, program_step
 from costmodel.hlo.streams import streams
 from costmodel.kernels.collectives import exposed_time
 from costmodel.machine.system import System
@@ -28,7 +28,7 @@ class ProgramTimes:
     cost: ProgramCost  #: of each kernel
     step: FloatArray  #: with overlap: kernels, what is exposed and slowed, and the host's [s]
     kernels: FloatArray  #: of them alone [s]
-    exposed: Mapping[str, FloatArray]  #: collective -> time in which no kernel runs [s]
+    exposed: Mapping[str, FloatArray]  #: collective and what it is for -> time in which no kernel runs [s]
     slowed: FloatArray  #: that kernels lose to the cores that messages beside them take [s]
     longest_path: FloatArray  #: that no overlap can beat [s]
     as_written: bool  #: messages start where the text starts them
@@ -77,9 +77,10 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
     zero = np.zeros(len(cost.time))
     by_name, slowed = dict[str, FloatArray](), zero
     names = {place: each.name for place, each in analysis.collectives.items()}
-    for name, axis, places in _kinds(messages, names):
+    for name, purpose, places in _kinds(messages, names):
         whole, alone = total(cost.time[:, places]), total(exposed[:, places])
-        by_name[name] = by_name.get(name, zero) + alone
+        by_name[f"{name}, {purpose}"] = alone
+        axis = AXES[purpose]
         if axis != "pp":
             slowed = slowed + exposed_time(whole, whole - alone, system.chip, axis) - alone
     return ProgramTimes(
@@ -101,9 +102,9 @@ def _kinds(
     found: dict[tuple[str, str], list[int]] = {}
     for place, message in enumerate(messages):
         if message is not None:
-            found.setdefault((names[place], axis_of(message)), []).append(place)
-    for (name, axis), places in found.items():
-        yield name, axis, places
+            found.setdefault((names[place], message.purpose), []).append(place)
+    for (name, purpose), places in found.items():
+        yield name, purpose, places
 
 
 def unknown_loops(graph: HloGraph) -> list[str]:

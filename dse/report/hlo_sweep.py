@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -154,4 +155,4 @@ def _plain(row: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
         elif isinstance(value, list):
             yield name, " ".join(value)
         else:
-            yield (f"{prefix}{name.replace('-', '_')}_s" if prefix else name), value
+            yield (f"{prefix}{re.sub('[^a-z]+', '_', name)}_s" if prefix else name), value

@@ -70,7 +70,7 @@ def times_table(record: Record) -> Table:
     """Times of a step, each with what it rests on."""
     times = record["times"]
     parts = {"kernels": times["kernels_s"]}
-    parts |= {f"{name}, exposed": own for name, own in times["exposed_s"].items()}
+    parts |= {f"exposed {name}": own for name, own in times["exposed_s"].items()}
     parts |= {"cores that messages take": times["slowed_s"], "host": times["host_s"]}
     words = {
         "a step": f"messages beside kernels start {times['messages_start']}; "

@@ -18,7 +18,7 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.profiles.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.intervals import RECORD_KEYS, space_interval
-from dse.search.finished import BREAKDOWN, DERIVED, MARGINS
+from dse.search.finished import BEFORE, BREAKDOWN, DERIVED, FEASIBLE_BEFORE, MARGINS
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
 from dse.storage.damage import content_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: User attributes of a trial that tables show.
-SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED)
+SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED, BEFORE)
 
 #: The step time in the text of a breakdown.
 _STEP_TIME: Final = re.compile(r'"step_time_s": ([^,}]+)')
@@ -58,6 +58,12 @@ class Details:
         """Whether trials say how many designs were priced for them."""
         with Store(self.storage, "read") as store:
             return store.has(self.stored, DESIGNS_PRICED)
+
+    @cached_property
+    def before(self) -> list[str]:
+        """Keys of what trials had before they were priced anew; none where none was."""
+        with Store(self.storage, "read") as store:
+            return store.keys(self.stored, BEFORE)
 
     def of(self, ids: IntArray) -> TrialDetails:
         """Those of some trials, (trials,) identities. [-]"""
@@ -99,8 +105,12 @@ class StoredTrials:
             objectives,
             {f"margin_{name}": column for name, column in margins.items()},
             breakdown,
+            self._numbers(BEFORE, self.source.before),
         ):
             data |= {name: column for name, column in group.items() if name not in data}
+        if FEASIBLE_BEFORE in data:
+            found = [None if math.isnan(value) else value > 0 for value in data[FEASIBLE_BEFORE].tolist()]
+            data[FEASIBLE_BEFORE] = pd.array(found, dtype="boolean")
         times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
         data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
         if self.source.priced:
@@ -112,15 +122,7 @@ class StoredTrials:
 
     def _numbers(self, attribute: str, keys: Sequence[str]) -> dict[str, FloatArray]:
         """Columns of an attribute that maps names to numbers; NaN where a trial has none."""
-        texts = self.details.attributes[attribute]
-        rows = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
-        if not keys:
-            return {}
-        lacking = dict.fromkeys(keys, math.nan)
-        every = [row if row.keys() == lacking.keys() else lacking | row for row in rows]
-        of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
-        table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
-        return dict(zip(keys, table, strict=False))
+        return number_columns(self.details.attributes[attribute], keys)
 
     def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
         """Ends of the interval of each step time [s], and what it rests on; nothing of other profiles."""
@@ -157,12 +159,30 @@ class StoredTrials:
                 "margins": _stored(told.attributes[MARGINS][row]),
                 "breakdown": _stored(told.attributes[BREAKDOWN][row]),
             }
+            if told.attributes[BEFORE][row]:
+                members[BEFORE] = _stored(told.attributes[BEFORE][row])
             if told.attributes[DESIGNS_PRICED][row]:
                 members[DESIGNS_PRICED] = told.attributes[DESIGNS_PRICED][row]
             for name, value in zip(RECORD_KEYS, next(ends, ()), strict=False):
                 members[name] = _scalar(value)
             body = _GROUP.join(f'"{name}": {text}' for name, text in members.items())
             yield f"{{\n      {body}\n    }}"
+
+
+def number_columns(texts: Sequence[str], keys: Sequence[str] | None = None) -> dict[str, FloatArray]:
+    """Columns of JSON objects that map names to numbers, (texts,), under some names or all that they have;
+    NaN where one has none. [as stored]"""
+    rows = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
+    if keys is None:
+        kinds = dict.fromkeys(tuple(row) for row in rows)
+        keys = [*dict.fromkeys(key for kind in kinds for key in kind)]
+    if not keys:
+        return {}
+    lacking = dict.fromkeys(keys, math.nan)
+    every = [row if row.keys() == lacking.keys() else lacking | row for row in rows]
+    of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
+    table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
+    return dict(zip(keys, table, strict=False))
 
 
 def _scalar(value: float | str) -> str:
