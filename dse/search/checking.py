@@ -19,11 +19,11 @@ from dse.pricing.workers import Jobs
 from dse.pricing.workloads import layouts_of
 from dse.search.finished import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, finite, told_columns, trial_attributes
 from dse.search.inner import WINNERS
+from dse.search.stored_content import check_details
 from dse.search.trial_frames import number_columns
 from dse.spaces.outer import OuterDesigns
 from dse.spaces.parameters import Parameter
 from dse.spaces.space import Batch, Params, Space
-from dse.storage.damage import content_of
 from dse.storage.optuna_store import Store
 from dse.storage.trial_columns import TrialColumns, TrialDetails
 
@@ -59,7 +59,6 @@ class Stored:
     space: Space
     columns: TrialColumns
     details: TrialDetails
-    where: str  #: the storage, as messages show it
 
     def __len__(self) -> int:
         return len(self.columns.ids)
@@ -78,25 +77,13 @@ class Stored:
 
     def decoded(self, attribute: str) -> list[Any]:
         """A user attribute of each; None where a trial has none."""
-        with content_of(self.where):
-            return [json.loads(text) if text else None for text in self.details.attributes[attribute]]
-
-    def numbers(self, attribute: str) -> dict[str, FloatArray]:
-        """Columns of a user attribute that maps names to numbers. [as stored]"""
-        with content_of(self.where):
-            return number_columns(self.details.attributes[attribute])
+        return [json.loads(text) if text else None for text in self.details.attributes[attribute]]
 
     @cached_property
     def winners(self) -> list[tuple[int, int, dict[str, Any]]]:
         """Row, place and record of all that the trials have found beside themselves."""
         told = [own or () for own in self.decoded(WINNERS)] if self.space.inner else []
-        keys = [objective.key for objective in self.space.objectives]
-        with content_of(self.where):
-            return [
-                (row, place, {**one, "values": {key: float(one["values"][key]) for key in keys}})
-                for row, own in enumerate(told)
-                for place, one in enumerate(own)
-            ]
+        return [(row, place, one) for row, own in enumerate(told) for place, one in enumerate(own)]
 
 
 @dataclass(frozen=True)
@@ -162,7 +149,7 @@ class Repriced:
         told = {
             f"{table}.{name}": column
             for table in (DERIVED, MARGINS, BREAKDOWN)
-            for name, column in own.numbers(table).items()
+            for name, column in number_columns([row or {} for row in own.decoded(table)]).items()
         }
         return {**values, "feasible": own.columns.feasible.astype(np.float64), **told}
 
@@ -237,7 +224,7 @@ class Repriced:
             if not feasible:
                 yield Mismatch(number, f"{name}.feasible", stored=True, model=False)
             for objective, value in zip(self.stored.space.objectives, new.tolist(), strict=True):
-                old = own["values"][objective.key]
+                old = float(own["values"].get(objective.key, np.nan))
                 if differing(np.array([old]), np.array([value]), np.zeros(1))[0]:
                     yield Mismatch(number, f"{name}.{objective.key}", old, value, objective.unit)
 
@@ -260,9 +247,9 @@ def blocks(
     """
     for first in range(0, len(columns.ids), BLOCK):
         own = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
-        with content_of(store.where):
-            stored = Stored(space, own, store.details(own.ids, FOLLOWING), store.where)
-            designs, winners = stored.designs, winner_designs(stored)
+        stored = Stored(space, own, store.details(own.ids, FOLLOWING))
+        check_details(space, own, stored.details, store.where, study="")
+        designs, winners = stored.designs, winner_designs(stored)
         own_legal, evaluation = evaluated_legal(space, designs, rules, jobs)
         if stored.winners:
             beside_legal, beside = evaluated_legal(space, winners, rules, jobs)
@@ -302,14 +289,14 @@ def packed(space: Space, designs: Batch, evaluation: Evaluation) -> dict[str, An
     }
 
 
-def unpacked(space: Space, told: Mapping[str, Any], where: str) -> Stored:
-    """The opposite of `packed`, from a storage; their places are their numbers."""
+def unpacked(space: Space, told: Mapping[str, Any]) -> Stored:
+    """The opposite of `packed`; their places are their numbers."""
     places = np.arange(len(told["feasible"]))
     objectives = np.array(told["objectives"], dtype=np.float64).reshape(len(places), -1)
     columns = TrialColumns(places, places, objectives, np.array(told["feasible"], dtype=bool))
     attributes = {name: [json.dumps(own) for own in each] for name, each in told["attributes"].items()}
     every = {name: attributes.get(name, [""] * len(places)) for name in FOLLOWING}
-    return Stored(space, columns, TrialDetails(told["params"], every, [None] * len(places)), where)
+    return Stored(space, columns, TrialDetails(told["params"], every, [None] * len(places)))
 
 
 def codes_of(parameter: Parameter, values: Sequence[Any]) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,12 +34,12 @@ from dse.search.creation import (
 from dse.search.digest import content, content_changes, incompatible, shipped_changes, with_shipped
 from dse.search.finished import BREAKDOWN, WORST
 from dse.search.history import Plan
-from dse.search.inner import WINNERS
 from dse.search.repricing import Repricing, reprice
+from dse.search.stored_content import stored_winners
 from dse.search.turns import REVISION, drop_waiting
 from dse.search.winners import winner_columns
 from dse.spaces.space import Space
-from dse.storage.damage import content_of
+from dse.storage.damage import DAMAGED, damaged
 from dse.storage.database import shown
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns
@@ -90,32 +91,35 @@ class StudyChanges(ABC):
         remembered = self.attributes.get(DIGEST)
         if not remembered:
             return []
-        with content_of(shown(self.storage)):
-            lines = content_changes(remembered["content"], content(self.space), self.space)
-            return [*lines, *shipped_changes(remembered["shipped"])]
+        lines = content_changes(remembered["content"], content(self.space), self.space)
+        return [*lines, *shipped_changes(remembered["shipped"])]
 
     def _changes(self, store: Store) -> list[str]:
         own = store.study(self.name).user_attrs
-        with content_of(store.where):
-            reference = (own.get(DIGEST) or {}).get("reference")
-            accepted, was = int(own.get(ACCEPTED, 0)), own.get(VERSIONS, {}).get("dse")
+        reference = (own.get(DIGEST) or {}).get("reference")
+        accepted, was = own.get(ACCEPTED, 0), own.get(VERSIONS, {}).get("dse")
         lines, now = self.content_changes(), versions()["dse"]
         looked, differing = self._looked_at(store, accepted)
         lines += figure_lines(differing, looked)
         if reference and not differing:
-            again = self._reference(reference, store.where)
+            again = self._reference(reference)
             lines += figure_lines(again, len(reference["feasible"]), of_trials=False)
         if lines and was and was != now:
             lines.insert(0, f"version: dse {was} stored, {now} now")
         return lines
 
-    def _reference(self, told: Mapping[str, Any], where: str) -> list[Mismatch]:
+    def _reference(self, told: Mapping[str, Any]) -> list[Mismatch]:
         """What the cost model gives otherwise for the designs that the study remembers."""
-        with content_of(where):
-            stored = unpacked(self.space, told, where)
-            if not len(stored.designs[self.space.parameters[0].name]):
-                return []
-        own_legal, found = evaluated_legal(self.space, stored.designs, rules_for(self.space, self.profile))
+        where = shown(self.storage)
+        try:
+            stored = unpacked(self.space, told)
+            designs = stored.designs if len(stored) else {}
+        except DAMAGED as error:
+            place = f"study {self.name!r}: study_user_attributes: {DIGEST}"
+            raise damaged(where, place, json.dumps(told), "designs and what was found for them") from error
+        if not designs:
+            return []
+        own_legal, found = evaluated_legal(self.space, designs, rules_for(self.space, self.profile))
         return Repriced(stored, found, own_legal).differences()
 
     def _looked_at(self, store: Store, accepted: int) -> tuple[int, list[Mismatch]]:
@@ -125,7 +129,7 @@ class StudyChanges(ABC):
         found = columns
         if self.space.inner:
             keys = [objective.key for objective in self.space.objectives]
-            found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
+            found = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
         count = int(np.clip(LOOK_SECONDS * nominal_rate(self.space), FEWEST, MOST))
         rows = np.isin(columns.ids, found.ids[best_rows(found, self._stored.directions, count)])
         rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.intp)] = True
