@@ -17,6 +17,10 @@ REFERENCES: Mapping[str, str] = {
         "J. Austin et al., How to scale your model: a systems view of LLMs on TPUs, "
         "jax-ml.github.io/scaling-book, 2025"
     ),
+    "Blackford1999": (
+        "S. Blackford and J. Dongarra, LAPACK working note 41: installation guide for LAPACK, appendix C "
+        "operation counts for the BLAS and LAPACK, 1999"
+    ),
     "Chandrakasan1992": (
         "A. P. Chandrakasan, S. Sheng and R. W. Brodersen, Low-power CMOS digital design, IEEE Journal of "
         "Solid-State Circuits 27(4), 1992"

@@ -10,8 +10,9 @@ from functools import partial
 import pytest
 
 from costmodel import DseError, hlo
+from costmodel.hlo.access import Access, access
 from costmodel.hlo.eager_order import eager_order
-from costmodel.hlo.work import Access, Work, Workload, access
+from costmodel.hlo.work import Work, Workload
 from tests.hlo_texts import (
     GOLDEN,
     GPT,

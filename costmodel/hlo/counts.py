@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from costmodel.errors import DseError
+from costmodel.hlo.library_calls import backend_config
 from costmodel.hlo.module import Computation, Instruction, Module
 from costmodel.hlo.opcodes import parts
-from costmodel.hlo.products import backend_config
 
 #: Instructions of a program, those of each call among them, from which on what is called is listed once,
 #: where they are also this many times those that are written. [-]

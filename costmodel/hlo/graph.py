@@ -5,17 +5,17 @@ A computation that is called stands where the call is, a loop's body once with a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from costmodel.errors import DseError
+from costmodel.hlo.access import access
 from costmodel.hlo.counts import runs_of, trip_count, unfolded_limit
-from costmodel.hlo.module import Computation, Instruction, Module, Shape
+from costmodel.hlo.matrix_product import Product
+from costmodel.hlo.module import Computation, Instruction, Module, Shape, control_predecessors
 from costmodel.hlo.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
-from costmodel.hlo.products import Product, products_in, products_of_body
-from costmodel.hlo.work import access
+from costmodel.hlo.products import products_in, products_of_body
 
 #: What a tuple-shaped bitcast or a barrier means: each element passes on its own, or all wait for all.
 Barriers = Literal["element", "barrier"]
@@ -228,7 +228,7 @@ class _HloGraphBuilder:
 
     def _control(self, instruction: Instruction, made: Mapping[str, range]) -> None:
         """Edges from the kernels that an instruction must wait for without reading them."""
-        for name in re.findall(r"[\w.\-]+", instruction.attributes.get("control-predecessors", "")):
+        for name in control_predecessors(instruction):
             if name not in made:
                 raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
             for before, after in zip(made[name][-1:], made[instruction.name][:1], strict=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -81,7 +82,8 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     for place, kernel in enumerate(program.kernels):
         if kernel.message is not None:
             sent = message_cost(kernel.message, system)
-            time[:, place], links[:, place] = sent.time, traffic_energy(sent.bytes_sent, system.network)
+            time[:, place] = np.maximum(sent.time, products[:, place])  # work may stand beside it
+            links[:, place] = traffic_energy(sent.bytes_sent, system.network)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.flop_energy)[:, np.newaxis]
     compute_energy = flops * per_flop
@@ -126,8 +128,8 @@ def program_step(program: Program, system: System, design: Design | None = None)
 
     Notes
     -----
-    Kernels and messages run one after the other. Messages between neighbours, groups of stride one, count as
-    tensor-parallel communication, those between replicas as data-parallel, sends as pipeline communication.
+    Kernels and messages run one after the other. Messages count to the axis of the mesh that they are for;
+    numbers, inputs and what is not told count to data-parallel communication.
     The host launches ahead: its time to dispatch kernels is that of another framework, and left out.
     """
     program = program.grouped()
@@ -170,7 +172,13 @@ def _priced(program: Program, system: System, points: int) -> Breakdown:
 
 #: Times of kernels; the others are of messages.
 _COMPUTING = ("forward_time", "backward_time", "recompute_time", "optimizer_time")
-_COMMUNICATING = ("tp_communication_time", "pp_communication_time", "dp_communication_time")
+#: What a message is for -> the axis that its time counts to.
+AXES: Final = {
+    "tensor parallel": "tp", "sequence parallel": "tp", "context parallel": "cp", "expert parallel": "ep",
+    "pipeline parallel": "pp", "data parallel": "dp", "fully sharded": "dp", "input": "dp", "scalars": "dp",
+    "unknown": "dp",
+}  # fmt: skip
+_COMMUNICATING = tuple(f"{axis}_communication_time" for axis in ("tp", "cp", "ep", "pp", "dp"))
 
 
 def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
@@ -180,11 +188,8 @@ def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
         if kernel.message is None:
             phase = "forward" if kernel.phase == "unknown" else kernel.phase
             places[f"{phase}_time"].append(place)
-        elif kernel.message.kind == "send_recv":
-            places["pp_communication_time"].append(place)
         else:
-            axis = "tp" if kernel.message.stride == 1 else "dp"
-            places[f"{axis}_communication_time"].append(place)
+            places[f"{AXES[kernel.message.purpose]}_communication_time"].append(place)
     return {name: total(cost.time[:, own]) for name, own in places.items()}
 
 

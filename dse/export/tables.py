@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
     *("trial", "winner", "params", "layouts", "splits", "values", "margins", "run", "breakdown"),
-    *("designs_priced", *RECORD_KEYS),
+    *("before", "designs_priced", *RECORD_KEYS),
 )
 EVALUATION_KEYS = (
     *("feasible", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
@@ -223,6 +223,14 @@ def writable_directory(directory: Path) -> None:
         raise DseError(f"{directory}: cannot be written; change its permissions, or name another folder")
 
 
+class NotWritten(DseError):
+    """A file cannot be written: `failure` says which, and why."""
+
+    def __init__(self, failure: str) -> None:
+        super().__init__(f"{failure}; studies are not affected, name another place")
+        self.failure = failure
+
+
 def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file, in one piece or several, whole or not at all.
 
@@ -231,7 +239,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     Raises
     ------
-    DseError
+    NotWritten
         If it cannot be written.
     """
     special = path.exists() and not path.is_file()  # such as /dev/stdout
@@ -242,7 +250,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
                 file.writelines(pieces)
         else:
             write_beside(path, pieces)
+    except BrokenPipeError:  # the reader has seen enough
+        raise
     except OSError as error:
-        raise DseError(
-            f"{path}: cannot be written ({error.strerror}); studies are not affected, name another place"
-        ) from None
+        raise NotWritten(f"{path}: cannot be written ({error.strerror})") from None

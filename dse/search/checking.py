@@ -91,8 +91,10 @@ class Repriced:
     """Some trials with what the model gives for them."""
 
     stored: Stored
-    evaluation: Evaluation
-    winners: Evaluation | None  #: of what they have found beside themselves
+    evaluation: Evaluation  #: of designs that the space does not have, of another one in their place
+    legal: BoolArray  #: (trials,) which designs it has
+    winners: Evaluation | None = None  #: of what they have found beside themselves
+    legal_winners: BoolArray | None = None  #: (winners,) the same of these
 
     @cached_property
     def minimize(self) -> BoolArray:
@@ -115,7 +117,7 @@ class Repriced:
     def _illegal(self) -> Iterator[Mismatch]:
         """Designs that the space does not have."""
         space, told = self.stored.space, self.stored.details.params
-        for row in np.flatnonzero(~legal(space, self.stored.designs)).tolist():
+        for row in np.flatnonzero(~self.legal).tolist():
             text = " ".join(f"{p.name}={told[p.name][row]}" for p in space.parameters)
             yield Mismatch(self._number(row), DESIGN, text, "not a legal design")
 
@@ -131,7 +133,7 @@ class Repriced:
                 yield Mismatch(self._number(row), name, shown(old[row]), shown(new[row]), unit)
 
     def _compared(self) -> Iterator[tuple[str, FloatArray, FloatArray, BoolArray]]:
-        """Each figure by name, as stored, as the model gives it, and where these differ; (trials,) each."""
+        """Name, stored and given by the model, and where these differ, (trials,), of each figure. [any]"""
         stored, model = self._stored_columns(), self._model_columns()
         units, scales = self._units(), self._scales()
         nothing = np.full(len(self.stored), np.nan)
@@ -139,7 +141,7 @@ class Repriced:
             if name in stored:  # else it is younger than all of these trials
                 old, new = stored[name], model.get(name, nothing)
                 scale = scales.get(name, scales.get(units.get(name, "-"), nothing))
-                yield name, old, new, differing(old, new, scale)
+                yield name, old, new, differing(old, new, scale) & self.legal
 
     def _stored_columns(self) -> dict[str, FloatArray]:
         own, space = self.stored, self.stored.space
@@ -192,6 +194,8 @@ class Repriced:
             return
         both = zip(self.stored.decoded(LAYOUTS), layouts_of(self.stored.space, self.evaluation), strict=True)
         for row, (old, new) in enumerate(both):
+            if not self.legal[row]:
+                continue
             flat = [
                 {
                     f"{name}.{key}": value
@@ -207,13 +211,16 @@ class Repriced:
 
     def _winners(self) -> Iterator[Mismatch]:
         """What was found beside the trials."""
-        if self.winners is None:
+        if self.winners is None or self.legal_winners is None:
             return
         values, _ = finite(self.winners, self.minimize)
-        for (row, place, own), new, feasible in zip(
-            self.stored.winners, values, self.winners.feasible.tolist(), strict=True
-        ):
+        rows = zip(self.stored.winners, values, self.winners.feasible, self.legal_winners, strict=True)
+        for (row, place, own), new, feasible, is_legal in rows:
             name, number = f"{WINNERS}[{place}]", self._number(row)
+            if not is_legal:
+                text = " ".join(f"{key}={value}" for key, value in own["params"].items())
+                yield Mismatch(number, name, text, "not a legal design")
+                continue
             if not feasible:
                 yield Mismatch(number, f"{name}.feasible", stored=True, model=False)
             for objective, value in zip(self.stored.space.objectives, new.tolist(), strict=True):
@@ -246,9 +253,24 @@ def blocks(
         stored = Stored(space, own, store.details(own.ids, (*FOLLOWING, *more)))
         check_details(space, own, stored.details, store.where, study="")
         designs, winners = stored.designs, winner_designs(stored)
-        evaluation = evaluate(space, designs, rules=rules, jobs=jobs)
-        beside = evaluate(space, winners, rules=rules, jobs=jobs) if stored.winners else None
-        yield Repriced(stored, evaluation, beside)
+        own_legal, evaluation = evaluated_legal(space, designs, rules, jobs)
+        if stored.winners:
+            beside_legal, beside = evaluated_legal(space, winners, rules, jobs)
+            yield Repriced(stored, evaluation, own_legal, beside, beside_legal)
+        else:
+            yield Repriced(stored, evaluation, own_legal)
+
+
+def evaluated_legal(
+    space: Space, designs: Batch, rules: SpaceRules, jobs: Jobs = 1
+) -> tuple[BoolArray, Evaluation]:
+    """Which designs are legal, and what evaluation says of them; of others it says what it says of one."""
+    there = legal(space, designs)
+    if not there.all():
+        [other] = space.decode(space.legal.random(1, np.random.default_rng(0)))
+        stand_in = space.encode([other])
+        designs = {name: np.where(there, codes, stand_in[name]) for name, codes in designs.items()}
+    return there, evaluate(space, designs, rules=rules, jobs=jobs)
 
 
 def winner_designs(stored: Stored) -> Batch:

@@ -18,6 +18,7 @@ from costmodel.formats import shipped
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
+from dse.spaces.names import MODEL_SETTINGS
 from dse.spaces.objectives import Constraint
 from dse.spaces.parameters import Parameter
 from dse.spaces.several_systems import SYSTEM
@@ -50,16 +51,15 @@ def content(space: Space) -> Content:
 
     Numbers that are not finite are texts, and what is too long is a hash of itself.
     """
-    names = {*space.given}
-    of_system = {
-        name: float(values) for name, values in space.system.quantities().items() if name not in names
-    }
+    model = {name: value for name, value in asdict(space.model).items() if name != "title"}
+    of_system = {name: float(values) for name, values in space.system.quantities().items()}
+    given = {name: value for name, value in space.given.items() if name not in {*MODEL_SETTINGS, *of_system}}
     by_system = quantities_by_system(space)
     derived = {d.name: d.expression for d in space.derived if d.name not in by_system}
     found: dict[str, dict[str, Any]] = {
-        "model": {name: value for name, value in asdict(space.model).items() if name != "title"},
+        "model": model,
         "system": of_system | {f"{n} of {s}": v for n, own in by_system.items() for s, v in own.items()},
-        "given": dict(space.given),
+        "given": given,
         "parameters": {p.name: parameter_text(p) for p in space.parameters},
         "derived": derived,
         "rules": texts(space.rules),
@@ -68,7 +68,8 @@ def content(space: Space) -> Content:
     }
     for own in space.workloads:
         for section, values in content(own.space).items():
-            found[section] |= {f"{own.name}.{name}": value for name, value in values.items()}
+            if section != "system":  # all run on one
+                found[section] |= {f"{own.name}.{name}": value for name, value in values.items()}
     if space.workloads:
         found["workloads"] = {f"weight of {own.name}": own.weight for own in space.workloads}
         found["workloads"]["combine"] = space.data.get("combine", "")

@@ -22,6 +22,8 @@ BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
 LAYOUTS = "layouts"
 #: The same of a trial that was priced anew: the objectives that it had before.
 BEFORE = "before"
+#: One of these: whether it was feasible.
+FEASIBLE_BEFORE = "feasible_before"
 
 #: Stands for a value that is not finite; its square does not overflow.
 WORST = 1e150

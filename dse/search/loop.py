@@ -117,7 +117,7 @@ def search(
                 turns.release()
                 return outcome
     except KeyboardInterrupt:
-        with suppress(DseError):  # a claim that stays in the database does no harm
+        with suppress(DseError), store.database.hurried():  # a claim that stays there does no harm
             turns.release()
         raise
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from costmodel.errors import DseError
 from dse.search.history import Batch
-from dse.search.turns import Turns, packed_batch
+from dse.search.turns import StudyChanged, Turns, packed_batch
 from dse.storage.optuna_store import StudyDeleted
 from dse.storage.recovery import RecoveryFiles
 
@@ -28,7 +28,7 @@ def kept_unless_stored(files: RecoveryFiles, batch: Batch) -> Iterator[None]:
     """
     try:
         yield
-    except StudyDeleted:
+    except (StudyDeleted, StudyChanged):
         raise
     except (DseError, KeyboardInterrupt) as error:
         with uninterrupted():

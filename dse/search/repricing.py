@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import DseError
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluated import Evaluation
 from dse.pricing.profiles import SpaceRules, rules_for
 from dse.pricing.workers import Jobs
-from dse.search.checking import DESIGN, Repriced, blocks
+from dse.search.checking import Repriced, blocks
 from dse.search.creation import (
     DIGEST,
     FINGERPRINT,
@@ -24,7 +23,7 @@ from dse.search.creation import (
     digest,
     drawn_designs,
 )
-from dse.search.finished import BEFORE, BREAKDOWN, WORST, finite, trial_attributes
+from dse.search.finished import BEFORE, BREAKDOWN, FEASIBLE_BEFORE, WORST, finite, trial_attributes
 from dse.search.history import BOX
 from dse.search.inner import WINNERS
 from dse.search.renewal import renewed_memories
@@ -33,9 +32,6 @@ from dse.spaces.objectives import keyed
 from dse.spaces.space import Batch, Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.rewriting import NewFigures, rewrite
-
-#: Whether a trial was feasible before it was priced anew, beside the objectives that it had.
-FEASIBLE_BEFORE: Final = "feasible_before"
 
 
 @dataclass
@@ -92,14 +88,14 @@ def reprice(store: Store, stored: StoredStudy, space: Space, profile: str, *, ad
         stored = store.study(stored.name)
         columns = store.columns(stored, attribute=BREAKDOWN)
         for part in blocks(store, columns, space, rules, jobs):
-            illegal = [own.trial for own in part.differences() if own.column == DESIGN] if adopts else []
-            if illegal:
+            if adopts and not part.legal.all():
+                first = part.stored.columns.numbers[np.argmin(part.legal)]
                 raise DseError(
-                    f"study {stored.name!r}: trial {illegal[0]} is no design of this space; start another "
-                    "with --study"
+                    f"study {stored.name!r}: trial {first} is no design of this space; start another with "
+                    "--study"
                 )
             rewrite(store.database, _changed(part, found))
-            every.designs.append(part.stored.designs)
+            every.designs.append({name: codes[part.legal] for name, codes in part.stored.designs.items()})
             every.costs.append(_costs(part))
         attributes = _renewed(stored, space, rules, profile, every)
         store.set_user_attrs(stored.study_id, attributes)
@@ -124,10 +120,10 @@ def _renewed(stored: StoredStudy, space: Space, rules: SpaceRules, profile: str,
 
 
 def _costs(part: Repriced) -> FloatArray:
-    """(trials, objectives) Less is better; NaN where infeasible. [the unit of each]"""
+    """(legal trials, objectives) Less is better; NaN where infeasible. [the unit of each]"""
     costs = as_costs(part.evaluation.values, [o.direction for o in part.stored.space.objectives])
     costs[~part.evaluation.feasible] = np.nan
-    return costs
+    return costs[part.legal]
 
 
 def _changed(part: Repriced, found: Repricing) -> NewFigures:
@@ -159,8 +155,8 @@ def _count(part: Repriced, rows: IntArray, objectives: FloatArray, found: Repric
     columns, evaluation = part.stored.columns, part.evaluation
     found.trials += len(part.stored)
     found.changed += rows.size
-    found.no_longer_feasible += int((columns.feasible & ~evaluation.feasible).sum())
-    found.newly_feasible += int((~columns.feasible & evaluation.feasible).sum())
+    found.no_longer_feasible += int((columns.feasible & ~evaluation.feasible & part.legal).sum())
+    found.newly_feasible += int((~columns.feasible & evaluation.feasible & part.legal).sum())
     before = columns.objectives[rows]
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = np.abs(objectives / before - 1)
@@ -181,13 +177,14 @@ def _before(space: Space, objectives: FloatArray, feasible: BoolArray) -> list[d
 
 def _winners(part: Repriced) -> Mapping[int, list[dict[str, Any]]]:
     """Row -> what it has found beside itself, with the values of now; without what is feasible no more."""
-    if part.winners is None:
+    evaluation = part.winners
+    if evaluation is None or part.legal_winners is None:
         return {}
-    evaluation: Evaluation = part.winners
     keys = [objective.key for objective in part.stored.space.objectives]
     found: dict[int, list[dict[str, Any]]] = {row: [] for row, _, _ in part.stored.winners}
+    usable = evaluation.feasible & part.legal_winners
     for (row, _, own), values, feasible in zip(
-        part.stored.winners, evaluation.values.tolist(), evaluation.feasible.tolist(), strict=True
+        part.stored.winners, evaluation.values.tolist(), usable.tolist(), strict=True
     ):
         if feasible:
             found[row].append({**own, "values": dict(zip(keys, values, strict=True))})

@@ -15,10 +15,9 @@ from costmodel.columns import IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.pricing.evaluation import evaluate
 from dse.pricing.profiles import nominal_rate, rules_for
 from dse.pricing.workers import Jobs
-from dse.search.checking import DESIGN, Mismatch, Repriced, blocks, unpacked
+from dse.search.checking import DESIGN, Mismatch, Repriced, blocks, evaluated_legal, unpacked
 from dse.search.creation import (
     ACCEPTED,
     CONTINUED,
@@ -87,12 +86,17 @@ class StudyChanges(ABC):
         with Store(self.storage, "read") as store, store.snapshot():
             return self._changes(store)
 
+    def content_changes(self) -> list[str]:
+        """What has changed in its space, its model and its system since they were remembered, a line each."""
+        remembered = self.attributes.get(DIGEST)
+        if not remembered:
+            return []
+        lines = content_changes(remembered["content"], content(self.space), self.space)
+        return [*lines, *shipped_changes(remembered["shipped"])]
+
     def _changes(self, store: Store) -> list[str]:
         own = store.study(self.name).user_attrs
-        remembered, lines = own.get(DIGEST), []
-        if remembered:
-            lines += content_changes(remembered["content"], content(self.space), self.space)
-            lines += shipped_changes(remembered["shipped"])
+        remembered, lines = own.get(DIGEST), self.content_changes()
         looked, differing = self._looked_at(store, own.get(ACCEPTED, 0))
         lines += figure_lines(differing, looked)
         if remembered and not differing:
@@ -114,8 +118,8 @@ class StudyChanges(ABC):
             raise damaged(where, place, json.dumps(told), "designs and what was found for them") from error
         if not designs:
             return []
-        evaluation = evaluate(self.space, designs, rules=rules_for(self.space, self.profile))
-        return Repriced(stored, evaluation, None).differences()
+        own_legal, found = evaluated_legal(self.space, designs, rules_for(self.space, self.profile))
+        return Repriced(stored, found, own_legal).differences()
 
     def _looked_at(self, store: Store, accepted: int) -> tuple[int, list[Mismatch]]:
         """How many trials were looked at, from a number on, and which of their figures are others."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 from costmodel.errors import DseError
 from dse.search.history import Batch, History
 from dse.storage.optuna_store import Store
+from dse.storage.recovery import KEY
 from dse.storage.trial_rows import packed_trial, unpacked_trial
 
 #: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
@@ -32,6 +33,10 @@ PATIENCE: Final = 30.0
 BATCHES: Final = 4.0
 #: The shortest and the longest time between two looks at what other processes do. [s]
 SHORTEST, LONGEST = 0.02, 0.5
+
+
+class StudyChanged(DseError):
+    """Another program has told the study to go on with another cost model."""
 
 
 class Turns:
@@ -155,7 +160,7 @@ class Turns:
         """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
         history, store, study_id, number = self._history, self._store, self._study_id, batch.number
         if store.user_attr(study_id, REVISION) != self._revision:
-            raise DseError("the study was priced anew meanwhile by another program; go on with `dse resume`")
+            raise StudyChanged("another program has priced this study anew meanwhile; `dse resume` goes on")
         done, added = [f"{CLAIM}{number}"], 0
         if number > history.current:
             store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
@@ -176,16 +181,17 @@ class Turns:
             self._taken = None
 
 
+def drop_waiting(store: Store, study_id: int) -> None:
+    """Drop claims and finished batches that wait for their turn, in files too, which another key disowns:
+    they are proposed again."""
+    waiting = [name for prefix in (PARKED, CLAIM) for name in store.named(study_id, prefix)]
+    store.drop_user_attrs(study_id, [*waiting, KEY])
+
+
 def packed_batch(batch: Batch) -> dict[str, Any]:
     """A finished batch as text and numbers that JSON knows."""
     trials = [packed_trial(trial) for trial in batch.finished]
     return {"base": batch.base, "trials": trials, "memory": batch.memory}
-
-
-def drop_waiting(store: Store, study_id: int) -> None:
-    """Drop claims and finished batches that wait for their turn: they are proposed again."""
-    waiting = [name for prefix in (PARKED, CLAIM) for name in store.named(study_id, prefix)]
-    store.drop_user_attrs(study_id, waiting)
 
 
 def alive(process: int) -> bool:

@@ -30,6 +30,9 @@ PATIENCE: ContextVar[float] = ContextVar("patience", default=60.0)
 #: Of that, how long to wait without a word, and the longest pause between two attempts. [s]
 IN_SILENCE, PAUSE = 2.0, 0.01
 
+#: How long whoever is interrupted still waits to leave all in order. [s]
+HURRY = 1.0
+
 #: How long a PostgreSQL server may take to answer, and what was sent to it to arrive, where its URL does not
 #: say. [s], [ms]
 ANSWER: dict[str, Any] = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
@@ -276,6 +279,15 @@ class Database:
         with suppress(self._driver_error):
             if not self.is_sqlite or self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """A block in which no lock of SQLite's is waited for longer than `HURRY`."""
+        before, self._patience = self._patience, min(self._patience, HURRY)
+        try:
+            yield
+        finally:
+            self._patience = before
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """What a query finds."""
