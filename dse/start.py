@@ -1,7 +1,8 @@
-"""Where the `dse` command begins: Ctrl-C while it is still being imported is no traceback either."""
+"""Where the `dse` command begins and ends: Ctrl-C while Python is at its own work is no traceback either."""
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
@@ -14,3 +15,6 @@ def main() -> int:
     except KeyboardInterrupt:
         print("dse: interrupted", file=sys.stderr)
         return 130
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to do: end, and say nothing

@@ -63,6 +63,34 @@ def test_a_small_file_survives_with_its_unknown_tokens_and_their_order():
     }  # fmt: skip
 
 
+#: How texts differ that hold the same: in line ends, in columns, in a mark before the first word.
+DIALECTS = {
+    "no last newline": lambda text: text.rstrip("\n"),
+    "empty lines": lambda text: text.replace("\nmlp", "\n\n \t\nmlp", 1) + "\n\n",
+    "Windows": lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+    "padded columns": lambda text: text.replace("\t", "  \t ").replace(" pp: ", "\t  pp:   "),
+    "blanks at the ends": lambda text: text.replace("\n", " \t\n"),
+    "leading zeros": lambda text: text.replace("\t100\n", "\t0100\n").replace("\n5\n", "\n 05\n"),
+    "fractions of bytes": lambda text: text.replace("\t33554432\t", "\t33554432.5\t"),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_file_keeps_its_bytes_whatever_its_columns_and_line_ends(dialect, tmp_path):
+    path, text = tmp_path / "workload.txt", DIALECTS[dialect](SMALL)
+    path.write_bytes(text.encode())
+    file = load_workload(path)
+    assert file.text.encode() == path.read_bytes()
+    plain = read_workload(SMALL, "small.txt")
+    assert file.words == plain.words
+    for name in ("time", "collective", "group", "message_bytes", "delay"):
+        assert np.array_equal(getattr(file.workload, name), getattr(plain.workload, name))
+    wrong = text.replace("ALLTOALL_EP", "ALLTOALL_XP")
+    line = next(n for n, line in enumerate(wrong.split("\n"), start=1) if "_XP" in line)
+    with pytest.raises(DseError, match=f"x.txt:{line}: field 4: 'ALLTOALL_XP': unknown collective"):
+        read_workload(wrong, "x.txt")
+
+
 def test_the_group_of_a_collective_follows_from_its_column_and_suffix():
     rows = read_workload(SMALL, "small.txt").workload
     found = [
@@ -108,7 +136,9 @@ def test_all_mistakes_are_told_at_once():
     wrong = SMALL.replace("\n5\n", "\n6\n").replace("ALLGATHER", "ALLGATHERED").replace("pp: 3 ", "")
     with pytest.raises(DseError) as told:
         read_workload(wrong, "small.txt")
-    assert len(str(told.value).splitlines()) == 3
+    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [
+        f"small.txt:{line}" for line in (1, 2, 5)
+    ]
 
 
 def test_checkpoints_repeat_the_forward_pass_of_rows():
@@ -191,9 +221,10 @@ def test_recomputation_doubles_the_forward_time_of_attention_alone():
 def test_one_tensor_parallel_rank_sends_nothing_to_others():
     run = small_run(tp=1, world_size=4, sequence_parallel=1)
     parts = ("embedding_layer", "attention_", "mlp_", "final_")
-    body = [line for line in lines_of(measured(run, TIMES)) if line[0].startswith(parts)]
-    assert {word for line in body for word in (line[3], line[6], line[9])} == {"NONE"}
-    assert {line[4] for line in body} == {str(HIDDEN)}  # sizes stay, as in the reference
+    for release, size in (("2025-01", str(HIDDEN)), ("2025-09", "0")):  # sizes stay, up to the last one
+        body = [line for line in lines_of(measured(run, TIMES, release=release)) if line[0].startswith(parts)]
+        assert {word for line in body for word in (line[3], line[6], line[9])} == {"NONE"}
+        assert {line[4] for line in body} == {size}
 
 
 def test_headers_of_all_generations():
@@ -208,6 +239,18 @@ def test_headers_of_all_generations():
         f"{groups} vpp: 3 ga: 4 all_gpus: 16 {ends} pp_comm: {HIDDEN // 4}.0",
         f"{groups} vpp: 3 ga: 4 all_gpus: 16 pp_comm: {HIDDEN // 4} {ends}",
     ]
+
+
+def test_bytes_between_stages_have_a_fraction_where_the_generator_divided_them():
+    """In sequence parallelism from January 2025 on, also by 1; before they are whole hidden states."""
+    shared, alone, whole = (
+        measured(small_run(**changes), TIMES)
+        for changes in ({"sequence_parallel": 1}, {"sequence_parallel": 1, "tp": 1, "world_size": 4}, {})
+    )
+    sizes = [workload_file(rows, header="2025-01").tokens["pp_comm"] for rows in (shared, alone, whole)]
+    assert sizes == [f"{HIDDEN / 4}", f"{HIDDEN}.0", f"{HIDDEN}"]
+    december = measured(small_run(sequence_parallel=1), TIMES, release="2024-12")
+    assert workload_file(december).tokens["pp_comm"] == f"{HIDDEN}"
 
 
 def test_one_stage_sends_no_messages():

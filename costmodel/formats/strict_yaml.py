@@ -98,8 +98,8 @@ class Source:
             raise DseError("\n".join(dict.fromkeys(text for _, text in sorted(self.mistakes))))
 
 
-def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LARGEST_WRITTEN) -> str:
-    """Text of a file of at most `largest` bytes; `expected` is what a message says it should be.
+def exact_text(path: Path, expected: str, *, largest: int = LARGEST_WRITTEN) -> str:
+    """Text of a file of at most `largest` bytes to the byte; `expected` is what it should be.
 
     Raises
     ------
@@ -107,10 +107,29 @@ def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LAR
         If it cannot be read, is too large, or is no text.
     """
     try:
-        text = file_bytes(path, largest).decode("utf-8-sig")
+        return file_bytes(path, largest).decode("utf-8")
     except UnicodeDecodeError:
         raise DseError(f"{path}: not a text file; expected {expected}") from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def plain_text(text: str) -> str:
+    """A text without a byte order mark, whose lines end as they do here.
+
+    >>> plain_text("\\ufeffa\\r\\nb\\rc").splitlines()
+    ['a', 'b', 'c']
+    """
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LARGEST_WRITTEN) -> str:
+    """The `plain_text` of a file of at most `largest` bytes; `expected` is what it should be.
+
+    Raises
+    ------
+    DseError
+        If it cannot be read, is too large, or is no text.
+    """
+    return plain_text(exact_text(path, expected, largest=largest))
 
 
 def parse(text: str, name: str) -> Section:

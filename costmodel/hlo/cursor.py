@@ -14,7 +14,7 @@ LARGEST: Final = 10**18
 _STRING: Final = r'"(?:[^"\\]|\\.)*+"'
 _STRING_OR_COMMENT: Final = re.compile(rf"{_STRING}|/\*.*?\*/", re.DOTALL)
 _BRACKET: Final = re.compile(rf"{_STRING}|[\"(){{}}\[\]]", re.DOTALL)
-_ARRAY: Final = re.compile(r"([a-z][a-z0-9]*)\[([^\]\[(){}\"]*)\](?:\{[^{}]*\})?")
+_ARRAY: Final = re.compile(r"([a-z][a-z0-9]*)\[([^\]\[(){}\"]*)\](\{[^{}]*\})?")
 _SPACE: Final = re.compile(r"\s*")
 _TOKEN: Final = re.compile(r"[\w.%-]+|\S|$")
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
@@ -145,4 +145,4 @@ class Cursor:
             self.fail("expected whole numbers for dimensions", found.start())
         if any(size < 0 for size in sizes) or prod(sizes) > LARGEST:
             self.fail(f"expected dimensions of at most {LARGEST:.0e} elements together", found.start())
-        return Shape(dtype, sizes)
+        return Shape(dtype, sizes, layout=found[3] or "")

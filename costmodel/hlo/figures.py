@@ -10,15 +10,18 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final
 
-from costmodel.hlo.analysis import Analysis, Collective
+from costmodel.hlo.access import Access
+from costmodel.hlo.analysis import Analysis
+from costmodel.hlo.cost_analysis import POINTER_BYTES, CostAnalysis
 from costmodel.hlo.graph import HloKernel
-from costmodel.hlo.liveness import aliased_outputs, eager_order
+from costmodel.hlo.liveness import aliased_outputs
+from costmodel.hlo.messages import Collective
 from costmodel.hlo.model_figures import Figures, model_figures
 from costmodel.hlo.phases import part
 from costmodel.hlo.products import is_product
 from costmodel.hlo.state import global_dims, numbers
 from costmodel.hlo.training_figures import training_figures
-from costmodel.hlo.work import Access, Work
+from costmodel.hlo.work import Work
 
 #: Rates of a machine for comparing readers of HLO: of matrix products, of other work, of memory, of links.
 TOY_GEMM, TOY_OTHER, TOY_MEMORY, TOY_LINK = 1e14, 1e13, 1e12, 1e11
@@ -154,7 +157,7 @@ def toy_machine_figures(analysis: Analysis) -> Figures:
     gemm = other = collective = 0.0
     for place, (kernel, work, access) in enumerate(_rows(analysis)):
         memory = access.total / TOY_MEMORY
-        if kernel.kind == "collective":
+        if place in analysis.collectives and not kernel.products:
             collective += kernel.count * analysis.collectives[place].ring_bytes / TOY_LINK
         elif kernel.products:
             gemm += kernel.count * max(sum(p.flops for p in kernel.products) / TOY_GEMM, memory)
@@ -205,14 +208,12 @@ def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collec
 
 def memory_figures(analysis: Analysis) -> Figures:
     """Peaks of temporary memory; each belongs to the order of the kernels that it names."""
-    arrays = analysis.temporaries
-    text = arrays.peak(range(len(arrays.graph.kernels)))
-    eager = arrays.peak(eager_order(arrays))
+    text = analysis.as_written.peak()
     return {
         "memory.text_order_peak_temp_bytes": text.bytes,
         "memory.text_order_peak_at": text.kernel,
-        "memory.largest_kernel_working_set_bytes": text.largest_kernel_bytes,
-        "memory.eager_dW_order_peak_temp_bytes": eager.bytes,
+        "memory.largest_kernel_working_set_bytes": analysis.as_written.largest_kernel_bytes,
+        "memory.eager_dW_order_peak_temp_bytes": analysis.freed_early.peak().bytes,
     }
 
 
@@ -258,35 +259,31 @@ def _named(names: Sequence[str], values: Sequence[int]) -> Figures:
 
 
 def rule_figures(analysis: Analysis) -> Figures:
-    """What XLA's own analysis says of the entry, where loops run once and a library's call counts -1.
+    """What XLA's own analysis says of the program, where loops run once and a library's call counts -1.
 
-    XLA adds in single precision: its totals are these to about one part in a million.
+    XLA adds in single precision, which `xla` does too; the others are exact.
     """
-    entry = analysis.module.entry.instructions
+    entry = analysis.module.entry
+    exact, told = CostAnalysis().of(entry), CostAnalysis(single_precision=True).of(entry)
+    by_rule = CostAnalysis(starts="each").of(entry)
     calls = [row for row in _rows(analysis) if row[0].instruction.opcode == "custom-call"]
-    own = [row for row in _rows(analysis) if row[0].instruction.opcode != "custom-call"]
     products = sum(p.flops for kernel, *_ in calls for p in kernel.products)
-    flops = sum(work.flops + sum(p.flops for p in kernel.products) for kernel, work, _ in own)
-    transcendentals = sum(work.transcendentals for _, work, _ in own)
-    numbers_given = 4 * sum(each.opcode in ("partition-id", "replica-id") for each in entry)
-    tables = 8 * sum(len(each.operands) for each in entry if each.opcode == "tuple")
-    moved = sum(access.total for *_, access in own) + numbers_given
-    written = sum(access.written for *_, access in own) + numbers_given
+    tables = POINTER_BYTES * sum(len(each.operands) for each in entry.instructions if each.opcode == "tuple")
     added = sum(kernel.products[0].operands[2].bytes for kernel, *_ in calls if _adds(kernel))
     multiplied = sum(access.total for kernel, _, access in calls if kernel.products) - added
     return {
-        "xla_rule.flops_exact": flops - len(calls),
-        "xla_rule.bytes_exact": moved - len(calls),
-        "xla.flops": flops - len(calls),
-        "xla.transcendentals": transcendentals,
-        "xla.bytes_accessed": moved - len(calls) + tables,
-        "xla.bytes_accessed_out": written - len(calls) + tables,
+        "xla_rule.flops_exact": exact.flops,
+        "xla_rule.bytes_exact": by_rule.bytes - tables,
+        "xla.flops": int(told.flops),
+        "xla.transcendentals": int(told.transcendentals),
+        "xla.bytes_accessed": int(told.bytes),
+        "xla.bytes_accessed_out": int(told.written),
         "xla.optimal_seconds": -len(calls),
-        "xla_dot.flops": flops + products,
-        "xla_dot.bytes_accessed": moved + multiplied + tables,
-        "xla_per_op.flops_sum": flops - len(calls),
-        "xla_per_op.transcendentals_sum": transcendentals,
-        "xla_per_op.bytes_sum": moved - len(calls),
+        "xla_dot.flops": exact.flops + len(calls) + products,
+        "xla_dot.bytes_accessed": exact.bytes + len(calls) + multiplied,
+        "xla_per_op.flops_sum": exact.flops,
+        "xla_per_op.transcendentals_sum": exact.transcendentals,
+        "xla_per_op.bytes_sum": exact.bytes - tables,
     }
 
 

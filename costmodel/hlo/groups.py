@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -148,3 +149,16 @@ def placement(groups: Groups) -> GroupPlacement:
     size = max(map(len, groups))
     widest = max(max(group) - min(group) for group in groups)
     return GroupPlacement(len(groups), size, widest / (size - 1) if size > 1 else 1.0)
+
+
+def connected(groups: Iterable[Sequence[int]]) -> list[frozenset[int]]:
+    """Devices that some groups connect, in one step or in more.
+
+    >>> connected([(0, 1), (2, 3), (1, 3), (4, 5)])
+    [frozenset({4, 5}), frozenset({0, 1, 2, 3})]
+    """
+    found: list[frozenset[int]] = []
+    for group in groups:
+        joined = frozenset(group).union(*(each for each in found if not each.isdisjoint(group)))
+        found = [each for each in found if each.isdisjoint(group)] + [joined]
+    return found

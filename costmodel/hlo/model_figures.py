@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from math import prod
 from typing import Final
 
 from costmodel.hlo.analysis import Analysis
@@ -30,16 +31,40 @@ def model_figures(analysis: Analysis) -> Figures:
         found["model.master_dtype"] = analysis.state.weights[0].shape.dtype
     if analysis.state.inputs:
         found["batch.inputs"] = inputs_text(analysis.state.inputs)
-    if analysis.mesh:
-        dp, tp = analysis.mesh
-        found |= {"mesh.shape": f"{dp}x{tp} (dp,tp)", "mesh.tp": tp, "mesh.dp": dp}
-        found.update(gradient_figures(analysis))
-    tokens = analysis.state.tokens()
+    found |= mesh_figures(analysis) | gradient_figures(analysis)
+    tokens, given = step_tokens(analysis), analysis.state.tokens()
+    if given:
+        found["model.micro_batch_per_dp_replica"] = given[0]
     if tokens:
-        found |= {"model.micro_batch_per_dp_replica": tokens[0], "model.sequence": tokens[1]}
-    if tokens and analysis.mesh:
-        found["model.global_batch"] = tokens[0] * analysis.mesh[0]
-        found.update(transformer_figures(analysis, tokens[0], analysis.mesh[1]))
+        found |= {"model.sequence": tokens[1], "model.global_batch": tokens[0]}
+    if given and "tp" in analysis.axes:
+        found.update(transformer_figures(analysis, given[0], analysis.axes["tp"]))
+    return found
+
+
+def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
+    """Sequences, and tokens of each, of a step on all devices; None where the text does not tell. [-]
+
+    By the sharding of the inputs, else by the axes of the mesh.
+    """
+    given, axes = analysis.state.tokens(), analysis.axes
+    if given is None:
+        return None
+    whole = analysis.state.whole_tokens()
+    if whole:
+        return whole
+    if "dp" not in axes and analysis.devices > 1:
+        return None
+    return given[0] * axes.get("dp", 1), given[1] * axes.get("cp", 1)
+
+
+def mesh_figures(analysis: Analysis) -> Figures:
+    """Axes of the mesh of devices by what they are for; none where devices of a kind are not told."""
+    axes = {name: analysis.axes[name] for name in ("dp", "pp", "cp", "tp", "ep") if name in analysis.axes}
+    found: Figures = {f"mesh.{name}": size for name, size in axes.items()}
+    across = [name for name in axes if name != "ep"]  # experts lie across the others
+    if len(across) > 1 and prod(axes[name] for name in across) == analysis.devices:
+        found["mesh.shape"] = f"{'x'.join(str(axes[name]) for name in across)} ({','.join(across)})"
     return found
 
 
@@ -50,10 +75,10 @@ def inputs_text(inputs: Sequence[Instruction]) -> str:
 
 
 def gradient_figures(analysis: Analysis) -> Figures:
-    """Elements that replicas reduce in the backward pass, by type."""
+    """Elements that replicas sum to gradients, by type."""
     elements = Counter[str]()
     for place, collective in analysis.collectives.items():
-        if analysis.phases[place] == "backward" and collective.placement.stride > 1:
+        if collective.name != "all-gather" and collective.purpose in ("data parallel", "fully sharded"):
             kernel = analysis.graph.kernels[place]
             for operand in kernel.instruction.operands:
                 elements[operand.shape.dtype] += kernel.count * operand.shape.size

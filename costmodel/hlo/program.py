@@ -43,6 +43,7 @@ class Message:
     message_bytes: float  #: [B]
     group_size: float  #: [-]
     stride: float  #: between neighbours of a group in the numbering of all devices [-]
+    purpose: str = "unknown"  #: as `purposes` has it
 
 
 @dataclass(frozen=True, slots=True)

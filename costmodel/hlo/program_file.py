@@ -2,7 +2,7 @@
 
 Kernels of equal cost share a row: kind, phase, count, bytes moved, flops besides products, the products
 (batch, m, n, k, bytes of an operand's element, bytes moved per element of the result), and the message, if it
-is one (kind, bytes, devices of a group, stride).
+is one (kind, bytes, devices of a group, stride, what it is for).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 from costmodel.errors import suggestion
 from costmodel.formats.strict_yaml import Section
 from costmodel.hlo.program import MESSAGE_KINDS, PHASES, Dense, Message, Program, ProgramKernel
+from costmodel.hlo.purposes import PURPOSES, Purpose
 
 SCHEMA: Final = "program/v1"
 _COUNTS: Final = ("devices", "num_parameters")
@@ -36,7 +37,7 @@ def program_data(program: Program) -> dict[str, Any]:
 def _row(kernel: ProgramKernel) -> list[Any]:
     products = [[p.batch, p.m, p.n, p.k, p.element_bytes, p.output_bytes] for p in kernel.products]
     sent = kernel.message
-    message = [sent.kind, sent.message_bytes, sent.group_size, sent.stride] if sent else []
+    message = [sent.kind, sent.message_bytes, sent.group_size, sent.stride, sent.purpose] if sent else []
     return [kernel.kind, kernel.phase, kernel.count, kernel.bytes_moved, kernel.flops, products, message]
 
 
@@ -80,7 +81,18 @@ def _message(written: list[Any], place: int) -> Message | None:
         raise ValueError(
             f"row {place}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}"
         )
-    return Message(written[0], *_numbers(written[1:], 3, place))
+    purpose = written[4] if len(written) == 5 else _purpose(written)
+    if purpose not in PURPOSES:
+        raise ValueError(f"row {place}: {purpose!r} is no purpose{suggestion(str(purpose), PURPOSES)}")
+    size, devices, stride = _numbers(written[1:4], 3, place)
+    return Message(written[0], size, devices, stride, purpose)
+
+
+def _purpose(written: list[Any]) -> Purpose:
+    """What a message is for by a table that does not say: neighbours, groups of stride one, share a model."""
+    if written[0] == "send_recv":
+        return "pipeline parallel"
+    return "tensor parallel" if written[3:] == [1.0] else "data parallel"
 
 
 def _numbers(written: Any, count: int, place: int) -> list[float]:

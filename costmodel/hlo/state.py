@@ -1,24 +1,29 @@
-"""What a training step keeps between steps: weights and optimizer states, by what overwrites them.
+"""What a training step keeps between steps: weights and optimizer states, by what becomes of them.
 
-A parameter of the program whose memory the result takes is state. Where the state holds the same shapes three
-times it is that of Adam, where twice that of a method with one moment; of the copies, the weights are those
-that most kernels read.
+A parameter of the program is state where the program gives a new value for it: an array that takes its
+memory, or of its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix
+products depend on; what else decides the new value of one weight alone belongs to that weight.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import prod
 from typing import Final
 
-from costmodel.hlo.graph import HloGraph
+from costmodel.hlo.flow import Flow, FlowStep, Source
 from costmodel.hlo.liveness import aliased_outputs
 from costmodel.hlo.module import Instruction, Module
+from costmodel.hlo.names import names_gradients
+from costmodel.hlo.operations import multiplies, summed
 
 _TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
 _TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
+_WEIGHTS: Final = re.compile(r"b?f\d")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,9 +31,26 @@ class TrainingState:
     """Parameters of a program by what they hold."""
 
     weights: tuple[Instruction, ...]
-    moments: tuple[tuple[Instruction, ...], ...]  #: one or two copies of the weights' shapes
+    companions: Mapping[int, tuple[Instruction, ...]]  #: number of a weight -> what is kept for it alone
     counters: tuple[Instruction, ...]  #: scalars among the state
-    inputs: tuple[Instruction, ...]  #: what the step does not overwrite
+    others: tuple[
+        Instruction, ...
+    ]  #: of the state, all else: statistics, averages, what several weights share
+    inputs: tuple[Instruction, ...]  #: what the step gives no new value for
+    updates: Mapping[int, Source]  #: number of a parameter -> what makes its new value
+
+    @property
+    def moments(self) -> tuple[tuple[Instruction, ...], ...]:
+        """As many copies of the weights' shapes as are kept for each of them; none where that differs."""
+        rows = [self.companions[int(each.argument)] for each in self.weights]
+        alike = all(_alike(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
+        return tuple(zip(*rows, strict=True)) if alike and len({len(row) for row in rows}) == 1 else ()
+
+    @property
+    def kept(self) -> list[Instruction]:
+        """All of the state but the weights."""
+        own = [each for row in self.companions.values() for each in row]
+        return [*self.counters, *own, *self.others]
 
     @property
     def is_adam(self) -> bool:
@@ -36,43 +58,118 @@ class TrainingState:
         return len(self.moments) == 2
 
     def tokens(self) -> tuple[int, int] | None:
-        """Sequences, and tokens of each, of one replica; None where no input tells. [-]
+        """Sequences, and tokens of each, that one device is given; None where no input tells. [-]
 
         The shape that most of the whole-numbered inputs of two dimensions have.
         """
-        shapes = Counter(
-            (each.shape.dims[0], each.shape.dims[1])
-            for each in self.inputs
-            if each.shape.dtype in _TOKENS and len(each.shape.dims) == 2
-        )
-        return shapes.most_common(1)[0][0] if shapes else None
+        return _commonest(each.shape.dims for each in self._words)
+
+    def whole_tokens(self) -> tuple[int, int] | None:
+        """The same of all devices, by the sharding of these inputs; None where they have none. [-]"""
+        if not all("sharding" in each.attributes for each in self._words):
+            return None
+        return _commonest(map(global_dims, self._words))
+
+    @property
+    def _words(self) -> list[Instruction]:
+        """Whole-numbered inputs of two dimensions."""
+        return [each for each in self.inputs if each.shape.dtype in _TOKENS and len(each.shape.dims) == 2]
 
 
-def training_state(module: Module, graph: HloGraph) -> TrainingState:
+def _commonest(shapes: Iterable[tuple[int, ...]]) -> tuple[int, int] | None:
+    """Rows and columns that most have."""
+    counted = Counter((dims[0], dims[1]) for dims in shapes)
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def training_state(module: Module, flow: Flow) -> TrainingState:
     """What the parameters of a module's entry hold."""
-    overwritten = set(aliased_outputs(module).values())
     parameters = module.entry.parameters
-    state = [each for number, each in enumerate(parameters) if number in overwritten]
-    arrays = [each for each in state if each.shape.dims]
-    readers = Counter(leaf.parameter for kernel in graph.kernels for leaf in kernel.reads)
-    copies = _copies(arrays)
-    busiest = max(copies, key=lambda copy: sum(readers[int(each.argument)] for each in copy))
+    updates = _updates(module, flow)
+    arrays = [each for number, each in enumerate(parameters) if number in updates and each.shape.dims]
+    weights = _multiplied(flow, [each for each in arrays if _WEIGHTS.match(each.shape.dtype)])
+    rest = [each for each in arrays if each not in weights]
+    companions = _companions(flow, weights, rest, updates)
+    own = {each for row in companions.values() for each in row}
     return TrainingState(
-        weights=busiest,
-        moments=tuple(copy for copy in copies if copy is not busiest),
-        counters=tuple(each for each in state if not each.shape.dims),
-        inputs=tuple(each for number, each in enumerate(parameters) if number not in overwritten),
+        weights=tuple(weights),
+        companions=companions,
+        counters=tuple(
+            each for number, each in enumerate(parameters) if number in updates and not each.shape.dims
+        ),
+        others=tuple(each for each in rest if each not in own),
+        inputs=tuple(each for number, each in enumerate(parameters) if number not in updates),
+        updates=updates,
     )
 
 
-def _copies(arrays: list[Instruction]) -> list[tuple[Instruction, ...]]:
-    """The arrays in thirds or halves of equal shapes, else all together."""
-    dims = [each.shape.dims for each in arrays]
-    for count in (3, 2):
-        length = len(arrays) // count
-        if arrays and dims == dims[:length] * count:
-            return [tuple(arrays[start : start + length]) for start in range(0, len(arrays), length)]
-    return [tuple(arrays)]
+def _updates(module: Module, flow: Flow) -> dict[int, Source]:
+    """Parameter -> its new value.
+
+    An array takes the memory of any parameter of its shape, which need not be what it is made of: where it is
+    made of others alone, those count. Where nothing takes the memory of another, sums alone do not tell an
+    update from a layer that adds to what it reads: then the program has to name its gradients.
+    """
+    memory = aliased_outputs(module)
+    made_of = [_terms(module, source) for source in flow.root]
+    found = {
+        number: flow.root[place]
+        for place, number in memory.items()
+        if number in made_of[place] or not made_of[place]
+    }
+    given = {place for place, number in memory.items() if number in found}
+    named = names_gradients(module)
+    waiting = [place for place, _ in enumerate(made_of) if place not in given and (named or place in memory)]
+    while waiting:  # those that are made of one parameter first
+        place = min(waiting, key=lambda each: len(made_of[each] - found.keys()) or len(found) + 1)
+        waiting.remove(place)
+        free = made_of[place] - found.keys() or {memory.get(place, -1)} - found.keys() - {-1}
+        if free:
+            found[min(free)] = flow.root[place]
+    return dict(sorted(found.items()))
+
+
+def _terms(module: Module, new: Source) -> set[int]:
+    """Parameters of an array's shape that are terms of it."""
+    if not isinstance(new, FlowStep):
+        return set() if new is None else {new}
+    parameters = module.entry.parameters
+    found, seen, waiting = set[int](), {new}, [new]
+    while waiting:
+        for source in summed(waiting.pop()):
+            if isinstance(source, FlowStep) and source not in seen:
+                seen.add(source)
+                waiting.append(source)
+            elif isinstance(source, int):
+                found.add(source)
+    shape = new.shape
+    return {number for number in found if str(parameters[number].shape) == str(shape)}
+
+
+def _multiplied(flow: Flow, arrays: Sequence[Instruction]) -> list[Instruction]:
+    """Those of some parameters that matrix products depend on, the first time round each loop."""
+    after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(arrays)}, again=False)
+    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
+    return [each for bit, each in enumerate(arrays) if used >> bit & 1]
+
+
+def _companions(
+    flow: Flow, weights: Sequence[Instruction], rest: Sequence[Instruction], updates: Mapping[int, Source]
+) -> dict[int, tuple[Instruction, ...]]:
+    """Weight -> the arrays that its new value depends on, and that of no other weight does."""
+    after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(rest)}, again=False)
+    read = {int(each.argument): after.get(updates[int(each.argument)], 0) for each in weights}
+    readers = Counter(bit for bits in read.values() for bit, _ in enumerate(rest) if bits >> bit & 1)
+    return {
+        number: tuple(each for bit, each in enumerate(rest) if bits >> bit & 1 and readers[bit] == 1)
+        for number, bits in read.items()
+    }
+
+
+def _alike(kept: Instruction, weight: Instruction) -> bool:
+    """Whether an array is kept for every element of a weight, on this device or on all."""
+    own = kept.shape.dims == weight.shape.dims
+    return own or prod(global_dims(kept)) == prod(global_dims(weight))
 
 
 def global_dims(parameter: Instruction) -> tuple[int, ...]:

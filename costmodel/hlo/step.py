@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -56,8 +57,10 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     -----
     A kernel takes the longer of its matrix products, evaluated by `gemm_cost`, and of the roofline of all its
     arrays and its other work. The matrix units are taken to be as much slower for an operand as it is wider.
+    A torus is cut to a slice for the program's devices.
     """
     points = max(values.size for values in system.quantities().values())
+    system = system.sliced(np.full(points, program.devices))
     pointwise = program.pointwise(points)
     counts = np.array([kernel.count for kernel in program.kernels])
     time, memory_bound = pointwise_time(pointwise, system)
@@ -81,7 +84,8 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     for place, kernel in enumerate(program.kernels):
         if kernel.message is not None:
             sent = message_cost(kernel.message, system)
-            time[:, place], links[:, place] = sent.time, traffic_energy(sent.bytes_sent, system.network)
+            time[:, place] = np.maximum(sent.time, products[:, place])  # work may stand beside it
+            links[:, place] = traffic_energy(sent.bytes_sent, system.network)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.flop_energy)[:, np.newaxis]
     compute_energy = flops * per_flop
@@ -126,8 +130,8 @@ def program_step(program: Program, system: System, design: Design | None = None)
 
     Notes
     -----
-    Kernels and messages run one after the other. Messages between neighbours, groups of stride one, count as
-    tensor-parallel communication, those between replicas as data-parallel, sends as pipeline communication.
+    Kernels and messages run one after the other. Messages count to the axis of the mesh that they are for;
+    numbers, inputs and what is not told count to data-parallel communication.
     The host launches ahead: its time to dispatch kernels is that of another framework, and left out.
     """
     program = program.grouped()
@@ -136,13 +140,13 @@ def program_step(program: Program, system: System, design: Design | None = None)
     rows, back = distinct_rows(*quantities.values())
     chunks = np.split(rows, range(CHUNK, rows.size, CHUNK))
     breakdown = concatenated([_priced(program, system.take(chunk), chunk.size) for chunk in chunks])
-    return breakdown.take(back) if points > 1 else breakdown
+    return breakdown.map(lambda values: np.broadcast_to(values, rows.size)[back]) if points > 1 else breakdown
 
 
 def _priced(program: Program, system: System, points: int) -> Breakdown:
     """Evaluate a step on a chunk of machines."""
     devices = np.full(points, program.devices)
-    cost = program_cost(program, system.sliced(devices))
+    cost = program_cost(program, system)
     times = _times(program, cost)
     computing = sum((times[key] for key in _COMPUTING), np.zeros(points))
     zero = np.zeros(points)
@@ -170,7 +174,13 @@ def _priced(program: Program, system: System, points: int) -> Breakdown:
 
 #: Times of kernels; the others are of messages.
 _COMPUTING = ("forward_time", "backward_time", "recompute_time", "optimizer_time")
-_COMMUNICATING = ("tp_communication_time", "pp_communication_time", "dp_communication_time")
+#: What a message is for -> the axis that its time counts to.
+AXES: Final = {
+    "tensor parallel": "tp", "sequence parallel": "tp", "context parallel": "cp", "expert parallel": "ep",
+    "pipeline parallel": "pp", "data parallel": "dp", "fully sharded": "dp", "input": "dp", "scalars": "dp",
+    "unknown": "dp",
+}  # fmt: skip
+_COMMUNICATING = tuple(f"{axis}_communication_time" for axis in ("tp", "cp", "ep", "pp", "dp"))
 
 
 def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
@@ -180,11 +190,8 @@ def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
         if kernel.message is None:
             phase = "forward" if kernel.phase == "unknown" else kernel.phase
             places[f"{phase}_time"].append(place)
-        elif kernel.message.kind == "send_recv":
-            places["pp_communication_time"].append(place)
         else:
-            axis = "tp" if kernel.message.stride == 1 else "dp"
-            places[f"{axis}_communication_time"].append(place)
+            places[f"{AXES[kernel.message.purpose]}_communication_time"].append(place)
     return {name: total(cost.time[:, own]) for name, own in places.items()}
 
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from math import nan, prod
 from typing import Final
 
-from costmodel.hlo.analysis import Analysis, Collective
+from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.graph import HloKernel
-from costmodel.hlo.liveness import Peak, eager_order
-from costmodel.hlo.products import Product
+from costmodel.hlo.matrix_product import Product
+from costmodel.hlo.messages import Collective
+from costmodel.hlo.model_figures import step_tokens
 from costmodel.hlo.program import Dense, Message, MessageKind, Program, ProgramKernel
+from costmodel.hlo.reserved import Reserved, needed, reserved
 from costmodel.hlo.state import global_dims
 
-#: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does.
+#: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does, a
+#: reduction to one device as a scatter.
 _MESSAGES: Final[Mapping[str, MessageKind]] = {
     "all-reduce": "all_reduce",
     "all-gather": "all_gather",
@@ -21,6 +24,7 @@ _MESSAGES: Final[Mapping[str, MessageKind]] = {
     "all-to-all": "all_to_all",
     "ragged-all-to-all": "all_to_all",
     "collective-broadcast": "all_gather",
+    "collective-reduce": "reduce_scatter",
     "collective-permute": "send_recv",
     "send": "send_recv",
 }
@@ -31,12 +35,11 @@ def program(analysis: Analysis) -> Program:
     state, module = analysis.state, analysis.module
     held = {
         "weights": state.weights,
-        "optimizer": [*state.counters, *(m for own in state.moments for m in own)],
+        "optimizer": state.kept,
     }
     resident = {name: sum(each.shape.bytes for each in own) for name, own in held.items()}
     parameters = sum(each.shape.bytes for each in module.entry.parameters)
-    tokens = state.tokens()
-    replicas = analysis.mesh[0] if analysis.mesh else analysis.devices
+    tokens, needs = step_tokens(analysis), memory(analysis)[1]
     return Program(
         name=module.name,
         kernels=tuple(
@@ -44,24 +47,23 @@ def program(analysis: Analysis) -> Program:
         ),
         devices=analysis.devices,
         num_parameters=sum(prod(global_dims(each)) for each in state.weights),
-        tokens=tokens[0] * tokens[1] * replicas if tokens else nan,
+        tokens=tokens[0] * tokens[1] if tokens else nan,
         weights_bytes=resident["weights"],
         optimizer_bytes=resident["optimizer"],
         inputs_bytes=parameters - resident["weights"] - resident["optimizer"],
-        temporaries_bytes=peak(analysis)[1].bytes,
+        temporaries_bytes=needs.temporaries + needs.results,
     )
 
 
-def peak(analysis: Analysis) -> tuple[str, Peak]:
-    """Most temporary memory, and the order of the kernels that it belongs to.
+def memory(analysis: Analysis) -> tuple[str, Reserved]:
+    """What one device holds, and the order of the instructions that it belongs to.
 
     A module that says that it is scheduled runs in the order of its text. For others that order is only one
     in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
     """
-    arrays = analysis.temporaries
     if analysis.module.is_scheduled:
-        return "the text's order, which is its schedule", arrays.peak(range(len(arrays.graph.kernels)))
-    return "what frees memory first; the text is not scheduled", arrays.peak(eager_order(arrays))
+        return "the text's order, which is its schedule", reserved(analysis.as_written)
+    return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
 
 
 def _kernel(analysis: Analysis, place: int, kernel: HloKernel) -> ProgramKernel:
@@ -83,10 +85,10 @@ def _dense(product: Product) -> Dense:
     element_bytes = max(operand.element_bytes for operand in product.operands[:2])
     read_again = product.operands[2].element_bytes if product.beta else 0.0
     moved = product.output.element_bytes + read_again
-    return Dense(product.batch, product.m, product.n, product.k, element_bytes, moved)
+    return Dense(product.batch, product.m, product.n, float(product.k * product.useful), element_bytes, moved)
 
 
 def _message(collective: Collective) -> Message:
     placed, kind = collective.placement, _MESSAGES[collective.name]
     whole = collective.result_bytes if collective.name == "all-gather" else collective.payload_bytes
-    return Message(kind, whole, placed.size, placed.stride)
+    return Message(kind, whole, placed.size, placed.stride, collective.purpose)

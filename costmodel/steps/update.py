@@ -68,11 +68,7 @@ def update_step(
     comes behind it. What is exchanged for every micro-batch hides layer by layer: `unit_exchanges`.
     """
     design, ranks = run.design, run.design.world_size
-    stages = full_stages(run.model, design, np.zeros((1, 1)))  # whatever they hold
-    owned = [updated_parameters(stage, parts) for stage in stages]
-    routed = [stage_expert_parameters(stage, parts) for stage in stages]
-    most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
-    stage, parameters, experts = chosen_stage(stages, most), chosen(owned, most), chosen(routed, most)
+    stage, parameters, experts = updated_stage(run, parts)
     quantised = stage_quantised(run, stage, parts)
     here = stage.copies  # of all stages together: a rank has two of them where a pipeline has two ends
     owners = [Owner(parameters * here, quantised[0] * here, design.sharing)]
@@ -104,6 +100,15 @@ def update_step(
         "link_energy": ranks * (reduced.link_energy + update.link_energy)
         + 2 * (ranks / design.pp) * tied.link_energy,
     }
+
+
+def updated_stage(run: TransformerRun, parts: Sequence[PartMemory]) -> tuple[Stage, FloatArray, FloatArray]:
+    """The stage with most parameters, and those of a rank: without routed experts, and of these. [-]"""
+    stages = full_stages(run.model, run.design, np.zeros((1, 1)))  # whatever they hold
+    owned = [updated_parameters(stage, parts) for stage in stages]
+    routed = [stage_expert_parameters(stage, parts) for stage in stages]
+    most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
+    return chosen_stage(stages, most), chosen(owned, most), chosen(routed, most)
 
 
 def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from dse.cli import (
     calibrate,
     catalogue,
+    check,
     columns,
     compare,
     completion,
@@ -36,6 +35,8 @@ from dse.cli import (
     validate,
 )
 from dse.cli.options import HelpFormatter
+from dse.cli.output import discard_output
+from dse.cli.signals import INTERRUPTED, interruptible
 
 DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
 EXAMPLES = """\
@@ -49,12 +50,12 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, report, dashboard, explain, sensitivity, importance, evaluate, fit),
+    *(plan, search, studies, check, report, dashboard, explain, sensitivity, importance, evaluate, fit),
     *(enumerate, columns, export, compare, cost, import_model, validate, calibrate, catalogue),
     *(delete, completion),
 )
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED = 0, 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     replace_unprintable()
     try:
-        with terminated_like_interrupted():
+        with interruptible():
             try:
                 args = parser().parse_args(argv)
                 from dse.storage.database import patience
@@ -115,8 +116,9 @@ def say(message: str) -> None:
     """Print lines on stderr that steer no terminal and tell no password."""
     from costmodel.errors import masked, printable
 
-    for line in message.splitlines():
-        print(f"dse: {printable(masked(line))}", file=sys.stderr)
+    with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can be told
+        for line in message.splitlines():
+            print(f"dse: {printable(masked(line))}", file=sys.stderr)
 
 
 def crash_report(error: Exception) -> str:
@@ -136,14 +138,6 @@ def crash_report(error: Exception) -> str:
     ) as file:
         file.write(report)
     return file.name
-
-
-def discard_output() -> None:
-    """Let nothing that is still buffered for stdout fail again when the process ends."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # a stream of no file, or one that is closed
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
 
 def replace_unprintable() -> None:
@@ -188,17 +182,3 @@ class Version(argparse.Action):
 
         print(f"dse {version('dse')}")
         parser.exit()
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does: what is stored stays whole."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,15 +6,14 @@ import io
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.errors import DseError
 from dse.pricing.intervals import RECORD_KEYS
 from dse.pricing.splits import with_splits
+from dse.storage.files import write_beside
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
     *("trial", "winner", "params", "layouts", "splits", "values", "margins", "run", "breakdown"),
-    *("designs_priced", *RECORD_KEYS),
+    *("before", "designs_priced", *RECORD_KEYS),
 )
 EVALUATION_KEYS = (
     *("feasible", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
@@ -232,6 +231,14 @@ def writable_directory(directory: Path) -> None:
         raise DseError(f"{directory}: cannot be written; change its permissions, or name another folder")
 
 
+class NotWritten(DseError):
+    """A file cannot be written: `failure` says which, and why."""
+
+    def __init__(self, failure: str) -> None:
+        super().__init__(f"{failure}; studies are not affected, name another place")
+        self.failure = failure
+
+
 def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file, in one piece or several, whole or not at all.
 
@@ -240,7 +247,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     Raises
     ------
-    DseError
+    NotWritten
         If it cannot be written.
     """
     special = path.exists() and not path.is_file()  # such as /dev/stdout
@@ -251,26 +258,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
                 file.writelines(pieces)
         else:
             write_beside(path, pieces)
-    except OSError as error:
-        raise DseError(
-            f"{path}: cannot be written ({error.strerror}); studies are not affected, name another place"
-        ) from None
-
-
-def write_beside(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file under a name of its own in the same folder, and put it in its place once it is whole.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; nothing is left of it then, nor after any other failure.
-    """
-    partial = path.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with partial.open("xb") as file:  # anew: a link of that name is not followed
-            file.writelines(pieces)
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):  # the first error tells more
-            partial.unlink()
+    except BrokenPipeError:  # the reader has seen enough
         raise
+    except OSError as error:
+        raise NotWritten(f"{path}: cannot be written ({error.strerror})") from None

@@ -9,18 +9,21 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from optuna.trial import FrozenTrial
 
+from costmodel.errors import DseError
 from dse.pricing.profiles import SpaceRules
 from dse.pricing.workers import Jobs
 from dse.search.history import History, Plan
-from dse.search.turns import Turns
+from dse.search.recovery import kept_unless_stored, take_kept
+from dse.search.turns import REVISION, Turns
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.recovery import RecoveryFiles
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def search(
     """Add trials until the study holds `budget` finished ones, or every legal design.
 
     Several processes may search one study: they share its batches, as `dse.search.turns` says. An
-    interruption loses the batch that the process works on and nothing else.
+    interruption loses the batch that the process evaluates and nothing else; one that is evaluated, and that
+    the database does not take, waits in a file for the next run.
 
     Parameters
     ----------
@@ -96,7 +100,9 @@ def search(
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
         history = History(space, plan, store, stored, rules, jobs)
-        turns = Turns(store, stored.study_id, history, budget)
+        turns = Turns(store, stored.study_id, history, budget, stored.user_attrs.get(REVISION))
+        files = RecoveryFiles(store, stored)
+        take_kept(files, turns)
     try:
         while True:
             outcome.complete = history.complete
@@ -104,18 +110,19 @@ def search(
                 progress(Progress(history.complete, budget, history.infeasible, history.best()))
             if history.complete >= budget:
                 return outcome
-            added = work(outcome, history, turns, budget)
+            added = work(outcome, history, turns, budget, files)
             stopped = added and told and told(store.numbered(stored.study_id, added))
             if outcome.exhausted or stopped:
                 outcome.complete = history.complete
                 turns.release()
                 return outcome
     except KeyboardInterrupt:
-        turns.release()
+        with suppress(DseError), store.database.hurried():  # a claim that stays there does no harm
+            turns.release()
         raise
 
 
-def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> range:
+def work(outcome: Outcome, history: History, turns: Turns, budget: int, files: RecoveryFiles) -> range:
     """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some.
 
     Returns
@@ -139,7 +146,7 @@ def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> range
             return none
         with outcome.timed("evaluation"):
             history.evaluate(batch)
-    with outcome.timed("storage"):
+    with outcome.timed("storage"), kept_unless_stored(files, batch):
         added = turns.settle(batch)
     outcome.added += added
     return range(history.rows - added, history.rows)

@@ -30,6 +30,9 @@ PATIENCE: ContextVar[float] = ContextVar("patience", default=60.0)
 #: Of that, how long to wait without a word, and the longest pause between two attempts. [s]
 IN_SILENCE, PAUSE = 2.0, 0.01
 
+#: How long whoever is interrupted still waits to leave all in order. [s]
+HURRY = 1.0
+
 #: How long a PostgreSQL server may take to answer, and what was sent to it to arrive, where its URL does not
 #: say. [s], [ms]
 ANSWER: dict[str, Any] = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
@@ -69,10 +72,10 @@ FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         (
-            "server closed the connection",
-            "connection is closed",
-            "connection is lost",
-            "terminating connection",
+            *("server closed the connection", "connection is closed", "connection is lost"),
+            *("terminating connection", "connection has been closed", "could not receive data"),
+            *("could not send data", "Connection reset", "Broken pipe", "system is shutting down"),
+            *("system is starting up", "in recovery mode", "Connection timed out"),
         ),
         "the server has gone; what was acknowledged is stored: go on with `dse resume` once it is back",
     ),
@@ -87,6 +90,10 @@ FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("password authentication failed", "no password supplied", "role "),
         "the server refuses this user; check user and password",
+    ),
+    (
+        ("Could not decode", "no such table", "no such column", 'relation "'),
+        "damaged, or changed by other programs ({}); restore a copy of the database",
     ),
     (("does not exist",), "no such database on the server; create it first (`createdb NAME`)"),
 )
@@ -138,6 +145,8 @@ class Database:
         self._driver_error: type[Exception] = sqlite3.Error
         self._within = False  # a transaction
         self._patience = PATIENCE.get()
+        self._path = Path()  # of SQLite
+        self._identity: tuple[int, int] | None = None
         self._connection: Any
         if self.is_sqlite:
             self._connection = self._sqlite(url, mode)
@@ -170,6 +179,7 @@ class Database:
             except sqlite3.Error:
                 connection.close()
                 raise
+        self._path, self._identity = path.absolute(), identity(path)
         return connection
 
     def _postgresql(self, url: str) -> Any:
@@ -222,8 +232,16 @@ class Database:
         self._connection.execute(f"PRAGMA busy_timeout={1000 * self._patience:.0f}")
 
     def _begin_sqlite_writing(self) -> None:
-        """Start a transaction that has the lock."""
+        """Start a transaction that has the lock, of the file that has the name still: SQLite itself would go
+        on to write to one that was deleted, or moved away.
+        """
         self._connection.execute("BEGIN IMMEDIATE")
+        if identity(self._path) != self._identity:
+            self._connection.execute("ROLLBACK")
+            raise DseError(
+                f"storage {self.where}: the file is gone, or another is in its place; put it back, then "
+                "`dse resume`"
+            )
 
     def _begin_sqlite_reading(self) -> None:
         """Start a transaction that has its snapshot, or none."""
@@ -261,6 +279,15 @@ class Database:
         with suppress(self._driver_error):
             if not self.is_sqlite or self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """A block in which no lock of SQLite's is waited for longer than `HURRY`."""
+        before, self._patience = self._patience, min(self._patience, HURRY)
+        try:
+            yield
+        finally:
+            self._patience = before
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """What a query finds."""
@@ -305,9 +332,13 @@ class Database:
         try:
             yield
         except self._driver_error as error:
-            message = str(error).strip() or type(error).__name__
-            meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
-            raise DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}") from error
+            raise self.failure(error) from error
+
+    def failure(self, error: BaseException) -> DseError:
+        """What a driver's complaint means, and what would do."""
+        message = str(error).strip() or type(error).__name__
+        meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
+        return DseError(f"storage {self.where}: {(meaning or '{}').format(message.splitlines()[0])}")
 
 
 @contextmanager
@@ -318,6 +349,15 @@ def patience(seconds: float | None) -> Iterator[None]:
         yield
     finally:
         PATIENCE.reset(token)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another that has its name; None where there is none. [-]"""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import optuna
+from optuna.exceptions import StorageInternalError
 
 from dse.storage.database import Database, optuna_url
 
@@ -30,9 +31,13 @@ def set_up(database: Database, url: str) -> None:
             database.insert("version_info", [version])
             database.insert("alembic_version", [{"version_num": REVISION}])
         return
+    from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
     with database.transaction(writes=True):
         database.rows("SELECT pg_advisory_xact_lock(20190402)")  # any number; Optuna's set-up has no lock
         if not database.has_table("alembic_version"):
-            optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
+            try:
+                optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
+            except (SQLAlchemyError, StorageInternalError) as error:
+                raise database.failure(error.__cause__ or error) from error

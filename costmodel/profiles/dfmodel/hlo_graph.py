@@ -23,8 +23,8 @@ import numpy as np
 from costmodel.errors import DseError
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.graph import HloEdge, HloKernel, output_shape
+from costmodel.hlo.matrix_product import Product
 from costmodel.hlo.module import Shape
-from costmodel.hlo.products import Product
 from costmodel.hlo.weight_operands import weight_sides
 from costmodel.profiles.dfmodel import DfmodelGraph
 from costmodel.profiles.dfmodel.graph import (
@@ -191,9 +191,7 @@ class _DfmodelGraphBuilder:
         """What a collective is by the format, and its whole message."""
         collective = self.analysis.collectives[place]
         code = _MOVES[collective.name]
-        mesh = self.analysis.mesh
-        between_replicas = mesh is not None and collective.placement.stride == mesh[1]
-        if code == ALL_REDUCE and between_replicas and self.analysis.phases[place] == "backward":
+        if code == ALL_REDUCE and collective.purpose in ("data parallel", "fully sharded"):
             code = PERIODIC
         gathers = collective.name == "all-gather"
         return code, float(collective.result_bytes if gathers else collective.payload_bytes)

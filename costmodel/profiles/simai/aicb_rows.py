@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.profiles.simai.aicb_run import GeneratorRun, Release
+from costmodel.profiles.simai.aicb_run import GeneratorRun
 from costmodel.profiles.simai.rows import Pass, Row
 
 #: What the reference states where it measures nothing. [s]
 NOTHING = 1e-9
+
+#: Product of latent attention -> its row, in the order of the forward pass.
+LATENT_ROWS: Final = {
+    "q_down": "attention_linear_q_lora",
+    "q_up": "attention_q_column",
+    "kv_down": "attention_linear_kv_lora",
+    "kv_up": "attention_kv_column",
+    "projection": "attention_o_row",
+}
 
 
 def halved(time: FloatArray) -> FloatArray:
@@ -19,15 +29,19 @@ def halved(time: FloatArray) -> FloatArray:
     return np.floor(np.rint(time * 1e9) / 2) * 1e-9
 
 
+#: One way or another in which something may be sent, and where it is this one.
+Ways = Sequence[tuple[Pass, BoolArray | bool]]
+
+
 def prologue(
-    gathered: Pass, reduced: Sequence[tuple[Pass, BoolArray | bool]], update: FloatArray
+    gathered: Pass, reduced: Ways, update: FloatArray, cast: FloatArray | float = NOTHING
 ) -> list[Row]:
     """The gathering of weights, the reduction of gradients in one way or another, the optimizer's time."""
     idle = Pass(NOTHING)
     return [
         Row("grad_gather", "prologue", idle, idle, gathered),
         *(Row("grad_param_comm", "prologue", idle, idle, way, present) for way, present in reduced),
-        Row("grad_param_compute", "prologue", idle, Pass(update), idle),
+        Row("grad_param_compute", "prologue", Pass(cast), Pass(update), idle),
     ]
 
 
@@ -40,12 +54,17 @@ def embedding_gradients(run: GeneratorRun) -> Row:
 
 def expert_gradients(run: GeneratorRun, experts: FloatArray) -> list[Row]:
     """Gradients of experts over the replicas of each, there even when nothing is sent."""
-    idle, present = Pass(NOTHING), run.ep != run.dp
     gathered = Pass(NOTHING, "all_gather", 2 * experts, "dp_ep")
     reduced = Pass(NOTHING, "reduce_scatter", 4 * experts, "dp_ep")
+    return expert_weight_rows(gathered, [(reduced, True)], run.ep != run.dp)
+
+
+def expert_weight_rows(gathered: Pass, reduced: Ways, present: BoolArray) -> list[Row]:
+    """The gathering of experts' weights, and the reduction of their gradients in one way or another."""
+    idle = Pass(NOTHING)
     return [
         Row("moe_grad_norm1", "prologue", idle, idle, gathered, present),
-        Row("moe_grad_norm2", "prologue", idle, idle, reduced, present),
+        *(Row("moe_grad_norm2", "prologue", idle, idle, way, present & there) for way, there in reduced),
     ]
 
 
@@ -53,11 +72,13 @@ def expert_gradients(run: GeneratorRun, experts: FloatArray) -> list[Row]:
 Times = Sequence[FloatArray]
 
 
-def layer_rows(run: GeneratorRun, part: str, column: Times, row: Times, present: BoolArray) -> list[Row]:
+def layer_rows(
+    run: GeneratorRun, part: str, column: Times, row: Times, present: BoolArray, section: str = "layer"
+) -> list[Row]:
     """Half a layer in sequence parallelism: a column-split and a row-split product."""
     return [
-        column_row(f"{part}_column", "layer", run, column, present),
-        row_row(f"{part}_row", run, row, present),
+        column_row(f"{part}_column", section, run, column, present),
+        row_row(f"{part}_row", section, run, row, present),
     ]
 
 
@@ -74,12 +95,12 @@ def column_row(name: str, section: str, run: GeneratorRun, times: Times, present
     )
 
 
-def row_row(name: str, run: GeneratorRun, times: Times, present: BoolArray) -> Row:
+def row_row(name: str, section: str, run: GeneratorRun, times: Times, present: BoolArray) -> Row:
     """A row-split product: outputs scattered, their gradients gathered."""
     split, size = run.tp > 1, run.activation_bytes
     return Row(
         name,
-        "layer",
+        section,
         Pass(times[0], "reduce_scatter", size, happens=split),
         Pass(times[1], "all_gather", size, happens=split),
         Pass(times[2]),
@@ -87,34 +108,29 @@ def row_row(name: str, run: GeneratorRun, times: Times, present: BoolArray) -> R
     )
 
 
-def rows_without_sequence_parallelism(run: GeneratorRun, attention: Times, mlp: Times) -> list[Row]:
-    """A layer without sequence parallelism: one row for attention and one for the MLP."""
+def latent_rows(run: GeneratorRun, times: Mapping[str, Times], present: BoolArray, section: str) -> list[Row]:
+    """Latent attention in sequence parallelism; every rank has the products that make latents whole.
+
+    `times` are of `LATENT_ROWS`; products that a model does not have have none, and no row.
+    """
     rows = []
-    for name, times in (("attention_layer", attention), ("mlp_layer", mlp)):
-        forward = Pass(times[0], "all_reduce", run.activation_bytes, happens=run.tp > 1)
-        row = Row(name, "layer", forward, Pass(times[1]), Pass(times[2]), run.sequence_parallel == 0)
-        rows.append(row)
+    for kernel, name in LATENT_ROWS.items():
+        if kernel not in times:
+            continue
+        if kernel in ("q_up", "kv_up"):
+            rows.append(column_row(name, section, run, times[kernel], present))
+        elif kernel == "projection":
+            rows.append(row_row(name, section, run, times[kernel], present))
+        else:
+            forward, backward, weights = (Pass(time) for time in times[kernel])
+            rows.append(Row(name, section, forward, backward, weights, present))
     return rows
 
 
-def expert_rows(run: GeneratorRun, time: FloatArray | float, release: Release) -> list[Row]:
-    """The experts of a layer: tokens are sent to them, gathered over the tensor-parallel group, and back."""
-    size, tp, chosen = run.activation_bytes, run.tp, run.experts_per_token
-    present = (run.num_experts > 0) & (run.sequence_parallel > 0)
-    split, sent = tp > 1, size * chosen / tp
-    idle, far = Pass(NOTHING), Pass(NOTHING, "all_to_all", sent, "ep", run.ep > 1)
-    gathered = Pass(NOTHING, "all_gather", size * chosen, happens=split)
-    scattered = Pass(NOTHING, "reduce_scatter", size * chosen, happens=split)
-    middle = [(far, far), (gathered, scattered), (scattered, gathered), (far, far)]
-    if release == "2025-09":
-        routed = Pass(time, "all_gather", 2 * run.ep * run.num_experts * tp, happens=split)
-        pairs = [(routed, Pass(time)), *middle]
-    else:
-        tokens = 2 * run.micro_batch_size * run.seq_len * run.num_experts
-        routed = Pass(time, "all_gather", tokens, happens=split)
-        near = Pass(NOTHING, "all_to_all", size / tp, happens=split)
-        pairs = [(routed, routed), (near, near), *middle, (near, near)]
-    return [Row("mlp_moelayer", "layer", forward, back, idle, present) for forward, back in pairs]
+def whole_row(name: str, run: GeneratorRun, times: Times, present: BoolArray, section: str = "layer") -> Row:
+    """Attention or an MLP without sequence parallelism: one row, with one reduction forward."""
+    forward = Pass(times[0], "all_reduce", run.activation_bytes, happens=run.tp > 1)
+    return Row(name, section, forward, Pass(times[1]), Pass(times[2]), present)
 
 
 def epilogue(run: GeneratorRun) -> list[Row]:

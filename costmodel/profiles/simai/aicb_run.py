@@ -1,26 +1,19 @@
-"""What AICB's generator takes: a model and its parallelism, and how many parameters it counts [AICB]_.
-
-Two matrices in an MLP whether gated or not, two or four word tables, and tables of words and positions on
-every stage: the count decides the sizes of messages, so it is kept.
-"""
+"""What AICB's generator takes: a model and its parallelism [AICB]_."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Final, Literal, Self, get_args
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, broadcast_columns, column, column_units
+from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
 from costmodel.errors import DseError, suggestion
 from costmodel.profiles.simai.rows import Parallelism
 
-#: Multiple of the tensor-parallel size that a vocabulary is padded to. [-]
-VOCABULARY_MULTIPLE = 128
-
-#: Releases of the generator, by the month of the change -> copies of the word table that it counts.
-WORD_TABLES = {"2024-10": 2, "2024-11": 4, "2025-01": 4, "2025-09": 4}
-Release = Literal["2024-10", "2024-11", "2025-01", "2025-09"]
+#: Releases of the generator, by the month of the change.
+Release = Literal["2024-10", "2024-11", "2024-12", "2025-01", "2025-09"]
+RELEASES: Final[tuple[str, ...]] = get_args(Release)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,6 +35,17 @@ class GeneratorRun(Columns):
     experts_per_token: FloatArray = column("-", 1)
     sequence_parallel: FloatArray = column("-", 0)
     recompute: FloatArray = column("-", 0)  #: 1 where attention runs again in the backward pass
+    num_attention_heads: FloatArray = column("-", 0)  #: 0: as many as share out the hidden size
+    add_bias_linear: FloatArray = column("-", 0)
+    gated_mlp: FloatArray = column("-", 0)  #: read by the generator before its first release alone
+    make_vocab_size_divisible_by: FloatArray = column("-", 128)  #: times tp
+    q_lora_rank: FloatArray = column("-", 0)
+    kv_lora_rank: FloatArray = column("-", 0)  #: above 0: latent attention, the models of DeepSeek
+    qk_nope_head_dim: FloatArray = column("-", 0)
+    qk_rope_head_dim: FloatArray = column("-", 0)
+    v_head_dim: FloatArray = column("-", 0)
+    first_dense_layers: FloatArray = column("-", 0)  #: of every stage, in models of DeepSeek
+    num_shared_experts: FloatArray = column("-", 0)  #: counts as one whatever their number
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -74,8 +78,10 @@ class GeneratorRun(Columns):
             (self.world_size % ranks != 0, "world_size: not a multiple of tp * pp"),
             (self.micro_batches < 1, "global_batch_size: less than one micro-batch per replica"),
             (self.stage_layers < 1, "num_layers: less than one layer per stage"),
-            ((self.num_experts > 0) & (self.sequence_parallel == 0),
+            ((self.num_experts > 0) & (self.sequence_parallel == 0) & ~self.is_latent,
              "num_experts: the generator knows experts with sequence_parallel only"),
+            (self.is_latent & (self.num_attention_heads == 0), "num_attention_heads: missing"),
+            (self.is_latent & (self.num_experts == 0), "num_experts: none, and DeepSeek's models have some"),
             ((self.num_experts > 0) & (self.num_experts % self.ep != 0), "num_experts: not a multiple of ep"),
         ):  # fmt: skip
             if wrong.any():
@@ -85,6 +91,16 @@ class GeneratorRun(Columns):
     def dp(self) -> FloatArray:
         """Replicas. [-]"""
         return np.floor(self.world_size / (self.tp * self.pp))
+
+    @property
+    def is_latent(self) -> BoolArray:
+        """Whether a model is one of DeepSeek's, with latent attention."""
+        return np.asarray(self.kv_lora_rank > 0)
+
+    @property
+    def leading_layers(self) -> FloatArray:
+        """Layers of a stage that are dense in front of those with experts. [-]"""
+        return np.where(self.is_latent, np.minimum(self.first_dense_layers, self.stage_layers), 0.0)
 
     @property
     def stage_layers(self) -> FloatArray:
@@ -107,8 +123,13 @@ class GeneratorRun(Columns):
         shared = np.where(self.sequence_parallel > 0, self.tp, 1.0)
         return np.where(self.pp > 1, self.activation_bytes / shared, 0.0)
 
-    def layout(self, **changes: FloatArray) -> Parallelism:
-        """The header of a file, with vpp as the generator states it: one layer per model chunk."""
+    def layout(self, release: str = "2025-09", **changes: FloatArray) -> Parallelism:
+        """The header of a file, with vpp as the generator states it: one layer per model chunk.
+
+        In December 2024 stages send each other whole hidden states, in sequence parallelism too.
+        """
+        if release == "2024-12":
+            changes = {"pp_message_bytes": np.where(self.pp > 1, self.activation_bytes, 0.0), **changes}
         columns = {
             "tp": self.tp,
             "pp": self.pp,
@@ -132,23 +153,11 @@ _REQUIRED = (
 )
 
 
-def parameters(run: GeneratorRun, release: Release) -> tuple[FloatArray, FloatArray]:
-    """Parameters of a rank as the generator counts them: without experts, and of its experts. [-]"""
-    hidden, tp = run.hidden_size, run.tp
-    multiple = VOCABULARY_MULTIPLE * tp
-    vocabulary = np.ceil(run.vocab_size / multiple) * multiple / tp
-    shared = run.sequence_parallel > 0
-    two_matrices = 2 * hidden * run.ffn_hidden_size / tp
-    dense = np.where(run.num_experts > 0, 0.0, two_matrices)
-    layer = 4 * hidden**2 / tp + dense + np.where(shared, 2 * hidden, 0.0)
-    tables = (WORD_TABLES[release] + np.where(shared, 1.0, 0.0)) * vocabulary * hidden
-    experts = run.stage_layers * two_matrices * run.num_experts / run.ep
-    return run.stage_layers * layer + tables + run.seq_len * hidden, experts
-
-
-def check_release(run: GeneratorRun, release: str) -> None:
-    """Refuse a release that is not known, or rows of it that are not."""
-    if release not in WORD_TABLES:
-        raise DseError(f"AICB release {release}: unknown{suggestion(release, WORD_TABLES)}")
-    if release < "2025-09" and ((run.num_experts > 0) & (run.ep == 1)).any():
+def check_release(run: GeneratorRun, release: str, *, timed: bool) -> None:
+    """Refuse a release that is not known, or rows of it that are not, with times or without."""
+    if release not in RELEASES:
+        raise DseError(f"AICB release {release}: unknown{suggestion(release, RELEASES)}")
+    if release < "2025-09" and run.is_latent.any():
+        raise DseError(f"AICB release {release}: knows no latent attention; take release 2025-09")
+    if timed and release < "2025-09" and ((run.num_experts > 0) & (run.ep == 1)).any():
         raise DseError(f"AICB release {release}: experts need ep above 1; or take release 2025-09")

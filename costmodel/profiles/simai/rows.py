@@ -8,7 +8,7 @@ Design columns decide times, sizes and counts, so one template holds the workloa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import numpy as np
@@ -23,8 +23,9 @@ GROUPS = ("tp", "dp", "ep", "dp_ep")
 #: The group that each of `PASSES`, the last axis of every table, talks to unless a row says otherwise.
 DEFAULT_GROUPS = ("tp", "tp", "dp")
 
-#: Parts of a step, in order: "first" opens the first micro-batch and "next" every other one.
-SECTIONS = ("prologue", "first", "next", "layer", "closing", "epilogue")
+#: Parts of a step, in order: "first" opens the first micro-batch and "next" every other one; the layers of
+#: each are "leading" ones, if there are any, and behind them all others.
+SECTIONS = ("prologue", "first", "next", "leading", "layer", "closing", "epilogue")
 
 #: Delay after a collective that files state where nothing is known. [s]
 USUAL_DELAY = 100e-9
@@ -89,22 +90,36 @@ class StepRows:
     layers: FloatArray  #: (points,) repeats of the section "layer" in a micro-batch [-]
     micro_batches: FloatArray  #: (points,) repeats of the sections of a micro-batch [-]
     layout: Parallelism
+    #: (points,) repeats of the section "leading" in a micro-batch [-]
+    leading_layers: FloatArray = field(default_factory=lambda: np.zeros(1))
+    #: (points,) 1 where tensor-parallel ranks share out the sequence between layers [-]
+    sequence_parallel: FloatArray = field(default_factory=lambda: np.zeros(1))
 
     @classmethod
     def of(
-        cls, rows: Sequence[Row], *, layers: FloatArray, micro_batches: FloatArray, layout: Parallelism
+        cls,
+        rows: Sequence[Row],
+        *,
+        layers: FloatArray,
+        micro_batches: FloatArray,
+        layout: Parallelism,
+        leading_layers: FloatArray | float = 0.0,
+        sequence_parallel: FloatArray | float = 0.0,
     ) -> Self:
-        """A template from its rows.
+        """A template from its rows; those that no design has are left out.
 
         Parameters
         ----------
         rows : sequence of Row
             In the order of `SECTIONS`; entries are scalars or (points,) arrays.
-        layers, micro_batches : (points,) array
+        layers, micro_batches, leading_layers : (points,) array
             Repeats. [-]
         layout : Parallelism
             (points,) columns.
+        sequence_parallel : (points,) array or float
+            1 where tensor-parallel ranks share out the sequence between layers. [-]
         """
+        rows = [row for row in rows if np.any(row.present)]
         passes = [one for row in rows for one in row.passes]
         points = max(np.size(layers), np.size(micro_batches), layout.num_points)
         shape = (points, len(rows), len(PASSES))
@@ -124,6 +139,8 @@ class StepRows:
             layers=np.broadcast_to(layers, (points,)),
             micro_batches=np.broadcast_to(micro_batches, (points,)),
             layout=layout.map(lambda values: np.broadcast_to(values, (points,))),
+            leading_layers=np.broadcast_to(leading_layers, (points,)),
+            sequence_parallel=np.broadcast_to(sequence_parallel, (points,)),
         )
 
     @property
@@ -139,6 +156,7 @@ class StepRows:
             "prologue": once,
             "first": once,
             "next": self.micro_batches - 1,
+            "leading": self.micro_batches * self.leading_layers,
             "layer": self.micro_batches * self.layers,
             "closing": self.micro_batches,
             "epilogue": once,
@@ -152,8 +170,8 @@ class StepRows:
             name: [i for i, section in enumerate(self.sections) if section == name and present[i]]
             for name in SECTIONS
         }
-        layers = places["layer"] * int(self.layers[point])
-        rest = layers + places["closing"]
+        leading = places["leading"] * int(self.leading_layers[min(point, self.leading_layers.size - 1)])
+        rest = leading + places["layer"] * int(self.layers[point]) + places["closing"]
         micro_batches = int(self.micro_batches[point])
         body = places["first"] + rest + (places["next"] + rest) * (micro_batches - 1) if micro_batches else []
         return np.array([*places["prologue"], *body, *places["epilogue"]], dtype=np.intp)

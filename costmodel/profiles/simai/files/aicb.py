@@ -9,42 +9,54 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
-from costmodel.errors import DseError, suggestion
 from costmodel.formats.packed import LARGEST
-from costmodel.formats.strict_yaml import read_text
-from costmodel.profiles.simai.rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
+from costmodel.formats.strict_yaml import exact_text, plain_text
+from costmodel.profiles.simai.files.aicb_reader import (
+    CHECKPOINTS,
+    EP,
+    GA,
+    GPUS,
+    INITIATES,
+    PP,
+    PP_COMM,
+    SPELLED,
+    SUFFIXES,
+    TOKENS,
+    TP,
+    TRAINING,
+    VPP,
+    AicbReader,
+)
+from costmodel.profiles.simai.rows import GROUPS, StepRows
 
-#: Training loops: the first word of a file. A micro-benchmark has no parallelism and no tokens.
-TRAINING, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
-
-TP, EP, PP, VPP, GA = "model_parallel_NPU_group", "ep", "pp", "vpp", "ga"
-GPUS, PP_COMM, CHECKPOINTS, INITIATES = "all_gpus", "pp_comm", "checkpoints", "checkpoint_initiates"
-
-#: Token -> column of `Parallelism`.
-TOKENS: Final = {
-    TP: "tp",
-    EP: "ep",
-    PP: "pp",
-    VPP: "vpp",
-    GA: "gradient_accumulation_steps",
-    GPUS: "world_size",
-    PP_COMM: "pp_message_bytes",
-}
+__all__ = [
+    "GPUS",
+    "HEADERS",
+    "REQUIRED",
+    "VPP",
+    "WorkloadFile",
+    "load_workload",
+    "read_workload",
+    "workload_file",
+]
 
 #: Header of each generation of files -> its tokens in order. Old readers go by the place, new ones by name;
 #: both understand "2024-12".
 HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "2024-07": (TP, CHECKPOINTS, INITIATES),  # of AICB's own texts, which no simulator takes
     "prerelease": (TP, EP, PP, VPP, GA, GPUS, PP_COMM, CHECKPOINTS, INITIATES),
     "2024-10": (TP, EP, PP, GA, GPUS, CHECKPOINTS, INITIATES),
     "2024-11": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES),
     "2024-12": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),
-    "2025-01": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),  # pp_comm as a fraction
+    "2025-01": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),
+    "2025-09": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),
 }
+#: Those that may write pp_comm with a fraction.
+WITH_FRACTIONS: Final = ("2025-01", "2025-09")
 
 #: Revision of SimAI -> tokens that its reader cannot do without. The first one goes by their places.
 REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -52,21 +64,6 @@ REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "simai-2024-12": (TP, PP),
     "simai-2025-07": (TP, PP),
 }
-
-#: Collective of a file without its suffix, and the suffix of a group that is not the usual one of its pass.
-SPELLED: Final = dict(
-    zip(
-        ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True
-    )
-)
-SUFFIXES: Final = {"_DP_EP": "dp_ep", "_EP": "ep"}
-KNOWN: Final = ("NONE", *(kind + suffix for kind in [*SPELLED][1:] for suffix in ("", *SUFFIXES)))
-
-FIELDS: Final = 12
-#: Numbers from here on are not exact in seconds and back. [ns], [B]
-TOO_LARGE: Final = 2.0**50
-#: Mistakes that one message tells.
-MOST_LISTED_MISTAKES: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +73,7 @@ class WorkloadFile:
     loop: str
     words: Mapping[str, str]  #: token, with its colon if it has one -> value as written; all are kept
     workload: StepRows  #: of one design
+    text: str  #: the file; of one that was read, to the byte
 
     @property
     def tokens(self) -> dict[str, str]:
@@ -102,13 +100,6 @@ class WorkloadFile:
         count, *rows = self.tokens.get(token, "0").split() or ["0"]
         return [int(row) for row in rows] if count != "0" else []
 
-    @property
-    def text(self) -> str:
-        """The file."""
-        header = " ".join([self.loop, *(" ".join(filter(None, pair)) for pair in self.words.items())])
-        rows = row_lines(self.workload)
-        return "\n".join([header, str(len(rows)), *rows, ""])
-
 
 def load_workload(path: Path) -> WorkloadFile:
     """The workload that a file holds.
@@ -118,7 +109,7 @@ def load_workload(path: Path) -> WorkloadFile:
     DseError
         With one line for each mistake in the file.
     """
-    return read_workload(read_text(path, "an AICB workload", largest=LARGEST), str(path))
+    return read_workload(exact_text(path, "an AICB workload", largest=LARGEST), str(path))
 
 
 def read_workload(text: str, name: str) -> WorkloadFile:
@@ -129,13 +120,13 @@ def read_workload(text: str, name: str) -> WorkloadFile:
     DseError
         With one line for each mistake.
     """
-    lines = text.rstrip().split("\n")
-    reader = _AicbReader(name)
+    lines = plain_text(text).split("\n")
+    reader = AicbReader(name)
     loop, words = reader.header(lines[0])
     rows = reader.rows(lines)
     layout = reader.layout(loop, {word.removesuffix(":"): value for word, value in words.items()}, rows)
     reader.finish()
-    return WorkloadFile(loop=loop, words=words, workload=_workload(rows, layout))
+    return WorkloadFile(loop=loop, words=words, workload=reader.workload(rows, layout), text=text)
 
 
 def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
@@ -151,13 +142,25 @@ def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12"
         A key of `HEADERS`.
     """
     own = workload.take(np.array([point]))
-    values = {column: float(array.reshape(-1)[0]) for column, array in own.layout.columns().items()}
-    tokens = {}
-    for token in HEADERS[header]:
-        value = values[TOKENS[token]] if token in TOKENS else 0.0
-        fraction = token == PP_COMM and header == "2025-01" and value > 0
-        tokens[token + ":"] = f"{value:.1f}" if fraction else str(int(value))
-    return WorkloadFile(loop=TRAINING, words=tokens, workload=own)
+    words = {token + ":": header_value(own, token, header) for token in HEADERS[header]}
+    tokens = " ".join(f"{word} {value}" for word, value in words.items())
+    rows = row_lines(own)
+    first = TRAINING + ("\t" if header == "2024-07" else " ") + tokens
+    text = "\n".join([first, str(len(rows)), *rows, ""])
+    return WorkloadFile(loop=TRAINING, words=words, workload=own, text=text)
+
+
+def header_value(workload: StepRows, token: str, header: str) -> str:
+    """A token's value of the first design, as the generation of the header writes it.
+
+    From January 2025 on AICB divides the bytes between stages by tp in sequence parallelism, in floating
+    point: these have a fraction, and no others.
+    """
+    if token not in TOKENS:
+        return "0"
+    value = float(getattr(workload.layout, TOKENS[token])[0])
+    fraction = token == PP_COMM and header in WITH_FRACTIONS and value > 0
+    return str(value if fraction and workload.sequence_parallel[0] > 0 else int(value))
 
 
 def row_lines(workload: StepRows) -> list[str]:
@@ -185,169 +188,3 @@ def spelled(workload: StepRows) -> list[list[str]]:
         ]
         for both in zip(workload.collective[0].tolist(), workload.group[0].tolist(), strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A row as a file has it."""
-
-    name: str
-    times: tuple[float, ...]
-    collectives: tuple[int, ...]
-    groups: tuple[int, ...]
-    sizes: tuple[float, ...]
-    delay: float
-
-
-class _AicbReader:
-    """Reads the parts of a file and notes every mistake with its line."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.mistakes: list[str] = []
-
-    def mistake(self, line: int, what: str) -> None:
-        """Note what is wrong on a line, counted from 1."""
-        self.mistakes.append(f"{self.name}:{line}: {what}")
-
-    def finish(self) -> None:
-        """Raise what was noted."""
-        if self.mistakes:
-            more = len(self.mistakes) - MOST_LISTED_MISTAKES
-            listed = self.mistakes[:MOST_LISTED_MISTAKES] + (
-                [f"{self.name}: and {more} more mistakes"] if more > 0 else []
-            )
-            raise DseError("\n".join(listed))
-
-    def header(self, line: str) -> tuple[str, dict[str, str]]:
-        """Training loop and tokens, from the first line."""
-        loop, *words = line.split() or [""]
-        if loop not in (TRAINING, MICRO):
-            self.mistake(1, f"{loop!r}: expected a training loop, {TRAINING} or {MICRO}")
-        tokens: dict[str, list[str]] = {}
-        current: list[str] | None = None
-        for word in words:
-            if word.endswith(":") or word == PP_COMM:
-                if word in tokens:
-                    self.mistake(1, f"{word} given twice")
-                current = tokens[word] = []
-            elif current is None:
-                self.mistake(1, f"{word!r}: expected a token with a colon, such as '{TP}: 8'")
-            else:
-                current.append(word)
-        return loop, {token: " ".join(values) for token, values in tokens.items()}
-
-    def rows(self, lines: list[str]) -> list[_Row]:
-        """Every row; equal lines are read once."""
-        if len(lines) < 2 or not lines[1].strip().isdecimal():
-            written = lines[1].strip() if len(lines) > 1 else ""
-            self.mistake(2, f"{written!r}: expected the number of rows")
-        elif int(lines[1]) != len(lines) - 2:
-            self.mistake(2, f"{int(lines[1])} rows are declared, and {len(lines) - 2} are there")
-        known: dict[str, _Row | None] = {}
-        rows = []
-        for number, line in enumerate(lines[2:], start=3):
-            if line not in known:
-                known[line] = self.row(number, line)
-            row = known[line]
-            if row is not None:
-                rows.append(row)
-        return rows
-
-    def row(self, number: int, line: str) -> _Row | None:
-        """One row."""
-        fields = line.split()
-        if len(fields) != FIELDS:
-            self.mistake(number, f"{len(fields)} fields; expected {FIELDS}")
-            return None
-        if fields[1] != "-1":
-            self.mistake(number, f"dependency: {fields[1]!r}: expected -1, the only one that is understood")
-        codes = [self.collective(number, place, fields[place]) for place in (3, 6, 9)]
-        groups = [
-            code[1] if code[1] >= 0 else GROUPS.index(usual)
-            for code, usual in zip(codes, DEFAULT_GROUPS, strict=True)
-        ]
-        return _Row(
-            fields[0],
-            tuple(self.number(number, place, fields[place], "ns") * 1e-9 for place in (2, 5, 8)),
-            tuple(code[0] for code in codes),
-            tuple(groups),
-            tuple(self.number(number, place, fields[place], "bytes") for place in (4, 7, 10)),
-            self.number(number, 11, fields[11], "ns") * 1e-9,
-        )
-
-    def collective(self, number: int, place: int, word: str) -> tuple[int, int]:
-        """Codes of a collective and of its group, -1 for the usual one of the pass."""
-        if word not in KNOWN:
-            self.mistake(number, f"field {place + 1}: {word!r}: unknown collective{suggestion(word, KNOWN)}")
-            return 0, -1
-        suffix = next((suffix for suffix in SUFFIXES if word.endswith(suffix)), "")
-        code = COLLECTIVES.index(SPELLED[word.removesuffix(suffix)])
-        return code, GROUPS.index(SUFFIXES[suffix]) if suffix else -1
-
-    def number(self, number: int, place: int, word: str, unit: str) -> float:
-        """A whole number from 0."""
-        if not (word.isascii() and word.isdecimal()) or float(word) >= TOO_LARGE:
-            self.mistake(
-                number, f"field {place + 1}: {word!r}: expected a whole number of {unit} from 0 to 2^50"
-            )
-            return 0.0
-        return float(word)
-
-    def layout(self, loop: str, tokens: Mapping[str, str], rows: list[_Row]) -> Parallelism:
-        """The parallelism, as far as the header tells it."""
-        needed = [TP, PP] if loop == TRAINING else []
-        if any(row.groups[2] == GROUPS.index("dp_ep") for row in rows):
-            needed.append(EP)
-        for token in needed:
-            if token not in tokens:
-                self.mistake(1, f"{token}: missing; every reader needs it{_why.get(token, '')}")
-        for token in (CHECKPOINTS, INITIATES):
-            self.marks(token, tokens.get(token, "0"))
-        columns: dict[str, Any] = {"tp": np.nan, "pp": np.nan}
-        for token, column in TOKENS.items():
-            if token in tokens:
-                columns[column] = self.token(token, tokens[token])
-        return Parallelism.of(**columns).map(np.atleast_1d)
-
-    def marks(self, token: str, written: str) -> None:
-        """Check a token that says how many rows it names, and which."""
-        count, *rows = written.split() or [""]
-        if not all(word.isascii() and word.isdecimal() for word in (count, *rows)) or int(count) != len(rows):
-            self.mistake(1, f"{token}: {written!r}: expected a count and as many rows, such as '1 6', or 0")
-
-    def token(self, token: str, written: str) -> float:
-        """Value of a token; a size may be written with a decimal point."""
-        lowest = 0 if token == PP_COMM else 1
-        try:
-            value = float(written)
-        except ValueError:
-            value = np.nan
-        if not (lowest <= value < TOO_LARGE) or (token != PP_COMM and not value.is_integer()):
-            self.mistake(1, f"{token}: {written!r}: expected a whole number from {lowest}")
-        return float(np.floor(value))
-
-
-_why: Final = {EP: " where a collective ends in _DP_EP"}
-
-
-def _workload(rows: list[_Row], layout: Parallelism) -> StepRows:
-    """A template in which every row occurs once."""
-
-    def table(values: list[Any], kind: Any = np.float64) -> Any:
-        return np.array(values, dtype=kind).reshape(1, len(rows), -1)
-
-    once: FloatArray = np.ones(1)
-    return StepRows(
-        names=tuple(row.name for row in rows),
-        sections=("prologue",) * len(rows),
-        time=table([row.times for row in rows]),
-        collective=table([row.collectives for row in rows], np.intp),
-        group=table([row.groups for row in rows], np.intp),
-        message_bytes=table([row.sizes for row in rows]),
-        delay=np.array([[row.delay for row in rows]]),
-        present=np.ones((1, len(rows))),
-        layers=once,
-        micro_batches=once,
-        layout=layout,
-    )

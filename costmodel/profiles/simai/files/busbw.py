@@ -1,7 +1,8 @@
 """SimAI's files of bus bandwidths: text -> `Busbw`.
 
-Upstream's own file is not quite YAML: a title stands on its first line, a comma after its keys, and what
-belongs to a group may not be indented. All of that is understood.
+Upstream's own files are not quite YAML: a title stands on the first line, a comma after the name of a
+collective, in October 2024 with the size of a message behind it, and what belongs to a group is not
+indented. All of that is understood; SimAI, too, reads nothing between the comma and the colon.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import re
 from pathlib import Path
 from typing import Final
 
-from costmodel.formats.strict_yaml import Section, parse, read_text
+from costmodel.formats.strict_yaml import Section, parse, plain_text, read_text
 from costmodel.profiles.simai.bandwidth import UNDEFINED, Busbw
 
 GROUPS: Final = {"TP": "tp", "DP": "dp", "EP": "ep"}
+MESSAGES: Final = "PP"
 COLLECTIVES: Final = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -21,9 +23,8 @@ COLLECTIVES: Final = {
     "alltoall": "all_to_all",
 }
 
-_TITLE: Final = re.compile(r"\A\s*\w+\s*$(?=\n)", re.MULTILINE)
-_COMMA: Final = re.compile(r"^(\s*\w+)\s*,\s*:", re.MULTILINE)
-_UNINDENTED: Final = re.compile(rf"^(?=(?:{'|'.join(COLLECTIVES)}|busbw)\s*:)", re.MULTILINE)
+#: A line of upstream's: a name, a comma and the size of a message or nothing, a colon and a value.
+_LINE: Final = re.compile(r"( *)(\w+)( *(?:, *(?:\d[\w.]*)? *)?):(.*)")
 
 
 def load_busbw(path: Path) -> Busbw:
@@ -43,9 +44,8 @@ def read_busbw(text: str, name: str) -> Busbw:
     >>> read_busbw("TP: {allreduce: 300, allgather: 280}", "text").of("tp", "all_gather")
     280.0
     """
-    plain = _UNINDENTED.sub("  ", _COMMA.sub(r"\1:", _TITLE.sub("", text)))
-    section = parse(plain, name)
-    section.only((*GROUPS, "PP"), "group")
+    section = parse(as_yaml(plain_text(text)), name)
+    section.only((*GROUPS, MESSAGES), "group")
     bandwidths: dict[tuple[str, str], float] = {}
     for key, group in GROUPS.items():
         own = section.section(key, required=False)
@@ -53,11 +53,37 @@ def read_busbw(text: str, name: str) -> Busbw:
         for word, collective in COLLECTIVES.items():
             if own.data.get(word) is not None:
                 bandwidths[group, collective] = _bandwidth(own, word)
-    messages = section.section("PP", required=False)
+    messages = section.section(MESSAGES, required=False)
     messages.only(("busbw",))
     pp = _bandwidth(messages, "busbw") if messages.data.get("busbw") is not None else None
     section.source.finish()
     return Busbw(bandwidths, pp)
+
+
+def as_yaml(text: str) -> str:
+    """Upstream's text as YAML, every word on its line and, where it can be, in its column.
+
+    >>> as_yaml("test\\nTP:\\nallreduce,16384: 200\\nalltoall,:null\\n")
+    '\\nTP:\\n  allreduce:       200\\n  alltoall:  null\\n'
+    """
+    lines = [line.expandtabs(2).rstrip() for line in text.split("\n")]
+    first = next((place for place, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
+    if not set(":{}").intersection(lines[first]):
+        lines[first] = ""  # a title
+    indent, of_group = "", False
+    for place, line in enumerate(lines):
+        found = _LINE.fullmatch(line)
+        if not found:
+            continue
+        margin, key, size, value = found.groups()
+        if key in (*GROUPS, MESSAGES) or not value.strip():
+            indent, of_group = "  ", not value.strip()
+        elif margin:
+            indent = margin
+        elif of_group:
+            margin = indent
+        lines[place] = f"{margin}{key}:{' ' * len(size)}{value if value[:1] in ('', ' ') else ' ' + value}"
+    return "\n".join(lines)
 
 
 def _bandwidth(section: Section, key: str) -> float:

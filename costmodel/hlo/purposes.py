@@ -1,0 +1,173 @@
+"""What each message between devices is for, by what flows through it.
+
+Strides and sizes of groups tell nothing of that: which axis of a mesh lies innermost is the user's choice.
+What tells is whether weights pass, gradients on their way to an update, or activations; and of activations
+whether the devices hold parts of the same weights, or share them and have other tokens: then they sum the
+gradients of those weights among themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+from costmodel.hlo.flow import FlowStep
+from costmodel.hlo.groups import Groups, connected
+from costmodel.hlo.operations import MOVING, collected, elementwise, multiplies, passes_on
+from costmodel.hlo.provenance import DEVICE, INPUT, Provenance
+
+Purpose = Literal[
+    "data parallel", "fully sharded", "tensor parallel", "sequence parallel", "context parallel",
+    "expert parallel", "pipeline parallel", "input", "scalars", "unknown",
+]  # fmt: skip
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+
+#: Messages that pass what they are given to a neighbour.
+_SENDING: Final = ("collective-permute", "send")
+_EXCHANGING: Final = ("all-to-all", "ragged-all-to-all")
+#: Purposes that are of an axis of the mesh as a whole.
+_OF_AXES: Final = ("tensor parallel", "context parallel", "expert parallel", "pipeline parallel")
+
+
+@dataclass(eq=False)
+class Purposes:
+    """Purposes of the messages of a program."""
+
+    provenance: Provenance
+    groups: Mapping[FlowStep, Groups]  #: message -> groups of devices
+
+    @cached_property
+    def found(self) -> Mapping[FlowStep, Purpose]:
+        """Array of a message -> what it is for.
+
+        What flows leaves some open: integers that tell where rows lie, say. They are for what else moves in
+        their groups, where that is one thing. So are exchanges beside those of tokens between experts, and
+        gradients of weights that a tensor-parallel group shares, because each device has other tokens.
+        """
+        found = {message: self._by_flow(message) for message in self.groups}
+        axes: dict[frozenset[tuple[int, ...]], Counter[Purpose]] = {}
+        for message, purpose in found.items():
+            axis = "tensor parallel" if purpose == "sequence parallel" else purpose
+            if axis in _OF_AXES:
+                axes.setdefault(frozenset(self.groups[message]), Counter())[axis] += 1
+        for message, purpose in found.items():
+            others = axes.get(frozenset(self.groups[message]), Counter())
+            if purpose == "tensor parallel" and "expert parallel" in others:
+                found[message] = "expert parallel"
+            elif purpose == "unknown" and len(others) == 1:
+                found[message] = next(iter(others))
+            elif purpose == "data parallel" and "tensor parallel" in others and self._shares(message):
+                found[message] = "sequence parallel"
+        return found
+
+    def _by_flow(self, message: FlowStep) -> Purpose:
+        """What one array of a message is for."""
+        provenance = self.provenance
+        if message.shape.size <= 1 or all(map(collected, message.reads)):
+            return "scalars"
+        if not provenance.weights:
+            return "unknown"
+        if message in provenance.leading and message not in provenance.multiplied:
+            scattered = self._is_scattered(message)
+            return "data parallel" if message.opcode == "all-reduce" and not scattered else "fully sharded"
+        if provenance.weights_in(message):
+            return "fully sharded"
+        marks = provenance.depends_on.get(message, 0)
+        if not marks & INPUT:
+            return "unknown"
+        return self._of_activations(message) if marks & provenance.any_weight else "input"
+
+    def _of_activations(self, message: FlowStep) -> Purpose:
+        """What activations, or their gradients, are passed on for."""
+        near, groups = list(self._neighbours(message)), self.groups[message]
+        weights = [self.provenance.weights_of(each) for each in near]
+        between_activations = None in weights
+        told = zip(near, weights, strict=True)
+        split = [each for each, bits in told if bits and self._has_parts(bits, groups)]
+        if any(map(multiplies, split)):
+            if message.opcode in _EXCHANGING:
+                return "expert parallel"
+            if message.opcode in _SENDING:
+                return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
+            return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
+        if split:  # by rows of a table
+            return "tensor parallel" if self._shares(message) else "fully sharded"
+        if between_activations:
+            return "context parallel"
+        return "data parallel" if near and message.opcode == "all-reduce" else "unknown"
+
+    def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
+        """The products, lookups of rows and sums into rows next to a message."""
+        yield from dict.fromkeys(self.provenance.multiplying(message, later=True))
+        yield from dict.fromkeys(self.provenance.multiplying(message, later=False))
+
+    def _goes_round(self, message: FlowStep) -> bool:
+        """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
+        provenance = self.provenance
+        seen, waiting = {message}, [message]
+        while waiting:
+            for reader in provenance.readers.get(waiting.pop(), ()):
+                if reader is message or (
+                    reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message]
+                ):
+                    return True
+                if reader not in seen and (reader.opcode in MOVING or passes_on(reader)):
+                    seen.add(reader)
+                    waiting.append(reader)
+        return False
+
+    def _has_parts(self, weights: int, groups: Groups) -> bool:
+        """Whether devices of a group hold different parts of some weight: they never sum its gradient."""
+        group = next((group for group in groups if len(group) > 1), ())
+        if not group:
+            return False
+        return any(
+            weights >> place & 1 and not any({*group} <= each for each in self._summed[place])
+            for place in self.provenance.weights.values()
+        )
+
+    @cached_property
+    def _summed(self) -> list[list[frozenset[int]]]:
+        """For each weight the sets of devices that sum its gradient, in one message or more."""
+        groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
+        for message, own in self.groups.items():
+            leads = self.provenance.leading.get(message, 0)
+            if message.opcode != "all-gather":
+                for place, listed in enumerate(groups):
+                    if leads >> place & 1:
+                        listed.extend(own)
+        return [connected(listed) for listed in groups]
+
+    def _shares(self, message: FlowStep) -> bool:
+        """Whether the devices of a group hold parts of all that products multiply by, and share the rest."""
+        groups = self.groups[message]
+        return all(self._has_parts(bits, groups) for bits in self.provenance.multiplied_by if bits)
+
+    def _is_scattered(self, message: FlowStep) -> bool:
+        """Whether each device goes on with a slice of its own of what all have summed."""
+        return any(True for _ in own_slices(self.provenance, message))
+
+    def _splits_tokens(self, message: FlowStep) -> bool:
+        """Whether a message gathers or scatters along another dimension than the features, the last."""
+        if message.opcode == "all-reduce":
+            dims = message.shape.dims
+            slices = [each.shape.dims for each in own_slices(self.provenance, message)]
+            return any(len(each) == len(dims) and each[-1] == dims[-1] for each in slices)
+        written = message.instruction.attributes.get("dimensions", "")
+        return written.strip("{}") != str(len(message.shape.dims) - 1)
+
+
+def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
+    """Slices of a message that are taken where the device's own number says."""
+    seen, waiting = {message}, [message]
+    while waiting:
+        for reader in provenance.readers.get(waiting.pop(), ()):
+            places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
+            if any(provenance.made_of.get(source, 0) & DEVICE for source in places):
+                yield reader
+            elif reader not in seen and (elementwise(reader) or reader.opcode in MOVING):
+                seen.add(reader)
+                waiting.append(reader)
