@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from optuna.trial import FrozenTrial
 
-from dse.search.finished import BREAKDOWN, DERIVED, LAYOUTS, MARGINS
+from dse.search.finished import BEFORE, BREAKDOWN, DERIVED, LAYOUTS, MARGINS
 from dse.search.inner import WINNERS
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
@@ -19,6 +19,7 @@ from dse.storage.trial_columns import TrialColumns, TrialDetails
 
 #: Attribute of a trial -> what it holds.
 OF_TRIALS: Final[Mapping[str, shapes.JsonShape]] = {
+    BEFORE: shapes.NUMBERS,
     BREAKDOWN: shapes.NUMBERS,
     DERIVED: shapes.NUMBERS,
     MARGINS: shapes.NUMBERS,
