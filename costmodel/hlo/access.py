@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from costmodel.hlo.library_calls import is_staying
 from costmodel.hlo.module import Computation, Instruction, Shape
 from costmodel.hlo.opcodes import SOURCES, VIEWS, parts
 from costmodel.hlo.products import is_product
@@ -35,7 +36,7 @@ class Access:
 def access(instruction: Instruction, starts: Starts = "each") -> Access:
     """Bytes by XLA's rule of access: what is sliced is not read whole. [B]"""
     opcode = parts(instruction.opcode)[0]
-    if opcode in VIEWS | SOURCES or is_same_memory(instruction):
+    if opcode in VIEWS | SOURCES or is_same_memory(instruction) or is_staying(instruction):
         return Access(0, 0)
     if opcode == "fusion":
         return _fusion_access(instruction, starts)
