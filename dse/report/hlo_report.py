@@ -11,18 +11,13 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.report.design_table import ruled_table
+from dse.report.hlo_times import times_table
 from dse.report.text import bar, counted, percent
 
 Record = Mapping[str, Any]
 
 #: Length of the bar of the largest part. [characters]
 _BAR: Final = 12
-
-#: Meaning of a barrier -> how a report puts it.
-_BARRIERS: Final = {
-    "barrier": "each array read through a barrier waits for all of them",
-    "element": "each array read through a barrier waits for itself alone",
-}
 
 
 def hlo_report(record: Record, width: int) -> list[RenderableType]:
@@ -44,6 +39,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
         ("By phase", sums_table(record["phases"], "phase")),
     ]
     if record["system"]:
+        sections.insert(0, (f"Time of a step on {record['system']}", times_table(record)))
         sections.append(("Heaviest kernels", heaviest_table(record["heaviest"], width)))
     if record["collectives"]:
         sections.append(("Collectives by group", collectives_table(record["collectives"])))
@@ -62,20 +58,7 @@ def heading(record: Record) -> str:
     )
     flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
     text += f", {flops} of matrix products on each"
-    if not record["system"]:
-        return f"{text}. --system prices it."
-    step, mfu = record["breakdown"]["step_time_s"], record["breakdown"]["mfu"]
-    longest = record["longest_path_time_s"]
-    known = (
-        ""
-        if not any(row["at_least"] for row in record["kinds"])
-        else ("at least, as loops of unknown length count once, ")
-    )
-    return (
-        f"{text}.\nOn {record['system']}: {known}{readable(step, 's')} a step with one kernel after the "
-        f"other, {percent(mfu)} of the peak rate; no less than {readable(longest, 's')} with all overlap "
-        f"that the graph allows, where {_BARRIERS[record['barriers']]}."
-    )
+    return f"{text}." if record["system"] else f"{text}. --system prices it."
 
 
 def time_of(row: Record) -> str:
