@@ -18,7 +18,7 @@ from costmodel.errors import DseError
 from dse.cli import main
 from dse.search import history
 from dse.search.study import Study
-from dse.search.turns import CLAIM, PARKED
+from dse.search.turns import CLAIM, PARKED, alive
 from dse.spaces.space import Space
 from dse.storage import files
 from dse.storage.database import patience
@@ -491,8 +491,25 @@ def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folde
         content = path.read_bytes()
         assert content == content[:1] * 2_000_000
     monkeypatch.setattr(files, "LEFT", 0.0)
-    with (folder / ".dse-of-one-who-lives.part").open("wb") as alive:
-        files._lock(alive)
+    with (folder / ".dse-of-one-who-lives.part").open("wb") as living:
+        files._lock(living)
         files.clear_away.cache_clear()
         files.write_beside(path, [b"new"])
-        assert sorted(own.name for own in folder.iterdir()) == [alive.name.rpartition("/")[2], "front.csv"]
+        assert sorted(own.name for own in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]
+
+
+MASTER = """
+import os, time
+from dse.pricing.workers import Workers
+print(*{worker for worker in Workers(2).map(lambda _: time.sleep(0.5) or os.getpid(), range(4))}, flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_end_once_their_master_is_killed():
+    master = begun("-c", MASTER)
+    workers = [int(word) for word in master.stdout.readline().split()]
+    assert workers
+    assert all(map(alive, workers))
+    master.kill()
+    master.communicate(timeout=60)  # which waits until all have let go of the output

@@ -12,11 +12,12 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
 from costmodel.hlo.access import access
-from costmodel.hlo.counts import runs_of, trip_count, unfolded_limit
+from costmodel.hlo.counts import runs_of, unfolded_limit
 from costmodel.hlo.matrix_product import Product
 from costmodel.hlo.module import Computation, Instruction, Module, Shape, control_predecessors
 from costmodel.hlo.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
 from costmodel.hlo.products import products_in, products_of_body
+from costmodel.hlo.trip_counts import trip_counts
 
 #: What a tuple-shaped bitcast or a barrier means: each element passes on its own, or all wait for all.
 Barriers = Literal["element", "barrier"]
@@ -49,6 +50,7 @@ class HloKernel:
     products: tuple[Product, ...]
     reads: tuple[Leaf, ...]  #: arrays of its operands
     around: tuple[Instruction, ...] = ()  #: loops, calls and choices that run it, the outermost first
+    uncounted: tuple[Instruction, ...] = ()  #: those loops among them whose trips are unknown and count once
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,9 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     DseError
         If a matrix product lacks what evaluates it.
     """
-    total, runs = runs_of(module)
-    builder = _HloGraphBuilder(barriers, runs if total > unfolded_limit(module) else {})
+    trips = trip_counts(module)
+    total, runs = runs_of(module, trips)
+    builder = _HloGraphBuilder(barriers, trips, runs if total > unfolded_limit(module) else {})
     if builder.runs:
         builder.notes.append(f"calls shared: {total:,} instructions run; each is listed once, with a count")
     parameters = [
@@ -140,6 +143,7 @@ class _HloGraphBuilder:
     """Goes through computations in the order in which they run."""
 
     barriers: Barriers
+    trips: Mapping[Instruction, int | None]  #: of loops
     runs: Mapping[Computation, int]  #: how often each runs, where what runs often is listed once; else none
     shared: dict[Computation, Value] = field(default_factory=dict)  #: what those that ran already give
     kernels: list[HloKernel] = field(default_factory=list)
@@ -220,7 +224,7 @@ class _HloGraphBuilder:
 
     def _loop(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """A loop: each kernel of its condition and body counts as often as the body runs."""
-        trips = trip_count(instruction)
+        trips = self.trips[instruction]
         if trips is None:
             self.notes.append(f"{path[:-1]}: trip count unknown; its body counts once")
         count *= 1 if trips is None else trips
@@ -236,7 +240,8 @@ class _HloGraphBuilder:
         opcode = parts(instruction.opcode)[0]
         kind = "gemm" if products else "collective" if opcode in COLLECTIVES else opcode
         name, around = path + instruction.name, tuple(self.around)
-        self.kernels.append(HloKernel(name, kind, count, instruction, products, reads, around))
+        uncounted = tuple(each for each in around if each.opcode == "while" and self.trips[each] is None)
+        self.kernels.append(HloKernel(name, kind, count, instruction, products, reads, around, uncounted))
         arrays = {leaf.source: leaf.bytes for leaf in reads if leaf.source}
         self.edges += [HloEdge(kernel, place, output, moved) for (kernel, output), moved in arrays.items()]
         waits = frozenset[int]().union(*(leaf.waits for leaf in reads)) - {kernel for kernel, _ in arrays}

@@ -9,7 +9,6 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.counts import trip_count
 from costmodel.hlo.graph import HloGraph
 from costmodel.hlo.program import Message, Program
 from costmodel.hlo.step import AXES, ProgramCost, program_cost, program_step
@@ -109,5 +108,4 @@ def _kinds(
 
 def unknown_loops(graph: HloGraph) -> list[str]:
     """Loops that run an unknown number of times, so that all times are of one turn at least."""
-    loops = {each: None for kernel in graph.kernels for each in kernel.around if each.opcode == "while"}
-    return [loop.name for loop in loops if trip_count(loop) is None]
+    return list(dict.fromkeys(loop.name for kernel in graph.kernels for loop in kernel.uncounted))

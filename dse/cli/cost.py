@@ -102,12 +102,13 @@ def run(args: argparse.Namespace) -> int:
         If the file is of no kind that is evaluated, or not of the kind that its profile or its options want.
     """
     from costmodel.errors import DseError
+    from costmodel.formats.packed import content
     from costmodel.profiles.files import FILES, kind_named, kind_of
 
     kind = kind_of(args.file)
     asked = profile_named(args.profile).file if args.profile else None
     if kind is None and asked is None:
-        what = "empty" if not args.file.stat().st_size else "of no kind that is priced"
+        what = "empty" if not content(args.file, 1) else "of no kind that is priced"
         titles = ", ".join(kind.title for kind in FILES)
         raise DseError(f"{args.file}: {what}; give {titles}, or say by --profile what it should be")
     if kind is not None and asked not in (None, kind.name):

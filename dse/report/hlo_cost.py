@@ -17,6 +17,7 @@ from costmodel.formats.chrome_trace import Arrow, Span, chrome_trace
 from costmodel.formats.system_file import load_system
 from costmodel.hlo.figures import collectives_by_group
 from costmodel.hlo.graph import Barriers
+from costmodel.hlo.library_calls import is_known, target
 from costmodel.hlo.overlap import ProgramTimes, program_times, unknown_loops
 from costmodel.hlo.program import Program, ProgramKernel
 from costmodel.kernels.links import held_ranks
@@ -129,9 +130,9 @@ class ModuleCost:
             notes.append(f"{self.system.name} has {counted(size, 'device')}, too few for this program")
         opaque: dict[str, int] = {}
         for kernel in self.analysis.graph.kernels:
-            if kernel.kind == "custom-call":
-                target = kernel.instruction.attributes.get("custom_call_target", "unnamed")
-                opaque[target] = opaque.get(target, 0) + kernel.count
+            if kernel.kind == "custom-call" and not is_known(kernel.instruction):
+                name = target(kernel.instruction) or "unnamed"
+                opaque[name] = opaque.get(name, 0) + kernel.count
         notes += [
             f"{counted(count, 'call')} of {name}: priced by its arrays alone"
             for name, count in opaque.items()
@@ -169,8 +170,9 @@ class ModuleCost:
         """Work, traffic and time of all kernels alike, the largest first."""
         rows: dict[str, dict[str, Any]] = {}
         for place, kernel in enumerate(self.program.kernels):
-            fresh = {"name": key(kernel), "count": 0.0, "flops": 0.0, "bytes": 0.0}
+            fresh = {"name": key(kernel), "count": 0.0, "flops": 0.0, "bytes": 0.0, "at_least": False}
             row = rows.setdefault(key(kernel), fresh)
+            row["at_least"] |= bool(self.analysis.graph.kernels[place].uncounted)
             row["count"] += kernel.count
             row["flops"] += kernel.count * (kernel.flops + sum(p.flops for p in kernel.products))
             row["bytes"] += kernel.count * kernel.bytes_moved
@@ -190,6 +192,7 @@ class ModuleCost:
             "kind": kernel.kind,
             "phase": kernel.phase,
             "count": kernel.count,
+            "at_least": bool(self.analysis.graph.kernels[place].uncounted),
             "flops": kernel.flops + sum(p.flops for p in kernel.products),
             "bytes": kernel.bytes_moved,
             "time_s": float(self.times[place]),
@@ -199,7 +202,7 @@ class ModuleCost:
     def collectives(self) -> list[dict[str, Any]]:
         """Messages by kind and groups of devices, the largest first."""
         places: dict[int, int] = {id(each): place for place, each in self.analysis.collectives.items()}
-        rows = []
+        kernels, rows = self.analysis.graph.kernels, []
         for name, own in collectives_by_group(self.analysis).items():
             placed = own[0][1].placement
             row: dict[str, Any] = {
@@ -209,6 +212,7 @@ class ModuleCost:
                 "stride": placed.stride,
                 "reducers": sorted({each.reducer for _, each in own if each.reducer}),
                 "count": sum(count for count, _ in own),
+                "at_least": any(kernels[places[id(each)]].uncounted for _, each in own),
                 "payload_bytes": sum(count * each.payload_bytes for count, each in own),
             }
             if self.system:

@@ -61,6 +61,11 @@ def heading(record: Record) -> str:
     return f"{text}." if record["system"] else f"{text}. --system prices it."
 
 
+def time_of(row: Record) -> str:
+    """Time of kernels; marked where a loop around one of them runs more often for all that is known."""
+    return f"{'>= ' if row['at_least'] else ''}{readable(row['time_s'], 's')}"
+
+
 def sums_table(rows: Sequence[Record], what: str) -> Table:
     """Kernels alike, with their share of the time, or of the traffic where no time is known."""
     timed = any("time_s" in row for row in rows)
@@ -79,7 +84,7 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
             readable(row["bytes"], "B"),
         ]
         if timed:
-            cells.append(readable(row["time_s"], "s"))
+            cells.append(time_of(row))
         drawn = bar(row[key] / longest, _BAR) if row[key] else ""
         table.add_row(*cells, percent(row[key] / whole), drawn)
     return table
@@ -95,7 +100,7 @@ def heaviest_table(rows: Sequence[Record], width: int) -> Table:
         table.add_column("in the program", no_wrap=True)
     for row in rows:
         cells = [row["name"], row["phase"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"),
-                 readable(row["bytes"], "B"), readable(row["time_s"], "s")]  # fmt: skip
+                 readable(row["bytes"], "B"), time_of(row)]  # fmt: skip
         table.add_row(*cells, *([program_name(row["op_name"], room)] if room >= 12 else []))
     return table
 
@@ -131,7 +136,7 @@ def collectives_table(rows: Sequence[Record]) -> Table:
         reducers = ", ".join(row["reducers"]) or "-"
         cells = [kind, str(row["groups"]), str(row["size"]), f"{row['stride']:g}", reducers,
                  f"{row['count']:,}", readable(row["payload_bytes"], "B")]  # fmt: skip
-        table.add_row(*cells, *([readable(row["time_s"], "s")] if timed else []))
+        table.add_row(*cells, *([time_of(row)] if timed else []))
     return table
 
 

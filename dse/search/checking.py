@@ -19,11 +19,11 @@ from dse.pricing.workers import Jobs
 from dse.pricing.workloads import layouts_of
 from dse.search.finished import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, finite, told_columns, trial_attributes
 from dse.search.inner import WINNERS
+from dse.search.stored_content import check_details
 from dse.search.trial_frames import number_columns
 from dse.spaces.outer import OuterDesigns
 from dse.spaces.parameters import Parameter
 from dse.spaces.space import Batch, Params, Space
-from dse.storage.damage import content_of
 from dse.storage.optuna_store import Store
 from dse.storage.trial_columns import TrialColumns, TrialDetails
 
@@ -149,7 +149,7 @@ class Repriced:
         told = {
             f"{table}.{name}": column
             for table in (DERIVED, MARGINS, BREAKDOWN)
-            for name, column in number_columns(own.details.attributes[table]).items()
+            for name, column in number_columns([row or {} for row in own.decoded(table)]).items()
         }
         return {**values, "feasible": own.columns.feasible.astype(np.float64), **told}
 
@@ -250,9 +250,9 @@ def blocks(
     """
     for first in range(0, len(columns.ids), BLOCK):
         own = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
-        with content_of(store.where):
-            stored = Stored(space, own, store.details(own.ids, (*FOLLOWING, *more)))
-            designs, winners = stored.designs, winner_designs(stored)
+        stored = Stored(space, own, store.details(own.ids, (*FOLLOWING, *more)))
+        check_details(space, own, stored.details, store.where, study="")
+        designs, winners = stored.designs, winner_designs(stored)
         own_legal, evaluation = evaluated_legal(space, designs, rules, jobs)
         if stored.winners:
             beside_legal, beside = evaluated_legal(space, winners, rules, jobs)

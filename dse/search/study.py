@@ -34,18 +34,19 @@ from dse.search.creation import (
 )
 from dse.search.finished import BREAKDOWN
 from dse.search.history import BOX, Plan
-from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
 from dse.search.progress_bar import reporting
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.stored_content import check_trials, stored_winners
+from dse.search.stored_study import check_attributes, stored_space
 from dse.search.study_changes import OnChanges, StudyChanges, refuse_mixing, refuse_other
 from dse.search.study_figures import StudyFigures
 from dse.search.trial_frames import Details
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
-from dse.storage.database import optuna_url, storage_url
+from dse.storage.database import optuna_url, shown, storage_url
 from dse.storage.optuna_store import Store, StoredStudy
 
 if TYPE_CHECKING:
@@ -127,11 +128,7 @@ class Study(StudyFigures, StudyChanges):
     @classmethod
     def of(cls, stored: StoredStudy, storage: str) -> Study:
         """The study that a database holds; a `DseError` if dse did not make it."""
-        if SPACE not in stored.user_attrs:
-            raise DseError(
-                f"study {stored.name!r}: not made by dse, it holds no search space; use optuna.load_study"
-            )
-        return cls(stored, Space.from_text(stored.user_attrs[SPACE]), storage)
+        return cls(stored, stored_space(stored, shown(storage)), storage)
 
     @classmethod
     def open(
@@ -168,6 +165,7 @@ class Study(StudyFigures, StudyChanges):
                 stored = new_study(store, name, space, attributes)
         same = stored.user_attrs.get(FINGERPRINT) == space.fingerprint
         study = cls(stored, space, storage) if same else cls.of(stored, storage)
+        check_attributes(stored, shown(storage))
         refuse_mixing(study, seed=seed, sampler=sampler, profile=profile)
         refuse_other(study, space, changes)
         study.settle(changes, None if study.space.fingerprint == space.fingerprint else space)
@@ -289,7 +287,7 @@ class Study(StudyFigures, StudyChanges):
                 columns, found = store.columns(self._stored, attribute=BREAKDOWN), None
                 if self.space.inner:
                     keys = [objective.key for objective in self.space.objectives]
-                    found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
+                    found = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
                 self._table = TrialTable(
                     self.space,
                     columns,
@@ -309,7 +307,9 @@ class Study(StudyFigures, StudyChanges):
     def _trials(self, ids: IntArray) -> list[FrozenTrial]:
         """All that is known of some trials."""
         with Store(self.storage, "read") as store:
-            return store.some_trials(ids)
+            trials = store.some_trials(ids)
+        check_trials(self.space, trials, store.where, self.name)
+        return trials
 
     def trials(self) -> pd.DataFrame:
         """All finished trials; names of columns end in their units."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +34,13 @@ from dse.search.creation import (
 from dse.search.digest import content, content_changes, incompatible, shipped_changes, with_shipped
 from dse.search.finished import BREAKDOWN, WORST
 from dse.search.history import Plan
-from dse.search.inner import WINNERS
 from dse.search.repricing import Repricing, reprice
+from dse.search.stored_content import stored_winners
 from dse.search.turns import REVISION, drop_waiting
 from dse.search.winners import winner_columns
 from dse.spaces.space import Space
+from dse.storage.damage import DAMAGED, damaged
+from dse.storage.database import shown
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns
 
@@ -106,10 +109,16 @@ class StudyChanges(ABC):
 
     def _reference(self, told: Mapping[str, Any]) -> list[Mismatch]:
         """What the cost model gives otherwise for the designs that the study remembers."""
-        stored = unpacked(self.space, told)
-        if not len(stored):
+        where = shown(self.storage)
+        try:
+            stored = unpacked(self.space, told)
+            designs = stored.designs if len(stored) else {}
+        except DAMAGED as error:
+            place = f"study {self.name!r}: study_user_attributes: {DIGEST}"
+            raise damaged(where, place, json.dumps(told), "designs and what was found for them") from error
+        if not designs:
             return []
-        own_legal, found = evaluated_legal(self.space, stored.designs, rules_for(self.space, self.profile))
+        own_legal, found = evaluated_legal(self.space, designs, rules_for(self.space, self.profile))
         return Repriced(stored, found, own_legal).differences()
 
     def _looked_at(self, store: Store, accepted: int) -> tuple[int, list[Mismatch]]:
@@ -119,7 +128,7 @@ class StudyChanges(ABC):
         found = columns
         if self.space.inner:
             keys = [objective.key for objective in self.space.objectives]
-            found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
+            found = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
         count = int(np.clip(LOOK_SECONDS * nominal_rate(self.space), FEWEST, MOST))
         rows = np.isin(columns.ids, found.ids[best_rows(found, self._stored.directions, count)])
         rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.intp)] = True

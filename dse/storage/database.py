@@ -91,6 +91,10 @@ FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
         ("password authentication failed", "no password supplied", "role "),
         "the server refuses this user; check user and password",
     ),
+    (
+        ("Could not decode", "no such table", "no such column", 'relation "'),
+        "damaged, or changed by other programs ({}); restore a copy of the database",
+    ),
     (("does not exist",), "no such database on the server; create it first (`createdb NAME`)"),
 )
 
@@ -334,7 +338,7 @@ class Database:
         """What a driver's complaint means, and what would do."""
         message = str(error).strip() or type(error).__name__
         meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
-        return DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}")
+        return DseError(f"storage {self.where}: {(meaning or '{}').format(message.splitlines()[0])}")
 
 
 @contextmanager
