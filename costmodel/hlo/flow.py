@@ -36,6 +36,7 @@ class FlowStep:
     output: int  #: which of its instruction's arrays it is
     reads: tuple[Source, ...]
     loops: tuple[str, ...]  #: around it, the outermost first
+    body: tuple[str, ...] = ()  #: of what a loop carries, that loop too
 
     @property
     def operands(self) -> list[FlowStep]:
@@ -217,6 +218,7 @@ class _Walk:
         self.run(condition, [state], path, kernel, inside)
         last = self.run(body, [state], path, kernel, inside)
         for step, source in zip(carried, _leaves(last), strict=True):
+            step.body = inside
             if source is not step:
                 step.reads = (*step.reads, source)
         return last

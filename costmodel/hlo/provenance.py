@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from costmodel.hlo.flow import Flow, FlowStep, Source
-from costmodel.hlo.operations import MOVING, elementwise, multiplies, passes_on
+from costmodel.hlo.operations import added_to, elementwise, hands_on, multiplies
 from costmodel.hlo.state import TrainingState
 
 #: Marks: of what is given anew for each step, of where a device stands among all, and of what is kept besides
@@ -53,6 +53,10 @@ class Provenance:
         """Bits of the weights that an array is made of, if no input and nothing else that is kept is."""
         marks = self.made_of.get(source, 0)
         return 0 if marks & (INPUT | KEPT) else marks >> _FIRST_WEIGHT
+
+    def decided_by_kept(self, source: Source) -> bool:
+        """Whether something depends on what is kept and on no input: a count of steps, say."""
+        return self.made_of.get(source, 0) & (INPUT | KEPT) == KEPT
 
     @cached_property
     def multiplied_by(self) -> frozenset[int]:
@@ -98,7 +102,9 @@ class Provenance:
             step = waiting.pop()
             if isinstance(step, FlowStep) and step not in seen:
                 seen.add(step)
-                waiting += [source for source in self.handed_on(step) if self._leads(source)]
+                on = self.handed_on(step)
+                on = [*on, *(added_to(each) for each in on if isinstance(each, FlowStep))]
+                waiting += [source for source in on if self._leads(source)]
         return seen
 
     def _leads(self, source: Source) -> bool:
@@ -107,7 +113,7 @@ class Provenance:
             return False
         if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
             return False
-        return elementwise(source) or source.opcode in MOVING or passes_on(source)
+        return elementwise(source) or hands_on(source)
 
     def _placed_by_input(self, step: FlowStep) -> bool:
         """Whether an update is to rows that the input names, as a scatter's are."""
