@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from costmodel.hlo.flow import CARRIED, CHOSEN, FlowStep, Source
@@ -104,11 +104,23 @@ def added_to(step: FlowStep) -> Source:
     return None
 
 
-def number_of(instruction: Instruction) -> str:
+def number_of(instruction: Instruction, given: Mapping[Instruction, Instruction]) -> str:
     """What a constant is, as written, where an operand is one or many of one; else empty."""
-    while instruction.opcode in SAME_VALUES:
-        instruction = instruction.operands[0]
+    while instruction in given or instruction.opcode in (*SAME_VALUES, "get-tuple-element"):
+        if instruction in given:
+            instruction = given[instruction]
+        elif instruction.opcode == "get-tuple-element":
+            instruction = _element(instruction)
+        else:
+            instruction = instruction.operands[0]
     return instruction.argument if instruction.opcode == "constant" and not instruction.shape.dims else ""
+
+
+def _element(instruction: Instruction) -> Instruction:
+    """What of a tuple, or of what a fusion gives, an instruction takes; else what gives it."""
+    whole = instruction.operands[0]
+    root = whole.called[0].root if whole.opcode == "fusion" else whole
+    return root.operands[int(instruction.attributes["index"])] if root.opcode == "tuple" else whole
 
 
 def square_factor(step: FlowStep) -> Source:

@@ -93,8 +93,10 @@ class OptimizerRules:
     def _takes_norm(self, weight: Instruction) -> bool:
         """Whether an update is scaled by a norm of its weight."""
         number = int(weight.argument)
-        squares = {step: 1 for step in self.provenance.flow.steps if behind(square_factor(step)) == number}
-        after = self.provenance.flow.after(dict(squares), again=False) if squares else {}
+        squares: dict[Source, int] = {
+            step: 1 for step in self.provenance.flow.steps if behind(square_factor(step)) == number
+        }
+        after = self.provenance.flow.after(squares, again=False)
         return any(
             after.get(source, 0) and collected(source)
             for step in self._leading(weight)
@@ -137,9 +139,14 @@ class OptimizerRules:
         scaled = [
             step for step in own
             if step.opcode == "multiply" and any(_piece(source) == number for source in step.reads)
-            and self._scales(step) and "0" not in map(number_of, step.instruction.operands)
+            and self._scales(step) and not self._is_zero(step)
         ]  # fmt: skip
         return any(self._added_to_moments(step, own) for step in scaled)
+
+    def _is_zero(self, step: FlowStep) -> bool:
+        """Whether a step multiplies by zero, as a decay does that is switched off."""
+        given = self.provenance.flow.given
+        return any(number_of(each, given) in ("0", "-0") for each in step.instruction.operands)
 
     def _added_to_moments(self, step: FlowStep, own: set[FlowStep]) -> bool:
         """Whether the first thing that a decayed weight is added to depends on moments."""

@@ -30,8 +30,8 @@ class StepPasses:
         self.provenance = provenance
         flow = provenance.flow
         products = [step for step in flow.steps if multiplies(step) and step not in repeated]
-        self._bits = {step: 1 << bit for bit, step in enumerate(products)}
-        self._products = flow.after(self._bits, again=False)
+        bits: dict[Source, int] = {step: 1 << bit for bit, step in enumerate(products)}
+        self._products = flow.after(bits, again=False)
 
     @cached_property
     def forward(self) -> int | None:

@@ -81,7 +81,7 @@ class _Sums:
         """Loops -> the arrays that they change from run to run."""
         found: dict[tuple[str, ...], list[FlowStep]] = {}
         for step in self.flow.steps:
-            if step.opcode == CARRIED and len(step.reads) > 1:
+            if step.opcode == CARRIED and len(step.reads) > 1 and behind(step.reads[1]) is not step:
                 found.setdefault(step.body, []).append(step)
         return found
 
@@ -180,8 +180,8 @@ class _Sums:
         squared = self.flow.after(marks, again=False)
         norms = [step for step in self.flow.steps if collected(step) and squared.get(step, 0) == self.every]
         after = self.flow.after(dict.fromkeys(norms, 1), again=False)
-        weights = self.provenance.weights.items()
-        own = [self.updates[number] for number, place in weights if self.every >> place & 1]
+        places = self.provenance.weights.items()
+        own = [self.updates[number] for number, place in places if self.every >> place & 1]
         return all(after.get(new, 0) for new in own)
 
     def _of_gradients(self, source: Source) -> int:
