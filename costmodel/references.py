@@ -7,7 +7,7 @@ from collections.abc import Mapping
 REFERENCES: Mapping[str, str] = {
     "AICB": (
         "Alibaba Cloud, AICB: AI communication benchmark, workload generator for SimAI, 2024-2025, "
-        "github.com/aliyun/aicb, commits d9b4f5c to 23eec3c"
+        "github.com/aliyun/aicb, commits 4f33c8e to 23eec3c"
     ),
     "Anthony2024": (
         "Q. Anthony et al., The case for co-designing model architectures with hardware, ICPP 2024, "
@@ -16,6 +16,10 @@ REFERENCES: Mapping[str, str] = {
     "Austin2025": (
         "J. Austin et al., How to scale your model: a systems view of LLMs on TPUs, "
         "jax-ml.github.io/scaling-book, 2025"
+    ),
+    "Blackford1999": (
+        "S. Blackford and J. Dongarra, LAPACK working note 41: installation guide for LAPACK, appendix C "
+        "operation counts for the BLAS and LAPACK, 1999"
     ),
     "Chandrakasan1992": (
         "A. P. Chandrakasan, S. Sheng and R. W. Brodersen, Low-power CMOS digital design, IEEE Journal of "

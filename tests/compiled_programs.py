@@ -1,7 +1,7 @@
 """Small training steps that the installed JAX compiles when a test asks, and what XLA says of each.
 
-`compiled(Step(...))` gives the text with XLA's cost and memory analysis. A step takes seconds to compile, once
-in a session: share few of them. Where JAX is absent, importing this module skips the tests that do.
+`compiled(Step(...))` gives the text with XLA's cost and memory analysis. A step takes seconds to compile,
+once in a session: share few of them. Where JAX is absent, importing this module skips the tests that do.
 """
 
 from __future__ import annotations

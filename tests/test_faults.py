@@ -1,17 +1,24 @@
 """Faults while a batch is evaluated: it waits in a file, and the study becomes what it would have been."""
 
 import os
+import random
+import re
 import resource
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from costmodel.errors import DseError
+from dse.cli import main
 from dse.search import history
 from dse.search.study import Study
-from dse.search.turns import CLAIM, PARKED
+from dse.search.turns import CLAIM, PARKED, alive
 from dse.spaces.space import Space
 from dse.storage import files
 from dse.storage.database import patience
@@ -326,3 +333,183 @@ def test_where_one_folder_cannot_be_written_another_is_found(space, befall, tmp_
     assert first.startswith(f"20 trials wait for the next run in {folders[1]}/dse-recovery-study-")
     assert second.startswith(f"20 trials wait for the next run in {folders[2]}/dse-recovery-study-")
     assert last == "20 trials could be kept nowhere; the next run evaluates them again"
+
+
+# Signals.
+
+#: Ends when it is told to twice.
+STUBBORN = """
+import time
+from dse.cli.signals import interruptible
+with interruptible():
+    try:
+        print("at work", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("ending", flush=True)
+        time.sleep(60)
+"""
+
+
+def heeding():
+    """A shell that runs the tests in the background has them ignore Ctrl-C; what is tested must not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def begun(*command, **how):
+    """A process of Python's with its output."""
+    return subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how
+    )
+
+
+def test_a_second_signal_ends_a_command_at_once():
+    process = begun("-c", STUBBORN, preexec_fn=heeding)
+    for word, number in (("at work", signal.SIGINT), ("ending", signal.SIGTERM)):
+        assert process.stdout.readline() == f"{word}\n"
+        process.send_signal(number)
+    assert process.communicate(timeout=30)[1] == (
+        "dse: interrupted twice, so at once; every stored trial is kept\n"
+    )
+    assert process.returncode == 130
+
+
+def test_a_signal_that_is_ignored_from_outside_stays_ignored():
+    process = begun("-c", STUBBORN, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "ending\n"
+    process.kill()
+    process.communicate()
+
+
+def test_whoever_is_interrupted_while_he_waits_for_a_lock_keeps_his_batch(folder):
+    """And does not wait for the lock again."""
+    process = begun("-m", "dse", "search", "--budget", "100000", preexec_fn=heeding)
+    process.stderr.readline()  # the first line of progress: the search has begun
+    other = sqlite3.connect("dse.db", isolation_level=None, timeout=30)
+    other.execute("BEGIN IMMEDIATE")
+    while "locked by another program; waiting" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    kept, last = process.communicate(timeout=30)[1].splitlines()
+    other.close()
+    [path] = recovery_files(folder)
+    assert re.fullmatch(rf"dse: the last \d+ trials wait for the next run in {path}", kept)
+    assert last.startswith("dse: interrupted; every stored trial is kept, go on with: dse resume")
+    study = Study.load("gpt3_175b_1024_a100")
+    study.run(len(study.trials()) + 1)
+    assert recovery_files(folder) == []
+
+
+def test_clocks_that_jump_change_no_trial(study, undisturbed, monkeypatch):
+    """By days, to and fro, at every look: claims are judged by them, trials are not."""
+    now, jumps = time.time, random.Random(0)
+    monkeypatch.setattr("dse.search.turns.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30))
+    both = [threading.Thread(target=study.run, args=(BUDGET,)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert told(study) == undisturbed
+
+
+# Results.
+
+
+def results(folder):
+    return [path for path in folder.iterdir() if path.name != "small.yaml"]
+
+
+@pytest.fixture
+def small(folder):
+    (folder / "small.yaml").write_text(SMALL.read_text())
+
+
+def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypatch, capsys):
+    there = folder / "there"
+    there.mkdir()
+    monkeypatch.setattr(
+        "dse.cli.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
+    )
+    monkeypatch.setattr("dse.search.exact.STEP", 10_000)
+    assert main(["enumerate", "small.yaml", "-o", "there/front.csv"]) == 1
+    [path] = results(folder)
+    assert capsys.readouterr().err == (
+        f"dse: there/front.csv: cannot be written (No such file or directory); the result is in {path}\n"
+    )
+    assert path.suffix == ".csv"
+    assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 0
+    assert Path("front.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_what_a_full_disk_does_not_take_of_stdout_is_written_elsewhere(small, folder):
+    command = [sys.executable, "-m", "dse", "evaluate", "small.yaml", "--sweep", "tp", "--format", "csv"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    [path] = results(folder)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last) == (1, f"dse: output: No space left on device; the result is in {path}")
+    assert path.read_text().startswith("tp,")
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("nosuch/front.csv", "-o nosuch/front.csv: no folder 'nosuch'; create it first"),
+        ("there.csv", "-o there.csv: is a folder; name a file in it"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output, said, capsys):
+    (folder / "there.csv").mkdir()
+    assert main(["enumerate", "small.yaml", "-o", output]) == 1
+    assert capsys.readouterr().err == f"dse: {said}\n"
+
+
+# What the killed leave.
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from dse.export.tables import write_file
+print("ready", flush=True)
+for letter in itertools.cycle(b"abcdefgh"):
+    write_file(Path(sys.argv[1]), [bytes([letter]) * 100_000] * 20)
+"""
+
+
+def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folder, monkeypatch):
+    path, moments = folder / "front.csv", random.Random(0)
+    for _ in range(5):
+        process = begun("-c", WRITER, str(path))
+        process.stdout.readline()
+        time.sleep(moments.uniform(0.05, 0.1))
+        process.kill()
+        process.communicate()
+        content = path.read_bytes()
+        assert content == content[:1] * 2_000_000
+    monkeypatch.setattr(files, "LEFT", 0.0)
+    with (folder / ".dse-of-one-who-lives.part").open("wb") as living:
+        files._lock(living)
+        files.clear_away.cache_clear()
+        files.write_beside(path, [b"new"])
+        assert sorted(own.name for own in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]
+
+
+MASTER = """
+import os, time
+from dse.pricing.workers import Workers
+print(*{worker for worker in Workers(2).map(lambda _: time.sleep(0.5) or os.getpid(), range(4))}, flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_end_once_their_master_is_killed():
+    master = begun("-c", MASTER)
+    workers = [int(word) for word in master.stdout.readline().split()]
+    assert workers
+    assert all(map(alive, workers))
+    master.kill()
+    master.communicate(timeout=60)  # which waits until all have let go of the output

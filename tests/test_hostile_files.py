@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import resource
-import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,16 +17,13 @@ from hypothesis import strategies as st
 
 from costmodel import hlo
 from costmodel.errors import DseError, masked, printable
-from costmodel.formats.hugging_face import import_model
-from costmodel.formats.strict_yaml import parse
+from costmodel.formats import pipes
+from costmodel.formats.packed import file_bytes
 from costmodel.hlo.counts import runs_of
-from costmodel.profiles.dfmodel.files import load_setup
-from costmodel.profiles.simai.files.aicb import read_workload
 from dse.cli import main
-from dse.export.launch import megatron, nemo, torchtitan_read
-from dse.spaces.expressions import Expression, Name
-from dse.spaces.space import Space
-from dse.validation.table import read_table
+from tests.fuzz import database
+from tests.fuzz.seeds import CORPUS, words
+from tests.fuzz.targets import TARGETS
 
 SPACE = """\
 schema: search_space/v1
@@ -142,10 +140,34 @@ def test_what_is_called_often_is_listed_once_and_counted():
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["cost"], ["import"]])
-def test_a_pipe_is_not_waited_for(words, tmp_path, capsys):
+def test_a_pipe_that_is_silent_is_not_waited_for(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pipes, "SILENCE", 0.05)
     os.mkfifo(tmp_path / "pipe.yaml")
     assert main([*words, str(tmp_path / "pipe.yaml")]) == 1
-    assert "not a regular file" in capsys.readouterr().err
+    assert "a pipe that is silent" in capsys.readouterr().err
+
+
+def pipe(content: bytes) -> str:
+    """A pipe that holds so much and ends, as a shell names it."""
+    end, begin = os.pipe()
+    os.write(begin, content)
+    os.close(begin)
+    return f"/dev/fd/{end}"
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path, capsys):
+    (tmp_path / "p.hlo").write_text(array("8"))
+    content, figures = (tmp_path / "p.hlo").read_bytes(), []
+    for file in (tmp_path / "p.hlo", pipe(content), pipe(gzip.compress(content))):
+        assert main(["cost", str(file), "--system", "a100_80g_dgx", "--format", "json"]) == 0
+        figures.append(json.loads(capsys.readouterr().out)["figures"])
+    assert figures[0] == figures[1] == figures[2]
+
+
+def test_a_pipe_is_read_no_further_than_a_limit(monkeypatch):
+    monkeypatch.setattr(pipes, "MOST_PIPED", 1000)
+    with pytest.raises(DseError, match="a pipe of more than 1,000 bytes"):
+        file_bytes(Path(pipe(b"a" * 4000)))
 
 
 def test_a_width_that_is_none_and_a_closed_output_are_no_tracebacks(tmp_path):
@@ -187,131 +209,71 @@ def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, t
     assert "ZeroDivisionError: postgresql://me:***@host/db" in report.read_text()
 
 
-DAMAGE = (
-    "UPDATE trial_params SET distribution_json = '{'",
-    "UPDATE trial_params SET param_value = 1e9",
-    "UPDATE trial_values SET value = 'abc'",
-    "UPDATE trial_values SET objective = objective + 7",
-    "UPDATE trial_user_attributes SET value_json = 'x'",
-    "UPDATE trial_system_attributes SET value_json = '{'",
-    "UPDATE study_user_attributes SET value_json = '{'",
-    "UPDATE study_user_attributes SET value_json = '\"x\"'",
-    "UPDATE trials SET datetime_complete = 'yesterday'",
-    "DELETE FROM study_user_attributes",
-    "DELETE FROM trial_values",
-    "DELETE FROM study_directions",
-)
+#: Content of a database that is none -> what the line of every command that reads it says.
+DAMAGE = {
+    "UPDATE study_user_attributes SET value_json = '7'": "study 's': study_user_attributes: dse:",
+    "UPDATE study_directions SET direction = 'SIDEWAYS'": "study 's': study_directions: SIDEWAYS",
+    "UPDATE trial_user_attributes SET value_json = '[1]'": ": trial_user_attributes: ",
+    "UPDATE trial_params SET param_value = 1e9": ": trial_params: ",
+    "DELETE FROM trial_params WHERE param_name = 'tp'": ": trial_params: ",
+    "UPDATE trial_values SET value = 'abc'": ": trial_values: 0, abc, FINITE",
+    "UPDATE trials SET state = 'ASLEEP'": "study 's': trials: ASLEEP",
+    "DELETE FROM study_directions": "study 's': study_directions: nothing",
+}
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    file = tmp_path_factory.mktemp("stored") / "dse.db"
-    assert main(["search", "--budget", "6", "--study", "s", "--storage", f"sqlite:///{file}"]) == 0
-    return file.read_bytes()
+    return database.stored(tmp_path_factory.mktemp("stored"))
 
 
 @pytest.mark.parametrize("statement", DAMAGE)
-def test_a_damaged_study_is_one_line_in_every_command(statement, stored, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_content_that_is_none_is_told_with_its_place(statement, stored, tmp_path, capsys):
     file = tmp_path / "dse.db"
-    file.write_bytes(stored)
-    with sqlite3.connect(file) as connection:
-        connection.execute(statement)
-    connection.close()
-    at = ["--storage", f"sqlite:///{file}"]
-    for words in (["pareto", "s"], ["trials", "s", "--format", "json"], ["studies"], ["explain", "s"],
-                  ["resume", "s", "--budget", "8"]):  # fmt: skip
-        assert main([*words, *at]) in (0, 1)
-    assert "a mistake of this program" not in capsys.readouterr().err
+    assert database.changed(file, stored[0], statement, ())
+    for line in ("trials s --format json", "pareto s", "explain s", "resume s --budget 8"):
+        assert main([*line.split(), "--storage", f"sqlite:///{file}"]) == 1
+        [told] = capsys.readouterr().err.splitlines()[-1:]
+        assert DAMAGE[statement] in told
+        assert told.endswith("restore a copy of the database")
 
 
-#: Words of which hostile texts are made, by chance, so that readers get past their first checks.
-WORDS = st.sampled_from(
-    [
-        *"{}[]():,=*&!?-+%<>|\"'\n\t \0\x1b",
-        "é",
-        "HloModule m",
-        "ENTRY",
-        "ROOT",
-        "f32[8]",
-        "parameter(0)",
-        "add",
-        "while",
-        "fusion",
-        "calls=",
-        "call",
-        "schema: search_space/v1\n",
-        "model: ",
-        "gpt_22b",
-        "given: ",
-        "world_size",
-        "1e308",
-        "-1",
-        "0",
-        "NaN",
-        "inf",
-        "80 GB",
-        "$",
-        "9" * 400,
-        "tp",
-        "step_time",
-        "<=",
-        " / ",
-        " and ",
-        "min(",
-        "dataflow_graph {",
-        "kernels",
-        "execution {",
-        "model_type",
-        "llama",
-        "hidden_size",
-        "--tensor-model-parallel-size",
-        "8",
-        "torchrun",
-        "[training]",
-        "row_type",
-        "dataset",
-        "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
-        "ep:",
-        "NONE",
-        "if",
-        "else",
-    ]
-)
-TEXTS = st.lists(WORDS, max_size=40).map("".join)
+def test_whatever_stands_in_a_database_every_command_has_a_result_or_a_line(tmp_path):
+    """Some pairs of a change and a command, at random; `python -m tests.fuzz.database` tries them all."""
+    wrong = [each for each in database.trials(tmp_path, seed=1, share=0.0006) if each[2]]
+    assert not wrong
 
 
-def formula(text: str, path) -> None:
-    known = {"tp": Name(), "step_time": Name((1, 0, 0, 0, 0, 0, 0))}
-    Expression.parse(text).compiled(known)
+@pytest.mark.parametrize("name", TARGETS)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_reader_reads_a_file_or_says_what_is_wrong(name, data, tmp_path):
+    TARGETS[name](data.draw(spoilt(name)), tmp_path)
 
 
-def of_file(read):
-    def reader(text, path):
-        path.write_text(text)
-        return read(path)
-
-    return reader
-
-
-READERS = {
-    "YAML": lambda text, path: parse(text, "x"),
-    "space": lambda text, path: Space.from_text(text),
-    "formula": formula,
-    "HLO": lambda text, path: hlo.graph(hlo.parse(text, "x")),
-    "AICB": lambda text, path: read_workload(text, "x"),
-    "DFModel": of_file(load_setup),
-    "Hugging Face": of_file(import_model),
-    "measurements": of_file(read_table),
-    "Megatron": of_file(megatron.read_script),
-    "TorchTitan": of_file(torchtitan_read.read_script),
-    "NeMo": of_file(lambda path: nemo.read_script(path, 8)),
-}
+@cache
+def grown(name: str) -> tuple[list[bytes], list[bytes]]:
+    """Files that a reader reads, and the words that they are made of."""
+    files = [*TARGETS[name].seeds()]
+    return files, [word.encode() for word in words(files)]
 
 
-@pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(text=TEXTS)
-def test_a_reader_reads_a_text_or_says_what_is_wrong(reader, text, tmp_path):
-    with suppress(DseError):
-        READERS[reader](text, tmp_path / "x.json")
+@st.composite
+def spoilt(draw, name: str) -> bytes:
+    """A file that a reader reads, with some pieces of it cut out, doubled or replaced by words."""
+    files, pieces = grown(name)
+    content = draw(st.sampled_from(files))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(content)))
+        cut = draw(st.integers(0, 20))
+        piece = draw(st.sampled_from([b"", content[start : start + 4 * cut], *pieces]))
+        content = content[:start] + piece + content[start + cut :]
+    return content
+
+
+KEPT = [pytest.param(path, id=f"{path.parent.name}-{path.name}") for path in sorted(CORPUS.glob("*/*"))]
+
+
+@pytest.mark.parametrize("path", KEPT)
+def test_what_once_made_trouble_does_no_more(path, tmp_path):
+    TARGETS[path.parent.name](path.read_bytes(), tmp_path)

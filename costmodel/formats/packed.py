@@ -1,14 +1,16 @@
-"""Content of input files: of regular files alone, of bounded size, unpacked where packed by gzip."""
+"""Content of input files and pipes: of bounded size, unpacked where packed by gzip."""
 
 from __future__ import annotations
 
 import gzip
 import stat
 import zlib
+from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from costmodel.errors import DseError
+from costmodel.formats.pipes import piped
 
 _GZIP: Final = b"\x1f\x8b"
 #: Largest file of a kind that a person writes: YAML, JSON, a table of measurements. [B]
@@ -19,14 +21,14 @@ LARGEST: Final = 1 << 30
 UNPACKED, RATIO = 32 << 20, 50
 
 
-def checked_file(path: Path, largest: int = LARGEST) -> int:
-    """Size of a file that may be read. [B]
+def checked_file(path: Path, largest: int = LARGEST) -> int | None:
+    """Size of a file that may be read; None of a pipe. [B]
 
     Raises
     ------
     DseError
-        If there is none, it is no regular file (a device or a pipe need not end), or it is larger than
-        `largest`. [B]
+        If there is none, it is neither a regular file nor a pipe (a device need not end), or it is larger
+        than `largest`. [B]
     """
     try:
         found = path.stat()
@@ -34,6 +36,8 @@ def checked_file(path: Path, largest: int = LARGEST) -> int:
         raise DseError(f"{path}: {unreadable(error)}") from None
     if stat.S_ISDIR(found.st_mode):
         raise DseError(f"{path}: is a directory")
+    if stat.S_ISFIFO(found.st_mode):
+        return None
     if not stat.S_ISREG(found.st_mode):
         raise DseError(f"{path}: not a regular file; copy its content to one")
     if found.st_size > largest:
@@ -47,16 +51,16 @@ def unreadable(error: OSError | ValueError) -> str:
 
 
 def file_bytes(path: Path, largest: int = LARGEST) -> bytes:
-    """The content of a file of at most so many bytes.
+    """The content of a file or a pipe of at most so many bytes.
 
     Raises
     ------
     DseError
-        If it cannot be read, or `checked_file` refuses it.
+        If it cannot be read, or `checked_file` or `piped` refuses it.
     """
-    checked_file(path, largest)
+    is_pipe = checked_file(path, largest) is None
     try:
-        return path.read_bytes()
+        return piped(path, largest) if is_pipe else path.read_bytes()
     except OSError as error:
         raise DseError(f"{path}: {unreadable(error)}") from None
 
@@ -71,11 +75,18 @@ def content(path: Path, most: int | None = None) -> bytes:
     """
     size = checked_file(path)
     try:
-        with path.open("rb") as file:
+        file: BinaryIO
+        if size is None:
+            whole = piped(path, LARGEST)
+            file, size = BytesIO(whole), len(whole)
+        else:
+            file = path.open("rb")
+        with file:
             packed = file.read(len(_GZIP)) == _GZIP
-        room = max(UNPACKED, RATIO * size) if packed else size
-        with gzip.open(path) if packed else path.open("rb") as opened:
-            found = opened.read(room + 1 if most is None else most)
+            file.seek(0)
+            room = max(UNPACKED, RATIO * size) if packed else size
+            source = gzip.GzipFile(fileobj=file) if packed else file
+            found = source.read(room + 1 if most is None else most)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DseError(f"{path}: damaged gzip file: {error}") from None
     except OSError as error:

@@ -6,6 +6,7 @@ from functools import cached_property
 from math import prod
 
 from costmodel.errors import DseError
+from costmodel.hlo.access import Access, access
 from costmodel.hlo.eager_order import eager_order
 from costmodel.hlo.flow import Flow, flow
 from costmodel.hlo.graph import HloGraph, graph
@@ -16,7 +17,7 @@ from costmodel.hlo.module import Computation, Instruction, Module
 from costmodel.hlo.phases import Phase, phases
 from costmodel.hlo.provenance import Provenance
 from costmodel.hlo.state import TrainingState, training_state
-from costmodel.hlo.work import Access, Work, Workload, access
+from costmodel.hlo.work import Work, Workload
 
 
 class Analysis:

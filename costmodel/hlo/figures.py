@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final
 
+from costmodel.hlo.access import Access
 from costmodel.hlo.analysis import Analysis
+from costmodel.hlo.cost_analysis import POINTER_BYTES, CostAnalysis
 from costmodel.hlo.graph import HloKernel
 from costmodel.hlo.liveness import aliased_outputs
 from costmodel.hlo.messages import Collective
@@ -19,7 +21,7 @@ from costmodel.hlo.phases import part
 from costmodel.hlo.products import is_product
 from costmodel.hlo.state import global_dims, numbers
 from costmodel.hlo.training_figures import training_figures
-from costmodel.hlo.work import Access, Work
+from costmodel.hlo.work import Work
 
 #: Rates of a machine for comparing readers of HLO: of matrix products, of other work, of memory, of links.
 TOY_GEMM, TOY_OTHER, TOY_MEMORY, TOY_LINK = 1e14, 1e13, 1e12, 1e11
@@ -257,35 +259,31 @@ def _named(names: Sequence[str], values: Sequence[int]) -> Figures:
 
 
 def rule_figures(analysis: Analysis) -> Figures:
-    """What XLA's own analysis says of the entry, where loops run once and a library's call counts -1.
+    """What XLA's own analysis says of the program, where loops run once and a library's call counts -1.
 
-    XLA adds in single precision: its totals are these to about one part in a million.
+    XLA adds in single precision, which `xla` does too; the others are exact.
     """
-    entry = analysis.module.entry.instructions
+    entry = analysis.module.entry
+    exact, told = CostAnalysis().of(entry), CostAnalysis(single_precision=True).of(entry)
+    by_rule = CostAnalysis(starts="each").of(entry)
     calls = [row for row in _rows(analysis) if row[0].instruction.opcode == "custom-call"]
-    own = [row for row in _rows(analysis) if row[0].instruction.opcode != "custom-call"]
     products = sum(p.flops for kernel, *_ in calls for p in kernel.products)
-    flops = sum(work.flops + sum(p.flops for p in kernel.products) for kernel, work, _ in own)
-    transcendentals = sum(work.transcendentals for _, work, _ in own)
-    numbers_given = 4 * sum(each.opcode in ("partition-id", "replica-id") for each in entry)
-    tables = 8 * sum(len(each.operands) for each in entry if each.opcode == "tuple")
-    moved = sum(access.total for *_, access in own) + numbers_given
-    written = sum(access.written for *_, access in own) + numbers_given
+    tables = POINTER_BYTES * sum(len(each.operands) for each in entry.instructions if each.opcode == "tuple")
     added = sum(kernel.products[0].operands[2].bytes for kernel, *_ in calls if _adds(kernel))
     multiplied = sum(access.total for kernel, _, access in calls if kernel.products) - added
     return {
-        "xla_rule.flops_exact": flops - len(calls),
-        "xla_rule.bytes_exact": moved - len(calls),
-        "xla.flops": flops - len(calls),
-        "xla.transcendentals": transcendentals,
-        "xla.bytes_accessed": moved - len(calls) + tables,
-        "xla.bytes_accessed_out": written - len(calls) + tables,
+        "xla_rule.flops_exact": exact.flops,
+        "xla_rule.bytes_exact": by_rule.bytes - tables,
+        "xla.flops": int(told.flops),
+        "xla.transcendentals": int(told.transcendentals),
+        "xla.bytes_accessed": int(told.bytes),
+        "xla.bytes_accessed_out": int(told.written),
         "xla.optimal_seconds": -len(calls),
-        "xla_dot.flops": flops + products,
-        "xla_dot.bytes_accessed": moved + multiplied + tables,
-        "xla_per_op.flops_sum": flops - len(calls),
-        "xla_per_op.transcendentals_sum": transcendentals,
-        "xla_per_op.bytes_sum": moved - len(calls),
+        "xla_dot.flops": exact.flops + len(calls) + products,
+        "xla_dot.bytes_accessed": exact.bytes + len(calls) + multiplied,
+        "xla_per_op.flops_sum": exact.flops,
+        "xla_per_op.transcendentals_sum": exact.transcendentals,
+        "xla_per_op.bytes_sum": exact.bytes - tables,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
@@ -33,6 +34,14 @@ class Shape:
     dims: tuple[int, ...]  #: [elements]
     elements: tuple[Shape, ...] = ()  #: of a tuple
     layout: str = field(default="", compare=False)  #: as written: ``{1,0:T(8,128)S(1)}``
+
+    @property
+    def minor_to_major(self) -> tuple[int, ...]:
+        """Dimensions in memory, the fastest first; the last is the fastest where the text does not say."""
+        written = re.findall(r"\d+", self.layout.partition(":")[0])
+        order = tuple(map(int, written))
+        rank = len(self.dims)
+        return order if len(order) == rank else tuple(reversed(range(rank)))
 
     @property
     def is_tuple(self) -> bool:
@@ -88,6 +97,10 @@ class Instruction:
         """All operands, one that is read twice counted twice. [B]"""
         return sum(operand.shape.bytes for operand in self.operands)
 
+    def numbers(self, key: str) -> list[int]:
+        """Whole numbers of an attribute such as ``dimensions={1,0}``; [] where the text has none."""
+        return [int(number) for number in re.findall(r"\d+", self.attributes.get(key, ""))]
+
     @property
     def op_name(self) -> str:
         """What the program called it; empty where the text does not say."""
@@ -124,6 +137,11 @@ class Module:
     def is_scheduled(self) -> bool:
         """Whether the order of the instructions is the order in which they run."""
         return self.attributes.get("is_scheduled") == "true"
+
+
+def control_predecessors(instruction: Instruction) -> list[str]:
+    """Names of those that an instruction waits for without reading them."""
+    return re.findall(r"[\w.\-]+", instruction.attributes.get("control-predecessors", ""))
 
 
 def op_name(metadata: str) -> str:

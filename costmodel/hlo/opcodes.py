@@ -11,22 +11,22 @@ def _words(text: str) -> frozenset[str]:
 
 #: One flop per element of the output.
 ARITHMETIC: Final = _words(
-    """abs add and bitcast-convert ceil clamp clz compare complex convert count-leading-zeros divide floor
-    imag is-finite maximum minimum multiply negate not or popcnt real reduce-precision remainder
+    """abs add and bitcast-convert ceil clamp compare complex convert count-leading-zeros divide floor
+    imag is-finite maximum minimum mulhi multiply negate not or popcnt real reduce-precision remainder
     round-nearest-afz round-nearest-even select shift-left shift-right-arithmetic shift-right-logical sign
     stochastic-convert subtract xor"""
 )
 
 #: One transcendental, and no flop, per element of the output.
 TRANSCENDENTAL: Final = _words(
-    """acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
+    """acos acosh asin asinh atan atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
     log-plus-one logistic power rng rng-bit-generator rsqrt sine sinh sqrt tan tanh"""
 )
 
 #: Messages between devices.
 COLLECTIVES: Final = _words(
-    """all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all
-    reduce-scatter send"""
+    """all-gather all-reduce all-to-all collective-broadcast collective-permute collective-reduce
+    ragged-all-to-all reduce-scatter send"""
 )
 
 #: Values under another name: no kernel, and each element is seen through.
@@ -43,8 +43,8 @@ OTHERS: Final = _words(
     """async-done async-update batch-norm-grad batch-norm-inference batch-norm-training broadcast cholesky
     concatenate convolution copy custom-call dot dynamic-reshape dynamic-slice dynamic-update-slice fft fusion
     gather get-dimension-size infeed iota map outfeed pad ragged-dot recv recv-done
-    reduce reduce-window reshape reverse rng-get-and-update-state scan scatter select-and-scatter send-done
-    set-dimension-size slice sort topk transpose triangular-solve"""
+    reduce reduce-window reshape reverse rng-get-and-update-state scaled-dot scan scatter select-and-scatter
+    send-done set-dimension-size shuffle slice sort topk transpose triangular-solve"""
 )
 
 KNOWN: Final = ARITHMETIC | TRANSCENDENTAL | COLLECTIVES | VIEWS | SOURCES | CALLS | OTHERS

@@ -1,50 +1,23 @@
-"""Matrix products of a module: `dot`, convolutions, and calls of a library of matrix products."""
+"""Matrix products of a module: `dot`, convolutions, and calls of libraries."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 from costmodel.errors import DseError
-from costmodel.hlo.module import Computation, Instruction, Shape
+from costmodel.hlo.convolutions import convolution
+from costmodel.hlo.library_calls import does_products, library_products
+from costmodel.hlo.matrix_product import DIMENSIONS, Product, contraction
+from costmodel.hlo.module import Computation, Instruction
 
-#: Libraries' matrix products, as they are called in the text.
-_LIBRARY: Final = re.compile(r"__(?:cublas\$(?:gemm|lt\$matmul.*)|triton_gemm|cublas\$lt\$matmul\$f8)$")
-_DIMENSIONS: Final = (
-    "lhs_contracting_dimensions",
-    "rhs_contracting_dimensions",
-    "lhs_batch_dimensions",
-    "rhs_batch_dimensions",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A batch of C[m, n] = A[m, k] B[k, n]. [elements]"""
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    beta: bool  #: C is added to what its buffer holds, a third operand
-    operands: tuple[Shape, ...]  #: A, B, and with `beta` what is added
-    output: Shape
-
-    @property
-    def flops(self) -> int:
-        """A multiply and an add for each element of A times column of B. [FLOP]"""
-        return 2 * self.batch * self.m * self.n * self.k
+#: Matrix products that are instructions of XLA.
+_PRODUCTS: Final = frozenset(("dot", "convolution", "ragged-dot", "scaled-dot"))
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Whether an instruction is a matrix product by itself."""
-    if instruction.opcode == "custom-call":
-        return bool(_LIBRARY.match(instruction.attributes.get("custom_call_target", "")))
-    return instruction.opcode in ("dot", "convolution")
+    """Whether an instruction is a matrix product by itself, or several."""
+    return instruction.opcode in _PRODUCTS or does_products(instruction)
 
 
 def product_instructions(instruction: Instruction) -> list[Instruction]:
@@ -58,7 +31,7 @@ def product_instructions(instruction: Instruction) -> list[Instruction]:
 
 def products_in(instruction: Instruction) -> list[Product]:
     """Dimensions of the matrix products that a kernel does."""
-    return [product(found) for found in product_instructions(instruction)]
+    return [found for each in product_instructions(instruction) for found in products_of(each)]
 
 
 def products_of_body(body: Computation) -> list[Product]:
@@ -66,93 +39,41 @@ def products_of_body(body: Computation) -> list[Product]:
     return [found for instruction in body.instructions for found in products_in(instruction)]
 
 
-def product(instruction: Instruction) -> Product:
-    """The dimensions of one matrix product.
+def products_of(instruction: Instruction) -> list[Product]:
+    """The products that an instruction is, if `is_product`.
 
     Raises
     ------
     DseError
-        If its dimensions are missing, or contradict its output.
+        If dimensions are missing, or contradict its output.
     """
     if instruction.opcode == "convolution":
-        return _convolution(instruction)
-    if instruction.opcode == "dot":
-        dims = [
-            _numbers(instruction.attributes.get(key.replace("imensions", "ims"), "{}")) for key in _DIMENSIONS
-        ]
-        return _product(instruction, dims, beta=False)
-    config = backend_config(instruction)
-    config = config.get("gemm_backend_config", config)
-    try:
-        written = config["dot_dimension_numbers"]
-        dims = [[int(dim) for dim in written.get(key, ())] for key in _DIMENSIONS]
-        beta = float(config.get("beta", 0)) != 0
-    except (KeyError, AttributeError, TypeError, ValueError):
-        raise DseError(
-            f"{instruction.name}: a matrix product whose backend_config tells no dot_dimension_numbers"
-        ) from None
-    return _product(instruction, dims, beta=beta)
+        data, kernel = (operand.shape for operand in instruction.operands)
+        return [convolution(instruction, data, kernel, instruction.shape, "result")]
+    if instruction.opcode == "ragged-dot":
+        return [_ragged(instruction)]
+    if instruction.opcode in ("dot", "scaled-dot"):
+        return [contraction(instruction, _dims(instruction))]
+    return library_products(instruction)
 
 
-def backend_config(instruction: Instruction) -> dict[str, Any]:
-    """The back end's own settings, from JSON that is bare or escaped in a string; {} where there are none.
+def _dims(instruction: Instruction) -> list[list[int]]:
+    return [instruction.numbers(key.replace("imensions", "ims")) for key in DIMENSIONS]
 
-    Raises
-    ------
-    DseError
-        If they are no JSON.
+
+def _ragged(instruction: Instruction) -> Product:
+    """A product whose rows, or contracted elements, are split among groups, each with a matrix of its own.
+
+    All groups together have as many as the array, so that the product is as large as that with one of them.
     """
-    text = instruction.attributes.get("backend_config", "")
-    for decoded in (text, _unescaped(text)):
-        try:
-            config = json.loads(decoded or "{}")
-        except json.JSONDecodeError:
-            continue
-        if isinstance(config, dict):
-            return config
-    raise DseError(f"{instruction.name}: backend_config is no JSON object: {text[:40]!r}")
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
-
-
-def _numbers(written: str) -> list[int]:
-    """``{1,2}`` -> [1, 2]."""
-    return [int(number) for number in re.findall(r"\d+", written)]
-
-
-def _product(instruction: Instruction, dims: Sequence[Sequence[int]], *, beta: bool) -> Product:
-    """A product from the dimensions it contracts and repeats over."""
-    if len(instruction.operands) < 2:
-        raise DseError(f"{instruction.name}: expected two operands or more")
+    dims = _dims(instruction)
     a, b = (operand.shape for operand in instruction.operands[:2])
-    contracted_a, contracted_b, batch_a, batch_b = dims
-    output = next(instruction.shape.leaves())  # a library's second output is its scratch memory
+    of_a = {dim for own in dims[::2] for dim in own}
+    of_b = {dim for own in dims[1::2] for dim in own} | set(instruction.numbers("rhs_group_dims"))
     try:
-        k, batch = _sizes(a, contracted_a), _sizes(a, batch_a)
-        agree = k == _sizes(b, contracted_b) and batch == _sizes(b, batch_b)
+        k, batch = (prod(a.dims[dim] for dim in own) for own in dims[::2])
     except IndexError:
-        agree = False
-    m = prod(size for dim, size in enumerate(a.dims) if dim not in (*contracted_a, *batch_a))
-    n = prod(size for dim, size in enumerate(b.dims) if dim not in (*contracted_b, *batch_b))
-    if not agree or prod(batch) * m * n != output.size:
-        raise DseError(f"{instruction.name}: {a} by {b} over dimensions {list(dims)} does not give {output}")
-    operands = tuple(operand.shape for operand in instruction.operands[: 3 if beta else 2])
-    return Product(prod(batch), m, n, prod(k), beta, operands, output)
-
-
-def _sizes(shape: Shape, dims: Sequence[int]) -> list[int]:
-    return [shape.dims[dim] for dim in dims]
-
-
-def _convolution(instruction: Instruction) -> Product:
-    """A convolution as the product of its unrolled windows; padded places count as work."""
-    data, kernel = (operand.shape for operand in instruction.operands[:2])
-    labels = re.match(r"\w+_(\w+)->\w+$", instruction.attributes.get("dim_labels", ""))
-    if labels is None or "o" not in labels[1]:
-        raise DseError(f"{instruction.name}: a convolution without dim_labels")
-    features = kernel.dims[labels[1].index("o")]
-    output = instruction.shape
-    k = kernel.size // features
-    return Product(1, output.size // features, features, k, False, (data, kernel), output)
+        raise DseError(f"{instruction.name}: {a} has no dimensions {dims[::2]}") from None
+    m = prod(size for dim, size in enumerate(a.dims) if dim not in of_a)
+    n = prod(size for dim, size in enumerate(b.dims) if dim not in of_b)
+    return Product(batch, m, n, k, False, (a, b), instruction.shape)

@@ -8,14 +8,15 @@ from typing import Final
 
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.graph import HloKernel
+from costmodel.hlo.matrix_product import Product
 from costmodel.hlo.messages import Collective
 from costmodel.hlo.model_figures import step_tokens
-from costmodel.hlo.products import Product
 from costmodel.hlo.program import Dense, Message, MessageKind, Program, ProgramKernel
 from costmodel.hlo.reserved import Reserved, needed, reserved
 from costmodel.hlo.state import global_dims
 
-#: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does.
+#: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does, a
+#: reduction to one device as a scatter.
 _MESSAGES: Final[Mapping[str, MessageKind]] = {
     "all-reduce": "all_reduce",
     "all-gather": "all_gather",
@@ -23,6 +24,7 @@ _MESSAGES: Final[Mapping[str, MessageKind]] = {
     "all-to-all": "all_to_all",
     "ragged-all-to-all": "all_to_all",
     "collective-broadcast": "all_gather",
+    "collective-reduce": "reduce_scatter",
     "collective-permute": "send_recv",
     "send": "send_recv",
 }
@@ -83,7 +85,7 @@ def _dense(product: Product) -> Dense:
     element_bytes = max(operand.element_bytes for operand in product.operands[:2])
     read_again = product.operands[2].element_bytes if product.beta else 0.0
     moved = product.output.element_bytes + read_again
-    return Dense(product.batch, product.m, product.n, product.k, element_bytes, moved)
+    return Dense(product.batch, product.m, product.n, float(product.k * product.useful), element_bytes, moved)
 
 
 def _message(collective: Collective) -> Message:

@@ -40,8 +40,21 @@ from costmodel.workload.quantisation import some_narrow
 from costmodel.workload.transformer import padded_vocabulary
 
 
-def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory]) -> dict[str, FloatArray]:
+def update_step(
+    run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory], *, alone: MicroBatch
+) -> dict[str, FloatArray]:
     """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    costs : MicroBatch
+        Passes, with what those of several micro-batches hide of each other; (points,). [s], [J]
+    parts : sequence of PartMemory
+        What parts of the model keep, (points,). [-], [B]
+    alone : MicroBatch
+        The passes with nothing beside them, as the first and the last of a step are; (points,). [s], [J]
 
     Returns
     -------
@@ -55,11 +68,7 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
     comes behind it. What is exchanged for every micro-batch hides layer by layer: `unit_exchanges`.
     """
     design, ranks = run.design, run.design.world_size
-    stages = full_stages(run.model, design, np.zeros((1, 1)))  # whatever they hold
-    owned = [updated_parameters(stage, parts) for stage in stages]
-    routed = [stage_expert_parameters(stage, parts) for stage in stages]
-    most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
-    stage, parameters, experts = chosen_stage(stages, most), chosen(owned, most), chosen(routed, most)
+    stage, parameters, experts = updated_stage(run, parts)
     quantised = stage_quantised(run, stage, parts)
     here = stage.copies  # of all stages together: a rank has two of them where a pipeline has two ends
     owners = [Owner(parameters * here, quantised[0] * here, design.sharing)]
@@ -67,7 +76,7 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
     if of_experts is not None:
         owners.append(Owner(of_experts * here, quantised[1] * here, design.expert_sharing, "edp"))
     units = stage_units(run, stage, costs, parts) if (design.zero_stage > 1).any() else []
-    reduced = replica_exchanges(run, owners, pass_times(run, stage, costs), units, stage)
+    reduced = replica_exchanges(run, owners, pass_times(run, stage, alone), units, stage)
     tied = tied_embedding_reduction(run)
     plain, matrices = owned_parameters(run, stage, parameters, of_experts)
     update = optimizer_step(
@@ -91,6 +100,15 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
         "link_energy": ranks * (reduced.link_energy + update.link_energy)
         + 2 * (ranks / design.pp) * tied.link_energy,
     }
+
+
+def updated_stage(run: TransformerRun, parts: Sequence[PartMemory]) -> tuple[Stage, FloatArray, FloatArray]:
+    """The stage with most parameters, and those of a rank: without routed experts, and of these. [-]"""
+    stages = full_stages(run.model, run.design, np.zeros((1, 1)))  # whatever they hold
+    owned = [updated_parameters(stage, parts) for stage in stages]
+    routed = [stage_expert_parameters(stage, parts) for stage in stages]
+    most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
+    return chosen_stage(stages, most), chosen(owned, most), chosen(routed, most)
 
 
 def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:

@@ -29,5 +29,5 @@ def check_dimensions(model: Dimensions) -> None:
     lowest = dict.fromkeys(model.dimensions, 1) | dict.fromkeys(model.counts, 0)
     for name, low in lowest.items():
         value = getattr(model, name)
-        if not (value >= low and float(value).is_integer()):
+        if isinstance(value, str) or not (value >= low and float(value).is_integer()):
             raise DseError(f"model {model.name}: {name}: expected a whole number from {low}, got {value!r}")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from dse.cli import (
     calibrate,
     catalogue,
+    check,
     columns,
     compare,
     completion,
@@ -34,6 +35,7 @@ from dse.cli import (
     validate,
 )
 from dse.cli.options import HelpFormatter
+from dse.cli.output import discard_output
 from dse.cli.signals import INTERRUPTED, interruptible
 
 DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
@@ -48,7 +50,7 @@ examples:
 
 #: Where commands are, in the order in which they are listed.
 COMMANDS = (
-    *(plan, search, studies, report, dashboard, explain, sensitivity, importance, evaluate, fit),
+    *(plan, search, studies, check, report, dashboard, explain, sensitivity, importance, evaluate, fit),
     *(enumerate, columns, export, compare, cost, import_model, validate, calibrate, catalogue),
     *(delete, completion),
 )
@@ -136,14 +138,6 @@ def crash_report(error: Exception) -> str:
     ) as file:
         file.write(report)
     return file.name
-
-
-def discard_output() -> None:
-    """Let nothing that is still buffered for stdout fail again when the process ends."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # a stream of no file, or one that is closed
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
 
 def replace_unprintable() -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dse.cli.options import Commands, command, refuse_same
-from dse.cli.output import checked_ending
+from dse.cli.output import checked_ending, checked_place, write_content, write_result
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -56,14 +56,14 @@ def run(args: argparse.Namespace) -> int:
     """Read, fit, write."""
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".yaml", ".yml"))
+    checked_place(args.out)
     from dse.calibration.calibration import calibrated
     from dse.validation.table import read_table
 
     found = calibrated(read_table(args.file), args.system, framework=args.framework, table=args.file.name)
     if args.out:
-        from dse.export.tables import write_file
-
-        write_file(args.out, found.text.encode())
+        text = found.text.encode()
+        write_result(lambda where: write_content([text], "yaml", where), args.out, ".yaml")
     if args.format == "json":
         from dse.export.tables import json_text
         from dse.report.calibration_report import calibration_record

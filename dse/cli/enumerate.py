@@ -18,7 +18,7 @@ from dse.cli.options import (
     changed_space,
     command,
 )
-from dse.cli.output import form_of, write_content, write_report
+from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 
 if TYPE_CHECKING:
     from dse.report.study_report import Report
@@ -117,7 +117,8 @@ def run(args: argparse.Namespace) -> int:
         raise DseError("enumerate: --evaluations is for --bound STUDY")
     if args.reference or args.bound:
         return run_beside(args)
-    form_of(args.format, args.output)  # a name that nothing writes is refused before the work, not after
+    form = form_of(args.format, args.output)  # what cannot be written is refused before the work
+    checked_place(args.output)
     study, space = subject(args)
     exact = exact_front(
         space,
@@ -129,15 +130,16 @@ def run(args: argparse.Namespace) -> int:
         partial_too=True,
     )
     if exact.is_partial:
-        write_partial(args, exact)
-    write(args, exact, certificate(study, exact) if study else None)
+        write_partial(exact, form, args.output)
+    certified = certificate(study, exact) if study else None
+    write_result(lambda where: write(exact, certified, form, where), args.output, ENDINGS[form])
     if len(exact.costs):
         return 0
     print(f"dse: no feasible design: all {exact.legal:,} legal ones break a limit", file=sys.stderr)
     return 1
 
 
-def write_partial(args: argparse.Namespace, exact: ExactFront) -> NoReturn:
+def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn:
     """The front of what was evaluated before an interruption, in a file of another name.
 
     Raises
@@ -145,8 +147,8 @@ def write_partial(args: argparse.Namespace, exact: ExactFront) -> NoReturn:
     KeyboardInterrupt
         Always, saying what was written.
     """
-    where = args.output and args.output.with_stem(f"{args.output.stem}.partial")
-    write(argparse.Namespace(**{**vars(args), "output": where}), exact, None)
+    where = output and output.with_stem(f"{output.stem}.partial")
+    write_result(lambda where: write(exact, None, form, where), where, ENDINGS[form])
     done = f"interrupted after {exact.priced:,} of {exact.legal:,} designs"
     raise KeyboardInterrupt(f"{done}; the front of these alone is {f'in {where}' if where else 'above'}")
 
@@ -267,16 +269,15 @@ def headway_text(headway: Headway, seconds: float) -> str:
     )
 
 
-def write(args: argparse.Namespace, exact: ExactFront, certified: Certificate | None) -> None:
-    """The front and the certificate, as `--format` and `-o` say."""
+def write(exact: ExactFront, certified: Certificate | None, form: str, output: Path | None) -> None:
+    """The front and the certificate in one of the forms."""
     from dse.export.tables import encoded_front
 
-    form = form_of(args.format, args.output)
     if form == "table":
-        write_report(lambda width: report(exact, certified, width), args.output)
+        write_report(lambda width: report(exact, certified, width), output)
         return
     content = [as_json(exact, certified)] if form == "json" else encoded_front(exact, form)
-    write_content(content, form, args.output)
+    write_content(content, form, output)
 
 
 def as_json(exact: ExactFront, certified: Certificate | None) -> bytes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dse.cli.launch_options import add_launch_files, asked_space
 from dse.cli.options import Commands, add_profile, add_space, command
-from dse.cli.output import form_of, write_content, write_report
-from dse.cli.sweep import ENDINGS, EXAMPLES, add_sweeps, run_sweep
+from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
+from dse.cli.sweep import EXAMPLES, FORMS, add_sweeps, run_sweep
 
 if TYPE_CHECKING:
     from dse.pricing.profiles import SpaceRules
@@ -54,7 +55,8 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate the design, or the designs."""
-    form = form_of(args.format, args.output, ENDINGS)
+    form = form_of(args.format, args.output, FORMS)
+    checked_place(args.output)
     if args.sweep or args.designs or form not in ("table", "json"):
         return run_sweep(args)
     from dse.pricing.profiles import NATIVE, rules_for
@@ -66,16 +68,21 @@ def run(args: argparse.Namespace) -> int:
     say_what_was_open(space, params)
     record = priced_design(space, params, rules=rules)
     say_why_no_number(args.profile or NATIVE, space, record)
+    write_result(lambda where: write(space, record, form, where), args.output, ENDINGS[form])
+    return 0
+
+
+def write(space: Space, record: Record, form: str, output: Path | None) -> None:
+    """The design as a report, or as one JSON object."""
     if form == "json":
         from dse.export.tables import EVALUATION_KEYS, json_text
 
         text = json_text({key: record[key] for key in EVALUATION_KEYS if key in record})
-        write_content([f"{text}\n".encode()], form, args.output)
-        return 0
+        write_content([f"{text}\n".encode()], form, output)
+        return
     from dse.report.study_report import evaluation_report
 
-    write_report(lambda width: evaluation_report(space, record, width), args.output)
-    return 0
+    write_report(lambda width: evaluation_report(space, record, width), output)
 
 
 def best_design(space: Space, rules: SpaceRules) -> Params:

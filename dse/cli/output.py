@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +19,9 @@ TABLE_ENDINGS: Final[Mapping[str, str]] = {
     ".json": "json",
     ".parquet": "parquet",
 }
+
+#: The opposite, and pictures.
+ENDINGS: Final[Mapping[str, str]] = {form: ending for ending, form in TABLE_ENDINGS.items()} | {"svg": ".svg"}
 
 #: A table in a file leaves nothing out. [characters]
 FILE_WIDTH: Final = 400
@@ -60,6 +65,87 @@ def refuse_ending(output: Path, endings: Iterable[str]) -> None:
     *others, last = endings
     known = f"{', '.join(others)} or {last}" if others else last
     raise DseError(f"-o {output}: nothing here writes {output.suffix} files; end the name in {known}")
+
+
+def checked_place(output: Path | None) -> None:
+    """Find out before long work, not after it, that its result cannot be written; none is fine.
+
+    Raises
+    ------
+    DseError
+        If the folder is not there or cannot be written, or the file is a folder.
+    """
+    from costmodel.errors import DseError
+
+    if output is None or (output.exists() and not (output.is_file() or output.is_dir())):
+        return  # such as /dev/stdout
+    if output.is_dir():
+        raise DseError(f"-o {output}: is a folder; name a file in it")
+    if not output.parent.is_dir():
+        raise DseError(f"-o {output}: no folder {str(output.parent)!r}; create it first")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise DseError(f"-o {output}: its folder cannot be written; name another place")
+
+
+def write_result(write: Callable[[Path | None], None], output: Path | None, ending: str) -> None:
+    """Write what took long to find, and where that fails, elsewhere.
+
+    Parameters
+    ----------
+    write : callable
+        Writes the result to a file, or to stdout where it is given None; it may be called several times.
+    output : Path, optional
+        Where the result is to be.
+    ending : str
+        That of a file that takes what stdout does not.
+
+    Raises
+    ------
+    DseError
+        If it was written elsewhere, saying where, or nowhere.
+    """
+    from dse.export.tables import NotWritten
+
+    try:
+        write(output)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except NotWritten as error:
+        rescue(write, error.failure, output or Path(f"dse-result{ending}"))
+    except OSError as error:
+        discard_output()
+        rescue(write, f"output: {error.strerror or error}", Path(f"dse-result{ending}"))
+
+
+def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> NoReturn:
+    """Write a result to the first folder that takes it, under a name like that one, and say so.
+
+    Raises
+    ------
+    DseError
+        Always.
+    """
+    from costmodel.errors import DseError
+    from dse.export.tables import NotWritten
+    from dse.storage.files import refuges
+
+    for folder in refuges():
+        path = folder / f"{named.stem}.{secrets.token_hex(4)}{named.suffix}"
+        try:
+            write(path)
+        except NotWritten:
+            continue
+        raise DseError(f"{failure}; the result is in {path}")
+    raise DseError(f"{failure}; no other folder takes the result either")
+
+
+def discard_output() -> None:
+    """Let nothing that is still buffered for stdout fail again when the process ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # a stream of no file, or one that is closed
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
 
 def write_content(content: Iterable[bytes], form: str, output: Path | None) -> None:

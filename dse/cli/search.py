@@ -119,6 +119,7 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     )
     add_workers(parser)
     add_storage(parser)
+    add_changes(parser)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -143,6 +144,26 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     )
 
 
+def add_changes(parser: argparse.ArgumentParser) -> None:
+    """``--accept-changes`` and ``--reprice``."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--accept-changes",
+        dest="changes",
+        action="store_const",
+        const="accept",
+        default="refuse",
+        help="go on although cost model, space, model or system are not those that priced the trials",
+    )
+    group.add_argument(
+        "--reprice",
+        dest="changes",
+        action="store_const",
+        const="reprice",
+        help="price all trials anew first, and keep their old values beside the new",
+    )
+
+
 def run_search(args: argparse.Namespace) -> int:
     """Start or continue the study of a space."""
     from dse.search.study import Study
@@ -158,7 +179,9 @@ def run_search(args: argparse.Namespace) -> int:
         seed=args.seed,
         sampler=args.sampler,
         profile=args.profile,
+        changes=args.changes,
     )
+    note_repricing(study)
     study.steer(args.focus, starts)
     return run_study(study, args)
 
@@ -189,7 +212,17 @@ def run_resume(args: argparse.Namespace) -> int:
 
     study = Study.load(args.study, storage=args.storage)
     prepare(args, study.space)
+    study.settle(args.changes, jobs=args.jobs)
+    note_repricing(study)
     return run_study(study, args)
+
+
+def note_repricing(study: Study) -> None:
+    """Say on stderr what pricing all trials anew has changed, if that was done."""
+    from dse.report.repricing_report import repricing_text
+
+    if study.repricing:
+        print(f"dse: {repricing_text(study.space, study.repricing)}", file=sys.stderr)
 
 
 def prepare(args: argparse.Namespace, space: Space) -> None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dse.cli.launch_options import asked_space
 from dse.cli.options import add_workers
-from dse.cli.output import TABLE_ENDINGS, form_of, write_content, write_report
+from dse.cli.output import ENDINGS, TABLE_ENDINGS, form_of, write_content, write_report, write_result
 
 if TYPE_CHECKING:
     from dse.search.sweep import NamedDesigns
     from dse.spaces.space import Space
 
 #: Ending of a file -> what is written there.
-ENDINGS: Final = {**TABLE_ENDINGS, ".svg": "svg"}
+FORMS: Final = {**TABLE_ENDINGS, ".svg": "svg"}
 
 EXAMPLES: Final = (
     "dse evaluate gpt3_175b_1024_a100 --set tp=8 --sweep pp=8,16,32 --sweep micro_batch_size=1,2,4",
@@ -69,7 +69,7 @@ def run_sweep(args: argparse.Namespace) -> int:
     from dse.report.text import counted
     from dse.search.sweep import combinations, priced
 
-    form = form_of(args.format, args.output, ENDINGS)
+    form = form_of(args.format, args.output, FORMS)
     space = asked_space(args)
     refuse_together(args, form)
     if args.designs:
@@ -81,7 +81,7 @@ def run_sweep(args: argparse.Namespace) -> int:
         rows = len(next(iter(table.values()), [None]))
     workers = Workers(args.jobs, args.backend, args.scheduler)
     found = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
-    write(found, form, args.output)
+    write_result(lambda where: write(found, form, where), args.output, ENDINGS[form])
     if found.legal:
         return 0
     note(f"nothing priced: none of {counted(len(found), 'design')} is legal")

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.errors import DseError
 from dse.pricing.intervals import RECORD_KEYS
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
     *("trial", "winner", "params", "layouts", "splits", "values", "margins", "run", "breakdown"),
-    *("designs_priced", *RECORD_KEYS),
+    *("before", "designs_priced", *RECORD_KEYS),
 )
 EVALUATION_KEYS = (
     *("feasible", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
     *RECORD_KEYS,
 )
+
+#: Column of a study's tables that is of the run and not of the design.
+COMPLETED: Final = "completed"
 
 
 def study_record(study: Study, part: Selection = "front") -> dict[str, Any]:
@@ -102,7 +105,12 @@ def encoded(study: Study, part: Selection, form: str) -> Iterator[bytes]:
         return json_pieces(study, part)
     shown = study.table.front() if part == "front" else study.table
     pieces = csv_pieces if form == "csv" else parquet_pieces
-    return pieces(shown.frames())
+    return pieces(timeless(shown.frames()))
+
+
+def timeless(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Tables without the moments at which trials were finished: the same search writes the same bytes."""
+    return (frame.drop(columns=COMPLETED) for frame in frames)
 
 
 def json_pieces(study: Study, part: Selection) -> Iterator[bytes]:
@@ -201,8 +209,8 @@ def write_study(study: Study, directory: Path) -> None:
     """
     writable_directory(directory)
     for name, table in (("pareto", study.table.front()), ("trials", study.table)):
-        write_file(directory / f"{name}.csv", csv_pieces(table.frames()))
-        write_file(directory / f"{name}.parquet", parquet_pieces(table.frames()))
+        write_file(directory / f"{name}.csv", csv_pieces(timeless(table.frames())))
+        write_file(directory / f"{name}.parquet", parquet_pieces(timeless(table.frames())))
     write_file(directory / "hypervolume.csv", csv_pieces([study.hypervolume_history()]))
     write_file(directory / "study.json", encoded(study, "front", "json"))
 
@@ -223,6 +231,14 @@ def writable_directory(directory: Path) -> None:
         raise DseError(f"{directory}: cannot be written; change its permissions, or name another folder")
 
 
+class NotWritten(DseError):
+    """A file cannot be written: `failure` says which, and why."""
+
+    def __init__(self, failure: str) -> None:
+        super().__init__(f"{failure}; studies are not affected, name another place")
+        self.failure = failure
+
+
 def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file, in one piece or several, whole or not at all.
 
@@ -231,7 +247,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     Raises
     ------
-    DseError
+    NotWritten
         If it cannot be written.
     """
     special = path.exists() and not path.is_file()  # such as /dev/stdout
@@ -242,7 +258,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
                 file.writelines(pieces)
         else:
             write_beside(path, pieces)
+    except BrokenPipeError:  # the reader has seen enough
+        raise
     except OSError as error:
-        raise DseError(
-            f"{path}: cannot be written ({error.strerror}); studies are not affected, name another place"
-        ) from None
+        raise NotWritten(f"{path}: cannot be written ({error.strerror})") from None

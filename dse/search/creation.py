@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import optuna
@@ -14,11 +14,14 @@ import yaml
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
+from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.profiles import NATIVE, rules_for
+from dse.search.checking import packed
+from dse.search.digest import content, shipped_parts
 from dse.search.history import BOX
 from dse.search.samplers import lanes_of, sampler_choice
-from dse.spaces.space import Space
+from dse.spaces.space import Batch, Space
 from dse.storage.optuna_store import Store, StoredStudy
 
 #: Attributes of a study in the database, beside those of `dse.search.history`.
@@ -27,6 +30,13 @@ SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
 LANES, INNER = "dse:lanes", "dse:exact_parameters"
 
+#: What held when its trials were priced: see `digest`; versions of programs that went on with it; and how
+#: many trials, from the first, are taken as they are stored.
+DIGEST, CONTINUED = "dse:digest", "dse:continued_by"
+ACCEPTED = "dse:accepted"
+
+#: Designs for which a study remembers what the cost model gives.
+REFERENCES: Final = 8
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
 #: The same of machines, each of which has all layouts of its workloads priced.
@@ -35,16 +45,18 @@ MACHINES_SAMPLE = 64
 
 def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
     """What a study keeps about itself, so that the database alone is enough to go on."""
+    drawn = drawn_designs(space, profile)
     return {
         SPACE: space.text,
         SPACE_NAME: space.name,
         FINGERPRINT: space.fingerprint,
+        DIGEST: digest(space, *drawn),
         SAMPLER: sampler,
         SEED: seed,
         BATCH_SIZE: sampler_choice(sampler).batch_size,
         LANES: lanes_of(sampler, space),
         PROFILE: profile,
-        BOX: sampled_box(space, profile),
+        BOX: box_around(space, profile, *drawn),
         VERSIONS: versions(),
     } | ({INNER: [parameter.name for parameter in space.inner]} if space.inner else {})
 
@@ -59,14 +71,36 @@ def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, An
     )
 
 
+def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
+    """Random legal designs, the same ones of each space, with what evaluation says of them."""
+    points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
+    designs = space.legal.random(points, np.random.default_rng(0))
+    return designs, evaluate(space, designs, rules=rules_for(space, profile))
+
+
+def digest(space: Space, designs: Batch, evaluation: Evaluation) -> dict[str, Any]:
+    """What holds when trials are priced: the content of the space, of the parts of it that ship, and what the
+    cost model gives for some of its designs, feasible ones and others."""
+    rows = [np.flatnonzero(own)[: REFERENCES // 2] for own in (evaluation.feasible, ~evaluation.feasible)]
+    some = np.concatenate(rows)
+    columns = {name: values[some] for name, values in designs.items()}
+    return {
+        "content": content(space),
+        "shipped": shipped_parts(space),
+        "reference": packed(space, columns, evaluation.take(some)),
+    }
+
+
 def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
     """Ideal and reference point from random legal designs, the feasible ones if there are any.
 
     It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
-    points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
-    designs = space.legal.random(points, np.random.default_rng(0))
-    evaluation = evaluate(space, designs, rules=rules_for(space, profile))
+    return box_around(space, profile, *drawn_designs(space, profile))
+
+
+def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
+    """The same of the designs that were drawn."""
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.columns import column_units
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.packed import checked_file
+from costmodel.formats.packed import file_bytes
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from dse.pricing.intervals import RECORD_KEYS
 from dse.search.sweep import normal
@@ -75,11 +76,11 @@ def _frame(path: Path) -> pd.DataFrame:
     ending = path.suffix.lower()
     if ending not in (".csv", ".parquet"):
         raise DseError(f"--designs {path}: expected a .csv or a .parquet file")
-    checked_file(path)
+    content = BytesIO(file_bytes(path))
     try:
         if ending == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+            return pd.read_parquet(content)
+        return pd.read_csv(content, dtype=str, keep_default_na=False, skipinitialspace=True)
     except OSError as error:
         raise DseError(f"{path}: {error.strerror or error}") from None
     except (ValueError, UnicodeError) as error:  # errors of both parsers are ValueErrors

@@ -20,6 +20,10 @@ from dse.spaces.space import Space
 BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
 #: The same of several workloads: the layout of each.
 LAYOUTS = "layouts"
+#: The same of a trial that was priced anew: the objectives that it had before.
+BEFORE = "before"
+#: One of these: whether it was feasible.
+FEASIBLE_BEFORE = "feasible_before"
 
 #: Stands for a value that is not finite; its square does not overflow.
 WORST = 1e150
@@ -37,17 +41,19 @@ def lesson(trial: FrozenTrial) -> FrozenTrial:
     return learned
 
 
-def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, Any]]]:
-    """Breakdown, derived columns and margins of each design, under names that end in their units."""
-    tables: dict[str, Mapping[str, FloatArray]] = {
-        BREAKDOWN: {
-            with_unit_suffix(name): values for name, values in evaluation.breakdown.columns().items()
-        },
+def told_columns(space: Space, evaluation: Evaluation) -> dict[str, Mapping[str, FloatArray]]:
+    """Breakdown, derived columns and margins of designs, (points,), under names that end in their units."""
+    breakdown = {with_unit_suffix(name): values for name, values in evaluation.breakdown.columns().items()}
+    return {
+        BREAKDOWN: breakdown | (prefixed_columns(evaluation) if space.workloads else {}),
         DERIVED: evaluation.derived,
         MARGINS: {limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)},
     }
-    if space.workloads:
-        tables[BREAKDOWN] = {**tables[BREAKDOWN], **prefixed_columns(evaluation)}
+
+
+def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, Any]]]:
+    """What `told_columns` says of each design, where it is finite; of several workloads their layouts too."""
+    tables = told_columns(space, evaluation)
     points = len(evaluation.values)
     rows: list[dict[str, dict[str, Any]]] = [{table: {} for table in tables} for _ in range(points)]
     for table, columns in tables.items():

@@ -21,6 +21,7 @@ from dse.search.inner import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.search.lanes import Key, Known, Lane, base_of, memories_of
 from dse.search.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
+from dse.search.stored_content import check_params, stored_winners
 from dse.search.twin import Twin, lessons_of
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
@@ -121,10 +122,12 @@ class History:
     def _refresh(self) -> None:
         """The same, of a database as it is at one moment."""
         moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
+        if moment.trials.ids.size:
+            check_params(self.space, moment.params, self._store.where, f"study {self._stored.name!r}")
         designs = zip(*moment.params.values(), strict=True)
         keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]
         places = range(self.complete, self.complete + len(keys))
-        winners = self._store.attribute(self._stored, WINNERS, first=self.rows) if self._inner else {}
+        winners = self._stored_winners() if self._inner else {}
         self._count(keys, moment.trials, winners)
         self.rows = moment.rows
         kept = range(max(self.current - 2 * self.plan.lanes + 1, 0), self.current)
@@ -133,6 +136,11 @@ class History:
         ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
         lessons = self._store.some_trials(ids, user_attrs=False)
         self._twin.learn(dict(zip(needed, lessons, strict=True)))
+
+    def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
+        """Those of the trials beyond what is known."""
+        keys = [objective.key for objective in self.space.objectives]
+        return stored_winners(self._store, self._stored, keys, first=self.rows)
 
     def _slot(self, number: int) -> str:
         """Study attribute with the memory of a batch: those from which batches may go on have one each."""

@@ -20,7 +20,7 @@ from dse.pricing.profiles import SpaceRules
 from dse.pricing.workers import Jobs
 from dse.search.history import History, Plan
 from dse.search.recovery import kept_unless_stored, take_kept
-from dse.search.turns import Turns
+from dse.search.turns import REVISION, Turns
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.recovery import RecoveryFiles
@@ -100,7 +100,7 @@ def search(
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
         history = History(space, plan, store, stored, rules, jobs)
-        turns = Turns(store, stored.study_id, history, budget)
+        turns = Turns(store, stored.study_id, history, budget, stored.user_attrs.get(REVISION))
         files = RecoveryFiles(store, stored)
         take_kept(files, turns)
     try:
@@ -117,7 +117,7 @@ def search(
                 turns.release()
                 return outcome
     except KeyboardInterrupt:
-        with suppress(DseError):  # a claim that stays in the database does no harm
+        with suppress(DseError), store.database.hurried():  # a claim that stays there does no harm
             turns.release()
         raise
 

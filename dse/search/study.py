@@ -29,23 +29,24 @@ from dse.search.creation import (
     SAMPLER,
     SEED,
     SPACE,
-    differences,
     new_attributes,
     new_study,
 )
 from dse.search.finished import BREAKDOWN
 from dse.search.history import BOX, Plan
-from dse.search.inner import WINNERS
 from dse.search.loop import Outcome, Progress, search
 from dse.search.progress_bar import reporting
 from dse.search.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.stored_content import check_trials, stored_winners
+from dse.search.stored_study import check_attributes, stored_space
+from dse.search.study_changes import OnChanges, StudyChanges, refuse_mixing, refuse_other
 from dse.search.study_figures import StudyFigures
 from dse.search.trial_frames import Details
 from dse.search.trial_table import TrialTable
 from dse.search.winners import winner_columns
 from dse.spaces.space import Params, Space
-from dse.storage.database import optuna_url, storage_url
+from dse.storage.database import optuna_url, shown, storage_url
 from dse.storage.optuna_store import Store, StoredStudy
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from dse.explain.explanation import Explanation
 
 
-class Study(StudyFigures):
+class Study(StudyFigures, StudyChanges):
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
 
     Nothing is kept open between calls, so a study that another process continues is read afresh.
@@ -127,11 +128,7 @@ class Study(StudyFigures):
     @classmethod
     def of(cls, stored: StoredStudy, storage: str) -> Study:
         """The study that a database holds; a `DseError` if dse did not make it."""
-        if SPACE not in stored.user_attrs:
-            raise DseError(
-                f"study {stored.name!r}: not made by dse, it holds no search space; use optuna.load_study"
-            )
-        return cls(stored, Space.from_text(stored.user_attrs[SPACE]), storage)
+        return cls(stored, stored_space(stored, shown(storage)), storage)
 
     @classmethod
     def open(
@@ -143,8 +140,12 @@ class Study(StudyFigures):
         seed: int | None = None,
         sampler: str | None = None,
         profile: str | None = None,
+        changes: OnChanges = "refuse",
     ) -> Study:
         """The study of that name if it searches this very space, else a new one.
+
+        With other `changes` it may search this space from now on, where that has the same parameters and
+        objectives: "accept" leaves its trials as they are, "reprice" prices all of them anew.
 
         Raises
         ------
@@ -164,7 +165,10 @@ class Study(StudyFigures):
                 stored = new_study(store, name, space, attributes)
         same = stored.user_attrs.get(FINGERPRINT) == space.fingerprint
         study = cls(stored, space, storage) if same else cls.of(stored, storage)
-        study._check_same(space, seed, sampler, profile)
+        check_attributes(stored, shown(storage))
+        refuse_mixing(study, seed=seed, sampler=sampler, profile=profile)
+        refuse_other(study, space, changes)
+        study.settle(changes, None if study.space.fingerprint == space.fingerprint else space)
         return study
 
     def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
@@ -197,20 +201,6 @@ class Study(StudyFigures):
             self.attributes = {**self.attributes, **changes}
             with Store(self.storage, "write") as store:
                 store.set_user_attrs(self._stored.study_id, changes)
-
-    def _check_same(self, space: Space, seed: int | None, sampler: str | None, profile: str | None) -> None:
-        """Refuse what would mix two searches in one study."""
-        advice = f"continue it with `dse resume {self.name}`, or start another with --study"
-        if self.attributes[FINGERPRINT] != space.fingerprint:
-            differing = " and ".join(differences(self.space, space)) or "definition"
-            raise DseError(f"study {self.name!r}: searches another space (differs in {differing}); {advice}")
-        for what, asked, has in (
-            ("seed", seed, self.plan.seed),
-            ("sampler", sampler, self.plan.sampler),
-            ("profile", profile, self.profile),
-        ):
-            if asked is not None and asked != has:
-                raise DseError(f"study {self.name!r}: has {what} {has}, not {asked}; {advice}")
 
     @property
     def plan(self) -> Plan:
@@ -270,6 +260,7 @@ class Study(StudyFigures):
         budget = self.budget if budget is None else budget
         if budget < 1:
             raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
+        self.check_unchanged()
         with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}
@@ -296,7 +287,7 @@ class Study(StudyFigures):
                 columns, found = store.columns(self._stored, attribute=BREAKDOWN), None
                 if self.space.inner:
                     keys = [objective.key for objective in self.space.objectives]
-                    found = winner_columns(keys, columns, store.attribute(self._stored, WINNERS))
+                    found = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
                 self._table = TrialTable(
                     self.space,
                     columns,
@@ -308,10 +299,17 @@ class Study(StudyFigures):
                 self._counts = counts
             return self._table
 
+    def _forget(self) -> None:
+        """Read trials and box again when they are wanted."""
+        self._table = None
+        self.__dict__.pop("box", None)
+
     def _trials(self, ids: IntArray) -> list[FrozenTrial]:
         """All that is known of some trials."""
         with Store(self.storage, "read") as store:
-            return store.some_trials(ids)
+            trials = store.some_trials(ids)
+        check_trials(self.space, trials, store.where, self.name)
+        return trials
 
     def trials(self) -> pd.DataFrame:
         """All finished trials; names of columns end in their units."""

@@ -9,10 +9,12 @@ from optuna.trial import TrialState
 
 from dse.search.creation import INNER, SAMPLER, SPACE, SPACE_NAME
 from dse.search.finished import BREAKDOWN
-from dse.search.inner import WINNERS
+from dse.search.stored_content import stored_winners
+from dse.search.stored_study import check_attributes
 from dse.search.winners import winner_columns
+from dse.storage import shapes
 from dse.storage.database import storage_url
-from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.optuna_store import METRIC_NAMES, Store, StoredStudy
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,14 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     """Counts and best values of one study."""
     counts = store.counts(stored.study_id)
     ours = SPACE in stored.user_attrs
+    if ours:
+        check_attributes(stored, store.where)
     columns = store.columns(stored, attribute=BREAKDOWN if ours else None)
-    names = stored.system_attrs.get("study:metric_names") or [
-        f"value_{i}" for i in range(len(stored.directions))
-    ]
+    names = stored.system_attrs.get(METRIC_NAMES) or [f"value_{i}" for i in range(len(stored.directions))]
+    shapes.NAMES.check(names, store.where, f"study {stored.name!r}: study_system_attributes: {METRIC_NAMES}")
     found = columns
     if INNER in stored.user_attrs:
-        found = winner_columns(names, columns, store.attribute(stored, WINNERS))
+        found = winner_columns(names, columns, stored_winners(store, stored, names))
     feasible = found.objectives[found.feasible]
     best = {
         name: float(values.min() if direction == "minimize" else values.max())

@@ -14,7 +14,7 @@ from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.intervals import RECORD_KEYS, with_intervals
 from dse.pricing.runs import with_runs
-from dse.search.finished import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
+from dse.search.finished import BEFORE, BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.search.trial_frames import Details, StoredTrials
 from dse.search.winners import winner_trials
@@ -153,7 +153,9 @@ class TrialTable:
                 "margins": trial.user_attrs.get(MARGINS, {}),
                 "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
                 **{
-                    key: trial.user_attrs[key] for key in (LAYOUTS, DESIGNS_PRICED) if key in trial.user_attrs
+                    key: trial.user_attrs[key]
+                    for key in (LAYOUTS, BEFORE, DESIGNS_PRICED)
+                    if key in trial.user_attrs
                 },
             }
             for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
@@ -220,7 +222,8 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     for workload, layout in record.get(LAYOUTS, {}).items():
         row |= {f"{workload}.{name}": value for name, value in layout.items()}
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
-    for group in (record["derived"], record["values"], margins, record["breakdown"]):
+    before = record.get(BEFORE, {})
+    for group in (record["derived"], record["values"], margins, record["breakdown"], before):
         row |= {name: value for name, value in group.items() if name not in row}
     return row | {name: record[name] for name in (*RECORD_KEYS, DESIGNS_PRICED) if name in record}
 

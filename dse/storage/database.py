@@ -30,6 +30,9 @@ PATIENCE: ContextVar[float] = ContextVar("patience", default=60.0)
 #: Of that, how long to wait without a word, and the longest pause between two attempts. [s]
 IN_SILENCE, PAUSE = 2.0, 0.01
 
+#: How long whoever is interrupted still waits to leave all in order. [s]
+HURRY = 1.0
+
 #: How long a PostgreSQL server may take to answer, and what was sent to it to arrive, where its URL does not
 #: say. [s], [ms]
 ANSWER: dict[str, Any] = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
@@ -87,6 +90,10 @@ FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("password authentication failed", "no password supplied", "role "),
         "the server refuses this user; check user and password",
+    ),
+    (
+        ("Could not decode", "no such table", "no such column", 'relation "'),
+        "damaged, or changed by other programs ({}); restore a copy of the database",
     ),
     (("does not exist",), "no such database on the server; create it first (`createdb NAME`)"),
 )
@@ -273,6 +280,15 @@ class Database:
             if not self.is_sqlite or self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """A block in which no lock of SQLite's is waited for longer than `HURRY`."""
+        before, self._patience = self._patience, min(self._patience, HURRY)
+        try:
+            yield
+        finally:
+            self._patience = before
+
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """What a query finds."""
         rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
@@ -318,11 +334,11 @@ class Database:
         except self._driver_error as error:
             raise self.failure(error) from error
 
-    def failure(self, error: Exception) -> DseError:
+    def failure(self, error: BaseException) -> DseError:
         """What a driver's complaint means, and what would do."""
         message = str(error).strip() or type(error).__name__
         meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
-        return DseError(f"storage {self.where}: {meaning or message.splitlines()[0]}")
+        return DseError(f"storage {self.where}: {(meaning or '{}').format(message.splitlines()[0])}")
 
 
 @contextmanager

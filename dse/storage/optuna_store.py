@@ -13,16 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
 from dse.spaces.objectives import Direction
-from dse.storage.damage import content_of
 from dse.storage.database import Database, Mode
 from dse.storage.optuna_tables import REVISION, set_up
+from dse.storage.study_rows import (
+    read_counts,
+    read_directions,
+    read_last,
+    read_names,
+    read_study_attributes,
+)
 from dse.storage.trial_columns import (
     FINISHED,
     TrialColumns,
@@ -38,6 +44,9 @@ from dse.storage.trial_rows import read_trials, utc_text, write_trials
 #: A trial of another program is given up once its heart has not beaten for so long, or, without a heartbeat,
 #: once it was begun so long ago: training runs take hours.
 BEATS, OLD = timedelta(minutes=10), timedelta(days=1)
+
+#: Attribute in which Optuna keeps the names of objectives.
+METRIC_NAMES: Final = "study:metric_names"
 
 #: Trials that are asked for by their identities in one query.
 IDS_AT_ONCE = 500
@@ -95,7 +104,8 @@ class Store:
             return False
         revision = None
         if self.database.has_table("alembic_version"):
-            [(revision,)] = self.database.rows("SELECT version_num FROM alembic_version")
+            found = self.database.rows("SELECT version_num FROM alembic_version")
+            revision = found[0][0] if len(found) == 1 else None
         if revision != REVISION:
             raise DseError(
                 f"storage {self.where}: tables of another Optuna (revision {revision}, not {REVISION}); "
@@ -124,29 +134,21 @@ class Store:
         if not self._has_tables:
             return []
         with self.database.transaction():
-            return [
-                name for (name,) in self.database.rows("SELECT study_name FROM studies ORDER BY study_id")
-            ]
+            return read_names(self.database)
 
     def find(self, name: str) -> StoredStudy | None:
         """The study of that name, if there is one."""
         if not self._has_tables:
             return None
-        rows = self.database.rows
         with self.database.transaction():
             study_id = self._study_id(name)
             if study_id is None:
                 return None
-            query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
-            directions = tuple(direction.lower() for (direction,) in rows(query, study_id=study_id))
-            user_attrs, system_attrs = (self._attributes(kind, study_id) for kind in ("user", "system"))
+            directions = read_directions(self.database, study_id)
+            user_attrs, system_attrs = (
+                read_study_attributes(self.database, kind, study_id) for kind in ("user", "system")
+            )
         return StoredStudy(study_id, name, directions, user_attrs, system_attrs)
-
-    def _attributes(self, kind: str, study_id: int) -> dict[str, Any]:
-        """The "user" or "system" attributes of a study, within a transaction."""
-        query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
-        with content_of(self.where):
-            return {key: json.loads(text) for key, text in self.database.rows(query, study_id=study_id)}
 
     def _study_id(self, name: str) -> int | None:
         if printable(name).encode(errors="replace") != name.encode(errors="backslashreplace"):
@@ -183,7 +185,7 @@ class Store:
                 ]
                 self.database.insert("study_directions", rows)
                 self._set_attributes("user", study_id, user_attrs)
-                self._set_attributes("system", study_id, {"study:metric_names": list(metric_names)})
+                self._set_attributes("system", study_id, {METRIC_NAMES: list(metric_names)})
         return self.study(name)
 
     def set_user_attrs(self, study_id: int, attributes: Mapping[str, Any]) -> None:
@@ -215,11 +217,8 @@ class Store:
 
     def user_attr(self, study_id: int, name: str) -> Any:
         """One attribute of a study; None where it has none of that name."""
-        query = 'SELECT value_json FROM study_user_attributes WHERE study_id = :study_id AND "key" = :name'
         with self.database.transaction():
-            found = self.database.rows(query, study_id=study_id, name=name)
-        with content_of(self.where):
-            return json.loads(found[0][0]) if found else None
+            return read_study_attributes(self.database, "user", study_id, name).get(name)
 
     def drop_user_attrs(self, study_id: int, names: Sequence[str]) -> None:
         """Remove attributes of a study, where they are there."""
@@ -231,14 +230,12 @@ class Store:
     def rows(self, study_id: int) -> int:
         """Trials of a study, in any state. [-]"""
         with self.database.transaction():
-            return self._last(study_id)[1]
+            return read_last(self.database, study_id)[1]
 
     def counts(self, study_id: int) -> Counter[TrialState]:
         """How many trials a study has in each state."""
-        query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
         with self.database.transaction():
-            found = self.database.rows(query, study_id=study_id)
-        return Counter({TrialState[state]: count for state, count in found})
+            return read_counts(self.database, study_id)
 
     def trials(self, study_id: int) -> list[FrozenTrial]:
         """Every trial of a study, by number, in five queries."""
@@ -310,12 +307,12 @@ class Store:
         """
         database, study_id = self.database, stored.study_id
         with database.transaction():
-            rows = self._last(study_id)[1]
+            rows = read_last(self.database, study_id)[1]
             trials = read_columns(
                 database, study_id, len(stored.directions), attribute=attribute, first=first
             )
             params = read_params(database, study_id, trials.ids, first=first)
-            return Moment(rows, trials, params, self._attributes("user", study_id))
+            return Moment(rows, trials, params, read_study_attributes(database, "user", study_id))
 
     @contextmanager
     def turn(self, study_id: int) -> Iterator[None]:
@@ -354,18 +351,12 @@ class Store:
             False when another process has added trials: read again, and decide anew.
         """
         with self.turn(study_id):
-            last_id, rows = self._last(study_id)
+            last_id, rows = read_last(self.database, study_id)
             if rows != after:
                 return False
             write_trials(self.database, study_id, trials, first=after, last_id=last_id)
             self._set_attributes("user", study_id, user_attrs or {})
         return True
-
-    def _last(self, study_id: int) -> tuple[int, int]:
-        """Identity of the last trial of a study, and how many there are: numbers go on without a gap. [-]"""
-        query = "SELECT trial_id, number FROM trials WHERE study_id = :id ORDER BY trial_id DESC LIMIT 1"
-        found = self.database.rows(query, id=study_id)
-        return (found[0][0], found[0][1] + 1) if found else (0, 0)
 
     def fail_running(self, study_id: int) -> int:
         """Mark trials that another program has surely given up as failed; how many there were. [-]

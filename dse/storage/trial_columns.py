@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, json_to_distribution
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import DseError
-from dse.storage.damage import reads_content
+from dse.storage.damage import DAMAGED, damaged_row
 from dse.storage.database import Database
 
 #: Infinite values are stored by name, without a number.
@@ -55,7 +57,6 @@ class TrialDetails:
     completed: list[str | datetime | None]  #: when each was finished, as the database has it: in UTC
 
 
-@reads_content
 def read_columns(
     database: Database, study_id: int, objectives: int, *, attribute: str | None = None, first: int = 0
 ) -> TrialColumns:
@@ -82,30 +83,90 @@ def read_columns(
             'trials.trial_id AND "key" = :attribute)'
         )
     named = meant if attribute is None else meant | {"attribute": attribute}
-    trials = np.array(list(database.each(f"{heads} ORDER BY number", **named)), dtype=np.intp).reshape(-1, 2)
+    found = list(database.each(f"{heads} ORDER BY number", **named))
+    try:
+        trials = np.array(found, dtype=np.intp).reshape(-1, 2)
+    except DAMAGED as error:
+        odd = next(cells for _, *cells in found if not isinstance(cells[0], int))
+        raise damaged_row(database, "trials", odd, study_id=study_id) from error
     row_of = {trial_id: row for row, trial_id in enumerate(trials[:, 0].tolist())}
-    values = np.full((len(trials), objectives), np.nan)
-    found = "SELECT trial_id, objective, value, value_type FROM trial_values WHERE trial_id IN"
-    for trial_id, objective, value, kind in database.each(f"{found} ({FINISHED})", **meant):
-        if trial_id in row_of:
-            values[row_of[trial_id], objective] = INFINITE.get(kind, value)
+    values = _values(database, meant, row_of, objectives)
     feasible = np.ones(len(trials), dtype=bool)
     feasible[[row_of[trial_id] for trial_id in violating(database, meant) if trial_id in row_of]] = False
     return TrialColumns(trials[:, 0], trials[:, 1], values, feasible)
 
 
-@reads_content
+def _values(
+    database: Database, meant: dict[str, Any], row_of: Mapping[int, int], objectives: int
+) -> FloatArray:
+    """Objective values of some finished trials, (trials, objectives) in the unit of each."""
+    values = np.full((len(row_of), objectives), np.nan)
+    places = {objective: objective for objective in range(objectives)}
+    query = f"SELECT trial_id, objective, value, value_type FROM trial_values WHERE trial_id IN ({FINISHED})"
+    for trial_id, objective, value, kind in database.each(query, **meant):
+        if trial_id in row_of:
+            try:
+                values[row_of[trial_id], places[objective]] = number_of(value, kind)
+            except DAMAGED as error:
+                cells = objective, value, kind
+                raise damaged_row(database, "trial_values", cells, trial_id=trial_id) from error
+    lacking = np.isnan(values).any(axis=1)
+    if lacking.any():
+        trial_id = list(row_of)[int(lacking.argmax())]
+        raise damaged_row(database, "trial_values", ["a value is missing"], trial_id=trial_id)
+    return values
+
+
+def number_of(value: Any, kind: str) -> float:
+    """The number that a row of `trial_values` holds.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If it holds none.
+    """
+    number = float(value) if kind == "FINITE" else INFINITE[kind]
+    if math.isnan(number):
+        raise ValueError("no number")
+    return number
+
+
+def value_of(distribution: BaseDistribution, stored: Any) -> Any:
+    """What a number stands for that is stored for a parameter.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it stands for nothing.
+    """
+    number = float(stored)
+    count = len(distribution.choices) if isinstance(distribution, CategoricalDistribution) else math.inf
+    if not math.isfinite(number) or (count < math.inf and not 0 <= number < count):
+        raise ValueError("outside the distribution")
+    return distribution.to_external_repr(number)
+
+
+@lru_cache(maxsize=1024)
+def distribution_of(text: str) -> BaseDistribution:
+    """A distribution from its text; the same texts come back in every trial."""
+    return json_to_distribution(text)
+
+
 def read_attribute(database: Database, study_id: int, name: str, *, first: int = 0) -> dict[int, Any]:
     """Identity of each finished trial that has a user attribute of some name -> what it is."""
     query = (
         "SELECT trial_id, value_json FROM trial_user_attributes "
         f'WHERE trial_id IN ({FINISHED}) AND "key" = :name'
     )
-    found = database.each(query, study_id=study_id, first=first, name=name)
-    return {trial_id: json.loads(text) for trial_id, text in found}
+    found: dict[int, Any] = {}
+    for trial_id, text in database.each(query, study_id=study_id, first=first, name=name):
+        try:
+            found[trial_id] = json.loads(text)
+        except DAMAGED as error:
+            raise damaged_row(database, "trial_user_attributes", [name, text], trial_id=trial_id) from error
+    return found
 
 
-@reads_content
 def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> TrialDetails:
     """What some trials hold beside their values, within a transaction.
 
@@ -140,7 +201,6 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
     return TrialDetails(_params_in_order(database, ids, meant), attributes, completed)
 
 
-@reads_content
 def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str, list[Any]]:
     """Parameter -> its value in each of some trials; arguments as in `read_details`."""
     query = (
@@ -153,29 +213,63 @@ def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str,
     width = len(found) // len(ids)
     names = [name for name, _ in found[:width]]
     if [name for name, _ in found] != names * len(ids):
-        raise DseError(f"storage {database.where}: trials of one study have other parameters than its others")
+        raise _odd_params(database, meant)
     decode = _distributions(database, int(ids[0]))
     back = np.argsort(np.argsort(ids)).tolist()
     params = {}
     for place, name in enumerate(names):
         numbers = [number for _, number in found[place::width]]
-        known = {number: decode[name].to_external_repr(number) for number in set(numbers)}
+        known = {}
+        for row, number in enumerate(numbers):
+            if number not in known:
+                trial_id = int(np.sort(ids)[row])
+                known[number] = _external(database, decode, trial_id, name, number)
         params[name] = [known[numbers[row]] for row in back]
     return params
+
+
+def _odd_params(database: Database, meant: str) -> DseError:
+    """That a trial has other parameters than most: the first such."""
+    query = f"SELECT trial_id, param_name FROM trial_params WHERE trial_id IN ({meant}) ORDER BY trial_id"
+    names: dict[int, list[Any]] = {
+        trial_id: []
+        for (trial_id,) in database.rows(f"SELECT trial_id FROM trials WHERE trial_id IN ({meant})")
+    }
+    for trial_id, name in database.rows(query):
+        names[trial_id].append(name)
+    sets = {trial_id: frozenset(own) for trial_id, own in names.items()}
+    usual = Counter(sets.values()).most_common(1)[0][0]
+    odd = next(trial_id for trial_id, own in sets.items() if own != usual)
+    return damaged_row(database, "trial_params", names[odd], trial_id=odd)
+
+
+def _external(
+    database: Database, decode: Mapping[str, BaseDistribution], trial_id: int, name: str, number: Any
+) -> Any:
+    """What a stored parameter of a trial means."""
+    try:
+        return value_of(decode[name], number)
+    except DAMAGED as error:
+        raise damaged_row(database, "trial_params", [name, number], trial_id=trial_id) from error
 
 
 def _distributions(database: Database, trial_id: int) -> dict[str, BaseDistribution]:
     """What the stored parameters of a trial mean."""
     query = "SELECT param_name, distribution_json FROM trial_params WHERE trial_id = :trial_id"
-    return {name: json_to_distribution(text) for name, text in database.rows(query, trial_id=trial_id)}
+    found = {}
+    for name, text in database.rows(query, trial_id=trial_id):
+        try:
+            found[name] = distribution_of(text)
+        except DAMAGED as error:
+            raise damaged_row(database, "trial_params", [name, text], trial_id=trial_id) from error
+    return found
 
 
-@reads_content
 def read_keys(database: Database, study_id: int, name: str) -> list[str]:
     """Every key that a user attribute has in finished trials: a mapping whose keys have no quotes."""
     query = f'SELECT value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
     found = {
-        tuple(t.split('"')[1::2]): None
+        tuple(str(t).split('"')[1::2]): None
         for (t,) in database.each(query, study_id=study_id, first=0, name=name)
     }
     return list(dict.fromkeys(key for keys in found for key in keys))
@@ -193,12 +287,15 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
     }
     several = f'{attributes.format("trial_id, value_json")} "key" = :name'
     for trial_id, text in database.each(several, name=CONSTRAINTS, **meant):
-        if any(violation > 0 for violation in json.loads(text)):
-            found.add(trial_id)
+        try:
+            if any(violation > 0 for violation in json.loads(text)):
+                found.add(trial_id)
+        except DAMAGED as error:
+            cells = CONSTRAINTS, text
+            raise damaged_row(database, "trial_system_attributes", cells, trial_id=trial_id) from error
     return found
 
 
-@reads_content
 def read_params(database: Database, study_id: int, ids: IntArray, *, first: int = 0) -> dict[str, list[Any]]:
     """Parameter -> its value in each of some trials, within a transaction.
 
@@ -225,8 +322,10 @@ def read_params(database: Database, study_id: int, ids: IntArray, *, first: int 
     query = f"SELECT trial_id, param_name, param_value FROM trial_params WHERE trial_id IN ({FINISHED})"
     for trial_id, name, number in database.each(query, study_id=study_id, first=first):
         if trial_id in row_of:
-            values = known[name]
+            values = known.get(name, {})
             if number not in values:
-                values[number] = distributions[name].to_external_repr(number)
+                values[number] = _external(database, distributions, trial_id, name, number)
             columns[name][row_of[trial_id]] = values[number]
+    if any(None in column for column in columns.values()):
+        raise _odd_params(database, ", ".join(map(str, ids.tolist())))
     return columns

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import index
 from typing import Any
 
-from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+from optuna.distributions import BaseDistribution, distribution_to_json
 from optuna.trial import FrozenTrial, TrialState
 
-from dse.storage.damage import reads_content
+from dse.storage.damage import DAMAGED, damaged_row
 from dse.storage.database import Database
-from dse.storage.trial_columns import INFINITE
+from dse.storage.trial_columns import INFINITE, distribution_of, number_of, value_of
 
 #: What a finished trial is, beside its times.
 PACKED = ("params", "values", "user_attrs", "system_attrs")
@@ -64,36 +65,65 @@ def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "trial_system_attributes", {"key": key, "value_json": json.dumps(value)}
 
 
-@reads_content
 def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> list[FrozenTrial]:
-    """Trials whose identities a list or a query gives, by number; user attributes only if wanted."""
-    heads = database.rows(
-        "SELECT trial_id, number, state, datetime_start, datetime_complete FROM trials "
-        f"WHERE trial_id IN ({meant}) ORDER BY number"
-    )
-    trials = {trial_id: bare_trial(trial_id, *rest) for trial_id, *rest in heads}
+    """Trials whose identities a list or a query gives, by number; user attributes only if wanted.
 
-    def rows(table: str, order: str, columns: str) -> Iterable[tuple[Any, ...]]:
-        """Columns of a table that hangs on trials, in the order they were written."""
-        return database.rows(
-            f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN ({meant}) ORDER BY {order}"
-        )
+    Raises
+    ------
+    DseError
+        If a row of them cannot be read, saying which.
+    """
+    read = _TrialReader()
+    tables: dict[str, tuple[str, str, Callable[..., None]]] = {
+        "trials": ("number, state, datetime_start, datetime_complete", "number", read.head),
+        "trial_params": ("param_name, param_value, distribution_json", "param_id", read.param),
+        "trial_values": ("objective, value, value_type", "objective", read.value),
+        "trial_user_attributes": ('"key", value_json', "trial_user_attribute_id", read.user_attribute),
+        "trial_system_attributes": ('"key", value_json', "trial_system_attribute_id", read.system_attribute),
+    }
+    for table, (columns, order, fill) in tables.items():
+        if table == "trial_user_attributes" and not user_attrs:
+            continue
+        query = f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN ({meant}) ORDER BY {order}"
+        for trial_id, *cells in database.rows(query):
+            try:
+                fill(trial_id, *cells)
+            except DAMAGED as error:
+                raise damaged_row(database, table, cells, trial_id=trial_id) from error
+    return list(read.trials.values())
 
-    params = rows("trial_params", "param_id", "param_name, param_value, distribution_json")
-    for trial_id, name, value, text in params:
+
+class _TrialReader:
+    """Trials that are filled in from table after table, row by row."""
+
+    def __init__(self) -> None:
+        self.trials: dict[int, FrozenTrial] = {}
+
+    def head(self, trial_id: int, number: int, state: str, *times: str | datetime | None) -> None:
+        """A row of `trials`."""
+        self.trials[trial_id] = bare_trial(trial_id, index(number), state, *times)
+
+    def param(self, trial_id: int, name: str, number: float, text: str) -> None:
+        """A row of `trial_params`."""
         distribution = distribution_of(text)
-        trials[trial_id].params[name] = distribution.to_external_repr(value)
-        trials[trial_id].distributions[name] = distribution
-    values: dict[int, list[float]] = defaultdict(list)
-    for trial_id, value, kind in rows("trial_values", "objective", "value, value_type"):
-        values[trial_id].append(INFINITE.get(kind, value))
-    for trial_id, numbers in values.items():
-        trials[trial_id].values = numbers
-    for kind in ("user", "system") if user_attrs else ("system",):
-        attributes = rows(f"trial_{kind}_attributes", f"trial_{kind}_attribute_id", '"key", value_json')
-        for trial_id, key, text in attributes:
-            getattr(trials[trial_id], f"{kind}_attrs")[key] = json.loads(text)
-    return list(trials.values())
+        self.trials[trial_id].params[name] = value_of(distribution, number)
+        self.trials[trial_id].distributions[name] = distribution
+
+    def value(self, trial_id: int, objective: int, number: float | None, kind: str) -> None:
+        """A row of `trial_values`, which come in order."""
+        trial = self.trials[trial_id]
+        known = trial.values or []
+        if objective != len(known):
+            raise ValueError("values are counted from 0")
+        trial.values = [*known, number_of(number, kind)]
+
+    def user_attribute(self, trial_id: int, key: str, text: str) -> None:
+        """A row of `trial_user_attributes`."""
+        self.trials[trial_id].user_attrs[key] = json.loads(text)
+
+    def system_attribute(self, trial_id: int, key: str, text: str) -> None:
+        """A row of `trial_system_attributes`."""
+        self.trials[trial_id].system_attrs[key] = json.loads(text)
 
 
 def packed_trial(trial: FrozenTrial) -> dict[str, Any]:
@@ -130,12 +160,6 @@ def bare_trial(
         system_attrs={},
         intermediate_values={},
     )
-
-
-@lru_cache(maxsize=1024)
-def distribution_of(text: str) -> BaseDistribution:
-    """A distribution from its text; the same texts come back in every trial."""
-    return json_to_distribution(text)
 
 
 @lru_cache(maxsize=1024)

@@ -82,6 +82,19 @@ def systems(machines: Sequence[Machine]) -> System:
     )
 
 
+def number_of(name: str, value: Value) -> float:
+    """The number that a row gives for a quantity. [the unit of it]
+
+    Raises
+    ------
+    NotExpressed
+        If it is a word.
+    """
+    if isinstance(value, str):
+        raise NotExpressed(f"a number for {name} ({value!r})")
+    return float(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Expressed:
     """A run as the cost model takes it: one design of a model on a machine."""
@@ -101,7 +114,7 @@ class Expressed:
 
     def count(self, *names: str) -> float:
         """Product of some columns of the design, each 1 where it is not named. [-]"""
-        return float(np.prod([float(self.columns.get(name, 1)) for name in names]))
+        return float(np.prod([number_of(name, self.columns.get(name, 1)) for name in names]))
 
     @property
     def ranks(self) -> float:

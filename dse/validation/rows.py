@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from costmodel import ModelShape, model_names
 from costmodel.training.precision import FORMATS
-from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, shipped_model
+from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, number_of, shipped_model
 from dse.validation.frameworks import convention_of
 from dse.validation.hardware import NODE, machine_of
 from dse.validation.table import MeasuredRow
@@ -85,7 +85,7 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     columns = pairs_of(row.design) if row.design else values_of(with_split(row), model)
     machine = machine_of(row, system)
     if system is None:
-        differing = {name: float(value) for name, value in given.items() if name not in own}
+        differing = {name: number_of(name, value) for name, value in given.items() if name not in own}
         of_software = convention_of(row).quantities
         machine = Machine(machine.name, {**of_software, **machine.quantities, **differing})
     run = Expressed(model, machine, columns)

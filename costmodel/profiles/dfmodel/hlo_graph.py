@@ -23,8 +23,8 @@ import numpy as np
 from costmodel.errors import DseError
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.graph import HloEdge, HloKernel, output_shape
+from costmodel.hlo.matrix_product import Product
 from costmodel.hlo.module import Shape
-from costmodel.hlo.products import Product
 from costmodel.hlo.weight_operands import weight_sides
 from costmodel.profiles.dfmodel import DfmodelGraph
 from costmodel.profiles.dfmodel.graph import (

@@ -78,7 +78,7 @@ def measured(run: GeneratorRun, times: Sections, *, release: Release = "2025-09"
     does the output projection, of the attention's. The weight gradient of an embedding row is what the
     reference happened to time last. From September 2025 on what does not happen has no size.
     """
-    check_release(run, release)
+    check_release(run, release, timed=True)
     shared = run.sequence_parallel > 0
     half = halved(times.attention)
 
@@ -147,7 +147,7 @@ def placeholder(run: GeneratorRun, *, release: Release = "2025-09") -> StepRows:
     DseError
         For latent attention in sequence parallelism, on which the reference fails.
     """
-    check_release(run, release)
+    check_release(run, release, timed=False)
     shared, size, idle = run.sequence_parallel > 0, run.activation_bytes, Pass(NOTHING)
     if (shared & run.is_latent).any():
         raise DseError("run: latent attention with sequence_parallel has timed rows alone; give its times")

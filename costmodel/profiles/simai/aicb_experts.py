@@ -58,10 +58,15 @@ def exchanges(run: GeneratorRun, *, happens: tuple[BoolArray, BoolArray], sent: 
     narrow = np.where(run.is_latent, np.floor(NARROW * sent), sent)
     there, back = (Pass(NOTHING, "all_to_all", each, "ep", spread) for each in (narrow, sent))
     whole = run.activation_bytes * run.experts_per_token
+    return [(there, back), *within_experts(whole, split), (back, back)]
+
+
+def within_experts(whole: FloatArray, happens: BoolArray) -> list[Both]:
+    """What ranks that share out experts gather and scatter."""
     gathered, scattered = (
-        Pass(NOTHING, kind, whole, happens=split) for kind in ("all_gather", "reduce_scatter")
+        Pass(NOTHING, kind, whole, happens=happens) for kind in ("all_gather", "reduce_scatter")
     )
-    return [(there, back), (gathered, scattered), (scattered, gathered), (back, back)]
+    return [(gathered, scattered), (scattered, gathered)]
 
 
 def routing_bytes(run: GeneratorRun) -> FloatArray:

@@ -29,15 +29,19 @@ def halved(time: FloatArray) -> FloatArray:
     return np.floor(np.rint(time * 1e9) / 2) * 1e-9
 
 
+#: One way or another in which something may be sent, and where it is this one.
+Ways = Sequence[tuple[Pass, BoolArray | bool]]
+
+
 def prologue(
-    gathered: Pass, reduced: Sequence[tuple[Pass, BoolArray | bool]], update: FloatArray
+    gathered: Pass, reduced: Ways, update: FloatArray, cast: FloatArray | float = NOTHING
 ) -> list[Row]:
     """The gathering of weights, the reduction of gradients in one way or another, the optimizer's time."""
     idle = Pass(NOTHING)
     return [
         Row("grad_gather", "prologue", idle, idle, gathered),
         *(Row("grad_param_comm", "prologue", idle, idle, way, present) for way, present in reduced),
-        Row("grad_param_compute", "prologue", idle, Pass(update), idle),
+        Row("grad_param_compute", "prologue", Pass(cast), Pass(update), idle),
     ]
 
 
@@ -50,12 +54,17 @@ def embedding_gradients(run: GeneratorRun) -> Row:
 
 def expert_gradients(run: GeneratorRun, experts: FloatArray) -> list[Row]:
     """Gradients of experts over the replicas of each, there even when nothing is sent."""
-    idle, present = Pass(NOTHING), run.ep != run.dp
     gathered = Pass(NOTHING, "all_gather", 2 * experts, "dp_ep")
     reduced = Pass(NOTHING, "reduce_scatter", 4 * experts, "dp_ep")
+    return expert_weight_rows(gathered, [(reduced, True)], run.ep != run.dp)
+
+
+def expert_weight_rows(gathered: Pass, reduced: Ways, present: BoolArray) -> list[Row]:
+    """The gathering of experts' weights, and the reduction of their gradients in one way or another."""
+    idle = Pass(NOTHING)
     return [
         Row("moe_grad_norm1", "prologue", idle, idle, gathered, present),
-        Row("moe_grad_norm2", "prologue", idle, idle, reduced, present),
+        *(Row("moe_grad_norm2", "prologue", idle, idle, way, present & there) for way, there in reduced),
     ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodel.machine.system import System
 from costmodel.profiles.simai.bandwidth import Links
+from costmodel.profiles.simai.design_layers import check_alike
 from costmodel.profiles.simai.design_rows import design_workload
 from costmodel.profiles.simai.time import price
 from costmodel.steps.assembly import assemble_breakdown
@@ -44,7 +45,13 @@ def simai_step(run: TransformerRun) -> Breakdown:
         (points,) columns. Communication, bubble and so the step are SimAI's, which hides nothing behind
         arithmetic and knows no host; arithmetic, memory, prices and the energy of the work are the native
         model's. NaN where SimAI has no number. [s], [B], [J], [$], [W]
+
+    Raises
+    ------
+    DseError
+        Where `design_workload` does, and for models with experts or latent attention.
     """
+    check_alike(run.model)
     native = transformer_step(run)
     totals = price(design_workload(run), machine_links(run.system), revision=REVISION).totals
     others = native.backward_time + native.recompute_time + native.optimizer_time

@@ -58,11 +58,15 @@ def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: in
     DseError
         If they are not.
     """
-    group = design["tp"] * design["pp"] * design.get("cp", 1)
+    sizes = {name: design.get(name, 1) for name in ("tp", "cp", "pp", "micro_batch_size")}
+    for name, size in sizes.items():
+        if size < 1:
+            raise DseError(f"{name}: {size}: expected a whole number from 1")
+    group = sizes["tp"] * sizes["cp"] * sizes["pp"]
     dp, rest = divmod(world_size, group)
     if rest or not dp:
         raise DseError(f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}")
-    micro = design["micro_batch_size"]
+    micro = sizes["micro_batch_size"]
     total = int(settings.get("global_batch_size", dp * micro))
     steps, rest = divmod(total, dp * micro)
     if rest or not steps:

@@ -66,20 +66,20 @@ class AicbReader:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.mistakes: list[str] = []
+        self.mistakes: list[tuple[int, str]] = []
 
     def mistake(self, line: int, what: str) -> None:
         """Note what is wrong on a line, counted from 1."""
-        self.mistakes.append(f"{self.name}:{line}: {shortened(what)}")
+        self.mistakes.append((line, f"{self.name}:{line}: {shortened(what)}"))
 
     def finish(self) -> None:
-        """Raise what was noted."""
-        if self.mistakes:
-            more = len(self.mistakes) - MOST_LISTED_MISTAKES
-            listed = self.mistakes[:MOST_LISTED_MISTAKES] + (
-                [f"{self.name}: and {more} more mistakes"] if more > 0 else []
-            )
-            raise DseError("\n".join(listed))
+        """Raise what was noted, in the order of the lines."""
+        if not self.mistakes:
+            return
+        listed = [text for _, text in sorted(self.mistakes, key=lambda mistake: mistake[0])]
+        if (more := len(listed) - MOST_LISTED_MISTAKES) > 0:
+            listed[MOST_LISTED_MISTAKES:] = [f"{self.name}: and {more} more mistakes"]
+        raise DseError("\n".join(listed))
 
     def header(self, line: str) -> tuple[str, dict[str, str]]:
         """Training loop and tokens, from the first line."""

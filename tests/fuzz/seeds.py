@@ -1,0 +1,205 @@
+"""Files that readers read, of which hostile ones are made: what ships, what tests hold, what dse writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pandas as pd
+
+import search_spaces
+from costmodel.formats import shipped as shipped_files
+from dse.export.artefacts import artefacts
+from dse.spaces.space import Space
+from tests.aicb_files import SMALL
+from tests.hlo_texts import DATA, OLD_PRINTER, program
+from tests.hugging_face_configs import PUBLISHED
+
+#: Files of this form that once made trouble, by the name of their target.
+CORPUS: Final = Path(__file__).parents[1] / "data" / "corpus"
+
+#: A space of every kind of line, as a file holds it.
+SPACE: Final = """\
+schema: search_space/v1
+name: small
+description: How to split GPT 22B over 64 A100s
+model: gpt_22b
+system: a100_80g_dgx
+given: {world_size: 64, global_batch_size: 128}
+parameters:
+  tp: [1, 2, 4, 8]
+  pp: divisors(num_layers)
+  micro_batch_size: [1, 2]
+  recompute: [none, selective, full]
+derived:
+  dp: world_size / (tp * pp)
+  gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)
+  slack: dram_capacity - peak_memory
+constraints:
+  fits: peak_memory <= 80 GB
+  few: (pp == 1) | (tp > 1) & ~(micro_batch_size > 2)
+layouts:
+  usual: {tp: 8, pp: 1}
+objectives:
+  minimize: [step_time, peak_memory]
+"""
+
+#: What every kind of text is spoilt with, beside its own words.
+HOSTILE: Final = (
+    *"{}[]():,=#\\\"'\n\t\0\x1b*&!|%<>?\u00e9\u00b2\u0663\u202e",
+    *("0", "-1", "0.5", "1e308", "1e-308", "1e999", "nan", "inf", "true", "null", "9" * 30, "9" * 60, "2 GB"),
+    *("$", "!!python/object:", "<<: ", "- ", "${", "$((", "[["),
+)
+
+
+def words(files: Iterable[bytes], most: int = 1500) -> list[str]:
+    """What files are made of: names, numbers and signs, the most frequent first; and what spoils them."""
+    texts = (file.decode(errors="replace") for file in files)
+    found = Counter(word for text in texts for word in re.findall(r"[\w.-]{2,40}|[^\w\s]{1,3}", text))
+    return [*HOSTILE, *(word for word, _ in found.most_common(most))]
+
+
+@cache
+def space(model: str = "gpt_22b") -> Space:
+    """The small space, of a model."""
+    return Space.from_text(SPACE.replace("gpt_22b", model))
+
+
+def shipped(kind: str) -> Iterator[bytes]:
+    """Files of a kind that ship."""
+    for name in shipped_files.names(kind):
+        yield (Path(search_spaces.__file__).parent / kind / f"{name}.yaml").read_bytes()
+
+
+def spaces() -> Iterator[bytes]:
+    """Search spaces."""
+    yield SPACE.encode()
+    yield from shipped("spaces")
+
+
+def formulas() -> Iterator[bytes]:
+    """Formulas of spaces."""
+    yield b"(tp == 1) | (tp > 1) & ~(tp % 3 == 0)"
+    yield b"min(tp, 8) ** 2 // 3 <= max(tp, 1) + abs(-tp)"
+    yield b"ceil(log2(tp)) * 3 ms < step_time and step_time <= 15 s"
+    yield b"tp if tp > 1 else -tp"
+    yield b"1e3 * 2.5e-7 GB / 3 B"
+
+
+def quantities() -> Iterator[bytes]:
+    """Quantities."""
+    for text in (
+        "80 GB",
+        "3.35 TB/s",
+        "12.5e9 B/s",
+        "5 fJ/bit",
+        "1 $/GB",
+        "989e12",
+        "3 / 7",
+        "1/3 GiB/s",
+        "20 %",
+    ):
+        yield text.encode()
+
+
+def hugging_face() -> Iterator[bytes]:
+    """Configurations of models."""
+    for config, _, _ in PUBLISHED.values():
+        yield json.dumps(config).encode()
+
+
+def hlo_modules() -> Iterator[bytes]:
+    """Compiled programs, small ones."""
+    yield OLD_PRINTER.encode()
+    yield (DATA / "loop.hlo").read_bytes()
+    yield program("  ROOT a = f32[8] parameter(0)").encode()
+    yield program(
+        "  p = f32[1,9,9,4] parameter(0)\n  k = f32[3,3,4,8] parameter(1)\n"
+        "  c = f32[1,7,7,8] convolution(p, k), window={size=3x3}, dim_labels=b01f_01io->b01f\n"
+        "  ROOT s = f32[1,7,7,8] all-reduce(c), replica_groups=[2,2]<=[4], to_apply=sum",
+        before="sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }",
+    ).encode()
+
+
+def written(form: str, model: str = "gpt_22b") -> bytes:
+    """A design of the small space as dse writes it."""
+    [file] = artefacts(space(model), [space(model).completed({})], form)
+    assert isinstance(file.content, bytes), file.notes
+    return file.content
+
+
+def aicb() -> Iterator[bytes]:
+    """Workloads."""
+    yield SMALL.encode()
+    yield b"\n".join(written("aicb").splitlines()[:2])
+
+
+def busbw() -> Iterator[bytes]:
+    """Bandwidths of collectives."""
+    yield b"TP: {allreduce: 300, allgather: 280, alltoall: 230}\nDP: {allgather: 380}\nPP: {busbw: 47.5}\n"
+    yield b"test\nTP:\n  allreduce,: 300\nDP:\n  allreduce,: null\nPP:\n  busbw: 47.5\n"
+
+
+def dfmodel() -> Iterator[bytes]:
+    """Set-ups, text and binary."""
+    yield written("dfmodel")
+    yield written("dfmodel-binary")
+    yield b'dataflow_graph { kernels { name: "a" id: 1 } }\nsystem { num_chip: 4 }\n'
+
+
+def deepflow() -> Iterator[bytes]:
+    """Configurations."""
+    yield (DATA.parent / "lstm_power_probe.yaml").read_bytes()
+
+
+def megatron() -> Iterator[bytes]:
+    """Scripts of Megatron-LM."""
+    yield written("megatron")
+    yield (
+        b"NNODES=${SLURM_NNODES:-2}; TP=8\nGPT=(\n --num-layers 96 # GPT-3\n --hidden-size 12288\n"
+        b" --num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 51200 )\n"
+        b'A=(--micro-batch-size 1 --global-batch-size $((1024 + 512)) --bf16)\nA+=(--sequence-parallel)\n'
+        b'torchrun --nproc_per_node 8 --nnodes $NNODES pretrain_gpt.py \\\n ${GPT[@]} "${A[@]}" \\\n'
+        b" --tensor-model-parallel-size $TP --data-path $1\n"
+    )  # fmt: skip
+
+
+def torchtitan() -> Iterator[bytes]:
+    """Settings of torchtitan."""
+    yield written("torchtitan", "llama3_8b")
+
+
+def nemo() -> Iterator[bytes]:
+    """Settings of NeMo."""
+    yield written("nemo")
+
+
+def measurements() -> Iterator[bytes]:
+    """Tables of measurements: a few rows of each kind."""
+    folder = Path(__file__).parents[2] / "dse" / "validation" / "data"
+    for name in ("steps.csv", "runs.csv"):
+        lines = (folder / name).read_bytes().splitlines(keepends=True)
+        yield b"".join(lines[:3])
+        yield b"".join([lines[0], *lines[-2:]])
+    yield (
+        b"row_type,dataset,hw,op,m,n,k,dtype,latency_us\n"
+        b"kernel_gemm,mine,a100_80g_dgx,gemm,4096,4096,1024,bf16,80\n"
+    )
+
+
+def design_tables() -> Iterator[bytes]:
+    """Designs as text."""
+    yield b"tp,pp,micro_batch_size,recompute,step_time_s\n1,2,1,none,3.5\n8,,2,full,\n"
+
+
+def parquet_tables() -> Iterator[bytes]:
+    """Designs as Parquet."""
+    buffer = BytesIO()
+    pd.DataFrame({"tp": [1, 2], "recompute": ["none", None]}).to_parquet(buffer, compression=None)
+    yield buffer.getvalue()

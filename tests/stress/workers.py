@@ -1,0 +1,120 @@
+"""What the processes of long tests do: forked from one that has imported all, so that they start at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import closing
+from pathlib import Path
+from wsgiref.util import setup_testing_defaults
+
+import optuna
+from sqlalchemy.pool import NullPool
+
+from dse.cli import main
+from dse.search.finished import BREAKDOWN
+from dse.search.study import Study
+from dse.search.summaries import studies
+from dse.search.turns import CLAIM, PARKED
+from dse.storage.dashboard import dashboard
+from dse.storage.database import optuna_url
+from dse.storage.optuna_store import Store
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__])
+
+
+def started(function, *arguments):
+    """A process that does something."""
+    process = CONTEXT.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def kill(process):
+    """End a process in the middle of whatever it does."""
+    process.kill()
+    process.join()
+
+
+def search(url, name, budget):
+    """Run a study to its budget; Ctrl-C ends that in order."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        Study.load(name, storage=url).run(budget)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def command(folder, *arguments):
+    """Run a command in a folder."""
+    os.chdir(folder)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    sys.exit(main(arguments))
+
+
+def read(url, name):
+    """Read a study again and again, each time as it is at one moment."""
+    last = 0
+    while True:
+        study = Study.load(name, storage=url)
+        found = len(study.trials())
+        front = study.pareto_front()
+        assert found >= last
+        assert set(front["trial"]) <= set(study.trials()["trial"])
+        assert studies(url)
+        last = found
+
+
+def foreign(url, name, values):
+    """A loop of Optuna's own on a study."""
+    storage = optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
+    study = optuna.load_study(study_name=name, storage=storage)
+    while True:
+        study.tell(study.ask(), values)
+
+
+def look(url):
+    """What a browser asks of optuna-dashboard, again and again."""
+    application = dashboard(url)
+
+    def answer(path):
+        said, environment = [], {"PATH_INFO": path, "REQUEST_METHOD": "GET"}
+        setup_testing_defaults(environment)
+        body = application(environment, lambda status, headers, *_: said.append(status))
+        b"".join(body)
+        assert said == ["200 OK"], said
+
+    while True:
+        answer("/api/studies")
+        answer("/api/studies/1")
+
+
+def told(url, name):
+    """Our trials of a study, without their numbers and times of day; and how many of each state there are."""
+    with closing(Store(url, "read")) as store:
+        stored = store.study(name)
+        trials = store.trials(stored.study_id)
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    ours = [
+        (t.state, t.params, t.values, t.constraints, t.user_attrs)
+        for t in trials
+        if BREAKDOWN in t.user_attrs
+    ]
+    theirs = [trial.state.name for trial in trials if BREAKDOWN not in trial.user_attrs]
+    return ours, theirs
+
+
+def marks(url, name):
+    """Claims and parked batches that the database holds."""
+    attributes = Study.load(name, storage=url).attributes
+    return [mark for mark in attributes if mark.startswith((CLAIM, PARKED))]
+
+
+def left_over(folder: Path):
+    """What writers left in a folder."""
+    return [path for path in folder.rglob("*") if path.name.endswith(".part") or "recovery" in path.name]
