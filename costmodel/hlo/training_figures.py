@@ -51,8 +51,12 @@ def training_figures(analysis: Analysis) -> Figures:
     accumulates = sums.in_loop or sums.unrolled or sums.kept() or optimizers.held_back
     if optimizer or accumulates:
         found["model.gradient_accumulation"] = _yes(accumulates)
+    rows = analysis.state.tokens()
     if sums.steps:
         found["model.gradient_accumulation_steps"] = sums.steps
+    if rows and (sums.in_loop or sums.unrolled):  # these are of all micro-batches
+        whole = sums.steps and not rows[0] % sums.steps
+        found["model.micro_batch_per_dp_replica"] = rows[0] // sums.steps if whole else "unknown"
     if optimizers.changed and sums.every:
         found["model.gradient_clipping"] = _yes(sums.clips())
     return found | ({"model.optimizer": optimizer} if optimizer else {})
