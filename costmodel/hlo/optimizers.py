@@ -75,8 +75,7 @@ class OptimizerRules:
 
     def _leading(self, weight: Instruction) -> set[FlowStep]:
         """Steps between the gradient of a weight and its new value."""
-        place = self.provenance.weights[int(weight.argument)]
-        return {step for step, bits in self.provenance.leading.items() if bits >> place & 1}
+        return self.provenance.led[self.provenance.weights[int(weight.argument)]]
 
     @cached_property
     def held_back(self) -> bool:
@@ -96,6 +95,8 @@ class OptimizerRules:
         squares: dict[Source, int] = {
             step: 1 for step in self.provenance.flow.steps if behind(square_factor(step)) == number
         }
+        if not squares:
+            return False
         after = self.provenance.flow.after(squares, again=False)
         return any(
             after.get(source, 0) and collected(source)

@@ -74,13 +74,21 @@ class Provenance:
         return found
 
     @cached_property
+    def led(self) -> Sequence[set[FlowStep]]:
+        """For each weight the steps between its gradients and its update, and that of what is kept for it."""
+        numbers = [int(weight.argument) for weight in self.state.weights]
+        kept = [[int(each.argument) for each in self.state.companions[number]] for number in numbers]
+        return [
+            self._back([self.state.updates[each] for each in (number, *own)])
+            for number, own in zip(numbers, kept, strict=True)
+        ]
+
+    @cached_property
     def leading(self) -> Mapping[FlowStep, int]:
         """Steps between gradients and updates -> bits of the weights whose."""
         found: dict[FlowStep, int] = {}
-        for place, weight in enumerate(self.state.weights):
-            number = int(weight.argument)
-            kept = [int(each.argument) for each in self.state.companions[number]]
-            for step in self._back([self.state.updates[each] for each in (number, *kept)]):
+        for place, steps in enumerate(self.led):
+            for step in steps:
                 found[step] = found.get(step, 0) | 1 << place
         return found
 
