@@ -412,7 +412,8 @@ def test_a_signal_that_is_ignored_from_outside_stays_ignored():
 def test_whoever_is_interrupted_while_he_waits_for_a_lock_keeps_his_batch(folder):
     """And does not wait for the lock again."""
     process = begun("-m", "dse", "search", "--budget", "100000", preexec_fn=heeding)
-    process.stderr.readline()  # the first line of progress: the search has begun
+    while process.stderr.readline().startswith("0/"):  # until it has stored a batch, and taken the next
+        pass
     other = sqlite3.connect("dse.db", isolation_level=None, timeout=30)
     other.execute("BEGIN IMMEDIATE")
     while "locked by another program; waiting" not in process.stderr.readline():
