@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from costmodel.errors import DseError
 from costmodel.hlo.counts import runs_of, unfolded_limit
 from costmodel.hlo.in_place import ALIAS, overwritten, written_aliases
 from costmodel.hlo.memory_sizes import memory_bytes
@@ -147,6 +148,8 @@ def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> s
     """Put results into the memory of the parameters that the header gives; those parameters' arrays."""
     aliased = set()
     for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
+        if int(number) >= len(parameters):
+            raise DseError(f"{module.name}: input_output_alias: there is no parameter {number}")
         target, source = at(root, written), at(parameters[int(number)], path)
         for one, other in zip(leaves(target), leaves(source), strict=False):
             run.join(one, other)
@@ -331,12 +334,12 @@ class _Run:
     def started(self, each: Instruction, opcode: str, operands: Sequence[Tree], path: str) -> Tree:
         """The first half of an asynchronous pair: what it reads, then what it gives, then its own state."""
         elements = each.shape.elements
+        if opcode == "recv" or len(elements) < 2 or not operands:
+            return self.made(each.shape, each)
         read: Tree = tuple(operands) if elements[0].is_tuple else operands[0]
         if opcode == "copy":
             read, source = self.made(elements[0], each), operands[0]
             return (read, source, *(self.made(element, each) for element in elements[2:]))
-        if opcode == "recv" or len(elements) < 2:
-            return self.made(each.shape, each)
         if opcode == "async" and each.called:
             given = self.run(each.called[0], operands, path)
         else:
