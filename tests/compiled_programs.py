@@ -20,9 +20,8 @@ jax = pytest.importorskip("jax", reason="jax is not installed")
 jnp, lax = jax.numpy, jax.lax
 P = jax.sharding.PartitionSpec
 
-#: Devices that this processor stands for.
+#: Devices that this processor stands for, by conftest.py.
 DEVICES = 8
-jax.config.update("jax_num_cpu_devices", DEVICES)
 
 MODEL = {"vocabulary": 256, "hidden": 64, "ffn": 160, "heads": 4}
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
+
+# Where JAX is there and a test uses it, this processor stands for eight devices.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 # Time limits of an example say how busy the machine is, not whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

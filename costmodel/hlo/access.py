@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from costmodel.hlo.library_calls import is_staying
 from costmodel.hlo.module import Computation, Instruction, Shape
 from costmodel.hlo.opcodes import SOURCES, VIEWS, parts
 from costmodel.hlo.products import is_product
@@ -35,7 +36,7 @@ class Access:
 def access(instruction: Instruction, starts: Starts = "each") -> Access:
     """Bytes by XLA's rule of access: what is sliced is not read whole. [B]"""
     opcode = parts(instruction.opcode)[0]
-    if opcode in VIEWS | SOURCES or is_same_memory(instruction):
+    if opcode in VIEWS | SOURCES or is_same_memory(instruction) or is_staying(instruction):
         return Access(0, 0)
     if opcode == "fusion":
         return _fusion_access(instruction, starts)
@@ -88,17 +89,23 @@ def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
 
     A back end's own fusion around a gather or a scatter moves what that moves.
     """
-    body = fusion.called[0]
-    if fusion.attributes.get("kind") == "kCustom":
-        for each in body.instructions:
-            if each.opcode in ("gather", "scatter"):
-                return access(each)
+    body, alone = fusion.called[0], gather_or_scatter(fusion)
+    if alone is not None:
+        return access(alone)
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
     constants = [each.shape for each in body.instructions if each.opcode == "constant"]
     read = sum(_Users(body, starts).parameter_bytes()) + sum(
         shape.bytes for shape in constants if shape.size > 1
     )
     return Access(read, sum(_root_bytes(root) for root in roots))
+
+
+def gather_or_scatter(instruction: Instruction) -> Instruction | None:
+    """What XLA takes a back end's own fusion around a gather or a scatter for; None for others."""
+    if instruction.opcode != "fusion" or instruction.attributes.get("kind") != "kCustom":
+        return None
+    inner = instruction.called[0].instructions
+    return next((each for each in inner if each.opcode in ("gather", "scatter")), None)
 
 
 def _root_bytes(root: Instruction) -> int:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from costmodel.hlo.access import Access, Starts, access
+from costmodel.hlo.access import Access, Starts, access, gather_or_scatter
 from costmodel.hlo.module import Computation, Instruction, Shape, control_predecessors
 from costmodel.hlo.opcodes import parts
 from costmodel.hlo.products import is_product, products_of
@@ -68,6 +68,7 @@ class CostAnalysis:
 
     def of_instruction(self, instruction: Instruction) -> CostTotals:
         """What an instruction adds."""
+        instruction = gather_or_scatter(instruction) or instruction
         opcode, called = instruction.opcode, instruction.called
         if opcode in ("call", "async-start"):
             return self.of(called[0])
