@@ -7,7 +7,7 @@ from collections.abc import Mapping
 REFERENCES: Mapping[str, str] = {
     "AICB": (
         "Alibaba Cloud, AICB: AI communication benchmark, workload generator for SimAI, 2024-2025, "
-        "github.com/aliyun/aicb, commits d9b4f5c to 23eec3c"
+        "github.com/aliyun/aicb, commits 4f33c8e to 23eec3c"
     ),
     "Anthony2024": (
         "Q. Anthony et al., The case for co-designing model architectures with hardware, ICPP 2024, "

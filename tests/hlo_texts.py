@@ -16,6 +16,11 @@ TRANSFORMER = (DATA / "transformer.hlo").read_text()
 LOOP = (DATA / "loop.hlo").read_text()
 GPT = (DATA / "gpt.hlo").read_text()
 
+#: The same loop until its counter is something that the program is given: nobody can tell how often it runs.
+UNCOUNTED = LOOP.replace('"known_trip_count"', '"unknown"').replace(
+    "constant.5 = s32[] constant(0)", "constant.5 = s32[] parameter(2)"
+)
+
 #: The reference module, a training step of a GPT on 16 devices, and its figures, where they are there: it is
 #: another's, and too large to keep.
 REFERENCE = next((up / "shared" for up in Path(__file__).parents if (up / "shared" / "specs").is_dir()), DATA)

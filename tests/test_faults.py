@@ -18,7 +18,7 @@ from costmodel.errors import DseError
 from dse.cli import main
 from dse.search import history
 from dse.search.study import Study
-from dse.search.turns import CLAIM, PARKED
+from dse.search.turns import CLAIM, PARKED, alive
 from dse.spaces.space import Space
 from dse.storage import files
 from dse.storage.database import patience
@@ -230,6 +230,31 @@ def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(
     assert caplog.messages == [f"dse: {path}: its 20 trials are in the study already"]
     assert told(study) == undisturbed
     assert recovery_files(tmp_path) == []
+
+
+SEARCH = """
+import sys
+from dse.search.study import Study
+study = Study.load(sys.argv[1], storage=sys.argv[2])
+print("ready", flush=True)
+study.run(int(sys.argv[3]))
+"""
+
+
+def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
+    """Whose connections the server finds closed within transactions; tests/stress has 200 of them."""
+    study, moments = new_study(space, server.url, "killed"), random.Random(0)
+    for _ in range(3):
+        process = begun("-c", SEARCH, study.name, study.storage, str(BUDGET))
+        process.stdout.readline()
+        time.sleep(moments.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        found = told(study)
+        assert found == undisturbed[: len(found)]
+    study.run(BUDGET)
+    assert told(study) == undisturbed
+    assert marks(study) == []
 
 
 # The files.
@@ -491,8 +516,25 @@ def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folde
         content = path.read_bytes()
         assert content == content[:1] * 2_000_000
     monkeypatch.setattr(files, "LEFT", 0.0)
-    with (folder / ".dse-of-one-who-lives.part").open("wb") as alive:
-        files._lock(alive)
+    with (folder / ".dse-of-one-who-lives.part").open("wb") as living:
+        files._lock(living)
         files.clear_away.cache_clear()
         files.write_beside(path, [b"new"])
-        assert sorted(own.name for own in folder.iterdir()) == [alive.name.rpartition("/")[2], "front.csv"]
+        assert sorted(own.name for own in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]
+
+
+MASTER = """
+import os, time
+from dse.pricing.workers import Workers
+print(*{worker for worker in Workers(2).map(lambda _: time.sleep(0.5) or os.getpid(), range(4))}, flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_end_once_their_master_is_killed():
+    master = begun("-c", MASTER)
+    workers = [int(word) for word in master.stdout.readline().split()]
+    assert workers
+    assert all(map(alive, workers))
+    master.kill()
+    master.communicate(timeout=60)  # which waits until all have let go of the output

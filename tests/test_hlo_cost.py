@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +22,17 @@ from dse.cli import main
 from dse.report.hlo_cost import ModuleCost
 from dse.search.study import Study
 from dse.spaces.space import Space
-from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, SEED, TRANSFORMER, analysed, needs_reference
+from tests.hlo_texts import (
+    DATA,
+    GPT,
+    LOOP,
+    OLD_PRINTER,
+    SEED,
+    TRANSFORMER,
+    UNCOUNTED,
+    analysed,
+    needs_reference,
+)
 
 
 def one_kernel(**kernel) -> Program:
@@ -170,9 +181,12 @@ def test_a_packed_module_under_any_name_is_known_by_its_content(capsys, tmp_path
 
 
 def test_what_is_not_known_is_said(capsys, tmp_path):
-    opaque = LOOP.replace('"known_trip_count"', '"unknown"')
-    (tmp_path / "m.hlo").write_text(opaque)
-    assert "Note: while.5: trip count unknown; its body counts once\n" in cost(capsys, tmp_path / "m.hlo")
+    (tmp_path / "m.hlo").write_text(UNCOUNTED)
+    shown = cost(capsys, tmp_path / "m.hlo")
+    assert "Note: while.5: trip count unknown; its body counts once\n" in shown
+    assert "On a100_80g_dgx: at least, as loops of unknown length count once, " in shown
+    assert re.search(r"^gemm +1 .* >= [\d.]+ us ", shown, re.MULTILINE)
+    assert ">=" not in cost(capsys, DATA / "loop.hlo")
     call = 'b = f32[2] custom-call(a), custom_call_target="mine"'
     (tmp_path / "c.hlo").write_text(f"HloModule c\nENTRY e {{ a = f32[2] parameter(0)\n {call} }}")
     assert "Note: 1 call of mine: priced by its arrays alone\n" in cost(capsys, tmp_path / "c.hlo")

@@ -10,6 +10,7 @@ from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.figures import figures
 from costmodel.hlo.graph import BARRIERS, HloGraph, graph
 from costmodel.hlo.module import Computation, Instruction, Module, Shape
+from costmodel.hlo.other_texts import HEAD, other_text
 from costmodel.hlo.parser import parse
 from costmodel.hlo.tables import memory, program
 
@@ -36,11 +37,13 @@ def load_module(path: Path) -> Module:
     Raises
     ------
     DseError
-        If the file cannot be read, or for the first mistake in it, with its line and token.
+        If the file cannot be read, is no compiled module, or for the first mistake in it, with its line and
+        token.
     """
     encoded = content(path)
     try:
         text = encoded.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise DseError(f"{path}: not a text file; expected HLO as XLA prints it, in UTF-8") from None
+        what = other_text(encoded[:HEAD]) or "not a text file; expected HLO as XLA prints it, in UTF-8"
+        raise DseError(f"{path}: {what}") from None
     return parse(text, str(path))

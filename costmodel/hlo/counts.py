@@ -1,11 +1,10 @@
-"""How often what runs: trips of loops, and computations that others call."""
+"""How often what runs: computations that others call, by the trips of loops."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from costmodel.errors import DseError
-from costmodel.hlo.library_calls import backend_config
 from costmodel.hlo.module import Computation, Instruction, Module
 from costmodel.hlo.opcodes import parts
 
@@ -14,28 +13,8 @@ from costmodel.hlo.opcodes import parts
 MOST_UNFOLDED, MOST_REPEATED = 20_000, 4
 #: Most instructions of a fusion with those that stand in it, and most levels of calls. [-]
 MOST_FUSED, DEEPEST = 100_000, 100
-#: Most digits of a count. [-]
-MOST_DIGITS: Final = 18
 #: Instructions that run what they call where they stand.
 CALLING: Final = frozenset(("while", "conditional", "call", "async"))
-
-
-def trip_count(loop: Instruction) -> int | None:
-    """How often a loop's body runs, where the text tells. [-]
-
-    Raises
-    ------
-    DseError
-        If it tells something else.
-    """
-    known = backend_config(loop).get("known_trip_count")
-    if known is None:
-        return None
-    trips = known.get("n") if isinstance(known, dict) else known
-    written = str(trips)
-    if not (written.isascii() and written.isdecimal()) or len(written) > MOST_DIGITS:
-        raise DseError(f"{loop.name}: known_trip_count: {written[:40]!r}: expected a whole number")
-    return int(written)
 
 
 def unfolded_limit(module: Module) -> int:
@@ -68,16 +47,19 @@ def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, i
     return None
 
 
-def runs_of(module: Module) -> tuple[int, dict[Computation, int]]:
+def runs_of(
+    module: Module, trips: Mapping[Instruction, int | None] | None = None
+) -> tuple[int, dict[Computation, int]]:
     """How many instructions run in a step, a loop's body once, and how often each computation does.
 
     Computations stand after those that they call, so that one way back from the entry finds both. Every
     branch of a choice counts.
 
-    Raises
-    ------
-    DseError
-        If a loop's count of trips is no number.
+    Parameters
+    ----------
+    module : Module
+    trips : mapping, optional
+        Loop -> how often its body runs, None where that is unknown; once each where it is not given. [-]
     """
     reached = {module.entry: 1}  # times that each stands in the program
     runs = {module.entry: 1}  # trips of loops multiplied
@@ -87,8 +69,9 @@ def runs_of(module: Module) -> tuple[int, dict[Computation, int]]:
         for each in computation.instructions:
             if parts(each.opcode)[0] not in CALLING or parts(each.opcode)[1] in ("update", "done"):
                 continue
-            trips = (trip_count(each) or 1) if each.opcode == "while" else 1
+            known = (trips or {}).get(each)
+            times = 1 if known is None else known
             for called in each.called:
                 reached[called] = reached.get(called, 0) + reached[computation]
-                runs[called] = runs.get(called, 0) + runs[computation] * trips
+                runs[called] = runs.get(called, 0) + runs[computation] * times
     return sum(len(each.instructions) * times for each, times in reached.items()), runs

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from costmodel.hlo.in_place import overwritten
-from costmodel.hlo.module import Computation, Instruction
+from costmodel.hlo.module import Computation, Instruction, control_predecessors
 from costmodel.hlo.opcodes import SOURCES, VIEWS, parts
 
 #: Instruction and which of its arrays.
@@ -88,7 +87,7 @@ def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
         if parts(each.opcode)[0] in SOURCES | VIEWS:
             values[each], waits[each] = _viewed(each, values, reads), behind
             continue
-        for name in re.findall(r"[\w.\-]+", each.attributes.get("control-predecessors", "")):
+        for name in control_predecessors(each):
             behind = behind | waits.get(named.get(name, each), set())
         found.listed.append(each)
         found.before[each], waits[each] = behind, {each}

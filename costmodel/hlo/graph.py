@@ -5,17 +5,19 @@ A computation that is called stands where the call is, a loop's body once with a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from functools import reduce
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
 from costmodel.hlo.access import access
-from costmodel.hlo.counts import runs_of, trip_count, unfolded_limit
+from costmodel.hlo.counts import runs_of, unfolded_limit
 from costmodel.hlo.matrix_product import Product
 from costmodel.hlo.module import Computation, Instruction, Module, Shape, control_predecessors
 from costmodel.hlo.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
 from costmodel.hlo.products import products_in, products_of_body
+from costmodel.hlo.trip_counts import trip_counts
 
 #: What a tuple-shaped bitcast or a barrier means: each element passes on its own, or all wait for all.
 Barriers = Literal["element", "barrier"]
@@ -34,6 +36,8 @@ class Leaf:
 
 Value: TypeAlias = "Leaf | tuple[Value, ...]"
 
+Weight = TypeVar("Weight", bound=Any)  #: of a kernel in sums along chains
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HloKernel:
@@ -45,6 +49,8 @@ class HloKernel:
     instruction: Instruction
     products: tuple[Product, ...]
     reads: tuple[Leaf, ...]  #: arrays of its operands
+    around: tuple[Instruction, ...] = ()  #: loops, calls and choices that run it, the outermost first
+    uncounted: tuple[Instruction, ...] = ()  #: those loops among them whose trips are unknown and count once
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +85,20 @@ class HloGraph:
             before[consumer].append(producer)
         return before
 
-    def longest_path(self, weights: Sequence[float]) -> float:
-        """Largest sum of weights along a chain of kernels that wait for each other. [that of the weights]"""
-        longest: list[float] = []
+    def longest_path(self, weights: Sequence[Weight], larger: Callable[[Any, Any], Any] = max) -> Weight:
+        """Largest sum of weights along a chain of kernels that wait for each other. [that of the weights]
+
+        Parameters
+        ----------
+        weights : sequence
+            Of each kernel: numbers, or arrays of equal shape. [any]
+        larger : callable
+            The larger of two; `np.maximum` of arrays.
+        """
+        longest: list[Any] = []
         for weight, before in zip(weights, self.before(), strict=True):
-            longest.append(weight + max((longest[place] for place in before), default=0))
-        return max(longest, default=0)
+            longest.append(weight + reduce(larger, (longest[place] for place in before), 0))
+        return cast("Weight", reduce(larger, longest, 0))
 
 
 def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
@@ -103,8 +117,9 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     DseError
         If a matrix product lacks what evaluates it.
     """
-    total, runs = runs_of(module)
-    builder = _HloGraphBuilder(barriers, runs if total > unfolded_limit(module) else {})
+    trips = trip_counts(module)
+    total, runs = runs_of(module, trips)
+    builder = _HloGraphBuilder(barriers, trips, runs if total > unfolded_limit(module) else {})
     if builder.runs:
         builder.notes.append(f"calls shared: {total:,} instructions run; each is listed once, with a count")
     parameters = [
@@ -128,11 +143,13 @@ class _HloGraphBuilder:
     """Goes through computations in the order in which they run."""
 
     barriers: Barriers
+    trips: Mapping[Instruction, int | None]  #: of loops
     runs: Mapping[Computation, int]  #: how often each runs, where what runs often is listed once; else none
     shared: dict[Computation, Value] = field(default_factory=dict)  #: what those that ran already give
     kernels: list[HloKernel] = field(default_factory=list)
     edges: list[HloEdge] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    around: list[Instruction] = field(default_factory=list)  #: what runs the kernels that are added now
 
     def given(self, shape: Shape, parameter: int | None = None) -> Value:
         """The value of something that no kernel makes."""
@@ -173,7 +190,10 @@ class _HloGraphBuilder:
         if part in ("update", "done"):
             return _received(operands[0]) if opcode == "recv" else operands[0]
         if opcode in ("while", "conditional", "call", "async"):
-            return self._called(instruction, operands, count, path + instruction.name + "/")
+            self.around.append(instruction)
+            value = self._called(instruction, operands, count, path + instruction.name + "/")
+            self.around.pop()
+            return value
         return self._kernel(instruction, operands, count, path)
 
     def _seen_through(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
@@ -204,7 +224,7 @@ class _HloGraphBuilder:
 
     def _loop(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """A loop: each kernel of its condition and body counts as often as the body runs."""
-        trips = trip_count(instruction)
+        trips = self.trips[instruction]
         if trips is None:
             self.notes.append(f"{path[:-1]}: trip count unknown; its body counts once")
         count *= 1 if trips is None else trips
@@ -219,7 +239,9 @@ class _HloGraphBuilder:
         products = tuple(products_in(instruction))
         opcode = parts(instruction.opcode)[0]
         kind = "gemm" if products else "collective" if opcode in COLLECTIVES else opcode
-        self.kernels.append(HloKernel(path + instruction.name, kind, count, instruction, products, reads))
+        name, around = path + instruction.name, tuple(self.around)
+        uncounted = tuple(each for each in around if each.opcode == "while" and self.trips[each] is None)
+        self.kernels.append(HloKernel(name, kind, count, instruction, products, reads, around, uncounted))
         arrays = {leaf.source: leaf.bytes for leaf in reads if leaf.source}
         self.edges += [HloEdge(kernel, place, output, moved) for (kernel, output), moved in arrays.items()]
         waits = frozenset[int]().union(*(leaf.waits for leaf in reads)) - {kernel for kernel, _ in arrays}

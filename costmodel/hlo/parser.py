@@ -10,12 +10,13 @@ import hashlib
 import re
 from typing import Final
 
-from costmodel.errors import suggestion
+from costmodel.errors import DseError, suggestion
 from costmodel.hlo.checks import parameters_problem, problem
 from costmodel.hlo.counts import size_problem
 from costmodel.hlo.cursor import Cursor
 from costmodel.hlo.module import Computation, Instruction, Module, Shape
 from costmodel.hlo.opcodes import KNOWN, known
+from costmodel.hlo.other_texts import HEAD, other_text, partition_problem
 
 _NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
 _HEAD: Final = re.compile(rf"\s*HloModule\s+{_NAME}")
@@ -67,17 +68,25 @@ def parse(text: str, name: str) -> Module:
     Raises
     ------
     DseError
-        For the first mistake, with its line and token.
+        For the first mistake, with its line and token; or for a text that is no compiled module, saying
+        what it is.
     """
     encoded = text.encode()
+    other = other_text(encoded[:HEAD])
+    if other:
+        raise DseError(f"{name}: {other}")
     cursor = Cursor(text, name)
     endless = _LONG_NUMBER.search(cursor.text)
     if endless:
         cursor.fail("a number longer than any", endless.start())
     try:
-        return _Parser(cursor).module(hashlib.sha256(encoded).hexdigest(), len(encoded))
+        module = _Parser(cursor).module(hashlib.sha256(encoded).hexdigest(), len(encoded))
     except RecursionError:
         cursor.fail("nested too deeply")
+    whole = partition_problem(module)
+    if whole:
+        raise DseError(f"{name}: {whole}")
+    return module
 
 
 class _Parser:

@@ -57,8 +57,10 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     -----
     A kernel takes the longer of its matrix products, evaluated by `gemm_cost`, and of the roofline of all its
     arrays and its other work. The matrix units are taken to be as much slower for an operand as it is wider.
+    A torus is cut to a slice for the program's devices.
     """
     points = max(values.size for values in system.quantities().values())
+    system = system.sliced(np.full(points, program.devices))
     pointwise = program.pointwise(points)
     counts = np.array([kernel.count for kernel in program.kernels])
     time, memory_bound = pointwise_time(pointwise, system)
@@ -138,13 +140,13 @@ def program_step(program: Program, system: System, design: Design | None = None)
     rows, back = distinct_rows(*quantities.values())
     chunks = np.split(rows, range(CHUNK, rows.size, CHUNK))
     breakdown = concatenated([_priced(program, system.take(chunk), chunk.size) for chunk in chunks])
-    return breakdown.take(back) if points > 1 else breakdown
+    return breakdown.map(lambda values: np.broadcast_to(values, rows.size)[back]) if points > 1 else breakdown
 
 
 def _priced(program: Program, system: System, points: int) -> Breakdown:
     """Evaluate a step on a chunk of machines."""
     devices = np.full(points, program.devices)
-    cost = program_cost(program, system.sliced(devices))
+    cost = program_cost(program, system)
     times = _times(program, cost)
     computing = sum((times[key] for key in _COMPUTING), np.zeros(points))
     zero = np.zeros(points)

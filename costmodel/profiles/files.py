@@ -10,6 +10,7 @@ from typing import Final
 
 from costmodel.errors import DseError
 from costmodel.formats.packed import content
+from costmodel.hlo.other_texts import other_text
 
 #: As much of a file as tells its kind. [B]
 HEAD: Final = 1 << 16
@@ -86,11 +87,14 @@ def kind_of(path: Path) -> FileKind | None:
     Raises
     ------
     DseError
-        If it cannot be read, or is a log.
+        If it cannot be read, or is what a compiler or a run prints besides.
     """
     head = content(path, HEAD)
     if len(head) == HEAD:
         head = head.rpartition(b"\n")[0] or head  # not in the middle of a character
+    other = other_text(head)
+    if other:
+        raise DseError(f"{path}: {other}")
     for kind in FILES:
         if kind.begins(head):
             return kind

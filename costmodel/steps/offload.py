@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.columns import FloatArray
+from costmodel.kernels.cost import KernelCost
 from costmodel.machine.system import System
 from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.rank_memory import PartMemory
+from costmodel.steps.schedules import of_schedule
 from costmodel.training.run import TransformerRun
 
 
@@ -34,15 +36,29 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     Notes
     -----
     Each direction of the link has the passes of one direction beside it: what a layer keeps leaves while the
-    next layer runs forward, and comes back while the layer behind runs backward.
+    next layer runs forward, and comes back while the layer behind runs backward. Where exchanges of experts
+    hide behind another micro-batch (`overlap_ep`), passes that have one beside them are shorter by these.
     """
-    share = run.design.offload_activations
-    if not (share > 0).any():
+    design = run.design
+    if not (design.offload_activations > 0).any():
         return costs
+    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, lambda schedule: schedule.chunk_by_chunk)
+    beside = np.where(overlaps, 1 - 1 / design.gradient_accumulation_steps, 0.0)
     forward, backward = list(costs.forward), list(costs.backward)
     for place, again in enumerate(costs.again):
-        moving = host_transfer_time(share * parts[place].kept, run.system)
+        moving = host_transfer_time(design.offload_activations * parts[place].kept, run.system)
         there, back = forward[place].total_time, backward[place].total_time + again.total_time
-        forward[place] = replace(forward[place], offload_time=np.maximum(moving - there, 0.0))
-        backward[place] = replace(backward[place], offload_time=np.maximum(moving - back, 0.0))
+        forward[place] = _waiting(forward[place], there, moving, beside)
+        backward[place] = _waiting(backward[place], back, moving, beside)
     return replace(costs, forward=tuple(forward), backward=tuple(backward))
+
+
+def _waiting(cost: KernelCost, time: FloatArray, moving: FloatArray, beside: FloatArray) -> KernelCost:
+    """A pass of some time that waits for what moves meanwhile; a share of them has another pass beside it.
+
+    What a pass then exchanges with experts, and waits for its host, is what the other leaves of it: neither
+    counts as time for moving.
+    """
+    alone = np.maximum(moving - time, 0.0)
+    without = np.maximum(moving - (time - cost.ep_time - cost.launch_bound_time), 0.0)
+    return replace(cost, offload_time=(1 - beside) * alone + beside * without)

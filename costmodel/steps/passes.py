@@ -136,7 +136,7 @@ def timed_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
     timed = timed_pipelines(design, ranks.times, hop, ranks.scale)
     share = np.where(ranks.paired, timed.pairs[points, slowest] / (steps * design.vpp), 1.0)
     own = overlapped_experts(costs, np.where(ranks.overlaps & ranks.paired, share, ranks.in_turn), run.system)
-    idle = timed.end.max(axis=1) - timed.busy[points, slowest]
+    idle = np.maximum(timed.end.max(axis=1) - timed.busy[points, slowest], 0.0)  # rounding falls below
     return Pace(own, ranks.stage, idle, all_stages(run, own, own.whole))
 
 

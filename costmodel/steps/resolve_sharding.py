@@ -30,6 +30,8 @@ from costmodel.training.sharding import Assignments
 #: Assignments of all designs together that are tried at once, and most of a model that ever are.
 TRIED: Final = 65_536
 MOST_TRIED: Final = 20_000
+#: Assignments of all ranks together whose bytes are counted at once: with four million take some 250 MB.
+COUNTED: Final = 4_194_304
 
 #: Designs that are solved at once where each has a machine of its own: their tables fit into a core's cache.
 SOLVED: Final = 8192
@@ -110,9 +112,11 @@ def _fewest_bytes(run: TransformerRun) -> FloatArray:
     for block in _blocks(run):
         ranks = rank_run(run.take(block))
         rows, back = distinct_rows(*ranks.design.columns().values())
-        solver = Solver(ranks.take(rows))
-        shared = solver.assignments.share_collectives
-        numbers[block] = (solver.least_sending_of_all() if shared else solver.least_sending())[back]
+        shared = ranks.design.assignments.share_collectives
+        size = max(COUNTED // ranks.design.assignments.count, 1) if shared else rows.size
+        solvers = [Solver(ranks.take(rows[start : start + size])) for start in range(0, rows.size, size)]
+        least = [own.least_sending_of_all() if shared else own.least_sending() for own in solvers]
+        numbers[block] = np.concatenate(least)[back]
     return numbers
 
 

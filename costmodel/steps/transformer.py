@@ -138,7 +138,7 @@ def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> dict[s
     design = run.design
     costs, memory = rank_costs(run, ranks, costs)
     schedule, overlapped = schedule_step(run, ranks, costs)
-    update = update_step(run, overlapped, memory)
+    update = update_step(run, overlapped, memory, alone=costs)
     fullest = fullest_stage(run, ranks, memory)
     kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
     computing = kernels - schedule["launch_bound_time"]

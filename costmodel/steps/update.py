@@ -40,8 +40,21 @@ from costmodel.workload.quantisation import some_narrow
 from costmodel.workload.transformer import padded_vocabulary
 
 
-def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory]) -> dict[str, FloatArray]:
+def update_step(
+    run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory], *, alone: MicroBatch
+) -> dict[str, FloatArray]:
     """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    costs : MicroBatch
+        Passes, with what those of several micro-batches hide of each other; (points,). [s], [J]
+    parts : sequence of PartMemory
+        What parts of the model keep, (points,). [-], [B]
+    alone : MicroBatch
+        The passes with nothing beside them, as the first and the last of a step are; (points,). [s], [J]
 
     Returns
     -------
@@ -63,7 +76,7 @@ def update_step(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemo
     if of_experts is not None:
         owners.append(Owner(of_experts * here, quantised[1] * here, design.expert_sharing, "edp"))
     units = stage_units(run, stage, costs, parts) if (design.zero_stage > 1).any() else []
-    reduced = replica_exchanges(run, owners, pass_times(run, stage, costs), units, stage)
+    reduced = replica_exchanges(run, owners, pass_times(run, stage, alone), units, stage)
     tied = tied_embedding_reduction(run)
     plain, matrices = owned_parameters(run, stage, parameters, of_experts)
     update = optimizer_step(

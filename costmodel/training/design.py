@@ -20,6 +20,7 @@ from costmodel.training.design_table import (
     switch,
     words,
 )
+from costmodel.training.layers import MTP_JOIN
 from costmodel.training.optimizers import MOMENTS, OPTIMIZERS
 from costmodel.training.pipeline_layout import LAYOUTS
 from costmodel.training.precision import FORMATS, REDUCTIONS
@@ -201,7 +202,8 @@ class DesignPoints(Design):
         """Column -> values that it may take, those of single kernels of some blocks included."""
         blocks = tuple(blocks)
         every = [kernel for block in blocks for kernel in block.kernels]
-        kernels = {kernel.name: kernel for kernel in every if len(OPTIONS[kernel.kind]) > 1}.values()
+        split = [k for k in every if len(OPTIONS[k.kind]) > 1 and k not in MTP_JOIN.kernels]
+        kernels = {kernel.name: kernel for kernel in split}.values()
         missing = {of for of, needed in NEEDS.items() if not any(map(needed, every))}
         hidden = {f.name for f in fields(cls) if f.metadata.get("of") in missing}
         return {
@@ -260,8 +262,8 @@ class DesignPoints(Design):
 
     @property
     def edp(self) -> FloatArray:
-        """Replicas of each expert. [-]"""
-        return self.tp * self.cp * self.dp / (self.ep * self.etp)
+        """Replicas of each expert; one where a stage has fewer ranks than its experts ask for. [-]"""
+        return np.maximum(self.tp * self.cp * self.dp / (self.ep * self.etp), 1.0)
 
     @property
     def expert_ranks(self) -> Ranks:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from costmodel.profiles.registry import PROFILES, profile_named
 from dse.cli import cost_deepflow, cost_dfmodel, cost_hlo, cost_simai
 from dse.cli.options import Commands, command
+from dse.cli.output import form_of
 
 
 class Reader(Protocol):
@@ -41,6 +42,8 @@ READERS: Final[Mapping[str, Reader]] = {
 #: What the help shows.
 EXAMPLES = [
     "dse cost step.hlo --system a100_80g_dgx",
+    "dse cost step.hlo --sweep",
+    "dse cost step.hlo --sweep h100_80g_dgx,tpu_v5p_pod -o systems.csv",
     "dse cost step.hlo.gz --format json | jq .figures",
     "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
     "dse cost lstm.yaml",
@@ -81,11 +84,10 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["table", "json", "csv", "trace", "dfmodel", "dot", "svg"],
-        default="table",
-        help="a report to read, one JSON object, SimAI's EndToEnd.csv, of an HLO module a timeline for "
-        "Chrome's trace viewer or its graph for DFModel, or a picture of the graph of either; svg needs "
-        "Graphviz (default: table)",
+        choices=["table", "json", "csv", "parquet", "trace", "dfmodel", "dot", "svg"],
+        help="a report to read, one JSON object, SimAI's EndToEnd.csv or a row for each system of a --sweep, "
+        "of an HLO module a timeline for Chrome's trace viewer or its graph for DFModel, or a picture of the "
+        "graph of either; svg needs Graphviz (default: what the ending of OUT says, else table)",
     )
     for reader in READERS.values():
         reader.add_options(parser)
@@ -116,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
     kind = kind or kind_named(str(asked))
     reader = READERS[kind.name]
     refuse_foreign(args, kind.name, kind.title)
+    args.format = form_of(args.format, vars(args).get("output"))
     if args.format not in reader.FORMATS:
         raise DseError(f"{args.file}: {kind.title} has no {args.format}; ask for {', '.join(reader.FORMATS)}")
     profile = args.profile or kind.profile(args.file)

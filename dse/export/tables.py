@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.errors import DseError
 from dse.pricing.intervals import RECORD_KEYS
@@ -31,6 +31,9 @@ EVALUATION_KEYS = (
     *("feasible", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
     *RECORD_KEYS,
 )
+
+#: Column of a study's tables that is of the run and not of the design.
+COMPLETED: Final = "completed"
 
 
 def study_record(study: Study, part: Selection = "front") -> dict[str, Any]:
@@ -102,7 +105,12 @@ def encoded(study: Study, part: Selection, form: str) -> Iterator[bytes]:
         return json_pieces(study, part)
     shown = study.table.front() if part == "front" else study.table
     pieces = csv_pieces if form == "csv" else parquet_pieces
-    return pieces(shown.frames())
+    return pieces(timeless(shown.frames()))
+
+
+def timeless(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Tables without the moments at which trials were finished: the same search writes the same bytes."""
+    return (frame.drop(columns=COMPLETED) for frame in frames)
 
 
 def json_pieces(study: Study, part: Selection) -> Iterator[bytes]:
@@ -201,8 +209,8 @@ def write_study(study: Study, directory: Path) -> None:
     """
     writable_directory(directory)
     for name, table in (("pareto", study.table.front()), ("trials", study.table)):
-        write_file(directory / f"{name}.csv", csv_pieces(table.frames()))
-        write_file(directory / f"{name}.parquet", parquet_pieces(table.frames()))
+        write_file(directory / f"{name}.csv", csv_pieces(timeless(table.frames())))
+        write_file(directory / f"{name}.parquet", parquet_pieces(timeless(table.frames())))
     write_file(directory / "hypervolume.csv", csv_pieces([study.hypervolume_history()]))
     write_file(directory / "study.json", encoded(study, "front", "json"))
 

@@ -17,15 +17,23 @@ from costmodel.formats.chrome_trace import Arrow, Span, chrome_trace
 from costmodel.formats.system_file import load_system
 from costmodel.hlo.figures import collectives_by_group
 from costmodel.hlo.graph import Barriers
+from costmodel.hlo.library_calls import is_known, target
+from costmodel.hlo.overlap import ProgramTimes, program_times, unknown_loops
 from costmodel.hlo.program import Program, ProgramKernel
-from costmodel.hlo.step import program_cost, program_step
+from costmodel.kernels.links import held_ranks
 from costmodel.machine.system import System
 from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
 from costmodel.steps.breakdown import with_unit_suffix
+from dse.report.hlo_times import times_record
 from dse.report.text import counted
 
 #: Kernels that a record lists by themselves.
 HEAVIEST: Final = 12
+
+
+def chips(system: System) -> int:
+    """Devices of a whole machine. [-]"""
+    return int(np.ravel(held_ranks(system.network)[-1])[0])
 
 
 @dataclass(frozen=True)
@@ -58,13 +66,23 @@ class ModuleCost:
 
     def on(self, system: str) -> Self:
         """The same module on a system."""
-        return replace(self, system=load_system(system))
+        return self.on_machine(load_system(system))
+
+    def on_machine(self, system: System) -> Self:
+        """The same module on a machine."""
+        return replace(self, system=system)
 
     @cached_property
+    def whole(self) -> ProgramTimes:
+        """Times of a step."""
+        assert self.system is not None
+        graph = self.analysis.of(self.barriers)
+        return program_times(self.analysis, self.program, graph, self.system)
+
+    @property
     def times(self) -> FloatArray:
         """All runs of each kernel, (kernels,). [s]"""
-        assert self.system is not None
-        times: FloatArray = program_cost(self.program, self.system).time[0]
+        times: FloatArray = self.whole.cost.time[0]
         return times
 
     def record(self) -> dict[str, Any]:
@@ -83,13 +101,12 @@ class ModuleCost:
             "phases": self.sums(lambda kernel: kernel.phase),
         }
         if self.system:
-            breakdown = program_step(self.program, self.system)
             record["breakdown"] = {
                 with_unit_suffix(name): float(np.ravel(column)[0])
-                for name, column in breakdown.columns().items()
+                for name, column in self.whole.breakdown.columns().items()
             }
-            graph = self.analysis.of(self.barriers)
-            record["longest_path_time_s"] = graph.longest_path(self.times.tolist())
+            record["times"] = times_record(self.whole, unknown_loops(self.analysis.of(self.barriers)))
+            record["longest_path_time_s"] = record["times"]["longest_path_s"]
             record["heaviest"] = self.heaviest()
         return {**record, "figures": hlo.figures(self.analysis)}
 
@@ -109,11 +126,13 @@ class ModuleCost:
     def notes(self) -> list[str]:
         """What the text does not tell, and what was taken instead."""
         notes = list(self.analysis.graph.notes)
+        if self.system and (size := chips(self.system)) < self.program.devices:
+            notes.append(f"{self.system.name} has {counted(size, 'device')}, too few for this program")
         opaque: dict[str, int] = {}
         for kernel in self.analysis.graph.kernels:
-            if kernel.kind == "custom-call":
-                target = kernel.instruction.attributes.get("custom_call_target", "unnamed")
-                opaque[target] = opaque.get(target, 0) + kernel.count
+            if kernel.kind == "custom-call" and not is_known(kernel.instruction):
+                name = target(kernel.instruction) or "unnamed"
+                opaque[name] = opaque.get(name, 0) + kernel.count
         notes += [
             f"{counted(count, 'call')} of {name}: priced by its arrays alone"
             for name, count in opaque.items()
@@ -151,8 +170,9 @@ class ModuleCost:
         """Work, traffic and time of all kernels alike, the largest first."""
         rows: dict[str, dict[str, Any]] = {}
         for place, kernel in enumerate(self.program.kernels):
-            fresh = {"name": key(kernel), "count": 0.0, "flops": 0.0, "bytes": 0.0}
+            fresh = {"name": key(kernel), "count": 0.0, "flops": 0.0, "bytes": 0.0, "at_least": False}
             row = rows.setdefault(key(kernel), fresh)
+            row["at_least"] |= bool(self.analysis.graph.kernels[place].uncounted)
             row["count"] += kernel.count
             row["flops"] += kernel.count * (kernel.flops + sum(p.flops for p in kernel.products))
             row["bytes"] += kernel.count * kernel.bytes_moved
@@ -172,6 +192,7 @@ class ModuleCost:
             "kind": kernel.kind,
             "phase": kernel.phase,
             "count": kernel.count,
+            "at_least": bool(self.analysis.graph.kernels[place].uncounted),
             "flops": kernel.flops + sum(p.flops for p in kernel.products),
             "bytes": kernel.bytes_moved,
             "time_s": float(self.times[place]),
@@ -181,7 +202,7 @@ class ModuleCost:
     def collectives(self) -> list[dict[str, Any]]:
         """Messages by kind and groups of devices, the largest first."""
         places: dict[int, int] = {id(each): place for place, each in self.analysis.collectives.items()}
-        rows = []
+        kernels, rows = self.analysis.graph.kernels, []
         for name, own in collectives_by_group(self.analysis).items():
             placed = own[0][1].placement
             row: dict[str, Any] = {
@@ -191,6 +212,7 @@ class ModuleCost:
                 "stride": placed.stride,
                 "reducers": sorted({each.reducer for _, each in own if each.reducer}),
                 "count": sum(count for count, _ in own),
+                "at_least": any(kernels[places[id(each)]].uncounted for _, each in own),
                 "payload_bytes": sum(count * each.payload_bytes for count, each in own),
             }
             if self.system:

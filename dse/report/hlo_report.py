@@ -11,18 +11,13 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.report.design_table import ruled_table
+from dse.report.hlo_times import times_table
 from dse.report.text import bar, counted, percent
 
 Record = Mapping[str, Any]
 
 #: Length of the bar of the largest part. [characters]
 _BAR: Final = 12
-
-#: Meaning of a barrier -> how a report puts it.
-_BARRIERS: Final = {
-    "barrier": "each array read through a barrier waits for all of them",
-    "element": "each array read through a barrier waits for itself alone",
-}
 
 
 def hlo_report(record: Record, width: int) -> list[RenderableType]:
@@ -44,6 +39,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
         ("By phase", sums_table(record["phases"], "phase")),
     ]
     if record["system"]:
+        sections.insert(0, (f"Time of a step on {record['system']}", times_table(record)))
         sections.append(("Heaviest kernels", heaviest_table(record["heaviest"], width)))
     if record["collectives"]:
         sections.append(("Collectives by group", collectives_table(record["collectives"])))
@@ -62,15 +58,12 @@ def heading(record: Record) -> str:
     )
     flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
     text += f", {flops} of matrix products on each"
-    if not record["system"]:
-        return f"{text}. --system prices it."
-    step, mfu = record["breakdown"]["step_time_s"], record["breakdown"]["mfu"]
-    longest = record["longest_path_time_s"]
-    return (
-        f"{text}.\nOn {record['system']}: {readable(step, 's')} a step with one kernel after the other, "
-        f"{percent(mfu)} of the peak rate; no less than {readable(longest, 's')} with all overlap that the "
-        f"graph allows, where {_BARRIERS[record['barriers']]}."
-    )
+    return f"{text}." if record["system"] else f"{text}. --system prices it."
+
+
+def time_of(row: Record) -> str:
+    """Time of kernels; marked where a loop around one of them runs more often for all that is known."""
+    return f"{'>= ' if row['at_least'] else ''}{readable(row['time_s'], 's')}"
 
 
 def sums_table(rows: Sequence[Record], what: str) -> Table:
@@ -91,7 +84,7 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
             readable(row["bytes"], "B"),
         ]
         if timed:
-            cells.append(readable(row["time_s"], "s"))
+            cells.append(time_of(row))
         drawn = bar(row[key] / longest, _BAR) if row[key] else ""
         table.add_row(*cells, percent(row[key] / whole), drawn)
     return table
@@ -107,7 +100,7 @@ def heaviest_table(rows: Sequence[Record], width: int) -> Table:
         table.add_column("in the program", no_wrap=True)
     for row in rows:
         cells = [row["name"], row["phase"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"),
-                 readable(row["bytes"], "B"), readable(row["time_s"], "s")]  # fmt: skip
+                 readable(row["bytes"], "B"), time_of(row)]  # fmt: skip
         table.add_row(*cells, *([program_name(row["op_name"], room)] if room >= 12 else []))
     return table
 
@@ -143,7 +136,7 @@ def collectives_table(rows: Sequence[Record]) -> Table:
         reducers = ", ".join(row["reducers"]) or "-"
         cells = [kind, str(row["groups"]), str(row["size"]), f"{row['stride']:g}", reducers,
                  f"{row['count']:,}", readable(row["payload_bytes"], "B")]  # fmt: skip
-        table.add_row(*cells, *([readable(row["time_s"], "s")] if timed else []))
+        table.add_row(*cells, *([time_of(row)] if timed else []))
     return table
 
 

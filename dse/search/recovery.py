@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from costmodel.errors import DseError
+from dse.pricing.interruption import uninterrupted
 from dse.search.history import Batch
 from dse.search.turns import StudyChanged, Turns, packed_batch
 from dse.storage.optuna_store import StudyDeleted
@@ -61,16 +60,3 @@ def take_kept(files: RecoveryFiles, turns: Turns) -> None:
         except OSError as error:
             what += f"; it cannot be removed ({error.strerror})"
         LOG.warning("dse: %s", what)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A block that Ctrl-C and the like reach when it is done; it must not take long."""
-    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

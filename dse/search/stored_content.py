@@ -22,7 +22,7 @@ OF_TRIALS: Final[Mapping[str, shapes.JsonShape]] = {
     BREAKDOWN: shapes.NUMBERS,
     DERIVED: shapes.NUMBERS,
     MARGINS: shapes.NUMBERS,
-    BEFORE: shapes.FIGURES,
+    BEFORE: shapes.BEFORE,
     LAYOUTS: shapes.LAYOUTS,
     WINNERS: shapes.WINNERS,
     DESIGNS_PRICED: shapes.COUNT,
