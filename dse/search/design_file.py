@@ -121,7 +121,9 @@ def _parquet(content: BytesIO) -> pd.DataFrame:
             if not any(of_kind(kind) for of_kind in (*kinds, types.is_null, types.is_timestamp)):
                 raise ValueError(f"column {column.name}: {kind}, no numbers or words")
         # What pandas told of itself is not read: it decides types, too.
-        frame: pd.DataFrame = file.read().to_pandas(ignore_metadata=True)
+        table = file.read()
+        table.validate(full=True)  # texts in UTF-8, too
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
         return frame.drop(columns=[name for name in frame.columns if str(name).startswith("__index_level_")])
     except lib.ArrowException as error:  # of which not all are errors of Python's kinds
         raise ValueError(str(error)) from error
