@@ -103,19 +103,30 @@ def _parquet(content: BytesIO) -> pd.DataFrame:
     ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError, OSError
         If it is none, has a column of something else, or says that it has more than `MOST_CELLS`.
     """
-    from pyarrow import parquet, types
+    from pyarrow import lib, parquet, types
 
-    file = parquet.ParquetFile(content)
-    if file.metadata.num_rows * max(1, file.metadata.num_columns) > MOST_CELLS:
-        raise ValueError(f"more than {MOST_CELLS:,} cells")
-    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
-    for column in file.schema_arrow:
-        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if not any(of_kind(kind) for of_kind in (*kinds, types.is_null, types.is_timestamp)):
-            raise ValueError(f"column {column.name}: {kind}, no numbers or words")
-    # What pandas told of itself is not read: it decides types, too.
-    frame: pd.DataFrame = file.read().to_pandas(ignore_metadata=True)
-    return frame.drop(columns=[name for name in frame.columns if str(name).startswith("__index_level_")])
+    try:
+        file = parquet.ParquetFile(content)
+        if file.metadata.num_rows * max(1, file.metadata.num_columns) > MOST_CELLS:
+            raise ValueError(f"more than {MOST_CELLS:,} cells")
+        kinds = (
+            types.is_integer,
+            types.is_floating,
+            types.is_boolean,
+            types.is_string,
+            types.is_large_string,
+        )
+        for column in file.schema_arrow:
+            kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+            if not any(of_kind(kind) for of_kind in (*kinds, types.is_null, types.is_timestamp)):
+                raise ValueError(f"column {column.name}: {kind}, no numbers or words")
+        # What pandas told of itself is not read: it decides types, too.
+        table = file.read()
+        table.validate(full=True)  # texts in UTF-8, too
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+        return frame.drop(columns=[name for name in frame.columns if str(name).startswith("__index_level_")])
+    except lib.ArrowException as error:  # of which not all are errors of Python's kinds
+        raise ValueError(str(error)) from error
 
 
 def _values(space: Space, path: Path, name: str, cells: Sequence[Any]) -> list[Any]:
