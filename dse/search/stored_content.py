@@ -19,10 +19,10 @@ from dse.storage.trial_columns import TrialColumns, TrialDetails
 
 #: Attribute of a trial -> what it holds.
 OF_TRIALS: Final[Mapping[str, shapes.JsonShape]] = {
-    BEFORE: shapes.NUMBERS,
     BREAKDOWN: shapes.NUMBERS,
     DERIVED: shapes.NUMBERS,
     MARGINS: shapes.NUMBERS,
+    BEFORE: shapes.BEFORE,
     LAYOUTS: shapes.LAYOUTS,
     WINNERS: shapes.WINNERS,
     DESIGNS_PRICED: shapes.COUNT,
