@@ -232,6 +232,31 @@ def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(
     assert recovery_files(tmp_path) == []
 
 
+SEARCH = """
+import sys
+from dse.search.study import Study
+study = Study.load(sys.argv[1], storage=sys.argv[2])
+print("ready", flush=True)
+study.run(int(sys.argv[3]))
+"""
+
+
+def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
+    """Whose connections the server finds closed within transactions; tests/stress has 200 of them."""
+    study, moments = new_study(space, server.url, "killed"), random.Random(0)
+    for _ in range(3):
+        process = begun("-c", SEARCH, study.name, study.storage, str(BUDGET))
+        process.stdout.readline()
+        time.sleep(moments.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        found = told(study)
+        assert found == undisturbed[: len(found)]
+    study.run(BUDGET)
+    assert told(study) == undisturbed
+    assert marks(study) == []
+
+
 # The files.
 
 

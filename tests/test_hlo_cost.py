@@ -184,7 +184,7 @@ def test_what_is_not_known_is_said(capsys, tmp_path):
     (tmp_path / "m.hlo").write_text(UNCOUNTED)
     shown = cost(capsys, tmp_path / "m.hlo")
     assert "Note: while.5: trip count unknown; its body counts once\n" in shown
-    assert re.search(r"(?m)^a step +at least [\d.]+ us  while.5 runs an unknown number", shown)
+    assert re.search(r"^a step +>= .* while.5 runs an unknown number of times;", shown, re.MULTILINE)
     assert re.search(r"^gemm +1 .* >= [\d.]+ us ", shown, re.MULTILINE)
     assert ">=" not in cost(capsys, DATA / "loop.hlo")
     call = 'b = f32[2] custom-call(a), custom_call_target="mine"'

@@ -17,7 +17,7 @@ from costmodel.hlo.graph import BARRIERS
 from costmodel.hlo.overlap import ProgramTimes, program_times
 from costmodel.hlo.streams import streams
 from dse.cli import main
-from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, analysed, program
+from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, UNCOUNTED, analysed, program
 
 TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
 SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b) }\n"
@@ -183,16 +183,18 @@ def test_systems_that_are_too_small_say_so(capsys, tmp_path):
 
 def test_loops_of_unknown_count_make_times_lower_bounds_in_their_rows(capsys, tmp_path):
     path = tmp_path / "step.hlo"
-    path.write_text(LOOP.replace('"known_trip_count"', '"unknown"').replace("constant(3)", "constant({...})"))
-    shown = swept(capsys, path, "--system", "a100_80g_dgx")
-    row = next(line for line in shown.splitlines() if line.startswith("a step"))
-    assert "at least" in row
-    assert "while.5 runs an unknown number of times" in row
+    path.write_text(UNCOUNTED)
+    shown = swept(capsys, path, "--system", "a100_80g_dgx").splitlines()
+    for start in ("a step", "without overlap", "longest path"):
+        row = next(line for line in shown if line.startswith(start))
+        assert re.search(r" >= [\d.]+ us +while.5 runs an unknown number of times", row)
     record = json.loads(swept(capsys, path, "--sweep", "a100_80g_dgx", "--format", "json"))
     times = record["systems"][0]["times"]
     assert times["is_lower_bound"]
     assert times["loops_of_unknown_count"] == ["while.5"]
-    assert "at least" in swept(capsys, path, "--sweep", "a100_80g_dgx,h100_80g_dgx")
+    table = swept(capsys, path, "--sweep", "a100_80g_dgx,h100_80g_dgx")
+    assert "while.5 runs an unknown number of times, so that times are lower bounds" in table
+    assert re.search(r"^a100_80g_dgx +>= ", table, re.MULTILINE)
 
 
 WRONG = {

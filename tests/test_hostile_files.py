@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import resource
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.text import Text
 
 from costmodel import hlo
 from costmodel.errors import DseError, masked, printable
@@ -21,6 +23,7 @@ from costmodel.formats import pipes
 from costmodel.formats.packed import file_bytes
 from costmodel.hlo.counts import runs_of
 from dse.cli import main
+from dse.report.text import plain_console
 from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS
@@ -85,6 +88,7 @@ REFUSED = {
     "an array of 5,000 digits": (("cost",), "a.hlo", array("9" * 5000), "longer than any"),
     "a packed bomb": (("cost",), "b.hlo", gzip.compress(b"HloModule m\n" + b" " * (1 << 28)), "unpacks to"),
     "doubled fusions": (("cost",), "f.hlo", calls(40, "fusion", "calls"), "at most 100,000 are read"),
+    "rows of one cell": (("validate",), "t.csv", "row_type,dataset,tp\n" + "x\n" * 500_000, "more mistakes"),
     "a table of no text": (("validate",), "t.csv", b"id\xff\xfe", "not a text file"),
 }  # fmt: skip
 
@@ -183,6 +187,24 @@ def test_names_that_are_no_text_are_refused_or_shown_as_such(tmp_path):
     done = command("search", "--budget", "3", "--study", "\x1b[31mred", folder=tmp_path)
     assert (done.returncode, b"\x1b" in done.stderr) == (1, False)
     assert b"a name is text" in command("search", "--study", b"\xff\xfe", folder=tmp_path).stderr
+
+
+RED = "\x1b[31m"
+
+
+def test_what_is_named_so_as_to_steer_a_terminal_is_shown_as_text(tmp_path, capsys):
+    (tmp_path / "p.hlo").write_text(f'HloModule m\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT a{RED} = '
+                                    f'f32[8] add(p, p), metadata={{op_name="{RED}/net"}}\n}}\n')  # fmt: skip
+    file = tmp_path / f"{RED}.hlo"
+    file.write_text(array("8"))
+    main(["cost", str(tmp_path / "p.hlo"), "--system", "a100_80g_dgx"])
+    assert main(["cost", str(file)]) == 0
+    told = capsys.readouterr()
+    assert r"\x1b[31m.hlo: no --system named" in told.err
+    assert RED not in told.out + told.err
+    stream = io.StringIO()
+    plain_console(stream, 40).print(Text(f"a{RED}b"))
+    assert stream.getvalue() == "a\\x1b[31mb\n"
 
 
 def test_passwords_are_not_told(capsys):

@@ -12,25 +12,18 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from costmodel.columns import Columns, column_units
+from costmodel.columns import column_units
 from costmodel.errors import suggestion
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
+from costmodel.machine.ranges import MachinePart, Range, part_ranges
 from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
 
 SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,
 #: or arithmetic on other constants.
 KINDS: Final = ("datasheet", "measured", "fitted", "assumed", "derived")
-#: Quantities that are shares of something the hardware cannot exceed.
-SHARES: Final = ("efficiency", "matrix_efficiency", "sustained")
-#: Endings of the names of quantities of which a machine needs some.
-POSITIVE: Final = (
-    "bandwidth", "capacity", "clock", "efficiency", "sustained", "size", "height", "width",
-    "used", "oversubscription", "wrap",
-)  # fmt: skip
-
-Part = TypeVar("Part", bound=Columns)
+AnyPart = TypeVar("AnyPart", bound=MachinePart)
 
 
 def system_names() -> list[str]:
@@ -84,7 +77,7 @@ def _tier(section: Section, name: str) -> LinkTier:
     return tier
 
 
-def _part(record: type[Part], section: Section, **names: str) -> Part:
+def _part(record: type[AnyPart], section: Section, **names: str) -> AnyPart:
     """One record, a constant for each of its columns."""
     units = column_units(record)
     section.only(units, "quantity")
@@ -92,12 +85,12 @@ def _part(record: type[Part], section: Section, **names: str) -> Part:
     values: dict[str, Any] = {}
     for key, unit in units.items():
         if key in section or key not in optional:
-            values[key] = _constant(section, key, unit)
+            values[key] = _constant(section, key, unit, part_ranges(record)[key])
     return record.of(**names, **values)
 
 
-def _constant(section: Section, key: str, unit: str) -> float:
-    """One number with its kind and source. [the unit given]"""
+def _constant(section: Section, key: str, unit: str, allowed: Range) -> float:
+    """One number with its kind and source; NaN for one that is wrong. [the unit given]"""
     if key not in section:
         section.mistake(None, f"{key}: missing; expected {{value, kind, source}}")
         return np.nan
@@ -111,12 +104,9 @@ def _constant(section: Section, key: str, unit: str) -> float:
     value = constant.number("value", unit)
     if "standard_error" in constant and constant.number("standard_error", unit) < 0:
         constant.mistake("standard_error", "expected no negative number")
-    if value < 0 or (value == 0 and key.endswith(POSITIVE)):
-        constant.mistake(
-            "value", f"{value:g}: expected {'no negative number' if value else 'more than nothing'}"
-        )
-    if value > 1 and key in SHARES:
-        constant.mistake("value", f"{value:g}: expected a share, at most 1")
+    if not allowed.holds(value):
+        constant.mistake("value", allowed.refusal(value))
+        return np.nan
     return value
 
 

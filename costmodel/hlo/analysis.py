@@ -54,7 +54,7 @@ class Analysis:
     @cached_property
     def phases(self) -> list[Phase]:
         """Of each kernel."""
-        return phases(self.graph)
+        return phases(self.graph, self.provenance)
 
     @cached_property
     def as_written(self) -> Liveness:

@@ -36,6 +36,7 @@ class FlowStep:
     output: int  #: which of its instruction's arrays it is
     reads: tuple[Source, ...]
     loops: tuple[str, ...]  #: around it, the outermost first
+    body: tuple[str, ...] = ()  #: of what a loop carries, that loop too
 
     @property
     def operands(self) -> list[FlowStep]:
@@ -54,6 +55,7 @@ class Flow:
 
     steps: Sequence[FlowStep]
     root: Sequence[Source]
+    given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> what the fusion is given for it
 
     def after(
         self, marks: Mapping[Source, int], *, stops: Set[FlowStep] = frozenset(), again: bool = True
@@ -100,7 +102,12 @@ def flow(module: Module, graph: HloGraph) -> Flow:
     walk = _Walk(places, share=total > unfolded_limit(module))
     parameters = [_given(each.shape, number) for number, each in enumerate(module.entry.parameters)]
     root = walk.run(module.entry, parameters, "", None, ())
-    return Flow(walk.steps, list(_leaves(root)))
+    given = {
+        parameter: each.operands[number]
+        for computation in module.computations for each in computation.instructions if each.opcode == "fusion"
+        for number, parameter in enumerate(each.called[0].parameters)
+    }  # fmt: skip
+    return Flow(walk.steps, list(_leaves(root)), given)
 
 
 @dataclass(slots=True)
@@ -217,6 +224,7 @@ class _Walk:
         self.run(condition, [state], path, kernel, inside)
         last = self.run(body, [state], path, kernel, inside)
         for step, source in zip(carried, _leaves(last), strict=True):
+            step.body = inside
             if source is not step:
                 step.reads = (*step.reads, source)
         return last

@@ -63,8 +63,14 @@ class Buffer:
         return self.arrays[0].start
 
     def intervals(self) -> list[tuple[int, int]]:
-        """When it holds something that is read later, both ends included. [-]"""
-        return [(each.start, each.end) for each in self.arrays]
+        """When it holds something that is read later, both ends included, with time between them. [-]"""
+        found: list[tuple[int, int]] = []
+        for each in self.arrays:
+            if found and each.start <= found[-1][1]:
+                found[-1] = (found[-1][0], max(found[-1][1], each.end))
+            else:
+                found.append((each.start, each.end))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ def _collective(
     )
 
 
+_SUMMING: Final = ("all-reduce", "reduce-scatter")
 #: Axis of a mesh -> what messages along it are for.
 _AXES: Final[Mapping[str, tuple[Purpose, ...]]] = {
     "tp": ("tensor parallel", "sequence parallel"),
@@ -132,7 +133,7 @@ def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int
     summing = [
         each
         for each in messages.values()
-        if each.purpose in ("data parallel", "fully sharded") and each.name != "all-gather"
+        if each.purpose in ("data parallel", "fully sharded") and each.name in _SUMMING
     ]
     joined = connected(group for each in summing for group in each.groups)
     shared = max(map(len, joined), default=1)

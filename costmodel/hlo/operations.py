@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from costmodel.hlo.flow import CARRIED, CHOSEN, FlowStep, Source
+from costmodel.hlo.module import Instruction
 from costmodel.hlo.opcodes import ARITHMETIC, TRANSCENDENTAL
 from costmodel.hlo.products import is_product
 
@@ -49,6 +50,11 @@ def multiplies(step: FlowStep) -> bool:
     return bool(_MULTIPLYING.search(target(step))) and not passes_on(step)
 
 
+def hands_on(step: FlowStep) -> bool:
+    """Whether a step gives elements of what it reads, elsewhere perhaps, or their sums over devices."""
+    return step.opcode in MOVING or passes_on(step)
+
+
 def elementwise(step: FlowStep) -> bool:
     """Whether each element that a step gives is made of the elements in one place of what it reads."""
     return step.opcode in ARITHMETIC or step.opcode in TRANSCENDENTAL or step.opcode == "clamp"
@@ -87,3 +93,49 @@ def collected(source: Source) -> bool:
         isinstance(each, FlowStep) and each.shape.size <= 1 for each in step.reads
     )
     return step.shape.size <= 1 or numbers
+
+
+def added_to(step: FlowStep) -> Source:
+    """What a step adds its own result to: the rows that a scatter changes, the third operand of a product."""
+    if step.opcode in ("scatter", "dynamic-update-slice"):
+        return step.reads[0]
+    if step.opcode == "custom-call" and multiplies(step) and len(step.reads) > 2:
+        return step.reads[2]
+    return None
+
+
+def number_of(instruction: Instruction, given: Mapping[Instruction, Instruction]) -> str:
+    """What a constant is, as written, where an operand is one or many of one; else empty."""
+    while instruction in given or instruction.opcode in (*SAME_VALUES, "get-tuple-element"):
+        if instruction in given:
+            instruction = given[instruction]
+        elif instruction.opcode == "get-tuple-element":
+            instruction = _element(instruction)
+        else:
+            instruction = instruction.operands[0]
+    return instruction.argument if instruction.opcode == "constant" and not instruction.shape.dims else ""
+
+
+def _element(instruction: Instruction) -> Instruction:
+    """What of a tuple, or of what a fusion gives, an instruction takes; else what gives it."""
+    whole = instruction.operands[0]
+    root = whole.called[0].root if whole.opcode == "fusion" else whole
+    return root.operands[int(instruction.attributes["index"])] if root.opcode == "tuple" else whole
+
+
+def square_factor(step: FlowStep) -> Source:
+    """What a step sums the squares of, in one go or more; None where it sums no squares."""
+    terms: Source = step
+    while isinstance(terms, FlowStep) and _sums(terms):
+        terms = behind(terms.reads[0])
+    if not isinstance(terms, FlowStep) or terms.opcode not in (("dot",) if terms is step else ("multiply",)):
+        return None
+    first, second = (behind(source) for source in terms.reads[:2])
+    return first if first == second else None
+
+
+def _sums(step: FlowStep) -> bool:
+    """Whether a step sums elements of what it reads."""
+    if step.opcode not in ("reduce", "reduce-window"):
+        return False
+    return step.instruction.called[0].root.opcode == "add"

@@ -1,14 +1,22 @@
-"""What a kernel is for: its pass and its part of the model, as far as the program's own names tell.
+"""What a kernel is for: its pass and its part of the model.
 
-Compilers keep, drop and merge such names, so that no cost depends on them.
+The program's own names tell of passes, where they say so: compilers keep, drop and merge them, and older
+versions of JAX name differentiation only where it goes through a call. What they leave open is told by what
+kernels read. No cost depends on names.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
+from costmodel.hlo.flow import FlowStep
 from costmodel.hlo.graph import HloGraph, HloKernel
+from costmodel.hlo.operations import multiplies
+from costmodel.hlo.passes import StepPasses
+from costmodel.hlo.products import product_instructions
+from costmodel.hlo.provenance import Provenance
 
 Phase = Literal["forward", "recompute", "backward", "optimizer", "unknown"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "recompute", "backward", "optimizer", "unknown")
@@ -22,38 +30,74 @@ _LAYERS: Final = re.compile(
 )
 
 
-def phases(graph: HloGraph) -> list[Phase]:
-    """The pass of each kernel.
+def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
+    """The pass of each kernel; "unknown" of all where the text has no names.
 
     Notes
     -----
     A name that says "transposed" is of the backward pass. What is recomputed bears that name too. Newer names
     tell it apart; where older ones tell the region alone, its kernels that read no gradient are recomputed.
-    What is not differentiated and reads a gradient is the optimizer. A kernel without a name is of the latest
-    pass that it reads from.
+    What such names leave open goes by what it reads: what comes after the loss is of the backward pass, and
+    where gradients meet what is kept, of the optimizer. Where no product makes a gradient, what is not
+    differentiated and reads a gradient is the optimizer, and a kernel without a name is of the latest pass
+    that it reads from.
     """
-    found: list[Phase] = []
-    named = any(kernel.instruction.op_name for kernel in graph.kernels)
-    data: list[list[int]] = [[] for _ in graph.kernels]
+    names = [_name(kernel) for kernel in graph.kernels]
+    if not any(names):
+        return ["unknown"] * len(names)
+    steps: list[list[FlowStep]] = [[] for _ in names]
+    for step in provenance.flow.steps:
+        if step.kernel is not None:
+            steps[step.kernel].append(step)
+    repeated = {
+        step for name, own in zip(names, steps, strict=True) if _REPEATED.search(name)
+        for step in own if multiplies(step)
+    }  # fmt: skip
+    passes = StepPasses(provenance, repeated)
+    data: list[list[int]] = [[] for _ in names]
     for edge in graph.edges:
         if edge.output is not None:
             data[edge.consumer].append(edge.producer)
-    for kernel, before in zip(graph.kernels, data, strict=True):
-        read = [found[place] for place in before]
-        found.append(_phase(kernel.instruction.op_name, read) if named else "unknown")
+    found: list[Phase] = []
+    for place, name in enumerate(names):
+        read = [found[before] for before in data[place]]
+        found.append(_named(name, read) or _by_reads(steps[place], passes) or _latest(name, read))
     return found
 
 
-def _phase(name: str, read: list[Phase]) -> Phase:
+def _name(kernel: HloKernel) -> str:
+    """What the program calls a kernel: where that tells no pass, what it calls its matrix products."""
+    own = kernel.instruction.op_name
+    names = [own, *(each.op_name for each in product_instructions(kernel.instruction))]
+    return next((name for name in names if _BACKWARD.search(name) or "jvp" in name), own)
+
+
+def _named(name: str, read: Sequence[Phase]) -> Phase | None:
+    """The pass that a name tells."""
+    if _BACKWARD.search(name):
+        after_gradient = any(phase in ("backward", "optimizer") for phase in read)
+        in_region = _REPEATED_REGION.search(name) and not after_gradient
+        return "recompute" if in_region or _REPEATED.search(name) else "backward"
+    if _REPEATED.search(name):
+        return "recompute"
+    return "forward" if "jvp" in name else None
+
+
+def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
+    """The pass that what a kernel reads tells."""
+    if passes.forward is None or not steps:
+        return None
+    if any(map(multiplies, steps)) or passes.updating.isdisjoint(steps):
+        return "backward" if any(map(passes.after_loss, steps)) else "forward"
+    return "optimizer"
+
+
+def _latest(name: str, read: Sequence[Phase]) -> Phase:
+    """The pass of what is not differentiated, or has no name, by those that it reads from."""
     if not name:
         return max(read, key=PHASES.index, default="forward")
     after_gradient = any(phase in ("backward", "optimizer") for phase in read)
-    if _BACKWARD.search(name):
-        in_region = _REPEATED_REGION.search(name) and not after_gradient
-        return "recompute" if in_region or _REPEATED.search(name) else "backward"
-    if "jvp" in name or not after_gradient:
-        return "forward"
-    return "optimizer"
+    return "optimizer" if after_gradient else "forward"
 
 
 def part(kernel: HloKernel) -> str:

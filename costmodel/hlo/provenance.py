@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from costmodel.hlo.flow import Flow, FlowStep, Source
-from costmodel.hlo.operations import MOVING, elementwise, multiplies, passes_on
+from costmodel.hlo.operations import added_to, elementwise, hands_on, multiplies
 from costmodel.hlo.state import TrainingState
 
 #: Marks: of what is given anew for each step, of where a device stands among all, and of what is kept besides
@@ -54,6 +54,10 @@ class Provenance:
         marks = self.made_of.get(source, 0)
         return 0 if marks & (INPUT | KEPT) else marks >> _FIRST_WEIGHT
 
+    def decided_by_kept(self, source: Source) -> bool:
+        """Whether something depends on what is kept and on no input: a count of steps, say."""
+        return self.made_of.get(source, 0) & (INPUT | KEPT) == KEPT
+
     @cached_property
     def multiplied_by(self) -> frozenset[int]:
         """Bits of the weights in each operand of each matrix product."""
@@ -70,13 +74,21 @@ class Provenance:
         return found
 
     @cached_property
+    def led(self) -> Sequence[set[FlowStep]]:
+        """For each weight the steps between its gradients and its update, and that of what is kept for it."""
+        numbers = [int(weight.argument) for weight in self.state.weights]
+        kept = [[int(each.argument) for each in self.state.companions[number]] for number in numbers]
+        return [
+            self._back([self.state.updates[each] for each in (number, *own)])
+            for number, own in zip(numbers, kept, strict=True)
+        ]
+
+    @cached_property
     def leading(self) -> Mapping[FlowStep, int]:
         """Steps between gradients and updates -> bits of the weights whose."""
         found: dict[FlowStep, int] = {}
-        for place, weight in enumerate(self.state.weights):
-            number = int(weight.argument)
-            kept = [int(each.argument) for each in self.state.companions[number]]
-            for step in self._back([self.state.updates[each] for each in (number, *kept)]):
+        for place, steps in enumerate(self.led):
+            for step in steps:
                 found[step] = found.get(step, 0) | 1 << place
         return found
 
@@ -98,7 +110,9 @@ class Provenance:
             step = waiting.pop()
             if isinstance(step, FlowStep) and step not in seen:
                 seen.add(step)
-                waiting += [source for source in self.handed_on(step) if self._leads(source)]
+                on = self.handed_on(step)
+                on = [*on, *(added_to(each) for each in on if isinstance(each, FlowStep))]
+                waiting += [source for source in on if self._leads(source)]
         return seen
 
     def _leads(self, source: Source) -> bool:
@@ -107,7 +121,7 @@ class Provenance:
             return False
         if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
             return False
-        return elementwise(source) or source.opcode in MOVING or passes_on(source)
+        return elementwise(source) or hands_on(source)
 
     def _placed_by_input(self, step: FlowStep) -> bool:
         """Whether an update is to rows that the input names, as a scatter's are."""

@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 
 from costmodel.hlo.flow import FlowStep
 from costmodel.hlo.groups import Groups, connected
-from costmodel.hlo.operations import MOVING, collected, elementwise, multiplies, passes_on
+from costmodel.hlo.operations import collected, elementwise, hands_on, multiplies
 from costmodel.hlo.provenance import DEVICE, INPUT, Provenance
 
 Purpose = Literal[
@@ -114,7 +114,7 @@ class Purposes:
                     reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message]
                 ):
                     return True
-                if reader not in seen and (reader.opcode in MOVING or passes_on(reader)):
+                if reader not in seen and hands_on(reader):
                     seen.add(reader)
                     waiting.append(reader)
         return False
@@ -135,11 +135,23 @@ class Purposes:
         groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
         for message, own in self.groups.items():
             leads = self.provenance.leading.get(message, 0)
-            if message.opcode != "all-gather":
+            if message.opcode in ("all-reduce", "reduce-scatter") or self._is_added(message):
                 for place, listed in enumerate(groups):
                     if leads >> place & 1:
                         listed.extend(own)
         return [connected(listed) for listed in groups]
+
+    def _is_added(self, message: FlowStep) -> bool:
+        """Whether a device adds what it is passed to what it has, as in a sum by steps."""
+        seen, waiting = {message}, [message] if message.opcode in _SENDING else []
+        while waiting:
+            for reader in self.provenance.readers.get(waiting.pop(), ()):
+                if reader.opcode == "add":
+                    return True
+                if reader not in seen and hands_on(reader):
+                    seen.add(reader)
+                    waiting.append(reader)
+        return False
 
     def _shares(self, message: FlowStep) -> bool:
         """Whether the devices of a group hold parts of all that products multiply by, and share the rest."""
@@ -168,6 +180,6 @@ def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
             places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
             if any(provenance.made_of.get(source, 0) & DEVICE for source in places):
                 yield reader
-            elif reader not in seen and (elementwise(reader) or reader.opcode in MOVING):
+            elif reader not in seen and (elementwise(reader) or hands_on(reader)):
                 seen.add(reader)
                 waiting.append(reader)

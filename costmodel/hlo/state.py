@@ -43,8 +43,8 @@ class TrainingState:
     def moments(self) -> tuple[tuple[Instruction, ...], ...]:
         """As many copies of the weights' shapes as are kept for each of them; none where that differs."""
         rows = [self.companions[int(each.argument)] for each in self.weights]
-        alike = all(_alike(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
-        return tuple(zip(*rows, strict=True)) if alike and len({len(row) for row in rows}) == 1 else ()
+        same = all(alike(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
+        return tuple(zip(*rows, strict=True)) if same and len({len(row) for row in rows}) == 1 else ()
 
     @property
     def kept(self) -> list[Instruction]:
@@ -166,7 +166,7 @@ def _companions(
     }
 
 
-def _alike(kept: Instruction, weight: Instruction) -> bool:
+def alike(kept: Instruction, weight: Instruction) -> bool:
     """Whether an array is kept for every element of a weight, on this device or on all."""
     own = kept.shape.dims == weight.shape.dims
     return own or prod(global_dims(kept)) == prod(global_dims(weight))

@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike
 
 from costmodel.columns import Columns, FloatArray, column, column_units
 from costmodel.errors import DseError, suggestion
+from costmodel.machine.ranges import MachinePart, Range, part_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Chip(Columns):
+class Chip(MachinePart):
     """One accelerator. Each column holds one value, or one per design. Energies and areas are unit costs."""
 
     cores: FloatArray = column("-")
@@ -22,16 +23,16 @@ class Chip(Columns):
     array_height: FloatArray = column("-")  #: multiply-adds per cycle of one matrix unit: height * width
     array_width: FloatArray = column("-")
     clock: FloatArray = column("Hz")
-    sustained: FloatArray = column("-")  #: share of the clock that hours of dense matrix work can hold
-    matrix_efficiency: FloatArray = column("-")  #: share of cycles in which a busy matrix unit multiplies
-    flash_2_efficiency: FloatArray = column("-", 1)  #: rate of FlashAttention-2 over that of fused attention
+    sustained: FloatArray = column("-", high=1)  #: share of the clock that hours of matrix work can hold
+    matrix_efficiency: FloatArray = column("-", high=1)  #: share of a busy matrix unit's cycles that multiply
+    flash_2_efficiency: FloatArray = column("-", 1, high=2)  #: rate of FlashAttention-2 over fused
     fp8_speedup: FloatArray = column("-", 0)  #: rate of 8-bit products over that of 16 bits; 0: it has none
     mx_speedup: FloatArray = column("-", 0)  #: ... of 8 bits with a scale for each 32 elements (MX)
     fp4_speedup: FloatArray = column("-", 0)  #: ... of 4 bits with scales of blocks
     fp8_efficiency: FloatArray = column(
-        "-", 1
+        "-", 1, high=2
     )  #: of 8-bit products, with or without MX, over that of 16 bits
-    fp4_efficiency: FloatArray = column("-", 1)  #: of 4-bit products over that of 16 bits
+    fp4_efficiency: FloatArray = column("-", 1, high=2)  #: of 4-bit products over that of 16 bits
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
@@ -44,7 +45,9 @@ class Chip(Columns):
     reserved_memory: FloatArray = column("B")  #: taken by the driver, the runtime and the allocator
     energy_per_flop: FloatArray = column("J")  #: at the nominal clock
     nominal_clock: FloatArray = column("Hz", 0)  #: voltage follows the clock from here; 0: it does not
-    least_voltage: FloatArray = column("-", 1)  #: over that at the nominal clock; slower clocks save no more
+    least_voltage: FloatArray = column(
+        "-", 1, high=1
+    )  #: over that at the nominal clock; less is not possible
     idle_power: FloatArray = column("W")
     fixed_area: FloatArray = column("m2")  #: die area that no quantity here changes
     array_area: FloatArray = column("m2")  #: die area per multiply-add of the matrix units
@@ -104,14 +107,14 @@ class Chip(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MemoryLevel(Columns):
+class MemoryLevel(MachinePart):
     """A level of the memory hierarchy, all of the chip together."""
 
     name: str
     capacity: FloatArray = column("B")  #: as the driver reports it: usable
     nominal: FloatArray = column("B", np.nan)  #: capacity as it is sold; NaN where that is the usable one
     bandwidth: FloatArray = column("B/s")
-    efficiency: FloatArray = column("-")  #: share of the bandwidth that streaming kernels reach
+    efficiency: FloatArray = column("-", high=1)  #: share of the bandwidth that streaming kernels reach
     energy: FloatArray = column("J/B")
     price: FloatArray = column("$/B", 0)  #: of capacity; on-die levels cost by area instead
     bandwidth_price: FloatArray = column("$ s/B", 0)  #: of bandwidth: base dies, interfaces and interposer
@@ -123,21 +126,21 @@ class MemoryLevel(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LinkTier(Columns):
+class LinkTier(MachinePart):
     """Links that join groups of chips: those of a node, then those of the fabric between nodes."""
 
     name: str
     size: FloatArray = column("-")  #: chips that one group of this tier joins
     bandwidth: FloatArray = column("B/s")  #: of one chip, one direction
-    efficiency: FloatArray = column("-")  #: share of the bandwidth that large collectives reach
+    efficiency: FloatArray = column("-", high=1)  #: share of the bandwidth that large collectives reach
     latency: FloatArray = column("s")  #: of one step of an algorithm
     launch: FloatArray = column("s")  #: floor of one collective
     ramp: FloatArray = column("B", 0)  #: sent while the pipelines of a collective are filled: `climbed`
     own_share: FloatArray = column("-", 0)  #: cost of copying a byte of its own over that of sending one
-    in_switch: FloatArray = column("-", 0)  #: 1 where switches reduce and multicast
-    in_switch_rate: FloatArray = column("-", 1)  #: rate of sending to switches that reduce over that of rings
+    in_switch: FloatArray = column("-", 0, high=1)  #: 1 where switches reduce and multicast
+    in_switch_rate: FloatArray = column("-", 1, high=2)  #: rate to switches that reduce over that of rings
     used: FloatArray = column("-", np.inf)  #: most chips of a group that a run takes
-    oversubscription: FloatArray = column("-", 1)  #: what its members could send over what it carries at once
+    oversubscription: FloatArray = column("-", 1, low=1)  #: what members could send over what it carries
     peer_bandwidth: FloatArray = column("B/s", np.inf)  #: of the links between two chips, one direction
     torus_x: FloatArray = column("-", 0)  #: chips along an axis of a torus; 0 where links are switched
     torus_y: FloatArray = column("-", 0)
@@ -192,7 +195,7 @@ def slice_axes(axes: Sequence[FloatArray], chips: FloatArray) -> list[FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Host(Columns):
+class Host(MachinePart):
     """What surrounds the chips, per chip, and what a step costs outside of them."""
 
     dispatch: FloatArray = column("s", 0)  #: to prepare one kernel; kernels shorter than that wait for it
@@ -201,7 +204,7 @@ class Host(Columns):
     power: FloatArray = column("W", 0)
     price: FloatArray = column("$", 0)
     power_price: FloatArray = column("$/W", 0)  #: of supplying and cooling a watt, over `price`
-    power_overhead: FloatArray = column("-", 1)  #: facility power over machine power
+    power_overhead: FloatArray = column("-", 1, low=1)  #: facility power over machine power
     #: To and from its chip, either direction: PCIe 5 where a file does not say.
     link_bandwidth: FloatArray = column("B/s", 64e9)
     #: A chip's share of the host's memory: two processors with DDR5-4800 for eight chips.
@@ -209,15 +212,15 @@ class Host(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Software(Columns):
+class Software(MachinePart):
     """What a framework makes of a machine, beside what designs say."""
 
     #: Kernels without reuse in place of each fused one, which all move what that one moves.
-    pointwise_kernels: FloatArray = column("-", 1)
+    pointwise_kernels: FloatArray = column("-", 1, low=1)
     #: What layers keep for their backward pass, over what those of fused kernels do.
     kept_activations: FloatArray = column("-", 1)
     #: Share of launches that wait for the kernel before: all of them where a program synchronizes each time.
-    blocking_launches: FloatArray = column("-", 0)
+    blocking_launches: FloatArray = column("-", 0, high=1)
     #: Work of the host for one collective, over that for a kernel.
     collective_launches: FloatArray = column("-", 1)
 
@@ -288,6 +291,14 @@ class System:
         parts = self.parts().items()
         return [prefix + name for prefix, part in parts for name in NEVER_SLOWER.get(type(part), ())]
 
+    def ranges(self) -> dict[str, Range]:
+        """Name -> what every quantity can be."""
+        return {
+            prefix + name: own
+            for prefix, part in self.parts().items()
+            for name, own in part_ranges(type(part)).items()
+        }
+
     def units(self) -> dict[str, str]:
         """Name -> SI unit of every quantity."""
         return {
@@ -315,6 +326,8 @@ class System:
 
     def with_quantities(self, values: Mapping[str, ArrayLike]) -> Self:
         """The same system with some quantities replaced, by one value or by one per design.
+
+        Any number will do: laws and differences are told by machines that cannot be.
 
         Raises
         ------

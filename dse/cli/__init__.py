@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from typing import Any, NoReturn
 
 from dse.cli import (
@@ -83,9 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interruptible():
             try:
                 args = parser().parse_args(argv)
+                from dse.cli.streams import PrintableStream
                 from dse.storage.database import patience
 
-                with patience(getattr(args, "wait", None)):
+                notes = redirect_stderr(PrintableStream(sys.stderr))
+                with patience(getattr(args, "wait", None)), notes:
                     return int(args.run(args))
             finally:
                 sys.stdout.flush()

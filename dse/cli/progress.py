@@ -55,16 +55,17 @@ def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
 def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     """A progress bar that disappears when it is done."""
     import rich.progress as rich
-    from rich.console import Console
     from rich.table import Column
 
+    from dse.cli.streams import plain_stream
+    from dse.report.text import SafeConsole
     from dse.search.progress_bar import state
 
     shown = rich.Progress(
         rich.BarColumn(bar_width=12),
         rich.TextColumn("{task.completed:.0f}/{task.total:.0f} trials,", table_column=Column(no_wrap=True)),
         rich.TextColumn("{task.description}", markup=False),
-        console=Console(file=stream),
+        console=SafeConsole(file=plain_stream(stream)),
         transient=True,
     )
     with shown:

@@ -221,7 +221,7 @@ def note_repricing(study: Study) -> None:
     """Say on stderr what pricing all trials anew has changed, if that was done."""
     from dse.report.repricing_report import repricing_text
 
-    if study.repricing:
+    if study.repricing and study.repricing.trials:
         print(f"dse: {repricing_text(study.space, study.repricing)}", file=sys.stderr)
 
 

@@ -30,7 +30,7 @@ def interruptible() -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in ENDING}
-    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    heeded = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         for each in heeded:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Final
 
 #: How often a worker looks for its master. [s]
@@ -27,6 +28,7 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@cache
 def end_with(master: int) -> None:
     """Have this process end once its parent, a process of that number, is gone: it may have been killed."""
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -119,20 +119,16 @@ class Workers:
         from joblib.externals.loky.backend import resource_tracker as joblib_tracker
 
         with ExitStack() as opened:
-            pool: dict[str, Any] = {
-                "n_jobs": self.jobs,
-                "backend": "loky",
-                "initializer": end_with,
-                "initargs": (os.getpid(),),
-            }
+            pool: dict[str, Any] = {"n_jobs": self.jobs, "backend": "loky"}
+            task: Callable[[Item], Result] = partial(_for_master, os.getpid(), function)
             if self.backend == "dask":
                 opened.enter_context(_cluster(self.scheduler))
-                pool = {"n_jobs": -1, "batch_size": 1}
+                pool, task = {"n_jobs": -1, "batch_size": 1}, function
             form = "generator" if ordered else "generator_unordered"
             resource_tracker.ensure_running()  # else it begins below, and lets signals through
             joblib_tracker.ensure_running()
             with uninterrupted():  # workers begin here, and inherit it: Ctrl-C ends us, and we end them
-                results = Parallel(**pool, return_as=form)(delayed(function)(item) for item in items)
+                results = Parallel(**pool, return_as=form)(delayed(task)(item) for item in items)
             yield from results
 
 
@@ -149,6 +145,12 @@ def _spread(task: tuple[Callable[[int, int], Result], int, int]) -> Result:
     """A function of a range, applied."""
     function, low, high = task
     return function(low, high)
+
+
+def _for_master(master: int, function: Callable[[Item], Result], item: Item) -> Result:
+    """A function of an item, in a process that ends with the one of that number."""
+    end_with(master)
+    return function(item)
 
 
 def _cluster(scheduler: str | None) -> Any:

@@ -96,6 +96,7 @@ class ModuleCost:
             "barriers": self.barriers,
             "notes": self.notes(),
             "memory": self.memory(),
+            "communication": self.communication(),
             "collectives": self.collectives(),
             "kinds": self.sums(lambda kernel: kernel.kind),
             "phases": self.sums(lambda kernel: kernel.phase),
@@ -198,6 +199,21 @@ class ModuleCost:
             "time_s": float(self.times[place]),
             "op_name": self.analysis.graph.kernels[place].instruction.op_name,
         }
+
+    def communication(self) -> list[dict[str, Any]]:
+        """Messages by what they are for, the largest first; the time of one is of what most of it is for."""
+        rows: dict[str, dict[str, Any]] = {}
+        for place, each in self.analysis.collectives.items():
+            count = self.analysis.graph.kernels[place].count
+            for purpose, moved in each.payloads:
+                row = rows.setdefault(purpose, {"name": purpose, "kinds": set(), "payload_bytes": 0})
+                row["kinds"].add(each.name)
+                row["payload_bytes"] += count * moved
+                if self.system:
+                    own = float(self.times[place]) if purpose == each.purpose else 0.0
+                    row["time_s"] = row.get("time_s", 0.0) + own
+        found = [{**row, "kinds": sorted(row["kinds"])} for row in rows.values()]
+        return sorted(found, key=lambda row: -row["payload_bytes"])
 
     def collectives(self) -> list[dict[str, Any]]:
         """Messages by kind and groups of devices, the largest first."""

@@ -42,6 +42,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
         sections.insert(0, (f"Time of a step on {record['system']}", times_table(record)))
         sections.append(("Heaviest kernels", heaviest_table(record["heaviest"], width)))
     if record["collectives"]:
+        sections.append(("Communication by purpose", communication_table(record["communication"])))
         sections.append(("Collectives by group", collectives_table(record["collectives"])))
     sections.append(("Memory of one device", memory_table(record)))
     for title, table in sections:
@@ -113,6 +114,20 @@ def program_name(op_name: str, room: int) -> str:
     """
     name = op_name.partition("[")[0]
     return name if len(name) <= room else "..." + name[len(name) - room - 1 :].lstrip("/")
+
+
+def communication_table(rows: Sequence[Record]) -> Table:
+    """Messages by what they are for."""
+    timed = "time_s" in rows[0]
+    table = ruled_table()
+    for name in ("for", "collectives"):
+        table.add_column(name, no_wrap=True)
+    for name in ("payload", *(["time"] if timed else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [row["name"], ", ".join(row["kinds"]), readable(row["payload_bytes"], "B")]
+        table.add_row(*cells, *([readable(row["time_s"], "s")] if timed else []))
+    return table
 
 
 def collectives_table(rows: Sequence[Record]) -> Table:

@@ -53,8 +53,8 @@ def times_record(times: ProgramTimes, unknown_loops: Sequence[str], place: int =
 
 
 def time_text(seconds: float, times: Record) -> str:
-    """A time, or the least that it is where loops run an unknown number of times."""
-    return f"{'at least ' if times['is_lower_bound'] else ''}{readable(seconds, 's')}"
+    """A time, marked where loops run an unknown number of times, so that it is the least there is."""
+    return f"{'>= ' if times['is_lower_bound'] else ''}{readable(seconds, 's')}"
 
 
 def unknown_text(times: Record) -> str:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from costmodel.columns import column_units
@@ -35,6 +36,11 @@ class SafeConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """A text, what would steer the terminal written out."""
         return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The pieces of what is shown, the same done to those that come as `Text`."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else Segment(printable(piece.text), piece.style)
 
 
 def console(stream: TextIO) -> Console:

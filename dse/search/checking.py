@@ -224,15 +224,14 @@ class Repriced:
             if not feasible:
                 yield Mismatch(number, f"{name}.feasible", stored=True, model=False)
             for objective, value in zip(self.stored.space.objectives, new.tolist(), strict=True):
-                old = float(own["values"][objective.key])
+                old = float(own["values"].get(objective.key, np.nan))
                 if differing(np.array([old]), np.array([value]), np.zeros(1))[0]:
                     yield Mismatch(number, f"{name}.{objective.key}", old, value, objective.unit)
 
 
 def blocks(
-    store: Store, columns: TrialColumns, space: Space, rules: SpaceRules, jobs: Jobs = 1,
-    more: Sequence[str] = (),
-) -> Iterator[Repriced]:  # fmt: skip
+    store: Store, columns: TrialColumns, space: Space, rules: SpaceRules, jobs: Jobs = 1
+) -> Iterator[Repriced]:
     """Trials, priced again, some thousands at a time.
 
     Parameters
@@ -245,12 +244,10 @@ def blocks(
         What they search, and what prices them now.
     jobs : int or Workers
         Processes that price, or who else does. [-]
-    more : sequence of str
-        User attributes to read beside those that follow from designs.
     """
     for first in range(0, len(columns.ids), BLOCK):
         own = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
-        stored = Stored(space, own, store.details(own.ids, (*FOLLOWING, *more)))
+        stored = Stored(space, own, store.details(own.ids, FOLLOWING))
         check_details(space, own, stored.details, store.where, study="")
         designs, winners = stored.designs, winner_designs(stored)
         own_legal, evaluation = evaluated_legal(space, designs, rules, jobs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.columns import column_units
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, shortened, suggestion
 from costmodel.formats.packed import file_bytes
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from dse.pricing.intervals import RECORD_KEYS
@@ -18,6 +18,11 @@ from dse.spaces.space import Space
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Most columns of a file: tables of designs with all that is known of them have some hundred. [-]
+MOST_COLUMNS: Final = 2000
+#: Most cells of a Parquet file, which may be small for all of them. [-]
+MOST_CELLS: Final = 20_000_000
 
 #: Columns of tables of designs that say nothing of which design it is.
 FINDINGS: Final = {
@@ -79,12 +84,38 @@ def _frame(path: Path) -> pd.DataFrame:
     content = BytesIO(file_bytes(path))
     try:
         if ending == ".parquet":
-            return pd.read_parquet(content)
+            return _parquet(content)
+        if max(line.count(b",") for line in [b"", *content.getvalue().splitlines()]) > MOST_COLUMNS:
+            raise ValueError(f"more than {MOST_COLUMNS:,} columns")
         return pd.read_csv(content, dtype=str, keep_default_na=False, skipinitialspace=True)
     except OSError as error:
         raise DseError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, UnicodeError) as error:  # errors of both parsers are ValueErrors
-        raise DseError(f"{path}: not a table that can be read ({str(error).splitlines()[0]})") from None
+    except (ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError) as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise DseError(f"{path}: not a table that can be read ({shortened(told)})") from None
+
+
+def _parquet(content: BytesIO) -> pd.DataFrame:
+    """The columns of numbers, words and truth values of a Parquet file.
+
+    Raises
+    ------
+    ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError, OSError
+        If it is none, has a column of something else, or says that it has more than `MOST_CELLS`.
+    """
+    from pyarrow import parquet, types
+
+    file = parquet.ParquetFile(content)
+    if file.metadata.num_rows * max(1, file.metadata.num_columns) > MOST_CELLS:
+        raise ValueError(f"more than {MOST_CELLS:,} cells")
+    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
+    for column in file.schema_arrow:
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+        if not any(of_kind(kind) for of_kind in (*kinds, types.is_null, types.is_timestamp)):
+            raise ValueError(f"column {column.name}: {kind}, no numbers or words")
+    # What pandas told of itself is not read: it decides types, too.
+    frame: pd.DataFrame = file.read().to_pandas(ignore_metadata=True)
+    return frame.drop(columns=[name for name in frame.columns if str(name).startswith("__index_level_")])
 
 
 def _values(space: Space, path: Path, name: str, cells: Sequence[Any]) -> list[Any]:

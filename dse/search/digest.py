@@ -204,8 +204,7 @@ def without_name(data: Mapping[str, Any]) -> dict[str, Any]:
 def systems_of(space: Space) -> list[str]:
     """Names of the machines of a space; its own is the first."""
     machines = space.by_name.get(SYSTEM)
-    others = [str(name) for name in (machines.choices if machines and machines.choices else ())]
-    return list(dict.fromkeys((space.system.name, *others)))
+    return list(dict.fromkeys((space.system.name, *(machines.words if machines else ()))))
 
 
 def shipped_values(kind: str, name: str) -> dict[str, Any]:
@@ -256,7 +255,6 @@ def with_shipped(space: Space) -> Space:
     data["system"] = systems if SYSTEM in space.by_name else space.system.name
     if SYSTEM in space.by_name:
         copies = quantities_by_system(space)
-        data["parameters"] = {key: own for key, own in data["parameters"].items() if key != SYSTEM}
         data["derived"] = {key: own for key, own in data["derived"].items() if key not in copies}
     return Space.from_data({**data, "name": space.name})
 

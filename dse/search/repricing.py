@@ -15,6 +15,7 @@ from dse.pricing.profiles import SpaceRules, rules_for
 from dse.pricing.workers import Jobs
 from dse.search.checking import Repriced, blocks
 from dse.search.creation import (
+    ACCEPTED,
     DIGEST,
     FINGERPRINT,
     SPACE,
@@ -114,6 +115,7 @@ def _renewed(stored: StoredStudy, space: Space, rules: SpaceRules, profile: str,
         FINGERPRINT: space.fingerprint,
         BOX: box_around(space, profile, *drawn),
         DIGEST: digest(space, *drawn),
+        ACCEPTED: 0,
         REVISION: own.get(REVISION, 0) + 1,
         **memories,
     }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from optuna.trial import FrozenTrial
 
-from dse.search.finished import BREAKDOWN, DERIVED, LAYOUTS, MARGINS
+from dse.search.finished import BEFORE, BREAKDOWN, DERIVED, LAYOUTS, MARGINS
 from dse.search.inner import WINNERS
 from dse.search.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
@@ -22,6 +22,7 @@ OF_TRIALS: Final[Mapping[str, shapes.JsonShape]] = {
     BREAKDOWN: shapes.NUMBERS,
     DERIVED: shapes.NUMBERS,
     MARGINS: shapes.NUMBERS,
+    BEFORE: shapes.BEFORE,
     LAYOUTS: shapes.LAYOUTS,
     WINNERS: shapes.WINNERS,
     DESIGNS_PRICED: shapes.COUNT,

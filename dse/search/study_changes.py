@@ -96,13 +96,14 @@ class StudyChanges(ABC):
 
     def _changes(self, store: Store) -> list[str]:
         own = store.study(self.name).user_attrs
-        remembered, lines = own.get(DIGEST), self.content_changes()
-        looked, differing = self._looked_at(store, own.get(ACCEPTED, 0))
+        reference = (own.get(DIGEST) or {}).get("reference")
+        accepted, was = own.get(ACCEPTED, 0), own.get(VERSIONS, {}).get("dse")
+        lines, now = self.content_changes(), versions()["dse"]
+        looked, differing = self._looked_at(store, accepted)
         lines += figure_lines(differing, looked)
-        if remembered and not differing:
-            again = self._reference(remembered["reference"])
-            lines += figure_lines(again, len(remembered["reference"]["feasible"]), of_trials=False)
-        was, now = own.get(VERSIONS, {}).get("dse"), versions()["dse"]
+        if reference and not differing:
+            again = self._reference(reference)
+            lines += figure_lines(again, len(reference["feasible"]), of_trials=False)
         if lines and was and was != now:
             lines.insert(0, f"version: dse {was} stored, {now} now")
         return lines
@@ -155,8 +156,8 @@ class StudyChanges(ABC):
             raise DseError("\n".join([
                 f"study {self.name!r}: something has changed since its trials were priced:",
                 *(f"  {line}" for line in [*lines[:MOST_LINES], *more]),
-                "go on with --accept-changes (what is stored stays) or --reprice (all trials are priced anew "
-                f"and old values kept beside the new); `dse check {self.name}` lists what differs",
+                f"`dse resume {self.name} --reprice` prices all trials anew and keeps the old values too, "
+                f"--accept-changes goes on with what is stored, `dse check {self.name}` lists what differs",
             ]))  # fmt: skip
         self._remember(own)
 
@@ -210,7 +211,7 @@ class StudyChanges(ABC):
         DseError
             If trials of the study cannot be trials of that space.
         """
-        if changes == "accept":
+        if changes == "accept" and (space is not None or self.changes()):
             self._accept(space)
         if changes == "reprice":
             self._reprice(space, jobs)
@@ -232,12 +233,13 @@ class StudyChanges(ABC):
         space = space or self.space
         with Store(self.storage, "write") as store, store.turn(self._stored.study_id):
             own = store.study(self.name).user_attrs
+            known, now = [own.get(VERSIONS), *own.get(CONTINUED, ())], versions()
             changes = {
                 SPACE: space.text,
                 SPACE_NAME: space.name,
                 FINGERPRINT: space.fingerprint,
                 DIGEST: digest(space, *drawn_designs(space, self.profile)),
-                CONTINUED: [*own.get(CONTINUED, ()), versions()],
+                CONTINUED: [*own.get(CONTINUED, ()), *([] if now in known else [now])],
                 ACCEPTED: store.rows(self._stored.study_id),
                 REVISION: own.get(REVISION, 0) + 1,
             }

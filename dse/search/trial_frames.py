@@ -98,7 +98,7 @@ class StoredTrials:
         texts = self.details.attributes
         return {
             name: decoded_tables(name, texts[name], self._where, self._place)
-            for name in (DERIVED, MARGINS, BREAKDOWN)
+            for name in (DERIVED, MARGINS, BREAKDOWN, BEFORE)
         }
 
     @property

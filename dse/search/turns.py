@@ -140,6 +140,7 @@ class Turns:
         """Leave a finished batch, as `packed_batch` has it, for its turn; False if it is there already."""
         name = f"{PARKED}{number}"
         with self._store.turn(self._study_id):
+            self._check_unchanged()
             self.look()
             parked = self._store.named(self._study_id, PARKED)
             wanted = number >= self._history.current and name not in parked
@@ -159,8 +160,7 @@ class Turns:
     def _settled(self, batch: Batch) -> int:
         """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
         history, store, study_id, number = self._history, self._store, self._study_id, batch.number
-        if store.user_attr(study_id, REVISION) != self._revision:
-            raise StudyChanged("another program has priced this study anew meanwhile; `dse resume` goes on")
+        self._check_unchanged()
         done, added = [f"{CLAIM}{number}"], 0
         if number > history.current:
             store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
@@ -173,6 +173,11 @@ class Turns:
             done += [] if history.due(batch, sys.maxsize) else [f"{PARKED}{number}"]
         store.drop_user_attrs(study_id, done)
         return added
+
+    def _check_unchanged(self) -> None:
+        """Refuse to store what was evaluated with another cost model than the study has by now."""
+        if self._store.user_attr(self._study_id, REVISION) != self._revision:
+            raise StudyChanged("another program has priced this study anew meanwhile; `dse resume` goes on")
 
     def release(self) -> None:
         """Give a batch that was taken back to the others."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.formats.system_file import POSITIVE
+from costmodel.machine.ranges import Range
 from dse.spaces.expressions import Expression
 from dse.spaces.names import COUNTS
 
@@ -37,21 +37,18 @@ def derived_checks(space: Definition) -> Iterator[Check]:
     """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite, but
     where a formula says `inf` itself.
     """
-    quantities = space.system.units()
+    ranges = space.system.ranges()
     for derived in space.derived:
         name = derived.name
-        least = 1.0 if name in COUNTS else 0.0 if name in quantities else -np.finfo(float).max
         expected = "a whole number of at least 1" if name in COUNTS else "a number in its range"
-
         most = np.inf if "inf" in Expression.parse(derived.expression).names else np.finfo(float).max
+        allowed = ranges.get(name, Range(low=-np.finfo(float).max))
+        allowed = replace(allowed, low=1.0) if name in COUNTS else allowed
+        allowed = replace(allowed, high=min(most, max(allowed.high, 0.0)) if name in ranges else most)
 
-        def holds(
-            values: Mapping[str, Any], name: str = name, least: float = least, most: float = most
-        ) -> Any:
+        def holds(values: Mapping[str, Any], name: str = name, allowed: Range = allowed) -> Any:
             found = values[name]
-            possible = (found >= least) & (found <= most)
-            if name in quantities and name.endswith(POSITIVE):
-                possible = possible & (found > 0)
+            possible = (found == found) & allowed.holds(found)
             return possible & (found == np.floor(found)) if name in COUNTS else possible
 
         if not derived.evaluated:

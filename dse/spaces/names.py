@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from costmodel.columns import column_units
 from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
-from costmodel.formats.system_file import POSITIVE
+from costmodel.machine.ranges import Range
 from costmodel.machine.system import System
 from costmodel.profiles.registry import NATIVE, all_columns, design_columns, design_rules
 from costmodel.profiles.rules import AnyWorkload
@@ -51,10 +51,10 @@ class Derived:
     evaluated: bool  #: whether it needs evaluation
 
 
-def impossible(name: str, value: float, quantities: Collection[str]) -> str:
+def impossible(name: str, value: float, ranges: Mapping[str, Range]) -> str:
     """What a column's value must be and is not; nothing where the value will do.
 
-    >>> impossible("tp", 2.5, []), impossible("tp", 2, [])
+    >>> impossible("tp", 2.5, {}), impossible("tp", 2, {})
     ('2.5: expected a whole number of at least 1', '')
     """
     if name in COUNTS and not (1 <= value <= MOST and float(value).is_integer()):
@@ -65,10 +65,8 @@ def impossible(name: str, value: float, quantities: Collection[str]) -> str:
     if ranged and (uneven or not domain.low <= value <= domain.high):
         kind = "a whole number" if domain.whole else "a number"
         return f"{value:g}: expected {kind} from {domain.low:g} to {domain.high:g}"
-    if name in quantities and not value >= 0:
-        return f"{value:g}: expected no negative number"
-    if name in quantities and name.endswith(POSITIVE) and value == 0:
-        return "0: expected more than nothing"
+    if name in ranges and not (value == value and ranges[name].holds(value)):
+        return ranges[name].refusal(value)
     return ""
 
 
@@ -82,6 +80,7 @@ class Names:
         self.model: Final = (*model.dimensions, *model.counts, "num_parameters")
         self.settings: Final = {*MODEL_SETTINGS} & {*self.model}
         self.quantities: Final = units  #: name -> unit of every quantity of the system
+        self.ranges: Final = system.ranges()  #: name -> what every quantity of the system can be
         self.known: dict[str, Name] = dict.fromkeys(self.model, Name())
         self.known |= {name: Name(dimension(unit)) for name, unit in units.items()}
         self.constants: dict[str, Any] = {name: float(getattr(model, name)) for name in self.model}

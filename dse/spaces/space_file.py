@@ -136,7 +136,7 @@ class _Reader:
         unit = "-" if words or boolean else self._unit(name) or _unit_of(written)
         value = written_value(written, unit, words, boolean)
         number = float(words.index(value)) if isinstance(value, str) else float(value)
-        if wrong := impossible(name, number, self.names.quantities):
+        if wrong := impossible(name, number, self.names.ranges):
             raise ValueError(wrong)
         return number, Name(dimension(unit), words, boolean)
 
@@ -168,7 +168,7 @@ class _Reader:
         if options is None and name in COUNTS and not parameter.integer:
             raise ValueError("expected whole numbers: add kind: integer")
         for value in [parameter.low or 0.0, parameter.high or 0.0] if options is None else options.tolist():
-            if wrong := impossible(name, value, self.names.quantities):
+            if wrong := impossible(name, value, self.names.ranges):
                 raise ValueError(wrong)
         return parameter
 

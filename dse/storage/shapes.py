@@ -86,6 +86,10 @@ SIZE: Final = JsonShape(
     f"a whole number from 1 to {MOST_AT_ONCE:,}", lambda value: is_count(value) and 0 < value <= MOST_AT_ONCE
 )
 NUMBERS: Final = JsonShape("names and numbers", lambda value: names_to(is_number, value))
+BEFORE: Final = JsonShape(
+    "names, and numbers or truth values",
+    lambda value: names_to(lambda v: isinstance(v, bool) or is_number(v), value),
+)
 TEXTS: Final = JsonShape("names and texts", lambda value: names_to(is_text, value))
 NAMES: Final = JsonShape("a list of names", lambda value: list_of(is_text, value))
 BOX: Final = JsonShape("two corners of as many numbers as there are objectives", is_box)

@@ -24,8 +24,9 @@ ROW_TYPES: Final = (
 #: Columns without which a table says nothing.
 NEEDED: Final = ("row_type", "dataset")
 
-#: Mistakes of a table that are listed before the rest is counted.
+#: Mistakes of a table that are listed before the rest is counted, and those after which it is not read on.
 MOST_MISTAKES: Final = 10
+MOST_COUNTED: Final = 1000
 
 #: Larger numbers than anything that is measured are slips: of layers, and of anything else.
 MOST_LAYERS: Final = 1e4
@@ -142,10 +143,15 @@ def read_table(path: Path) -> list[MeasuredRow]:
     if len(lines) == 1:
         raise DseError(f"{path}: no rows below its heading; expected one for each measurement")
     mistakes: list[str] = []
-    rows = [_row(path, line, heading, cells, mistakes) for line, cells in lines[1:]]
+    rows = []
+    for line, cells in lines[1:]:
+        rows.append(_row(path, line, heading, cells, mistakes))
+        if len(mistakes) > MOST_COUNTED:
+            break
     if mistakes:
         rest = len(mistakes) - MOST_MISTAKES
-        more = [f"{path}: {rest} more mistakes"] if rest > 0 else []
+        count = f"{rest}" if len(mistakes) <= MOST_COUNTED else f"more than {MOST_COUNTED - MOST_MISTAKES}"
+        more = [f"{path}: {count} more mistakes"] if rest > 0 else []
         raise DseError("\n".join([*mistakes[:MOST_MISTAKES], *more]))
     return rows
 
@@ -160,6 +166,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _row(path: Path, line: int, heading: list[str], cells: list[str], mistakes: list[str]) -> MeasuredRow:
     """One row; its mistakes are added to those of the table."""
+    before = len(mistakes)
     if len(cells) != len(heading):
         mistakes.append(f"{path}: line {line}: {len(cells)} cells, expected {len(heading)} as in the heading")
     values: dict[str, Any] = {"line": line, "row_type": "", "dataset": ""}
@@ -172,7 +179,7 @@ def _row(path: Path, line: int, heading: list[str], cells: list[str], mistakes: 
         else:
             values[name] = float(text) if COLUMNS[name] else text
     for name in NEEDED:
-        if not values[name] and not any(f"line {line}:" in mistake for mistake in mistakes):
+        if not values[name] and len(mistakes) == before:
             mistakes.append(f"{path}: line {line}: {name}: empty; expected {_expected(name)}")
     return MeasuredRow(**{**values, "id": values.get("id") or f"{values['dataset']}:{line}"})
 

@@ -73,6 +73,7 @@ COMMANDS: Final = tuple(
         "explain s --trial 0 --against 1",
         "export s --trial 2 --format aicb -o {out}/w.txt",
         "importance s",
+        "check s",
         "compare s s",
         "compare s",
         "enumerate --certify s",

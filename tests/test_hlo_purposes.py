@@ -1,0 +1,172 @@
+"""What messages are for and how steps train, told of programs that XLA compiled here from small sources."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from costmodel.hlo.messages import Collective
+from costmodel.hlo.model_figures import model_figures
+from costmodel.hlo.training_figures import training_figures
+from tests.compiled_programs import P, Step, compiled, compiled_function, jax, jnp, lax
+from tests.hlo_texts import analysed, without_metadata
+
+TENSOR_OUTERMOST = Step(mesh=(("tensor", 4), ("data", 2)), optimizer="sgd", layers=3)
+SHARDED = Step(mesh=(("fsdp", 4),), optimizer="adam", clip=True, remat=True, dtype="bfloat16", layers=3)
+ACCUMULATING = Step(mesh=(("data", 2),), optimizer="momentum", accumulate=4, batch=16, donate=False)
+
+
+def purposes(messages: dict[int, Collective]) -> set[tuple[str, str]]:
+    """What messages of more than numbers are for, with their kinds."""
+    found = {(purpose, each.name) for each in messages.values() for purpose, _ in each.payloads}
+    return {each for each in found if each[0] not in ("scalars", "input", "unknown")}
+
+
+def told(step: Step) -> dict[str, object]:
+    """How a compiled step trains, by the text's names and without them."""
+    found = training_figures(compiled(step).analysis)
+    return {name.removeprefix("model."): value for name, value in found.items()}
+
+
+def test_a_tensor_axis_that_lies_outermost_is_none_of_the_data():
+    analysis = compiled(TENSOR_OUTERMOST).analysis
+    assert purposes(analysis.collectives) == {
+        ("tensor parallel", "all-reduce"), ("data parallel", "all-reduce"),
+    }  # fmt: skip
+    strides = {each.purpose: each.placement.stride for each in analysis.collectives.values()}
+    assert (strides["tensor parallel"], strides["data parallel"]) == (2, 1)
+    assert analysis.axes == {"tp": 4, "dp": 2}
+    assert model_figures(analysis)["model.global_batch"] == TENSOR_OUTERMOST.batch
+
+
+def test_weights_are_gathered_and_gradients_scattered():
+    """XLA sums on processors and cuts out each device's part; norms, which all devices hold, are summed."""
+    found = purposes(compiled(SHARDED).analysis.collectives)
+    assert found == {
+        ("fully sharded", "all-gather"), ("fully sharded", "all-reduce"), ("data parallel", "all-reduce"),
+    }  # fmt: skip
+
+
+def test_purposes_need_no_names():
+    for step in (TENSOR_OUTERMOST, SHARDED):
+        text = compiled(step).text
+        stripped = analysed(without_metadata(text)).collectives
+        assert [each.payloads for each in stripped.values()] == [
+            each.payloads for each in analysed(text).collectives.values()
+        ]
+
+
+TRAINS = {
+    "a scan over layers": (TENSOR_OUTERMOST, ("no", "no", "no", "SGD")),
+    "a scan over layers that are computed again": (SHARDED, ("yes", "no", "yes", "Adam")),
+    "micro-batches, and nothing donated": (ACCUMULATING, ("no", "yes", "no", "momentum")),
+}
+
+
+@pytest.mark.parametrize("kind", TRAINS)
+def test_how_a_step_trains(kind):
+    step, expected = TRAINS[kind]
+    found = told(step)
+    names = ("rematerialisation", "gradient_accumulation", "gradient_clipping", "optimizer")
+    assert tuple(found.get(name) for name in names) == expected
+    assert found.get("gradient_accumulation_steps", 1) == step.accumulate
+
+
+def test_micro_batches_are_counted_by_the_loop():
+    step = ACCUMULATING
+    assert told(step)["micro_batch_per_dp_replica"] == step.batch / 2 / step.accumulate
+
+
+def mapped(function, mesh, *specs):
+    """A function that each device runs on its own pieces; its result is summed over all of them."""
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs[0], check_vma=False)
+
+
+def descended(loss, weights, given):
+    """A step of gradient descent, gradients summed over the data axis."""
+    gradients = jax.grad(loss)(weights, given)
+    return jax.tree.map(lambda w, g: w - 0.1 * lax.psum(g, "data"), weights, gradients)
+
+
+def pipelined(weights, rows):
+    """Four micro-batches through stages that pass on what they make."""
+    stages = lax.axis_size("stage")
+    forward = [(stage, (stage + 1) % stages) for stage in range(stages)]
+
+    def loss(weights, rows):
+        def tick(state, row):
+            state = jnp.where(lax.axis_index("stage") == 0, row, state)
+            state = jnp.tanh(state @ weights[0])
+            return lax.ppermute(state, "stage", forward), state
+
+        return jnp.mean(lax.scan(tick, rows[0], rows)[1] ** 2)
+
+    return descended(loss, weights, rows)
+
+
+def exchanged(weights, rows):
+    """Tokens to the experts of other devices and back; all devices share the last weight."""
+
+    def loss(weights, rows):
+        sent = lax.all_to_all(rows @ weights["shared"], "data", 0, 0, tiled=True)
+        made = jnp.tanh(sent @ weights["expert"][0])
+        return jnp.mean((lax.all_to_all(made, "data", 0, 0, tiled=True) @ weights["shared"]) ** 2)
+
+    gradients = jax.grad(loss)(weights, rows)
+    gradients["shared"] = lax.psum(gradients["shared"], "data")
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+
+def ringed(weights, rows):
+    """Attention whose keys and values go round a ring; here the ring lies along the data."""
+
+    def loss(weights, rows):
+        size = lax.axis_size("data")
+        ring = [(device, (device + 1) % size) for device in range(size)]
+        query, keys = rows @ weights, rows @ weights.T
+
+        def turn(state, _):
+            keys, total = state
+            total = total + jax.nn.sigmoid(query @ keys.T) @ keys
+            return (lax.ppermute(keys, "data", ring), total), None
+
+        return jnp.mean(lax.scan(turn, (keys, query), None, length=size)[0][1] ** 2)
+
+    return descended(loss, weights, rows)
+
+
+def array(*dims):
+    return jax.ShapeDtypeStruct(dims, jnp.float32)
+
+
+MAPPED = {
+    "pipelined": (pipelined, (("stage", 4), ("data", 2)), array(4, 16, 16), array(4, 8, 16),
+                  (P("stage"), P(None, "data")), ("pipeline parallel", "collective-permute")),
+    "exchanged": (exchanged, (("data", 4),), {"shared": array(16, 16), "expert": array(4, 16, 16)},
+                  array(64, 16), ({"shared": P(), "expert": P("data")}, P("data")),
+                  ("expert parallel", "all-to-all")),
+    "ringed": (ringed, (("data", 4),), array(16, 16), array(64, 16), (P(), P("data")),
+               ("context parallel", "collective-permute")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MAPPED)
+def test_what_devices_pass_each_other(kind):
+    function, axes, weights, given, specs, expected = MAPPED[kind]
+    names, sizes = zip(*axes, strict=True)
+    automatic = (jax.sharding.AxisType.Auto,) * len(names)
+    mesh = jax.make_mesh(sizes, names, axis_types=automatic, devices=jax.devices()[: prod(sizes)])
+    text = compiled_function(mapped(function, mesh, *specs), weights, given, donate_argnums=0).text
+    found = purposes(analysed(text).collectives)
+    assert expected in found
+    assert found - {expected} <= {("data parallel", "all-reduce")}
+
+
+def test_a_layer_that_adds_to_its_input_is_no_training_step():
+    def layer(weight, rows):
+        return rows + jnp.tanh(rows @ weight)
+
+    analysis = analysed(compiled_function(layer, array(16, 16), array(64, 16)).text)
+    assert analysis.state.weights == ()
+    assert training_figures(analysis) == {}
