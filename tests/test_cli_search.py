@@ -16,6 +16,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.pricing.intervals import RECORD_KEYS
 from dse.search.loop import Progress
+from tests.processes import HEEDING, python_after
 
 #: `dse` in a process of its own.
 DSE = [sys.executable, "-c", "import sys; from dse.cli import main; sys.exit(main())"]
@@ -182,12 +183,10 @@ def test_a_full_disk_is_one_line(folder, capsys):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_search_exits_with_130_and_says_how_to_go_on(number, folder):
     search = subprocess.Popen(
-        [*DSE, "search", "--budget", "100000"],
+        python_after(HEEDING, *DSE[1:], "search", "--budget", "100000"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that runs the tests in the background has them ignore Ctrl-C; this search must not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert search.stderr
     search.stderr.readline()  # the first line of progress: the search has begun

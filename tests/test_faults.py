@@ -25,6 +25,7 @@ from dse.storage.database import patience
 from dse.storage.deletion import delete_study
 from dse.storage.optuna_store import Store
 from dse.storage.recovery import LARGEST
+from tests.processes import HEEDING, python_after
 from tests.servers import Wire, temporary_server
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
@@ -245,7 +246,7 @@ def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
     """Whose connections the server finds closed within transactions; tests/stress has 200 of them."""
     study, moments = new_study(space, server.url, "killed"), random.Random(0)
     for _ in range(3):
-        process = begun("-c", SEARCH, study.name, study.storage, str(BUDGET))
+        process = begun(HEEDING, "-c", SEARCH, study.name, study.storage, str(BUDGET))
         process.stdout.readline()
         time.sleep(moments.uniform(0, 0.3))
         process.kill()
@@ -376,20 +377,15 @@ with interruptible():
 """
 
 
-def heeding():
-    """A shell that runs the tests in the background has them ignore Ctrl-C; what is tested must not."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def begun(*command, **how):
-    """A process of Python's with its output."""
+def begun(statement, *arguments):
+    """A process of Python's with its output, after a statement."""
     return subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how
+        python_after(statement, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 def test_a_second_signal_ends_a_command_at_once():
-    process = begun("-c", STUBBORN, preexec_fn=heeding)
+    process = begun(HEEDING, "-c", STUBBORN)
     for word, number in (("at work", signal.SIGINT), ("ending", signal.SIGTERM)):
         assert process.stdout.readline() == f"{word}\n"
         process.send_signal(number)
@@ -400,7 +396,7 @@ def test_a_second_signal_ends_a_command_at_once():
 
 
 def test_a_signal_that_is_ignored_from_outside_stays_ignored():
-    process = begun("-c", STUBBORN, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process = begun("signal.signal(signal.SIGHUP, signal.SIG_IGN)", "-c", STUBBORN)
     assert process.stdout.readline() == "at work\n"
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)
@@ -411,7 +407,7 @@ def test_a_signal_that_is_ignored_from_outside_stays_ignored():
 
 def test_whoever_is_interrupted_while_he_waits_for_a_lock_keeps_his_batch(folder):
     """And does not wait for the lock again."""
-    process = begun("-m", "dse", "search", "--budget", "100000", preexec_fn=heeding)
+    process = begun(HEEDING, "-m", "dse", "search", "--budget", "100000")
     while process.stderr.readline().startswith("0/"):  # until it has stored a batch, and taken the next
         pass
     other = sqlite3.connect("dse.db", isolation_level=None, timeout=30)
@@ -509,7 +505,7 @@ for letter in itertools.cycle(b"abcdefgh"):
 def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folder, monkeypatch):
     path, moments = folder / "front.csv", random.Random(0)
     for _ in range(5):
-        process = begun("-c", WRITER, str(path))
+        process = begun(HEEDING, "-c", WRITER, str(path))
         process.stdout.readline()
         time.sleep(moments.uniform(0.05, 0.1))
         process.kill()
@@ -533,7 +529,7 @@ time.sleep(60)
 
 
 def test_workers_end_once_their_master_is_killed():
-    master = begun("-c", MASTER)
+    master = begun(HEEDING, "-c", MASTER)
     workers = [int(word) for word in master.stdout.readline().split()]
     assert workers
     assert all(map(alive, workers))

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import resource
 import subprocess
 import sys
 from functools import cache
@@ -27,6 +26,7 @@ from dse.report.text import plain_console
 from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS
+from tests.processes import python_after
 
 SPACE = """\
 schema: search_space/v1
@@ -95,18 +95,14 @@ REFUSED = {
 
 def command(*arguments: str | bytes, folder, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run `dse` as a process of 5 s of computing and 1 GB."""
-
-    def bound() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
-        resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9))
-
+    limits = {"RLIMIT_CPU": 5, "RLIMIT_DATA": 10**9}
+    bound = "; ".join(f"resource.setrlimit(resource.{name}, ({most},) * 2)" for name, most in limits.items())
     code = "import sys; from dse.start import main; sys.exit(main())"
     one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        python_after(bound, "-c", code, *arguments),
         cwd=folder,
         env={**os.environ, **one, **environment},
-        preexec_fn=bound,
         capture_output=True,
         check=False,
     )

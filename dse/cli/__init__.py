@@ -81,16 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     replace_unprintable()
     try:
         with interruptible():
-            try:
-                args = parser().parse_args(argv)
-                from dse.cli.streams import PrintableStream
-                from dse.storage.database import patience
-
-                notes = redirect_stderr(PrintableStream(sys.stderr))
-                with patience(getattr(args, "wait", None)), notes:
-                    return int(args.run(args))
-            finally:
-                sys.stdout.flush()
+            return obeyed(argv)
     except DseError as error:
         say(str(error))
         return FAILED
@@ -112,6 +103,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"a mistake of this program ({type(error).__name__}); please report it with {crash_report(error)}"
         )
         return FAILED
+
+
+def obeyed(argv: Sequence[str] | None) -> int:
+    """Run the command of some arguments, with all that it printed gone out; its exit code."""
+    try:
+        args = parser().parse_args(argv)
+        from dse.cli.streams import PrintableStream
+        from dse.storage.database import patience
+
+        with patience(getattr(args, "wait", None)), redirect_stderr(PrintableStream(sys.stderr)):
+            return int(args.run(args))
+    finally:
+        sys.stdout.flush()
 
 
 def say(message: str) -> None:
