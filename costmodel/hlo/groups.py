@@ -155,7 +155,7 @@ def connected(groups: Iterable[Sequence[int]]) -> list[frozenset[int]]:
     """Devices that some groups connect, in one step or in more.
 
     >>> connected([(0, 1), (2, 3), (1, 3), (4, 5)])
-    [frozenset({4, 5}), frozenset({0, 1, 2, 3})]
+    [frozenset({0, 1, 2, 3}), frozenset({4, 5})]
     """
     found: list[frozenset[int]] = []
     for group in groups:

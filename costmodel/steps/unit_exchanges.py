@@ -21,6 +21,7 @@ from costmodel.steps.microbatch import MicroBatch
 from costmodel.steps.narrow_weights import exchanged_bytes
 from costmodel.steps.pipeline import Stage
 from costmodel.steps.rank_memory import PartMemory
+from costmodel.steps.recomputed_layers import recomputed_shares
 from costmodel.training.design import DesignPoints
 from costmodel.training.ranks import Sharing
 from costmodel.training.run import TransformerRun
@@ -54,12 +55,10 @@ def stage_units(
     run: TransformerRun, stage: Stage, costs: MicroBatch, parts: Sequence[PartMemory]
 ) -> list[Unit]:
     """Layers of each kind, the embedding, and what stands beside the head where that has something."""
-    design, units = run.design, []
+    design, units, back = run.design, [], backward_windows(run, stage, costs)
     for place, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
         is_layer = place < len(stage.layers)
-        backward = costs.backward[place].window
-        if is_layer:
-            backward = backward + costs.again[place].window
+        backward = back[place] if is_layer else costs.backward[place].window
         owners = [Owner(part.parameters, part.quantised, design.sharing)]
         if run.model.num_experts:
             owners.append(Owner(part.expert_parameters, part.quantised_experts, design.expert_sharing, "edp"))
@@ -67,6 +66,15 @@ def stage_units(
         times = {"forward": costs.forward[place].window, "backward": backward}
         units += [Unit(there, times, count, is_layer)] if there else []
     return units
+
+
+def backward_windows(run: TransformerRun, stage: Stage, costs: MicroBatch) -> list[FloatArray]:
+    """Time of a backward pass over a layer of each kind, with what is recomputed of a usual one. [s]"""
+    shares = recomputed_shares(run, stage) or [np.ones(()) for _ in stage.layers]
+    return [
+        own.window + again.window * share
+        for own, again, share in zip(costs.backward, costs.again, shares, strict=False)
+    ]
 
 
 def hides(design: DesignPoints, exchange: Exchange) -> BoolArray:

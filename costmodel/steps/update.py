@@ -23,12 +23,12 @@ from costmodel.steps.narrow_weights import weight_casts
 from costmodel.steps.optimizer import optimizer_step
 from costmodel.steps.pipeline import Stage, chosen_stage, full_stages
 from costmodel.steps.rank_memory import PartMemory
-from costmodel.steps.recomputed_layers import recomputed_shares
 from costmodel.steps.state_update import state_update
 from costmodel.steps.states import owned_parameters, resharded, state_shards
 from costmodel.steps.unit_exchanges import (
     Owner,
     Unit,
+    backward_windows,
     exchange_cost,
     hides,
     stage_units,
@@ -113,13 +113,8 @@ def updated_stage(run: TransformerRun, parts: Sequence[PartMemory]) -> tuple[Sta
 
 def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:
     """Time of one micro-batch in the layers of a stage, by pass: what exchanges may hide behind. [s]"""
-    shares = recomputed_shares(run, stage) or [np.ones(()) for _ in stage.layers]
-    back = [
-        own.window + again.window * share
-        for own, again, share in zip(costs.backward, costs.again, shares, strict=False)
-    ]
     return {
-        "backward": weighted_sum(back, stage.layers),
+        "backward": weighted_sum(backward_windows(run, stage, costs), stage.layers),
         "forward": weighted_sum([cost.window for cost in costs.forward], stage.layers),
     }
 
