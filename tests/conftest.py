@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
+from tests.servers import postgresql_server
 
 # Where JAX is there and a test uses it, this processor stands for eight devices.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
@@ -128,3 +129,15 @@ constraints:
 objectives:
   minimize: [step_time, peak_memory]
 """
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    """A database of each kind; a server of its own where PostgreSQL is."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/dse.db"
+        return
+    with postgresql_server() as url:
+        if url is None:
+            pytest.skip("needs psycopg and the PostgreSQL server programs")
+        yield url

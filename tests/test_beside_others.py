@@ -15,7 +15,6 @@ from dse.search.study import Study
 from dse.search.summaries import studies
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
-from tests.servers import postgresql_server
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
 BUDGET = 200
@@ -26,17 +25,6 @@ import sys
 from dse.search.study import Study
 Study.load("shared", storage=sys.argv[1]).run(int(sys.argv[2]))
 """
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path):
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/dse.db"
-        return
-    with postgresql_server() as url:
-        if url is None:
-            pytest.skip("needs psycopg and the PostgreSQL server programs")
-        yield url
 
 
 @pytest.fixture

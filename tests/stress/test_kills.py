@@ -14,23 +14,11 @@ import pytest
 
 from dse.search.study import Study
 from dse.spaces.space import Space
-from tests.servers import postgresql_server
 from tests.stress.workers import command, kill, left_over, marks, search, started, told
 
 SMALL = Path(__file__).parents[1] / "data" / "small_space.yaml"
 KILLS = int(os.environ.get("DSE_KILLS", "200"))
 BUDGET = 300
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path):
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/dse.db"
-        return
-    with postgresql_server() as url:
-        if url is None:
-            pytest.skip("needs psycopg and the PostgreSQL server programs")
-        yield url
 
 
 @pytest.mark.parametrize("sampler", ["screening", "nsga2"])
