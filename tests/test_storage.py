@@ -136,7 +136,9 @@ def test_a_constraint_that_is_no_number_is_neither_kept_nor_violated(url, violat
     odd = optuna.trial.create_trial(values=[1.0, 1.0], system_attrs={key: violation})
     with a_study(url, [finished(), odd]) as (store, study):
         for read in (lambda: store.columns(study), lambda: store.trials(study.study_id)):
-            with pytest.raises(DseError, match=r"trial 1: trial_system_attributes: constraints.*a number for"):
+            with pytest.raises(
+                DseError, match=r"trial 1: trial_system_attributes: constraints.*a number for"
+            ):
                 read()
 
 
