@@ -48,6 +48,20 @@ def test_a_study_is_deleted_with_all_of_its_trials(searched, capsys):
     assert main(["search", "small.yaml", "--budget", "4", "--study", "one"]) == 0  # the name is free again
 
 
+def test_a_study_that_cannot_be_read_can_be_deleted(searched, capsys):
+    with sqlite3.connect(searched / "dse.db") as database:
+        database.execute("UPDATE study_user_attributes SET value_json = '{[' WHERE study_id = 1")
+        database.execute("UPDATE study_directions SET direction = 'SIDEWAYS' WHERE study_id = 1")
+        database.execute("UPDATE trials SET number = 'first', state = 'odd' WHERE study_id = 1")
+    database.close()
+    assert main(["pareto", "one"]) == 1
+    assert main(["delete", "one"]) == 1
+    assert "study 'one': 4 trials, in " in capsys.readouterr().err
+    assert main(["delete", "one", "--yes"]) == 0
+    assert capsys.readouterr().out == "deleted study 'one': 4 trials\n"
+    assert names() == ["two"]
+
+
 def test_where_nobody_can_be_asked_nothing_is_deleted(searched, capsys):
     assert main(["delete", "one"]) == 1
     assert "4 trials of space small, in " in (said := capsys.readouterr().err)

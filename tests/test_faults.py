@@ -316,7 +316,7 @@ def test_a_file_that_was_changed_is_left_alone(kept, damage, undisturbed, caplog
 def test_a_study_that_was_begun_anew_takes_no_file_of_the_old_one(kept, space, undisturbed, caplog):
     study, path, _ = kept
     with Store(study.storage, "write") as store:
-        delete_study(store, store.study(study.name))
+        delete_study(store, store.study_id(study.name))
     new = new_study(space, study.storage)
     new.run(BUDGET)
     assert told(new) == undisturbed

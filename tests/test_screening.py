@@ -1,6 +1,8 @@
 """The default sampler: what bulk pricing finds, on plain Optuna studies and on ours."""
 
+import base64
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,13 @@ from optuna.testing.pytest_samplers import (
     RelativeSamplerTestCase,
 )
 
+from costmodel.errors import DseError
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.search.archive import Archive, least_beaten
+from dse.search.memories import check_memory
 from dse.search.moves import Lattice
-from dse.search.screening_sampler import DESIGNS_PRICED, ScreeningSampler
+from dse.search.screening_sampler import DESIGNS_PRICED, FOUND, ScreeningSampler
 from dse.search.study import Study
 from dse.spaces.space import Space
 
@@ -182,6 +186,20 @@ def test_an_archive_is_the_same_after_it_was_packed(codesign):
     assert (again.costs == archive.costs).all()
     assert not np.isnan(archive.costs).any()
     assert non_dominated(archive.costs).all()
+
+
+def packed(content):
+    return base64.b64encode(zlib.compress(content)).decode("ascii")
+
+
+@pytest.mark.parametrize(
+    "column", [packed(bytes(1 << 28)), packed(bytes(17 * 8)), packed(bytes(9)), "eJwr", "!", "x", 5, None]
+)
+def test_a_column_that_no_archive_packs_is_refused(codesign, column):
+    archive = Archive.empty(18, 3).packed() | {"places": column}
+    memory = {FOUND: {"batches": 1, "starts": 0, "focus": "", DESIGNS_PRICED: 0, "archive": archive}}
+    with pytest.raises(DseError, match=r"study 's': m: .* expected what a sampler of this space remembers"):
+        check_memory(codesign, memory, 0, "sqlite:///dse.db", "study 's': m")
 
 
 def test_the_least_beaten_needs_the_least_taken_off():

@@ -130,6 +130,18 @@ def test_columns_say_what_trials_say(url):
     check_columns(url)
 
 
+@pytest.mark.parametrize("violation", [float("nan"), "none", None, True, [], [float("nan")], [[1]]])
+def test_a_constraint_that_is_no_number_is_neither_kept_nor_violated(url, violation):
+    key = "constraints" if isinstance(violation, list) and violation else "constraints:fits"
+    odd = optuna.trial.create_trial(values=[1.0, 1.0], system_attrs={key: violation})
+    with a_study(url, [finished(), odd]) as (store, study):
+        for read in (lambda: store.columns(study), lambda: store.trials(study.study_id)):
+            with pytest.raises(
+                DseError, match=r"trial 1: trial_system_attributes: constraints.*a number for"
+            ):
+                read()
+
+
 def schema(url):
     with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
         tables = database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
@@ -274,7 +286,7 @@ def test_many_who_open_a_new_database_together(tmp_path):
 
 def test_a_study_that_is_deleted_meanwhile_takes_no_trials(url):
     with a_study(url) as (store, study):
-        delete_study(store, study)
+        delete_study(store, study.study_id)
         with pytest.raises(DseError, match="has deleted this study"):
             store.append(study.study_id, [finished()], after=0)
 

@@ -104,15 +104,6 @@ QUANTITY_IN_FORMULA: Final = re.compile(
 )
 
 
-def is_whole(text: str) -> bool:
-    """Whether a text is a whole number of digits alone, no longer than any number that is meant.
-
-    >>> [is_whole(word) for word in ("8", "007", "-1", "8.0", "\u00b2", "9" * 5000)]
-    [True, True, False, False, False, False]
-    """
-    return text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER
-
-
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """A number in SI units, and what it measures."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from dse.cli.options import Commands, add_storage, command
+
+if TYPE_CHECKING:
+    from dse.storage.optuna_store import Store
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -27,19 +31,14 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Delete the study; 1 when the answer is no."""
     from costmodel.errors import DseError
-    from dse.search.creation import SPACE_NAME
     from dse.storage.database import storage_url
-    from dse.storage.deletion import delete_study
+    from dse.storage.deletion import count_trials, delete_study
     from dse.storage.optuna_store import Store
 
     with Store(storage_url(args.storage), "read") as store:
-        stored = store.study(args.study)
-        rows = store.rows(stored.study_id)
-        where = store.where
-    space = stored.user_attrs.get(SPACE_NAME)
-    what = (
-        f"study {args.study!r}: {rows:,} trials" + (f" of space {space}" if space else "") + f", in {where}"
-    )
+        study_id = store.study_id(args.study)
+        of = of_space(store, study_id)
+        what = f"study {args.study!r}: {count_trials(store, study_id):,} trials{of}, in {store.where}"
     if not args.yes:
         if not sys.stdin.isatty():
             raise DseError(f"{what}: not deleted, since nobody can be asked here; delete it with --yes")
@@ -48,6 +47,18 @@ def run(args: argparse.Namespace) -> int:
             print("dse: nothing is deleted", file=sys.stderr)
             return 1
     with Store(storage_url(args.storage), "write") as store:
-        trials = delete_study(store, store.study(args.study))
-    print(f"deleted study {args.study!r}: {trials:,} trials" + (f" of space {space}" if space else ""))
+        trials = delete_study(store, store.study_id(args.study))
+    print(f"deleted study {args.study!r}: {trials:,} trials{of}")
     return 0
+
+
+def of_space(store: Store, study_id: int) -> str:
+    """Which space a study is of, in words; none where what it holds of that cannot be read."""
+    from costmodel.errors import DseError, printable
+    from dse.search.creation import SPACE_NAME
+
+    try:
+        space = store.user_attr(study_id, SPACE_NAME)
+    except DseError:  # damaged: it can be deleted all the same
+        return ""
+    return f" of space {printable(space)}" if isinstance(space, str) else ""

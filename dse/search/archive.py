@@ -17,6 +17,8 @@ from dse.search.climbers import Climbers
 
 #: Most designs of the front that are kept, beside those that became trials.
 MOST_KEPT: Final = 4096
+#: What a packed column may unpack to: far more than `MOST_KEPT` designs, and those that are trials. [B]
+LARGEST: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,15 @@ class Archive:
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
-        """The opposite of `packed`."""
+        """The opposite of `packed`.
+
+        Raises
+        ------
+        ValueError, LookupError, TypeError, AttributeError
+            If it is no such thing.
+        """
         climbers = {name: _array(text) for name, text in packed["climbers"].items()}
-        return cls(
+        archive = cls(
             places=_array(packed["places"]).reshape(-1, parameters),
             costs=_array(packed["costs"]).reshape(-1, objectives),
             explored=_array(packed["explored"]),
@@ -127,6 +135,11 @@ class Archive:
             ),
             complete=bool(packed["complete"]),
         )
+        front = archive.places, archive.costs, archive.explored, archive.sent
+        for columns in (front, archive.climbers.columns()):
+            if len({len(column) for column in columns}) > 1:
+                raise ValueError("columns of unequal length")
+        return archive
 
 
 def _text(values: FloatArray | BoolArray) -> str:
@@ -134,7 +147,14 @@ def _text(values: FloatArray | BoolArray) -> str:
 
 
 def _array(text: str) -> FloatArray:
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.float64).copy()
+    unpacking = zlib.decompressobj()
+    try:
+        unpacked = unpacking.decompress(base64.b64decode(text), LARGEST)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacking.eof:
+        raise ValueError(f"cut short, or unpacks to more than {LARGEST:,} bytes")
+    return np.frombuffer(unpacked, dtype=np.float64).copy()
 
 
 def least_beaten(costs: FloatArray, front: FloatArray, n: int) -> IntArray:

@@ -42,6 +42,10 @@ class Climbers:
         none = np.empty((0, objectives))
         return cls(np.empty((0, parameters)), none, np.empty(0), none)
 
+    def columns(self) -> tuple[FloatArray, ...]:
+        """All of it, a row for each climber."""
+        return self.places, self.costs, self.violations, self.weights
+
     @classmethod
     def starting(
         cls,

@@ -19,19 +19,18 @@ from dse.pricing.workers import Jobs
 from dse.search.finished import BREAKDOWN, finite, is_feasible, lesson, trial_attributes
 from dse.search.inner import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.search.lanes import Key, Known, Lane, base_of, memories_of
+from dse.search.memories import MEMORY, check_memory
 from dse.search.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
 from dse.search.stored_content import check_params, stored_winners
 from dse.search.twin import Twin, lessons_of
 from dse.spaces.space import Space
-from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.optuna_store import Moment, Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns
 
 #: A trial, finished or not.
 T = TypeVar("T", Trial, FrozenTrial)
 
-#: Study attribute: what a sampler remembers after a batch (a genetic sampler, its parents).
-MEMORY = "dse:sampler_memory"
 #: Study attribute: corners of the box in which its hypervolume is measured.
 BOX = "dse:hypervolume_box"
 
@@ -131,7 +130,7 @@ class History:
         self._count(keys, moment.trials, winners)
         self.rows = moment.rows
         kept = range(max(self.current - 2 * self.plan.lanes + 1, 0), self.current)
-        self._memories = {number: moment.user_attrs.get(self._slot(number), {}) for number in kept}
+        self._memories = {number: self._memory(moment, number) for number in kept}
         needed = self._needed(places)
         ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
         lessons = self._store.some_trials(ids, user_attrs=False)
@@ -141,6 +140,17 @@ class History:
         """Those of the trials beyond what is known."""
         keys = [objective.key for objective in self.space.objectives]
         return stored_winners(self._store, self._stored, keys, first=self.rows)
+
+    def _memory(self, moment: Moment, number: int) -> Mapping[str, Any]:
+        """What the sampler remembered after a batch."""
+        slot = self._slot(number)
+        memory: Mapping[str, Any] = moment.user_attrs.get(slot, {})
+        trials, place = (
+            (number + 1) * self.plan.batch_size,
+            f"study {self._stored.name!r}: study_user_attributes",
+        )
+        check_memory(self.space, memory, trials, self._store.where, f"{place}: {slot}")
+        return memory
 
     def _slot(self, number: int) -> str:
         """Study attribute with the memory of a batch: those from which batches may go on have one each."""

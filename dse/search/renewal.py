@@ -12,7 +12,7 @@ from costmodel.columns import BoolArray, FloatArray
 from dse.fronts.pareto import non_dominated
 from dse.pricing.profiles import SpaceRules
 from dse.search.archive import Archive, least_beaten
-from dse.search.history import MEMORY
+from dse.search.memories import MEMORY
 from dse.search.screening_sampler import FOUND, RESERVE, ScreeningSampler
 from dse.spaces.space import Batch, Space
 

@@ -27,6 +27,7 @@ from dse.search.creation import (
 from dse.search.finished import BEFORE, BREAKDOWN, FEASIBLE_BEFORE, WORST, finite, trial_attributes
 from dse.search.history import BOX
 from dse.search.inner import WINNERS
+from dse.search.memories import check_memories
 from dse.search.renewal import renewed_memories
 from dse.search.turns import REVISION, drop_waiting
 from dse.spaces.objectives import keyed
@@ -87,6 +88,7 @@ def reprice(store: Store, stored: StoredStudy, space: Space, profile: str, *, ad
     rules, found, every = rules_for(space, profile), Repricing(), _Everything()
     with store.turn(stored.study_id):
         stored = store.study(stored.name)
+        check_memories(space, stored, store.where)
         columns = store.columns(stored, attribute=BREAKDOWN)
         for part in blocks(store, columns, space, rules, jobs):
             if adopts and not part.legal.all():

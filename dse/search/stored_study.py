@@ -25,6 +25,7 @@ from dse.search.creation import (
 )
 from dse.search.history import BOX
 from dse.search.screening_sampler import DESIGNS_PRICED
+from dse.search.turns import REVISION
 from dse.spaces.space import Space
 from dse.storage import shapes
 from dse.storage.damage import damaged
@@ -38,7 +39,7 @@ SHAPES: Final[Mapping[str, shapes.JsonShape]] = {
     BOX: shapes.BOX,
     VERSIONS: shapes.TEXTS,
     INNER: shapes.NAMES,
-    ACCEPTED: shapes.COUNT,
+    **dict.fromkeys((ACCEPTED, REVISION), shapes.COUNT),
     CONTINUED: shapes.LIST_OF_TEXTS,
     DIGEST: shapes.DIGEST,
 }

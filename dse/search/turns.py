@@ -9,6 +9,7 @@ hold the others up for long.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -20,6 +21,7 @@ from costmodel.errors import DseError
 from dse.search.history import Batch, History
 from dse.storage.optuna_store import Store
 from dse.storage.recovery import KEY
+from dse.storage.shapes import COUNT, TEXT, JsonShape, has, is_number
 from dse.storage.trial_rows import packed_trial, unpacked_trial
 
 #: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
@@ -33,6 +35,15 @@ PATIENCE: Final = 30.0
 BATCHES: Final = 4.0
 #: The shortest and the longest time between two looks at what other processes do. [s]
 SHORTEST, LONGEST = 0.02, 0.5
+#: What a claim holds: a machine, a process of it, and the time when it was made [s since 1970].
+CLAIMED: Final = JsonShape(
+    "host, process and time",
+    lambda own: (
+        has({"host": TEXT, "process": COUNT, "time": JsonShape("", is_number)}, own)
+        and own["process"] < 2**31
+        and math.isfinite(own["time"])
+    ),
+)
 
 
 class StudyChanged(DseError):
@@ -114,8 +125,8 @@ class Turns:
         return None
 
     def _respected(self, claim: Mapping[str, Any] | None) -> bool:
-        """Whether a claim is another's who may well be at work."""
-        if claim is None or self._me.items() <= claim.items():
+        """Whether a claim is another's who may well be at work; what is none is nobody's."""
+        if claim is None or not CLAIMED.fits(claim) or self._me.items() <= claim.items():
             return False
         if claim["host"] == self._me["host"] and not alive(claim["process"]):
             return False

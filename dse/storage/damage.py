@@ -22,7 +22,7 @@ ROWS: Final = {
     "trial_params": "a name, a number and the distribution that it is of, for each parameter of the study",
     "trial_values": "an objective, a number for it, and FINITE (INF_POS, INF_NEG: no number)",
     "trial_user_attributes": "a name and JSON",
-    "trial_system_attributes": "a name and JSON",
+    "trial_system_attributes": "a name and JSON, which is a number for a constraint",
 }
 #: Characters of a cell that a message quotes.
 QUOTED: Final = 40

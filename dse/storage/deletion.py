@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.optuna_store import Store
 
 #: Tables with rows of single trials, and of studies, those that others refer to last.
 OF_TRIALS: Final = (
@@ -16,15 +16,15 @@ OF_STUDIES: Final = (
 )
 
 
-def delete_study(store: Store, stored: StoredStudy) -> int:
-    """Delete a study with all of its trials, in one transaction.
+def delete_study(store: Store, study_id: int) -> int:
+    """Delete a study with all of its trials, whatever they hold, in one transaction.
 
     Parameters
     ----------
     store : Store
         A database that is open for writing.
-    stored : StoredStudy
-        The study.
+    study_id : int
+        The study. [-]
 
     Returns
     -------
@@ -36,9 +36,9 @@ def delete_study(store: Store, stored: StoredStudy) -> int:
     DseError
         If the database cannot be written; then nothing is deleted.
     """
-    own = {"study_id": stored.study_id}
+    own = {"study_id": study_id}
     with store.database.transaction(writes=True):
-        [(trials,)] = store.database.rows("SELECT count(*) FROM trials WHERE study_id = :study_id", **own)
+        trials = count_trials(store, study_id)
         for table in OF_TRIALS:
             store.database.change(
                 f"DELETE FROM {table} WHERE trial_id IN "
@@ -47,4 +47,12 @@ def delete_study(store: Store, stored: StoredStudy) -> int:
             )
         for table in OF_STUDIES:
             store.database.change(f"DELETE FROM {table} WHERE study_id = :study_id", **own)
+    return trials
+
+
+def count_trials(store: Store, study_id: int) -> int:
+    """How many trials a study has, in any state, whatever they hold. [-]"""
+    with store.database.transaction():
+        query = "SELECT count(*) FROM trials WHERE study_id = :study_id"
+        [(trials,)] = store.database.rows(query, study_id=study_id)
     return int(trials)

@@ -160,10 +160,21 @@ class Store:
         """The study of that name; without it, a `DseError` that suggests another."""
         found = self.find(name)
         if found is None:
-            names = self.names()
-            hint = suggestion(name, names) or "; it holds no studies yet, `dse search` starts one"
-            raise DseError(f"storage {self.where}: no study {name!r}{hint}")
+            raise self._no_study(name)
         return found
+
+    def study_id(self, name: str) -> int:
+        """Identity of the study of that name, whatever else it holds; a `DseError` as of `study`."""
+        with self.database.transaction():
+            found = self._study_id(name) if self._has_tables else None
+        if found is None:
+            raise self._no_study(name)
+        return found
+
+    def _no_study(self, name: str) -> DseError:
+        names = self.names()
+        hint = suggestion(name, names) or "; it holds no studies yet, `dse search` starts one"
+        return DseError(f"storage {self.where}: no study {name!r}{hint}")
 
     def create_study(
         self,

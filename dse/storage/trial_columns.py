@@ -277,23 +277,32 @@ def read_keys(database: Database, study_id: int, name: str) -> list[str]:
 
 def violating(database: Database, meant: dict[str, Any]) -> set[int]:
     """Identities of the finished trials that violate a constraint."""
-    attributes = f"SELECT {{}} FROM trial_system_attributes WHERE trial_id IN ({FINISHED}) AND"
-    one = (
-        f'CASE WHEN substr("key", 1, {len(CONSTRAINT)}) = :prefix '
-        "THEN CAST(value_json AS FLOAT) > 0 ELSE FALSE END"
+    query = (
+        f'SELECT trial_id, "key", value_json FROM trial_system_attributes WHERE trial_id IN ({FINISHED}) '
+        f'AND (substr("key", 1, {len(CONSTRAINT)}) = :prefix OR "key" = :name)'
     )
-    found = {
-        i for (i,) in database.each(f"{attributes.format('trial_id')} {one}", prefix=CONSTRAINT, **meant)
-    }
-    several = f'{attributes.format("trial_id, value_json")} "key" = :name'
-    for trial_id, text in database.each(several, name=CONSTRAINTS, **meant):
+    found = set()
+    for trial_id, key, text in database.each(query, prefix=CONSTRAINT, name=CONSTRAINTS, **meant):
         try:
-            if any(violation > 0 for violation in json.loads(text)):
+            if is_violated(key, json.loads(text)):
                 found.add(trial_id)
         except DAMAGED as error:
-            cells = CONSTRAINTS, text
-            raise damaged_row(database, "trial_system_attributes", cells, trial_id=trial_id) from error
+            raise damaged_row(database, "trial_system_attributes", [key, text], trial_id=trial_id) from error
     return found
+
+
+def is_violated(key: str, violation: Any) -> bool:
+    """Whether a system attribute of a trial, `CONSTRAINTS` or one that begins with `CONSTRAINT`, says so.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it holds no number, or is no list of them: neither kept nor violated.
+    """
+    numbers = violation if key == CONSTRAINTS else [violation]
+    if not all(type(number) in (int, float) and not math.isnan(number) for number in numbers):
+        raise ValueError("no number")
+    return any(number > 0 for number in numbers)
 
 
 def read_params(database: Database, study_id: int, ids: IntArray, *, first: int = 0) -> dict[str, list[Any]]:

@@ -15,7 +15,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from dse.storage.damage import DAMAGED, damaged_row
 from dse.storage.database import Database
-from dse.storage.trial_columns import INFINITE, distribution_of, number_of, value_of
+from dse.storage.trial_columns import (
+    CONSTRAINT,
+    CONSTRAINTS,
+    INFINITE,
+    distribution_of,
+    is_violated,
+    number_of,
+    value_of,
+)
 
 #: What a finished trial is, beside its times.
 PACKED = ("params", "values", "user_attrs", "system_attrs")
@@ -123,7 +131,9 @@ class _TrialReader:
 
     def system_attribute(self, trial_id: int, key: str, text: str) -> None:
         """A row of `trial_system_attributes`."""
-        self.trials[trial_id].system_attrs[key] = json.loads(text)
+        value = self.trials[trial_id].system_attrs[key] = json.loads(text)
+        if key == CONSTRAINTS or key.startswith(CONSTRAINT):
+            is_violated(key, value)
 
 
 def packed_trial(trial: FrozenTrial) -> dict[str, Any]:
