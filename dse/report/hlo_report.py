@@ -178,6 +178,14 @@ def memory_table(record: Record) -> Table:
         ("weights", memory["weights_bytes"], ""),
         ("optimizer", memory["optimizer_bytes"], ""),
         ("inputs", memory["inputs_bytes"], ""),
+    ]
+    if not memory["weights_bytes"]:  # nothing is trained
+        kept = ("kept", memory["optimizer_bytes"], "that the program gives new values for")
+        rows = [
+            *([kept] if kept[1] else []),
+            ("inputs", memory["inputs_bytes"], "weights among them, if any"),
+        ]
+    rows += [
         ("results", memory["results_bytes"], "that are not in the memory of what is passed in"),
         ("temporaries", memory["temporaries_bytes"], f"most at {memory['temporaries_peak_at']}"),
         ("the program", memory["program_bytes"], f"for {memory['schedule']}"),
