@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel import DseError, hlo, load_system
+from costmodel.formats.quantity import readable
 from costmodel.hlo.program import Dense, Message, Program, ProgramKernel
 from costmodel.hlo.step import message_cost, program_cost, program_step
 from costmodel.kernels.collectives import all_to_all
@@ -20,6 +21,7 @@ from costmodel.training.ranks import Group
 from costmodel.workload.kernels import Gemms, Label
 from dse.cli import main
 from dse.report.hlo_cost import ModuleCost
+from dse.report.hlo_report import time_of
 from dse.search.study import Study
 from dse.spaces.space import Space
 from tests.hlo_texts import (
@@ -178,6 +180,30 @@ def test_a_packed_module_under_any_name_is_known_by_its_content(capsys, tmp_path
     ):
         assert f"\n{heading}\n" in shown
     assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+def test_names_give_way_to_numbers(capsys, monkeypatch, width):
+    """However narrow the page, each number stands as on a wide one, or its column is named below."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+    table = shown.partition("Heaviest kernels\n")[2].split("\n\n")[1]
+    record = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()
+    for row, line in zip(record["heaviest"], table.splitlines()[2:], strict=False):
+        assert time_of(row) in line
+        assert len(line) <= width
+    assert "…" not in table
+    assert width < 80 or "too wide" not in table
+
+
+def test_exposed_messages_stand_below_their_sum_the_longest_first(capsys):
+    shown = cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+    times = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()["times"]
+    longest_first = sorted(times["exposed_s"].values(), reverse=True)
+    lines = re.search(r"\n  exposed messages +(.*)\n((?:    .*\n)+)", shown)
+    assert lines[1] == readable(sum(longest_first), "s")
+    seconds = [" ".join(line.split()[-2:]) for line in lines[2].splitlines()]
+    assert seconds == [readable(each, "s") for each in longest_first if each]
 
 
 def test_what_is_not_known_is_said(capsys, tmp_path):

@@ -107,6 +107,9 @@ def test_factorizations_have_the_counts_of_lapack():
         call_flops(call("lapack_sgeqrf_ffi", "(f32[50,30])", "f32[50,30]")) == 2 * 50 * 900 - 2 * 30**3 // 3
     )
     assert call_flops(call("blas_strsm", "f32[30,7]", "f32[30,30]", "f32[30,7]")) == 30 * 30 * 7
+    sizes = ("s32[]", "s32[]", "s32[]", "f32[]")  # come first in calls of JAX 0.4
+    assert call_flops(call("lapack_sgetrf", "(f32[30,30], s32[30])", *sizes, "f32[30,30]")) == 2 * 30**3 // 3
+    assert call_flops(call("blas_strsm", "f32[30,7]", *sizes, "f32[30,30]", "f32[30,7]")) == 30 * 30 * 7
     assert call_flops(call("lapack_ssyevd_ffi", "(f32[30,30], f32[30])", "f32[30,30]")) is None
 
 

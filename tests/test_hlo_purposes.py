@@ -170,3 +170,47 @@ def test_a_layer_that_adds_to_its_input_is_no_training_step():
     analysis = analysed(compiled_function(layer, array(16, 16), array(64, 16)).text)
     assert analysis.state.weights == ()
     assert training_figures(analysis) == {}
+
+
+@pytest.mark.parametrize("stripped", [False, True])
+def test_a_cache_that_is_filled_is_no_weight(stripped):
+    """A step of inference that writes keys into a cache, of one layer or of many."""
+
+    def decode(cache, weights, row, at):
+        def layer(row, own):
+            keys, weight = own
+            keys = lax.dynamic_update_slice(keys, (row @ weight)[None], (at, 0))
+            return jax.nn.softmax(row @ keys.T) @ keys, keys
+
+        last, caches = lax.scan(layer, row, (cache["layers"], weights))
+        return {"layers": caches, "last": layer(last, (cache["last"], weights[0]))[1]}, last
+
+    cache = {"layers": array(3, 64, 16), "last": array(64, 16)}
+    at = jax.ShapeDtypeStruct((), jnp.int32)
+    text = compiled_function(decode, cache, array(3, 16, 16), array(16), at, donate_argnums=0).text
+    analysis = analysed(without_metadata(text) if stripped else text)
+    assert analysis.state.weights == ()
+    assert len(analysis.state.others) == 2
+    assert training_figures(analysis) == {}
+
+
+def test_rows_that_the_compiler_moves_between_pieces_of_matrices_are_no_tokens_for_experts():
+    """The one matrix cut over half of the devices, the other over all: activations are cut anew between."""
+    automatic = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((2, 4), ("rows", "columns"), axis_types=automatic, devices=jax.devices()[:8])
+
+    def cut(dims, *spec):
+        return jax.ShapeDtypeStruct(dims, jnp.float32, sharding=jax.NamedSharding(mesh, P(*spec)))
+
+    def step(weights, rows):
+        def loss(weights):
+            return jnp.mean((jax.nn.relu(rows @ weights[0]) @ weights[1] - rows) ** 2)
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    every = ("rows", "columns")
+    weights = (cut((64, 256), None, "columns"), cut((256, 64), every, None))
+    text = compiled_function(step, weights, cut((32, 64), every, None), donate_argnums=0).text
+    found = {purpose for purpose, _ in purposes(analysed(text).collectives)}
+    assert found
+    assert not found & {"expert parallel", "pipeline parallel"}

@@ -42,37 +42,78 @@ def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -
     stands as early as it can.
     """
     kernels = _kernels(computation, given)
-    ready = [place for place, each in enumerate(kernels.listed) if not kernels.before[each]]
-    waiting = {each: set(before) for each, before in kernels.before.items()}
-    places = {each: place for place, each in enumerate(kernels.listed)}
-    after: dict[Instruction, list[Instruction]] = {}
-    readers: dict[_Made, set[Instruction]] = {}
-    for each in kernels.listed:
-        for producer in waiting[each]:
-            after.setdefault(producer, []).append(each)
-        for made in kernels.touches[each]:
-            readers.setdefault(made, set()).add(each)
-    order: list[Instruction] = []
-    while ready:
-        chosen = next((p for p in sorted(ready) if _frees(kernels, readers, kernels.listed[p])), min(ready))
-        ready.remove(chosen)
-        each = kernels.listed[chosen]
-        order.append(each)
-        for made in kernels.touches[each]:
-            readers[made].discard(each)
-        for follower in after.get(each, ()):
-            waiting[follower].discard(each)
-            if not waiting[follower]:
-                heapq.heappush(ready, places[follower])
-    return _with_names(computation, order)
+    return _with_names(computation, _Schedule(kernels).order())
 
 
-def _frees(kernels: _Dataflow, readers: Mapping[_Made, set[Instruction]], each: Instruction) -> bool:
-    """Whether an instruction frees at least as much as it takes."""
-    sizes = kernels.bytes_of
-    taken = sum(sizes[made] for made in kernels.touches[each] if made[0] is each)
-    ending = (made for made in kernels.touches[each] if readers[made] == {each} and made not in kernels.kept)
-    return sum(sizes[made] for made in ending) >= taken
+class _Schedule:
+    """Instructions that wait and that could run, while others run.
+
+    What an instruction frees only grows while others run, so that those that free enough are found once: they
+    stand on a heap of their own, and no step looks at all that could run.
+    """
+
+    def __init__(self, kernels: _Dataflow) -> None:
+        self.kernels = kernels
+        self.waiting = {each: set(before) for each, before in kernels.before.items()}
+        self.after: dict[Instruction, list[Instruction]] = {}
+        self.readers: dict[_Made, set[Instruction]] = {}
+        for each in kernels.listed:
+            for producer in self.waiting[each]:
+                self.after.setdefault(producer, []).append(each)
+            for made in kernels.touches[each]:
+                self.readers.setdefault(made, set()).add(each)
+        #: What each would free beyond what it takes. [B]
+        self.gain = {
+            each: -sum(kernels.bytes_of[made] for made in kernels.touches[each] if made[0] is each)
+            for each in kernels.listed
+        }
+        for made in self.readers:
+            self._last_reader(made)
+        self.places = {each: place for place, each in enumerate(kernels.listed)}
+        self.ready: list[int] = []
+        self.freeing: list[int] = []
+
+    def order(self) -> list[Instruction]:
+        """All instructions, in the order in which they run."""
+        order: list[Instruction] = []
+        for each in self.kernels.listed:
+            self._offer(each)
+        ran: set[int] = set()
+        while self.ready:
+            chosen = heapq.heappop(self.freeing or self.ready)
+            if chosen in ran:
+                continue
+            ran.add(chosen)
+            each = self.kernels.listed[chosen]
+            order.append(each)
+            self._leave(each)
+        return order
+
+    def _leave(self, each: Instruction) -> None:
+        """What the run of an instruction ends: reads of arrays, and waiting for it."""
+        for made in self.kernels.touches[each]:
+            self.readers[made].discard(each)
+            last = self._last_reader(made)
+            if last is not None and self.gain[last] >= 0 and not self.waiting[last]:
+                heapq.heappush(self.freeing, self.places[last])
+        for follower in self.after.get(each, ()):
+            self.waiting[follower].discard(each)
+            self._offer(follower)
+
+    def _last_reader(self, made: _Made) -> Instruction | None:
+        """The one instruction that still touches an array, which frees it; none where it is kept."""
+        if len(self.readers[made]) != 1 or made in self.kernels.kept:
+            return None
+        (last,) = self.readers[made]
+        self.gain[last] += self.kernels.bytes_of[made]
+        return last
+
+    def _offer(self, each: Instruction) -> None:
+        """Let an instruction run that waits for no other."""
+        if not self.waiting[each]:
+            heapq.heappush(self.ready, self.places[each])
+            if self.gain[each] >= 0:
+                heapq.heappush(self.freeing, self.places[each])
 
 
 def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:

@@ -174,7 +174,7 @@ def call_flops(instruction: Instruction) -> int | None:
 
     An estimate that the program carries is taken, which JAX's own kernels (Pallas) have where their author
     gave one; else the operation counts of LAPACK's factorizations [Blackford1999]_. Eigenvalues and singular
-    values take iterations that the shapes do not tell.
+    values take iterations that the shapes do not tell. Calls of JAX 0.4 begin with sizes as operands.
     """
     name = target(instruction)
     if not name or not instruction.operands:
@@ -183,12 +183,12 @@ def call_flops(instruction: Instruction) -> int | None:
     if told is not None:
         return told
     routine = _ROUTINE.search(name.lower())
-    matrix = instruction.operands[0].shape
-    if routine is None or len(matrix.dims) < 2:
+    arrays = [each.shape for each in instruction.operands if len(each.shape.dims) > 1]
+    if routine is None or not arrays:
         return None
     if routine[1] == "trsm":
-        return instruction.operands[1].shape.size * matrix.dims[-1] if len(instruction.operands) > 1 else None
-    *batch, m, n = matrix.dims
+        return arrays[1].size * arrays[0].dims[-1] if len(arrays) > 1 else None
+    *batch, m, n = arrays[0].dims
     return round(prod(batch) * _FACTORIZATIONS[routine[1]](m, n))
 
 

@@ -16,8 +16,10 @@ from typing import Final, Literal, get_args
 
 from costmodel.hlo.flow import FlowStep
 from costmodel.hlo.groups import Groups, connected
+from costmodel.hlo.module import Instruction
 from costmodel.hlo.operations import collected, elementwise, hands_on, multiplies
 from costmodel.hlo.provenance import DEVICE, INPUT, Provenance
+from costmodel.hlo.state import global_dims
 
 Purpose = Literal[
     "data parallel", "fully sharded", "tensor parallel", "sequence parallel", "context parallel",
@@ -88,16 +90,34 @@ class Purposes:
         told = zip(near, weights, strict=True)
         split = [each for each, bits in told if bits and self._has_parts(bits, groups)]
         if any(map(multiplies, split)):
-            if message.opcode in _EXCHANGING:
-                return "expert parallel"
-            if message.opcode in _SENDING:
-                return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
+            moved = self._of_tokens_moved(message)
+            if moved:
+                return "unknown" if all(self._are_pieces(bits) for bits in weights if bits) else moved
             return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
         if split:  # by rows of a table
             return "tensor parallel" if self._shares(message) else "fully sharded"
         if between_activations:
             return "context parallel"
         return "data parallel" if near and message.opcode == "all-reduce" else "unknown"
+
+    def _of_tokens_moved(self, message: FlowStep) -> Purpose | None:
+        """What tokens move for between devices with weights of their own; None of what gathers or sums."""
+        if message.opcode in _EXCHANGING:
+            return "expert parallel"
+        if message.opcode in _SENDING:
+            return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
+        return None
+
+    def _are_pieces(self, weights: int) -> bool:
+        """Whether shardings cut weights as single matrices, of which no device has a whole one to itself."""
+        own = [each for each, place in self._places if weights >> place & 1]
+        return all(each.shape.dims != global_dims(each) and len(each.shape.dims) == 2 for each in own)
+
+    @property
+    def _places(self) -> Iterator[tuple[Instruction, int]]:
+        """Weights, each with its bit."""
+        for each in self.provenance.state.weights:
+            yield each, self.provenance.weights[int(each.argument)]
 
     def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
         """The products, lookups of rows and sums into rows next to a message."""

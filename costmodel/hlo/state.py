@@ -2,7 +2,8 @@
 
 A parameter of the program is state where the program gives a new value for it: an array that takes its
 memory, or of its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix
-products depend on; what else decides the new value of one weight alone belongs to that weight.
+products depend on, but for caches, of which some places are filled anew, and in programs that by their names
+train nothing; what else decides the new value of one weight alone belongs to that weight.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from functools import reduce
 from math import prod
 from typing import Final
 
-from costmodel.hlo.flow import Flow, FlowStep, Source
+from costmodel.hlo.flow import CARRIED, Flow, FlowStep, Source
 from costmodel.hlo.liveness import aliased_outputs
 from costmodel.hlo.module import Instruction, Module
 from costmodel.hlo.names import names_gradients
-from costmodel.hlo.operations import multiplies, summed
+from costmodel.hlo.operations import LINEAR, MOVING, behind, multiplies, summed
 
 _TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
 _TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
@@ -87,7 +88,12 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
     parameters = module.entry.parameters
     updates = _updates(module, flow)
     arrays = [each for number, each in enumerate(parameters) if number in updates and each.shape.dims]
-    weights = _multiplied(flow, [each for each in arrays if _WEIGHTS.match(each.shape.dtype)])
+    summed_up = [
+        each
+        for each in arrays
+        if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
+    ]
+    weights = _multiplied(flow, summed_up)
     rest = [each for each in arrays if each not in weights]
     companions = _companions(flow, weights, rest, updates)
     own = {each for row in companions.values() for each in row}
@@ -144,6 +150,29 @@ def _terms(module: Module, new: Source) -> set[int]:
                 found.add(source)
     shape = new.shape
     return {number for number in found if str(parameters[number].shape) == str(shape)}
+
+
+def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
+    """Whether a new value is the old one with other elements in places, as of a cache, and no sum with it."""
+    new = updates[number]
+    if not isinstance(behind(new), FlowStep):
+        return False
+    moved = _reached([new], MOVING)
+    sums = [each for each in moved if isinstance(each, FlowStep) and each.opcode not in MOVING]
+    return number in moved and number not in _reached(sums, LINEAR)
+
+
+def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
+    """Some sources, and what they are made of as far back as instructions of some kinds go."""
+    waiting, seen = list(sources), set[Source]()
+    while waiting:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        if isinstance(source, FlowStep) and source.opcode in opcodes:
+            waiting += source.reads if source.opcode == CARRIED else summed(source)
+    return seen
 
 
 def _multiplied(flow: Flow, arrays: Sequence[Instruction]) -> list[Instruction]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.report.design_table import ruled_table
+from dse.report.design_table import GAP, Column, drawn, fitted, ruled_table
 from dse.report.hlo_times import times_table
 from dse.report.text import bar, counted, percent
 
@@ -18,6 +18,9 @@ Record = Mapping[str, Any]
 
 #: Length of the bar of the largest part. [characters]
 _BAR: Final = 12
+
+#: Least room for a name. [characters]
+_NAME: Final = 16
 
 
 def hlo_report(record: Record, width: int) -> list[RenderableType]:
@@ -40,7 +43,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
     ]
     if record["system"]:
         sections.insert(0, (f"Time of a step on {record['system']}", times_table(record)))
-        sections.append(("Heaviest kernels", heaviest_table(record["heaviest"], width)))
+        sections.append(("Heaviest kernels", Group(*heaviest_table(record["heaviest"], width))))
     if record["collectives"]:
         sections.append(("Communication by purpose", communication_table(record["communication"])))
         sections.append(("Collectives by group", collectives_table(record["collectives"])))
@@ -91,29 +94,42 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
     return table
 
 
-def heaviest_table(rows: Sequence[Record], width: int) -> Table:
-    """Kernels by themselves, with the end of what the program calls them where there is room."""
-    table = ruled_table()
-    for place, name in enumerate(("kernel", "phase", "runs", "work", "traffic", "time")):
-        table.add_column(name, justify="right" if place > 1 else "left", no_wrap=True)
-    room = width - 78
-    if room >= 12:
-        table.add_column("in the program", no_wrap=True)
-    for row in rows:
-        cells = [row["name"], row["phase"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"),
-                 readable(row["bytes"], "B"), time_of(row)]  # fmt: skip
-        table.add_row(*cells, *([program_name(row["op_name"], room)] if room >= 12 else []))
-    return table
+def heaviest_table(rows: Sequence[Record], width: int) -> list[RenderableType]:
+    """Kernels by themselves, with the end of what the program calls them where there is room.
+
+    Names give way to numbers, which are never cut.
+    """
+    phases = [row["phase"] for row in rows]
+    shown = [Column("phase", ("phase",), phases, 2, left=True)] if set(phases) - {"unknown"} else []
+    shown += [
+        Column("runs", ("runs",), [f"{row['count']:,.0f}" for row in rows], 1),
+        Column("work", ("work",), [readable(row["flops"], "FLOP") for row in rows], 3),
+        Column("traffic", ("traffic",), [readable(row["bytes"], "B") for row in rows], 4),
+        Column("time", ("time",), [time_of(row) for row in rows]),
+    ]
+    room = max(width - sum(column.width for column in shown) - GAP, _NAME)
+    kernels = [end_of(row["name"], room) for row in rows]
+    shown.insert(0, Column("kernel", ("kernel",), kernels, left=True))
+    room = width - sum(column.width for column in shown) - GAP
+    names = [program_name(row["op_name"], room) for row in rows] if room >= _NAME else []
+    if any(names):
+        shown.append(Column("in the program", ("in the program",), names, 5, left=True))
+    kept, left_out = fitted(shown, width)
+    return [*drawn(kept), *([Text(f"too wide to show: {', '.join(left_out)}")] if left_out else [])]
 
 
 def program_name(op_name: str, room: int) -> str:
     """The end of a name, which says most.
 
-    >>> program_name("jit(main)/jvp(GPT)/layer/5/dense/dot_general[precision=None]", 24)
+    >>> program_name("jit(main)/jvp(GPT)/layer/5/dense/dot_general[precision=None]", 28)
     '...layer/5/dense/dot_general'
     """
-    name = op_name.partition("[")[0]
-    return name if len(name) <= room else "..." + name[len(name) - room - 1 :].lstrip("/")
+    return end_of(op_name.partition("[")[0], room)
+
+
+def end_of(name: str, room: int) -> str:
+    """As much of the end of a name as there is room for."""
+    return name if len(name) <= room else "..." + name[len(name) - room + 3 :].lstrip("/")
 
 
 def communication_table(rows: Sequence[Record]) -> Table:
@@ -162,6 +178,14 @@ def memory_table(record: Record) -> Table:
         ("weights", memory["weights_bytes"], ""),
         ("optimizer", memory["optimizer_bytes"], ""),
         ("inputs", memory["inputs_bytes"], ""),
+    ]
+    if not memory["weights_bytes"]:  # nothing is trained
+        kept = ("kept", memory["optimizer_bytes"], "that the program gives new values for")
+        rows = [
+            *([kept] if kept[1] else []),
+            ("inputs", memory["inputs_bytes"], "weights among them, if any"),
+        ]
+    rows += [
         ("results", memory["results_bytes"], "that are not in the memory of what is passed in"),
         ("temporaries", memory["temporaries_bytes"], f"most at {memory['temporaries_peak_at']}"),
         ("the program", memory["program_bytes"], f"for {memory['schedule']}"),

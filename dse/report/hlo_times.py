@@ -66,12 +66,18 @@ def unknown_text(times: Record) -> str:
     return f"{named} {'runs' if len(loops) == 1 else 'run'} an unknown number of times"
 
 
+def parts_of_step(times: Record) -> list[tuple[str, float]]:
+    """What a step is the sum of, indented, with its time; exposed messages one by one below their sum. [s]"""
+    exposed = sorted(times["exposed_s"].items(), key=lambda each: -each[1])
+    rows = [("  kernels", times["kernels_s"]), ("  exposed messages", sum(times["exposed_s"].values()))]
+    rows += [(f"    {name}", seconds) for name, seconds in exposed]
+    rows += [("  cores that messages take", times["slowed_s"]), ("  host", times["host_s"])]
+    return [(name, seconds) for name, seconds in rows if seconds]
+
+
 def times_table(record: Record) -> Table:
     """Times of a step, each with what it rests on."""
     times = record["times"]
-    parts = {"kernels": times["kernels_s"]}
-    parts |= {f"exposed {name}": own for name, own in times["exposed_s"].items()}
-    parts |= {"cores that messages take": times["slowed_s"], "host": times["host_s"]}
     words = {
         "a step": f"messages beside kernels start {times['messages_start']}; "
         f"{percent(times['mfu'])} of the peak rate",
@@ -88,9 +94,8 @@ def times_table(record: Record) -> Table:
         table.add_row(name, time_text(seconds, times), f"{why}; {said}" if why and said else why or said)
 
     row("a step", times["step_s"], words["a step"])
-    for name, seconds in parts.items():
-        if seconds:
-            row(f"  {name}", seconds)
+    for name, seconds in parts_of_step(times):
+        row(name, seconds)
     row("without overlap", times["serial_s"], words["without overlap"])
     row("longest path", times["longest_path_s"], words["longest path"])
     return table
