@@ -214,3 +214,45 @@ def test_rows_that_the_compiler_moves_between_pieces_of_matrices_are_no_tokens_f
     found = {purpose for purpose, _ in purposes(analysed(text).collectives)}
     assert found
     assert not found & {"expert parallel", "pipeline parallel"}
+
+
+def looped(*turns: int, unroll: int = 1, experts: bool = False, beside: bool = False):
+    """A step of training through loops over stacked matrices, and how many layers it is told to have."""
+
+    def step(weights, rows):
+        def loss(weights):
+            here = jnp.tanh(rows @ weights["beside"]) if beside else rows
+            for stack in weights["stacks"]:
+
+                def turn(carried, weight):
+                    made = jnp.tanh((rows if experts else carried) @ weight)
+                    return (carried + made if experts else made), None
+
+                here, _ = lax.scan(turn, here, stack, unroll=unroll)
+            return jnp.mean(here**2)
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    weights = {"stacks": [array(count, 16, 16) for count in turns], "beside": array(16, 16)}
+    text = compiled_function(step, weights, array(64, 16), donate_argnums=0).text
+    return model_figures(analysed(text)).get("model.layers")
+
+
+def test_layers_are_counted_by_the_loops_that_take_their_weights_in_turn():
+    assert model_figures(compiled(SHARDED).analysis)["model.layers"] == 3
+    assert model_figures(compiled(TENSOR_OUTERMOST).analysis)["model.layers"] == 3
+    assert looped(5) == 5
+    assert looped(5, 4) == 9
+
+
+UNTOLD = {
+    "turns of two layers each": {"turns": (6,), "unroll": 2},
+    "experts that all take the same rows": {"turns": (5,), "experts": True},
+    "a layer beside the loop": {"turns": (5,), "beside": True},
+}
+
+
+@pytest.mark.parametrize("kind", UNTOLD)
+def test_other_loops_tell_no_layers(kind):
+    own = dict(UNTOLD[kind])
+    assert looped(*own.pop("turns"), **own) is None

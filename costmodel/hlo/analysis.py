@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 
@@ -9,7 +10,7 @@ from costmodel.errors import DseError
 from costmodel.hlo.access import Access, access
 from costmodel.hlo.eager_order import eager_order
 from costmodel.hlo.flow import Flow, flow
-from costmodel.hlo.graph import HloGraph, graph
+from costmodel.hlo.graph import HloGraph, graph, has_barriers
 from costmodel.hlo.groups import normalised
 from costmodel.hlo.liveness import Liveness, aliased_outputs, liveness
 from costmodel.hlo.messages import Collective, collectives, mesh_axes
@@ -35,6 +36,8 @@ class Analysis:
     @cached_property
     def barrier_graph(self) -> HloGraph:
         """The same kernels, where barriers hold back each element until all are there."""
+        if not has_barriers(self.module):
+            return replace(self.graph, barriers="barrier")
         return graph(self.module, "barrier")
 
     def of(self, barriers: str) -> HloGraph:

@@ -131,6 +131,16 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     )
 
 
+def has_barriers(module: Module) -> bool:
+    """Whether some instruction hands on a tuple as a whole, so that it may hold back its elements."""
+    handing_on = VIEWS - {"tuple", "get-tuple-element"} | {"copy"}
+    return any(
+        each.shape.is_tuple and each.opcode in handing_on
+        for computation in module.computations
+        for each in computation.instructions
+    )
+
+
 def leaves(value: Value) -> list[Leaf]:
     """The arrays of a value, in order."""
     if isinstance(value, Leaf):

@@ -10,6 +10,7 @@ from math import prod
 from typing import Final
 
 from costmodel.hlo.analysis import Analysis
+from costmodel.hlo.layers import scanned_layers
 from costmodel.hlo.module import Instruction
 from costmodel.hlo.state import global_dims, numbers
 
@@ -39,6 +40,8 @@ def model_figures(analysis: Analysis) -> Figures:
         found |= {"model.sequence": tokens[1], "model.global_batch": tokens[0]}
     if given and "tp" in analysis.axes:
         found.update(transformer_figures(analysis, given[0], analysis.axes["tp"]))
+    if "model.layers" not in found and (layers := scanned_layers(analysis)):
+        found["model.layers"] = layers
     return found
 
 
