@@ -1,8 +1,6 @@
 """Explores the design space of distributed training: search spaces, studies, Pareto fronts."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers know it: `typing` would take longer to import than all that follows
 if TYPE_CHECKING:
     from costmodel.errors import DseError
     from dse.pricing.evaluation import evaluate
@@ -24,7 +22,9 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
+        from importlib import import_module
+
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'dse' has no attribute {name!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 
@@ -16,5 +15,7 @@ def main() -> int:
         print("dse: interrupted", file=sys.stderr)
         return 130
     finally:
+        import signal  # here: until the block above has begun, Ctrl-C is a traceback of Python's own
+
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to do: end, and say nothing

@@ -127,6 +127,12 @@ def test_the_command_line_starts_without_heavy_imports():
     assert done.stdout.strip() == "set()"
 
 
+def test_nothing_is_imported_before_interrupts_are_heeded():
+    script = "import sys; before = {*sys.modules}; import dse.start; print(sorted({*sys.modules} - before))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['__future__', 'dse', 'dse.start']"
+
+
 def test_version(capsys):
     from importlib.metadata import version
 

@@ -256,6 +256,19 @@ def test_content_that_is_none_is_told_with_its_place(statement, stored, tmp_path
         assert told.endswith("restore a copy of the database")
 
 
+@pytest.mark.parametrize("waiting", ["5", "[]", '{"base": 1, "trials": [{}], "memory": {}}'])
+def test_what_waits_for_its_turn_and_is_no_batch_is_told(waiting, stored, tmp_path, capsys):
+    file, insert = (
+        tmp_path / "dse.db",
+        "INSERT INTO study_user_attributes (study_id, key, value_json) VALUES ",
+    )
+    rows = ", ".join(f"(1, 'dse:parked:{number}', '{waiting}')" for number in range(9))
+    assert database.changed(file, stored[0], insert + rows, ())
+    assert main(["resume", "s", "--budget", "50", "--storage", f"sqlite:///{file}"]) == 1
+    assert "study_user_attributes: dse:parked:" in (told := capsys.readouterr().err)
+    assert told.endswith("expected a finished batch of this study; restore a copy of the database\n")
+
+
 def test_whatever_stands_in_a_database_every_command_has_a_result_or_a_line(tmp_path):
     """Some pairs of a change and a command, at random; `python -m tests.fuzz.database` tries them all."""
     wrong = [each for each in database.trials(tmp_path, seed=1, share=0.0006) if each[2]]

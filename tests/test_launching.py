@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import tomllib
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -137,6 +138,19 @@ def test_a_written_script_is_a_script(tmp_path):
     assert subprocess.run(["bash", "-n", tmp_path / "train.sh"], check=False).returncode == 0
     asked = subprocess.run(["bash", tmp_path / "train.sh"], capture_output=True, text=True, check=False)
     assert "DATA_PATH: prefix of the tokenized data" in asked.stderr
+
+
+@pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
+@pytest.mark.parametrize("field", ["name", "title"])
+def test_no_name_of_a_model_is_a_command(module, field):
+    [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
+    launch = Launch.of_run(run, 0)
+    named = replace(
+        launch, model=replace(launch.model, **{"title": "", field: "m\ntouch x\r\x85touch y\x1b"})
+    )
+    text = module.script(named)[0]
+    assert "# m touch x touch y\\x1b on 256 chips" in text
+    assert len(text.split("\n")) == len(module.script(launch)[0].split("\n"))
 
 
 def test_maxtext_takes_devices_from_nodes_and_between_them():

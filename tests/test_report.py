@@ -153,3 +153,15 @@ def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):
         assert [sum(bar.x[n] for bar in bars) for n in (0, 1)] == pytest.approx(breakdown.columns()[total])
     with pytest.raises(DseError, match="did you mean 'step_time'"):
         breakdown.plot("steptime")
+
+
+def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, capsys, small_space):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    assert main(["search", "../small.yaml", "--budget", "2", "--study", "../../page"]) == 0
+    capsys.readouterr()
+    assert main(["report", "../../page"]) == 0
+    assert capsys.readouterr().out == "__.._page.html\n"
+    assert {path.name for path in tmp_path.rglob("*.html")} == {"__.._page.html"}

@@ -38,10 +38,11 @@ def run(args: argparse.Namespace) -> int:
     from dse.export.tables import write_file
     from dse.report.study_page import study_page, study_picture
     from dse.search.study import Study
+    from dse.storage.recovery import file_name
 
     checked_ending(args.out, (".html", ".svg"))
     study = Study.load(args.study, storage=args.storage)
-    out = args.out or Path(f"{study.name}.html")
+    out = args.out or Path(f"{file_name(study.name)}.html")
     made = study_picture(study) if out.suffix == ".svg" else study_page(study)
     write_file(out, made.encode())
     print(out)

@@ -22,11 +22,12 @@ from dse.search.lanes import Key, Known, Lane, base_of, memories_of
 from dse.search.memories import MEMORY, check_memory
 from dse.search.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.search.screening_sampler import DESIGNS_PRICED, FOUND
-from dse.search.stored_content import check_params, stored_winners
+from dse.search.stored_content import check_params, check_trials, stored_winners
 from dse.search.twin import Twin, lessons_of
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Moment, Store, StoredStudy
-from dse.storage.trial_columns import TrialColumns
+from dse.storage.shapes import is_count, is_number, list_of
+from dse.storage.trial_columns import CONSTRAINT, TrialColumns, is_violated
 
 #: A trial, finished or not.
 T = TypeVar("T", Trial, FrozenTrial)
@@ -230,6 +231,32 @@ class History:
         if own_turn:
             batch.proposals = self._left(batch.proposals, budget)
         return batch
+
+    def check(self, batch: Batch, place: str) -> None:
+        """Refuse a batch that is none of this study; `place` is the study attribute where it stands.
+
+        Raises
+        ------
+        DseError, ValueError, TypeError, AttributeError
+            Naming what it holds, or else by the place.
+        """
+        where, trials = self._store.where, (batch.number + 1) * self.plan.batch_size
+        check_trials(self.space, batch.finished, where, self._stored.name)
+        check_memory(self.space, batch.memory, trials, where, place)
+        if not (is_count(batch.base + 1) and all(self._is_finished(trial) for trial in batch.finished)):
+            raise ValueError("no trials of this study")
+
+    def _is_finished(self, trial: FrozenTrial) -> bool:
+        """Whether a trial has a value for each objective, a design and numbers for its constraints."""
+        for key, value in trial.system_attrs.items():
+            if key.startswith(CONSTRAINT):
+                is_violated(key, value)
+        designs = all(
+            distribution._contains(distribution.to_internal_repr(trial.params[name]))
+            for name, distribution in trial.distributions.items()
+        )
+        values = list_of(is_number, trial.values) and len(trial.values or []) == len(self._minimize)
+        return designs and values
 
     def due(self, batch: Batch, budget: int) -> list[FrozenTrial]:
         """The finished trials of a batch that can be stored now, within the budget.

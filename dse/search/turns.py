@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from dse.search.history import Batch, History
+from dse.storage.damage import DAMAGED, damaged
 from dse.storage.optuna_store import Store
 from dse.storage.recovery import KEY
 from dse.storage.shapes import COUNT, TEXT, JsonShape, has, is_number
@@ -140,8 +141,15 @@ class Turns:
         packed = self._store.user_attr(self._study_id, name)
         if packed is None:
             return None
-        finished = [unpacked_trial(trial, self._history.distributions) for trial in packed["trials"]]
-        batch = Batch(number, packed["base"], finished=finished, memory=packed["memory"])
+        try:
+            finished = [unpacked_trial(trial, self._history.distributions) for trial in packed["trials"]]
+            batch = Batch(number, packed["base"], finished=finished, memory=packed["memory"])
+            self._history.check(batch, name)
+        except DAMAGED as error:
+            expected = "a finished batch of this study"
+            raise damaged(
+                self._store.where, f"study_user_attributes: {name}", str(packed), expected
+            ) from error
         if not self._history.due(batch, self._budget):
             self._store.drop_user_attrs(self._study_id, [name])
             return None

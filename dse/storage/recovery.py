@@ -60,8 +60,9 @@ class RecoveryFiles:
     def __init__(self, store: Store, stored: StoredStudy) -> None:
         self._head = {"format": FORMAT, "study": stored.name, "storage": store.where}
         self._key = str(stored.user_attrs.get(KEY) or new_key(store, stored.study_id)).encode()
-        name = re.sub(r"[^\w.-]+", "_", stored.name)[:NAMED]
-        self._beginning = f"dse-recovery-{name}-{hashlib.sha256(self._key).hexdigest()[:12]}-"
+        self._beginning = (
+            f"dse-recovery-{file_name(stored.name)}-{hashlib.sha256(self._key).hexdigest()[:12]}-"
+        )
 
     def keep(self, number: int, packed: Mapping[str, Any]) -> Path | None:
         """Write a batch to the first folder that takes it; None where none does."""
@@ -103,6 +104,15 @@ class RecoveryFiles:
     def _seal(self, lines: bytes) -> bytes:
         """What follows from content and key: 64 hexadecimal digits."""
         return hmac.new(self._key, lines, hashlib.sha256).hexdigest().encode()
+
+
+def file_name(study: str) -> str:
+    """What the file of a study may be called: its name, without what leads into other folders.
+
+    >>> file_name("gpt3 (2)"), file_name("../../.profile")
+    ('gpt3_2_', '__.._.profile')
+    """
+    return re.sub(r"^\.+|[^\w.-]+", "_", study)[:NAMED]
 
 
 def new_key(store: Store, study_id: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, printable
 from costmodel.formats.model_file import SCHEMAS
 from costmodel.formats.packed import file_bytes
 from costmodel.formats.strict_yaml import dump
@@ -74,6 +74,11 @@ class Launch:
         defaults = DesignPoints().columns()
         usual = {name: decoded(domains[name], defaults[name].item()) for name in domains if name in defaults}
         return cls(model, {**usual, **design}, node_size)
+
+    @property
+    def heading(self) -> str:
+        """What the model is called, in one line of a comment, whatever it is called."""
+        return printable(" ".join((self.model.title or self.model.name).split()))
 
     def __getitem__(self, column: str) -> Any:
         """The value of a column; of one that other models alone have the default."""

@@ -50,7 +50,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         **_training(launch),
     }
     lines = [
-        f"# {launch.model.title or launch.model.name} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
         "# python3 -m maxtext.trainers.pre_train.train THIS_FILE",
         *(f"# Not said here, since MaxText has no key for it: {text}" for text in lost),
         "# Fill in what the design does not decide:",

@@ -97,7 +97,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     nodes, each = launch.nodes
     lines = [
         "#!/usr/bin/env bash",
-        f"# {launch.model.title or launch.model.name} on {launch.world_size:,} chips, for {VERSION}.",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}.",
         *(f"# Not said here, since Megatron-LM has no flag for it: {text}" for text in lost),
         "set -euo pipefail",
         "",

@@ -85,7 +85,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     content["train"]["train_iters"] = "TRAIN_STEPS"
     nodes, each = launch.nodes
     lines = [
-        f"# {launch.model.title or launch.model.name} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
         f"# torchrun --nnodes {nodes} --nproc-per-node {each} pretrain.py --config-file THIS_FILE",
         *(f"# Not said here, since Megatron-Bridge has no setting for it: {text}" for text in lost),
         "# Fill in what the design does not decide:",

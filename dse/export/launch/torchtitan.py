@@ -53,7 +53,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
             bool(launch["fp8_parameters"])}} if launch["precision"] == "fp8_tensorwise" else {}),
     }  # fmt: skip
     lines = [
-        f"# {launch.model.title or launch.model.name} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
         f"# NGPU={each} torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train "
         "--job.config_file THIS_FILE",
         *(f"# Not said here, since torchtitan has no setting for it: {text}" for text in lost),
