@@ -133,6 +133,14 @@ def test_nothing_is_imported_before_interrupts_are_heeded():
     assert done.stdout.strip() == "['__future__', 'dse', 'dse.start']"
 
 
+def test_a_command_that_is_proposed_is_one_for_any_name(tmp_path, monkeypatch, capsys, small_space):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(small_space)
+    assert main(["search", "small.yaml", "--budget", "2", "--study", "a; touch b"]) == 0
+    assert main(["search", "small.yaml", "--budget", "2", "--study", "a; touch b", "--seed", "1"]) == 1
+    assert "continue it with `dse resume 'a; touch b'`" in capsys.readouterr().err
+
+
 def test_version(capsys):
     from importlib.metadata import version
 

@@ -6,6 +6,7 @@ import numpy as np
 import optuna
 import pandas as pd
 import pytest
+from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
 from dse.pricing.intervals import RECORD_KEYS
@@ -133,7 +134,8 @@ def test_a_name_is_given_once(study, space):
 
 def test_a_study_that_dse_did_not_make(tmp_path):
     url = f"sqlite:///{tmp_path}/dse.db"
-    optuna.create_study(study_name="plain", storage=url)
+    storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # or its pool stays open
+    optuna.create_study(study_name="plain", storage=storage)
     with pytest.raises(DseError, match="not made by dse"):
         Study.load("plain", storage=url)
 

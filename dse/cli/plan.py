@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from dse.cli.options import (
@@ -266,9 +267,9 @@ def next_commands(args: argparse.Namespace, study: Study) -> list[str]:
     file = args.save or "space.yaml"
     best = study.table.front().numbers[0]
     return [
-        f"dse explain {study.name}",
-        f"dse report {study.name} -o {study.name}.html",
-        f"dse export {study.name} --trial {best} --format megatron -o train.sh",
+        f"dse explain {quote(study.name)}",
+        f"dse report {quote(study.name)} -o {quote(study.name)}.html",
+        f"dse export {quote(study.name)} --trial {best} --format megatron -o train.sh",
         f"dse search {file}"
         + ("" if args.save else "      after dse plan ... --save space.yaml, and your changes"),
     ]

@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from dse.cli.export import FORMATS as EMITTED
@@ -277,7 +278,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
 def resumption(study: Study, args: argparse.Namespace) -> str:
     """The command that continues an interrupted study."""
     storage = f" --storage {args.storage}" if args.storage else ""
-    return f"dse resume {study.name}{storage}"
+    return f"dse resume {quote(study.name)}{storage}"
 
 
 def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:

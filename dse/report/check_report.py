@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import RenderableType
@@ -96,7 +97,7 @@ def check_report(study: Study, found: CheckedStudy, changes: Sequence[str], fore
         report += [
             Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")
         ]
-    return [*report, Text(), Text(f"dse resume {study.name} --reprice   prices all trials anew")]
+    return [*report, Text(), Text(f"dse resume {quote(study.name)} --reprice   prices all trials anew")]
 
 
 def check_json(study: Study, changes: Sequence[str], foreign: int, jobs: Jobs, found: CheckedStudy

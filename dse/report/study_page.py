@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
@@ -219,7 +220,7 @@ def infeasible_sections(study: Study) -> list[PageSection]:
 def space_sections(study: Study) -> list[PageSection]:
     """What the study is of: enough to make it again."""
     command = (
-        f"dse search {study.name}.yaml --study {study.name} --sampler {study.plan.sampler} "
+        f"dse search {quote(study.name)}.yaml --study {quote(study.name)} --sampler {study.plan.sampler} "
         f"--seed {study.plan.seed} --budget {len(study.table)}"
     )
     versions = study.attributes.get("dse:versions", {})

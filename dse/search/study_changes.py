@@ -6,6 +6,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -153,11 +154,12 @@ class StudyChanges(ABC):
             lines = self._changes(store)
         if lines:
             more = [f"... and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+            name = quote(self.name)
             raise DseError("\n".join([
                 f"study {self.name!r}: something has changed since its trials were priced:",
                 *(f"  {line}" for line in [*lines[:MOST_LINES], *more]),
-                f"`dse resume {self.name} --reprice` prices all trials anew and keeps the old values too, "
-                f"--accept-changes goes on with what is stored, `dse check {self.name}` lists what differs",
+                f"`dse resume {name} --reprice` prices all trials anew and keeps the old values too, "
+                f"--accept-changes goes on with what is stored, `dse check {name}` lists what differs",
             ]))  # fmt: skip
         self._remember(own)
 
@@ -319,7 +321,7 @@ def refuse_mixing(study: StudyChanges, *, seed: int | None, sampler: str | None,
         if asked is not None and asked != has:
             raise DseError(
                 f"study {study.name!r}: has {what} {has}, not {asked}; continue it with "
-                f"`dse resume {study.name}`, or start another with --study"
+                f"`dse resume {quote(study.name)}`, or start another with --study"
             )
 
 
@@ -342,5 +344,5 @@ def refuse_other(study: StudyChanges, space: Space, changes: OnChanges) -> None:
     takes = "" if why else ", or take this space over with --accept-changes or --reprice"
     raise DseError(
         f"study {study.name!r}: searches another space (differs in {keys}): {shown}; continue it with "
-        f"`dse resume {study.name}`, or start another with --study{takes}"
+        f"`dse resume {quote(study.name)}`, or start another with --study{takes}"
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from optuna.storages import RDBStorage, _CachedStorage
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.pool import NullPool
 
 from dse.storage.database import optuna_url
 
@@ -22,7 +23,8 @@ class DashboardStorage(_CachedStorage):
     """Optuna's storage of a database, whose finished trials are `laid_out`."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(RDBStorage(optuna_url(url)))
+        # Optuna never closes its connections; without a pool it holds none between calls.
+        super().__init__(RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool}))
         self._laid_out: dict[int, FrozenTrial] = {}
 
     def shown_trials(
