@@ -132,11 +132,40 @@ def aliased_outputs(module: Module) -> dict[int, int]:
     """Array of the result -> parameter whose memory it lives in, by the module's header."""
     aliases = {}
     shapes = module.entry.root.shape.elements
-    for written, parameter, _ in ALIAS.findall(module.attributes.get("input_output_alias", "")):
+    for written, parameter, _ in header_aliases(module):
         path = [int(index) for index in re.findall(r"\d+", written)]
         before = sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0
-        aliases[before] = int(parameter)
+        aliases[before] = parameter
     return aliases
+
+
+def header_aliases(module: Module) -> list[tuple[str, int, str]]:
+    """Paths within the result, the parameter whose memory each takes, and where in it, as the header says.
+
+    Raises
+    ------
+    DseError
+        If there is no such parameter, or element of it or of the result.
+    """
+    entry, found = module.entry, []
+    for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
+        where = f"{module.name}: input_output_alias"
+        if int(number) >= len(entry.parameters):
+            raise DseError(f"{where}: there is no parameter {number}")
+        if not _has_element(entry.root.shape, written):
+            raise DseError(f"{where}: the result has no element {{{written}}}")
+        if not _has_element(entry.parameters[int(number)].shape, path):
+            raise DseError(f"{where}: parameter {number} has no element {{{path}}}")
+        found.append((written, int(number), path))
+    return found
+
+
+def _has_element(shape: Shape, path: str) -> bool:
+    for index in map(int, re.findall(r"\d+", path)):
+        if index >= len(shape.elements):
+            return False
+        shape = shape.elements[index]
+    return True
 
 
 def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
@@ -147,10 +176,8 @@ def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
 def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> set[int]:
     """Put results into the memory of the parameters that the header gives; those parameters' arrays."""
     aliased = set()
-    for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
-        if int(number) >= len(parameters):
-            raise DseError(f"{module.name}: input_output_alias: there is no parameter {number}")
-        target, source = at(root, written), at(parameters[int(number)], path)
+    for written, number, path in header_aliases(module):
+        target, source = at(root, written), at(parameters[number], path)
         for one, other in zip(leaves(target), leaves(source), strict=False):
             run.join(one, other)
             aliased.add(other)
