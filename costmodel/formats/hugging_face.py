@@ -12,13 +12,13 @@ from costmodel.errors import DseError
 from costmodel.formats.hugging_face_families import ALIASES, FAMILIES, WITHOUT_COST, Family
 from costmodel.formats.model_file import read_model
 from costmodel.formats.strict_yaml import Section, Source, read_text
+from costmodel.training.dimensions import MOST_LAYERS
 from costmodel.training.model import ModelShape
 
 #: Tokens of a sequence where a configuration allows more: pre-training seldom takes longer ones.
 USUAL_SEQ_LEN: Final = 8192
-#: Largest size that is taken for one, and most layers.
+#: Largest size that is taken for one.
 LARGEST: Final = 1e9
-MOST_LAYERS: Final = 10_000
 #: Keys that a configuration must give, where its family has them.
 NEEDED: Final = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "num_attention_heads", "n_head",
                  "intermediate_size", "vocab_size", "num_experts", "n_routed_experts", "num_experts_per_tok",

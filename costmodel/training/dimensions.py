@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from costmodel.errors import DseError
+
+#: Most layers of a model, which are gone through one by one. [-]
+MOST_LAYERS: Final = 10_000
 
 
 class Dimensions(Protocol):
@@ -19,7 +22,7 @@ class Dimensions(Protocol):
 
 
 def check_dimensions(model: Dimensions) -> None:
-    """Refuse dimensions that are not whole and positive, and counts that are not whole.
+    """Refuse dimensions that are not whole and positive, counts that are not whole, and too many layers.
 
     Raises
     ------
@@ -31,3 +34,5 @@ def check_dimensions(model: Dimensions) -> None:
         value = getattr(model, name)
         if isinstance(value, str) or not (value >= low and float(value).is_integer()):
             raise DseError(f"model {model.name}: {name}: expected a whole number from {low}, got {value!r}")
+        if name == "num_layers" and value > MOST_LAYERS:
+            raise DseError(f"model {model.name}: {name}: expected at most {MOST_LAYERS:,}, got {value:g}")

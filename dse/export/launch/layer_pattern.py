@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from costmodel.errors import DseError
+from costmodel.training.dimensions import MOST_LAYERS
 
-#: Most layers that a pattern may spell out, and most brackets.
-MOST_LAYERS: Final = 10_000
+#: Most brackets of a pattern.
 MOST_BRACKETS: Final = 50
 
 
