@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dse.cli.options import Commands, add_storage, add_workers, command
+from dse.cli.options import Commands, add_storage, add_study, add_workers, command
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -21,7 +21,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "figure differs by more than 1e-9 of itself.",
         examples=["dse check gpt3_175b_1024_a100", "dse check gpt3_175b_1024_a100 --format json"],
     )
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    add_study(parser)
     parser.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
     add_workers(parser)
     add_storage(parser)

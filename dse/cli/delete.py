@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from dse.cli.options import Commands, add_storage, command
+from dse.cli.options import Commands, add_storage, add_study, command
 
 if TYPE_CHECKING:
     from dse.storage.optuna_store import Store
@@ -23,7 +23,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "there is no way back. Files that were written of it stay.",
         examples=["dse delete gpt3_175b_1024_a100", "dse delete no_recompute --yes"],
     )
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    add_study(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_storage(parser)
 

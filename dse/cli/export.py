@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dse.cli.options import Commands, add_storage, add_trial, command, natural
+from dse.cli.options import Commands, add_storage, add_study, add_trial, command, natural
 
 #: Forms of a file: those of `dse.export.artefacts.FORMS`.
 FORMATS = ("aicb", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace",
@@ -38,7 +38,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
             "dse export gpt3_175b_1024_a100 --trial 12 --format megatron -o train.sh",
         ],
     )
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    add_study(parser)
     add_trial(parser)
     parser.add_argument(
         "--winner",

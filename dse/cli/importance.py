@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dse.cli.options import Commands, add_storage, command
+from dse.cli.options import Commands, add_storage, add_study, command
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -22,7 +22,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
             "dse importance gpt3_175b_1024_a100 --format json | jq .objectives.step_time_s",
         ],
     )
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    add_study(parser)
     parser.add_argument(
         "--format",
         choices=["table", "json"],

@@ -51,6 +51,11 @@ def command(
     return parser
 
 
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """The name of a study, of commands that read one."""
+    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+
+
 def add_trial(parser: argparse.ArgumentParser) -> None:
     """``--trial``: one design of a study."""
     parser.add_argument(

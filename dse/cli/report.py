@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dse.cli.options import Commands, add_storage, command
+from dse.cli.options import Commands, add_storage, add_study, command
 from dse.cli.output import checked_ending
 
 
@@ -22,7 +22,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         "A FILE that ends in .svg becomes a picture of the front, which needs nothing.",
         examples=["dse report gpt3_175b_1024_a100", "dse report gpt3_175b_1024_a100 -o front.svg"],
     )
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+    add_study(parser)
     parser.add_argument(
         "-o",
         dest="out",

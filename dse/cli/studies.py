@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dse.cli.options import Commands, add_robust, add_storage, command
+from dse.cli.options import Commands, add_robust, add_storage, add_study, command
 from dse.cli.output import form_of, write_content, write_report
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
             "hold everything that pricing says about a design.",
             examples=[f"dse {name} gpt3_175b_1024_a100", f"dse {name} gpt3_175b_1024_a100 -o {name}.csv"],
         )
-        parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+        add_study(parser)
         if name == "pareto":
             add_robust(parser)
         parser.add_argument(
