@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -36,7 +36,6 @@ MOST_DESIGNS: Final = 1e9
 BOUNDED_FROM: Final = 2e6
 
 Method = Literal["auto", "list", "bounds"]
-METHODS: Final[tuple[Method, ...]] = get_args(Method)
 
 
 @dataclass(frozen=True, slots=True)
