@@ -31,7 +31,7 @@ from costmodel.profiles.dfmodel import (
     least_moving,
 )
 from dse.pricing.evaluation import evaluate as evaluated
-from dse.pricing.profiles import rules_for
+from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space
 
 #: Designs priced at a time: their tables stay in the cache. [points]

@@ -30,11 +30,11 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import non_dominated
-from dse.pricing.profiles import NATIVE, rules_for
-from dse.search.exact import exact_front
-from dse.search.loop import Progress
-from dse.search.samplers import SAMPLERS
-from dse.search.study import Study
+from dse.library.study import Study
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.searching.batches.loop import Progress
+from dse.searching.exact.exact_front import exact_front
+from dse.searching.samplers.samplers import SAMPLERS
 from dse.spaces.space import Space
 
 #: Trials after which shares are read off.

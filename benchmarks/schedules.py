@@ -20,8 +20,7 @@ import numpy as np
 
 from costmodel import pipeline_times
 from costmodel.columns import FloatArray
-from costmodel.steps.schedule_order import order
-from costmodel.steps.schedules import SCHEDULES
+from costmodel.steps.pipeline.schedules import SCHEDULES, order
 
 POWERS: FloatArray = np.array([2.0**exponent for exponent in range(10)])
 COUNTS: FloatArray = np.arange(1, 513).astype(np.float64)

@@ -19,11 +19,11 @@ from time import process_time
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
-from dse.search.finished import finite, trial_attributes
-from dse.search.loop import Progress
-from dse.search.samplers import SAMPLERS
-from dse.search.study import Study
+from dse.searching.batches.loop import Progress
+from dse.searching.samplers.samplers import SAMPLERS
+from dse.searching.trials.trial_attributes import finite, trial_attributes
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 

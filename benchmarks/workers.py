@@ -26,10 +26,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from dse.library.study import Study
 from dse.pricing.workers import Pricer, Workers
-from dse.search.enumeration import CHUNK, tally
-from dse.search.samplers import DEFAULT_SAMPLER
-from dse.search.study import Study
+from dse.searching.exact.enumeration import CHUNK, tally
+from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.spaces.space import Space
 
 SWITCH: list[object] = [False, True]
@@ -63,7 +63,7 @@ def switches() -> Space:
 #: What each process of a study does; the tables of its space are made before the clock runs.
 SEARCH = """
 import sys, time
-from dse.search.study import Study
+from dse.library.study import Study
 study = Study.load("shared", storage=sys.argv[1])
 study.space.legal.count
 print("ready", flush=True)

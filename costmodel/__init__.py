@@ -1,4 +1,16 @@
-"""Prices training designs: arrays in, arrays out."""
+"""Prices training designs: arrays in, arrays out.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    columns, errors, references
+    machine, solve, plotting
+    training
+    workload, formats
+    kernels
+    steps
+    hlo
+    profiles
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -8,13 +20,12 @@ if TYPE_CHECKING:
     from costmodel.formats.model_file import load_model, model_names
     from costmodel.formats.system_file import load_system, system_names
     from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
-    from costmodel.steps.breakdown import Breakdown
     from costmodel.steps.lstm import lstm_step
-    from costmodel.steps.pipeline_times import PipelineTimes, pipeline_times
+    from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
+    from costmodel.steps.result.breakdown import Breakdown
     from costmodel.steps.transformer import resolve_sharding, step
     from costmodel.training.design import DesignPoints
-    from costmodel.training.lstm import LstmShape
-    from costmodel.training.lstm_design import LstmDesign
+    from costmodel.training.lstm import LstmDesign, LstmShape
     from costmodel.training.model import ModelShape
 
 __all__ = [
@@ -43,24 +54,24 @@ __all__ = [
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
 _HOMES = {
-    "Breakdown": "costmodel.steps.breakdown",
+    "Breakdown": "costmodel.steps.result.breakdown",
     "Chip": "costmodel.machine.system",
     "DesignPoints": "costmodel.training.design",
     "DseError": "costmodel.errors",
     "Host": "costmodel.machine.system",
     "LinkTier": "costmodel.machine.system",
-    "LstmDesign": "costmodel.training.lstm_design",
-    "LstmShape": "costmodel.training.model",
+    "LstmDesign": "costmodel.training.lstm",
+    "LstmShape": "costmodel.training.lstm",
     "MemoryLevel": "costmodel.machine.system",
     "ModelShape": "costmodel.training.model",
-    "PipelineTimes": "costmodel.steps.pipeline_times",
+    "PipelineTimes": "costmodel.steps.pipeline.timed_pipelines",
     "Software": "costmodel.machine.system",
     "System": "costmodel.machine.system",
     "load_model": "costmodel.formats.model_file",
     "load_system": "costmodel.formats.system_file",
     "lstm_step": "costmodel.steps.lstm",
     "model_names": "costmodel.formats.model_file",
-    "pipeline_times": "costmodel.steps.pipeline_times",
+    "pipeline_times": "costmodel.steps.pipeline.timed_pipelines",
     "resolve_sharding": "costmodel.steps.transformer",
     "settled_sharding": "costmodel.steps.transformer",
     "step": "costmodel.steps.transformer",

@@ -1,10 +1,10 @@
-"""Frozen records of equally long NumPy columns, and the factoring of repeated rows."""
+"""Frozen records of equally long NumPy columns, the factoring of repeated rows, and divisors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
-AnyArray = TypeVar("AnyArray", FloatArray, BoolArray)
+AnyArray = TypeVar("AnyArray", FloatArray, BoolArray, IntArray)
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
 
@@ -177,6 +177,71 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     return rows, back
 
 
+class Rows(Protocol):
+    """A table with a row for each point."""
+
+    def take(self, rows: IntArray, /) -> Self:
+        """Some of the rows."""
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UniqueRows:
+    """Rows that differ among some points, and the row of each point: rows are evaluated, points get theirs.
+
+    >>> unique = UniqueRows.of(np.array([8.0, 4.0, 8.0]))
+    >>> unique.of_points(np.array([8.0, 4.0, 8.0])[unique.rows] ** 2).tolist()
+    [64.0, 16.0, 64.0]
+    """
+
+    rows: IntArray  #: first point of each row; (unique,) [-]
+    places: IntArray | None  #: row of each point; None where each point is a row of its own [-]
+
+    @classmethod
+    def of(cls, *columns: FloatArray) -> Self:
+        """Rows that differ in the given columns, as `distinct_rows` tells them apart."""
+        rows, places = distinct_rows(*columns)
+        return cls(rows, None if rows.size == places.size else places)
+
+    def take(self, table: AnyRows) -> AnyRows:
+        """The rows of a table of points."""
+        return table if self.places is None else table.take(self.rows)
+
+    def pick(self, values: AnyArray) -> AnyArray:
+        """The rows of an array of points, which are its first axis."""
+        return values if self.places is None else values[self.rows]
+
+    def each(self, values: AnyArray) -> AnyArray:
+        """An array of rows, its first axis, with the row of each point."""
+        return values if self.places is None else values[self.places]
+
+    def spread(self, table: AnyRows) -> AnyRows:
+        """A table of rows with the row of each point."""
+        return table if self.places is None else table.take(self.places)
+
+    def of_points(self, values: FloatArray) -> FloatArray:
+        """Values of rows, for each point that of its row; what is one value for all is broadcast."""
+        if self.places is None:
+            return values
+        if is_long(values):
+            return of_points(values, self.places)
+        return np.broadcast_to(values, np.broadcast_shapes(values.shape, self.places.shape))
+
+    def at(self, points: IntArray) -> UniqueRows:
+        """The rows of some of the points, or of the same ones several times; (..., points)."""
+        return UniqueRows(self.rows, points if self.places is None else self.places[..., points])
+
+    def behind(self, outer: UniqueRows) -> UniqueRows:
+        """The rows of points whose own rows are the points here."""
+        return self if outer.places is None else self.at(outer.places)
+
+
+#: Points of which each is a row of its own.
+EACH_ITS_OWN: Final = UniqueRows(np.zeros(0, dtype=np.intp), None)
+
+
 def in_line(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     """A column broadcast to a shape of several axes, as one axis; one value as it is."""
     return np.broadcast_to(values, shape).ravel() if values.size > 1 else values
@@ -264,3 +329,20 @@ def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
 def per_kernel(values: FloatArray) -> FloatArray:
     """A per-design column (points,) or scalar, as (points, 1): it broadcasts against (points, kernels)."""
     return np.atleast_1d(values)[:, np.newaxis]
+
+
+#: The largest number whose divisors are looked for; its root is tried number by number.
+LARGEST: Final = 1e13
+
+
+def divisors(number: float) -> FloatArray:
+    """Whole numbers that divide a whole number, in order. [-]
+
+    >>> divisors(12).tolist()
+    [1.0, 2.0, 3.0, 4.0, 6.0, 12.0]
+    """
+    if not (1 <= number <= LARGEST and float(number).is_integer()):
+        raise ValueError(f"divisors({number:g}): expected a whole number from 1 to {LARGEST:g}")
+    low = np.arange(1.0, np.floor(np.sqrt(number)) + 1)
+    low = low[number % low == 0]
+    return np.unique(np.concatenate([low, number / low]))

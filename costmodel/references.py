@@ -37,6 +37,10 @@ REFERENCES: Mapping[str, str] = {
         "T. Dao et al., FlashAttention: fast and memory-efficient exact attention with IO-awareness, "
         "NeurIPS 2022, arXiv:2205.14135; T. Dao, FlashAttention-2, arXiv:2307.08691"
     ),
+    "Dao2024": (
+        "T. Dao, A. Gu, Transformers are SSMs: generalized models and efficient algorithms through "
+        "structured state space duality (Mamba-2), ICML 2024, arXiv:2405.21060"
+    ),
     "DeepEP2025": (
         "C. Zhao et al., DeepEP: an efficient expert-parallel communication library, "
         "github.com/deepseek-ai/DeepEP, 2025"

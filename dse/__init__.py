@@ -1,12 +1,28 @@
-"""Explores the design space of distributed training: search spaces, studies, Pareto fronts."""
+"""Explores the design space of distributed training: search spaces, studies, Pareto fronts.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    predictions, fronts
+    spaces, validation
+    pricing, storage, calibration, figures
+    searching
+    records
+    explaining
+    reporting
+    exporting
+    library
+    cli
+    start
+    __main__
+"""
 
 TYPE_CHECKING = False  # as type checkers know it: `typing` would take longer to import than all that follows
 if TYPE_CHECKING:
     from costmodel.errors import DseError
+    from dse.library.study import Study
     from dse.pricing.evaluation import evaluate
-    from dse.search.study import Study
-    from dse.search.summaries import studies
-    from dse.spaces.functions import formula_function
+    from dse.searching.summaries import studies
+    from dse.spaces.formulas.functions import formula_function
     from dse.spaces.space import Space
 
 __all__ = ["DseError", "Space", "Study", "evaluate", "formula_function", "studies"]
@@ -15,10 +31,10 @@ __all__ = ["DseError", "Space", "Study", "evaluate", "formula_function", "studie
 _HOMES = {
     "DseError": "costmodel.errors",
     "Space": "dse.spaces.space",
-    "Study": "dse.search.study",
+    "Study": "dse.library.study",
     "evaluate": "dse.pricing.evaluation",
-    "formula_function": "dse.spaces.functions",
-    "studies": "dse.search.summaries",
+    "formula_function": "dse.spaces.formulas.functions",
+    "studies": "dse.searching.summaries",
 }
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.profiles.simai import Busbw, Links
-from costmodel.profiles.simai.aicb import GeneratorRun, LinearTimes, Sections, measured, prerelease
-from costmodel.profiles.simai.rows import StepRows
+from costmodel.profiles.simai.generator import GeneratorRun, LinearTimes, Sections, measured, prerelease
+from costmodel.profiles.simai.workload_rows import StepRows
 
 #: A file of unlike numbers: every group, every collective, tokens in an unusual order.
 SMALL = """\

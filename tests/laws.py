@@ -17,8 +17,9 @@ from costmodel.columns import BoolArray, FloatArray
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.profiles.dfmodel import DataflowDesign
 from costmodel.profiles.registry import design_rules
-from costmodel.steps.breakdown import PARTS, Breakdown
+from costmodel.profiles.work import Workload
 from costmodel.steps.lstm import lstm_step_of
+from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import EXPLICIT_TILES, MEGATRON_SP, DesignPoints, splits_kernels
 from costmodel.training.run import Run, TransformerRun
@@ -145,15 +146,15 @@ def check_profile(profile: str, seed: int, points: int) -> None:
     """Costs of a reference profile are numbers from 0, or none; of the first without one it says why."""
     rng = np.random.default_rng(seed)
     model, system = load_model("gpt3_175b" if seed % 2 else "gpt2_xl"), random_system(rng)
-    rules = design_rules(profile, model)
+    rules = design_rules(profile, Workload.of(model))
     drawn = lawful_columns(rng, DataflowDesign, model, points)
-    columns = {name: drawn[name] for name in rules.columns(model) if not splits_kernels(name)}
-    found = rules.step(model, system, columns)
+    columns = {name: drawn[name] for name in rules.columns if not splits_kernels(name)}
+    found = rules.step(system, columns)
     there = np.isfinite(found.step_time)
     assert there.any()
     check_numbers(found, there)
     for row in np.flatnonzero(~there)[:3]:
-        assert rules.reasons(model, system, {name: values[row : row + 1] for name, values in columns.items()})
+        assert rules.reasons(system, {name: values[row : row + 1] for name, values in columns.items()})
 
 
 def is_lawful(design: DesignPoints) -> BoolArray:

@@ -95,7 +95,7 @@ def drawn_designs(name: str, points: int, pins: Mapping[str, Any]) -> pd.DataFra
 
 def space_prices(frame: pd.DataFrame, name: str, profile: str, pins: Mapping[str, Any]) -> Table:
     """What a profile says of the designs: objectives, margins, derived columns, breakdown."""
-    from dse.pricing.profiles import rules_for
+    from dse.pricing.space_rules import rules_for
 
     space = dse.Space.load(name, pins)
     columns = space.encode(frame.to_dict("records"))
@@ -311,7 +311,7 @@ def exported(
     form: str, space: str, designs: list[Mapping[str, Any]]
 ) -> Iterator[tuple[bytes, tuple[str, ...]]]:
     """Content and notes of the files that designs become."""
-    from dse.export.artefacts import artefacts
+    from dse.exporting.artefacts import artefacts
 
     for file in artefacts(dse.Space.load(space), designs, form):
         yield file.content or b"", file.notes

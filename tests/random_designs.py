@@ -10,16 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel import (
-    Chip,
-    DesignPoints,
-    Host,
-    LinkTier,
-    LstmShape,
-    MemoryLevel,
-    ModelShape,
-    System,
-)
+from costmodel import Chip, DesignPoints, Host, LinkTier, LstmShape, MemoryLevel, ModelShape, System
 from costmodel.columns import FloatArray
 from costmodel.machine.system import Software
 from costmodel.training.design import (
@@ -163,8 +154,9 @@ def random_model(rng: np.random.Generator) -> ModelShape:
         "latent": {"attention": "mla", "q_lora_rank": some(0, 768), "kv_lora_rank": 512,
         "qk_nope_head_dim": 128,
                    "qk_rope_head_dim": some(0, 64), "v_head_dim": some(64, 128)},
-        "delta_net": {"linear_attention": "gated_delta_net", "linear_key_heads": 16, "linear_value_heads": 32,
-                      "linear_head_dim": 128, "linear_conv_kernel": 4, "full_attention_every": some(0, 2, 4),
+        "delta_net": {"linear_attention": some("gated_delta_net", "mamba2"), "linear_key_heads": 16,
+                      "linear_value_heads": 32, "linear_head_dim": 128, "linear_conv_kernel": 4,
+                      "linear_state_size": 64, "full_attention_every": some(0, 2, 4),
                       "attention_output_gate": some(False, True)},
     }[attention]  # fmt: skip
     if some(False, True) and not fields.get("parallel_block"):

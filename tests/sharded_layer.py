@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import ModelShape
-from costmodel.steps.tensor_parallel import LayoutChange, layout_changes
-from costmodel.training.blocks import DECODER, Edge, Kernel, Layer
+from costmodel.steps.micro_batch.tensor_parallel import LayoutChange, layout_changes
+from costmodel.training.blocks import DECODER, Edge, Layer
+from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun
-from costmodel.training.sharding import OPTIONS
 
 Array = NDArray[np.float64]
 AXIS = {"sequence": 0, "column": 1}
@@ -53,7 +53,7 @@ POINTWISE: dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Ar
 def shapes(layer: Layer) -> dict[str, tuple[int, int]]:
     """Shapes of the weights of a layer."""
     sizes = {word: int(size) for word, size in MODEL.features.items()}
-    products = [kernel for kernel in layer.kernels if kernel.kind == "product"]
+    products = [kernel for kernel in layer.kernels if kernel.splits_weight]
     return {kernel.name: (sizes[kernel.reads], sizes[kernel.makes]) for kernel in products}
 
 
@@ -103,10 +103,10 @@ class ShardedLayer:
         return [edge for edge in self.layer.edges if edge.end == kernel]
 
     def option(self, kernel: Kernel) -> str:
-        return [*OPTIONS[kernel.kind]][int(self.run.design.place(kernel)[0])]
+        return [*kernel.kind.shardings][int(self.run.design.place(kernel)[0])]
 
     def side(self, kernel: Kernel, side: str) -> str:
-        return str(getattr(OPTIONS[kernel.kind][self.option(kernel)], side))
+        return str(getattr(kernel.kind.shardings[self.option(kernel)], side))
 
     def changes(self, edge: Edge) -> tuple[list[LayoutChange], list[LayoutChange]]:
         return layout_changes(self.run, edge)
@@ -153,7 +153,7 @@ class ShardedLayer:
         self.outputs[self.last.name] = shared_out(given, self.side(self.last, "gives"), self.tp)
         for kernel in self.layer.kernels:
             summed = [np.sum(each, axis=0) for each in zip(*self.inputs(kernel), strict=True)]
-            product, only = kernel.kind == "product", self.into(kernel)[0]
+            product, only = kernel.splits_weight, self.into(kernel)[0]
             gathers = product and self.regathers(kernel)
             held = self.side(only.start, "gives") if gathers else self.side(kernel, "needs")
             self.kept[kernel.name] = (self.outputs[only.start.name] if gathers else summed, held)
@@ -161,7 +161,7 @@ class ShardedLayer:
                 shards = self.weight_shards(kernel)
                 self.outputs[kernel.name] = [x @ w for x, w in zip(summed, shards, strict=True)]
             else:
-                self.outputs[kernel.name] = [POINTWISE[kernel.kind][0](x) for x in summed]
+                self.outputs[kernel.name] = [POINTWISE[kernel.kind.name][0](x) for x in summed]
         return joined(self.outputs[self.last.name], self.side(self.last, "gives"))
 
     def regathers(self, kernel: Kernel) -> bool:
@@ -195,8 +195,8 @@ class ShardedLayer:
     def through(self, kernel: Kernel, gradients: list[Array]) -> list[Array]:
         """Gradients of a kernel's input from those of its output."""
         kept, held = self.kept[kernel.name]
-        if kernel.kind != "product":
-            return [POINTWISE[kernel.kind][1](g, x) for g, x in zip(gradients, kept, strict=True)]
+        if not kernel.splits_weight:
+            return [POINTWISE[kernel.kind.name][1](g, x) for g, x in zip(gradients, kept, strict=True)]
         if self.regathers(kernel):
             kept = exchanged(kept, held, "replicated", "all_gather")
         products = [x.T @ g for x, g in zip(kept, gradients, strict=True)]

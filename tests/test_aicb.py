@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.simai.aicb import GeneratorRun, Sections, measured, parameters, placeholder
 from costmodel.profiles.simai.files.aicb import load_workload, read_workload, workload_file
-from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS
+from costmodel.profiles.simai.generator import GeneratorRun, Sections, measured, parameters, placeholder
+from costmodel.profiles.simai.workload_rows import COLLECTIVES, GROUPS
 from tests.aicb_files import (
     MOE_RUN,
     SMALL,

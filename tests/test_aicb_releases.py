@@ -14,7 +14,8 @@ import pytest
 
 from costmodel.errors import DseError
 from costmodel.profiles.simai import price
-from costmodel.profiles.simai.aicb import (
+from costmodel.profiles.simai.files.aicb import read_workload, workload_file
+from costmodel.profiles.simai.generator import (
     GeneratorRun,
     LayerTimes,
     LinearTimes,
@@ -23,7 +24,6 @@ from costmodel.profiles.simai.aicb import (
     placeholder,
     prerelease,
 )
-from costmodel.profiles.simai.files.aicb import read_workload, workload_file
 from tests.aicb_files import links, nanoseconds
 
 #: 3 layers a stage, 2 replicas, 4 micro-batches.

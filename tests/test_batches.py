@@ -26,10 +26,10 @@ from costmodel import (
     lstm_step,
     step,
 )
-from costmodel.hlo.step import program_step
+from costmodel.hlo.program.step import program_step
 from costmodel.profiles.dfmodel import DataflowDesign, dataflow_step
 from costmodel.profiles.simai import simai_step
-from costmodel.steps.breakdown import Breakdown
+from costmodel.steps.result.breakdown import Breakdown
 from costmodel.training.blocks import BLOCKS, Block
 from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EXPONENT, splits_kernels
 from costmodel.training.design_table import Design, Domain

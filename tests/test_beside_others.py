@@ -10,9 +10,9 @@ import pytest
 from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
-from dse.export.tables import write_file
-from dse.search.study import Study
-from dse.search.summaries import studies
+from dse.library.study import Study
+from dse.records.tables import write_file
+from dse.searching.summaries import studies
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
 
@@ -22,7 +22,7 @@ BUDGET = 200
 #: A search of its own, to its budget.
 WORKER = """
 import sys
-from dse.search.study import Study
+from dse.library.study import Study
 Study.load("shared", storage=sys.argv[1]).run(int(sys.argv[2]))
 """
 

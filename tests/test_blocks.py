@@ -10,21 +10,31 @@ import numpy as np
 import pytest
 
 import costmodel
-from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
+from costmodel import (
+    DesignPoints,
+    DseError,
+    ModelShape,
+    load_model,
+    load_system,
+    resolve_sharding,
+    step,
+)
 from costmodel.profiles.dfmodel import least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import design_sharding, rows_of
 from costmodel.profiles.dfmodel.files import graph_message, setup_text
 from costmodel.profiles.dfmodel.files.design_picture import design_picture
-from costmodel.profiles.dfmodel.traffic import Traffic
+from costmodel.profiles.dfmodel.sharding import Traffic
 from costmodel.profiles.simai import simai_step
-from costmodel.steps.pipeline import every_stage, stage_layers
-from costmodel.steps.rank_memory import layer_memory
-from costmodel.steps.tensor_parallel import sent_bytes
-from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, EMBEDDING, HEAD, KINDS, MLP, Block, Layer
+from costmodel.steps.micro_batch.rank_memory import layer_memory
+from costmodel.steps.micro_batch.tensor_parallel import sent_bytes
+from costmodel.steps.pipeline.stages import every_stage, stage_layers
+from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, EMBEDDING, HEAD, MLP, Block, Layer
 from costmodel.training.design import sharding_column
+from costmodel.training.kernel_kind import Kernel
+from costmodel.training.kinds import KINDS
 from costmodel.training.run import Run
-from costmodel.training.sharding import ASSIGNMENTS, OPTIONS, assignments_of
-from costmodel.workload.kernels import total
+from costmodel.training.sharding import ASSIGNMENTS, assignments_of, usual_sharding
+from costmodel.workload.kernel_tables import total
 from costmodel.workload.transformer import transformer_gemms
 from tests.runs import ranks_of, run_of
 from tests.sharded_layer import MODEL, ShardedLayer, shapes
@@ -62,10 +72,9 @@ def assigned(numbers: np.ndarray, **layout: object) -> DesignPoints:
 def test_rows_are_of_known_kinds_and_read_what_comes_before(block):
     made = {"stream"}
     for kernel in block.kernels:
-        assert kernel.kind in KINDS
-        assert kernel.kind in OPTIONS
+        assert kernel.kind in KINDS.values()
         assert {*kernel.inputs} <= made
-        assert (kernel.megatron != "") == (kernel.kind == "product")
+        assert (kernel.megatron != "") == kernel.splits_weight
         made.add(kernel.name)
     sizes = load_model("gpt3_175b").features
     assert all(kernel.reads in sizes and kernel.makes in sizes for kernel in block.kernels)
@@ -282,9 +291,12 @@ def test_counts_of_layers_sum_to_the_models():
         ModelShape(num_layers=24, hidden_size=64, num_attention_heads=4, layers=((DECODER, 12), (LAYER, 11)))
 
 
-def test_named_assignments_split_every_kind_of_kernel():
-    for kinds in ASSIGNMENTS.values():
-        assert {*kinds} == {kind for kind, options in OPTIONS.items() if len(options) > 1} - {"product"}
+@pytest.mark.parametrize("tokens", ASSIGNMENTS.values())
+def test_named_assignments_split_every_kind_of_kernel_that_has_a_choice(tokens):
+    for kind in KINDS.values():
+        kernel = Kernel("kernel", kind, "hidden", "hidden", "row", ())
+        assert (len(kind.shardings) > 1) == (kind.usual_split != "")
+        assert len(kind.shardings) == 1 or usual_sharding(kernel, tokens) in kind.shardings
 
 
 def test_what_ships_is_priced_as_before_beside_others(gpt):

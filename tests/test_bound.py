@@ -8,10 +8,10 @@ import pytest
 
 from costmodel.errors import DseError
 from dse.cli import main
-from dse.search import branching
-from dse.search.bound import study_bound
-from dse.search.exact import exact_front
-from dse.search.study import Study
+from dse.library.study import Study
+from dse.searching.exact import branching
+from dse.searching.exact.bounded import study_bound
+from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 from tests.test_enumeration import random_space
 

@@ -16,8 +16,7 @@ from benchmarks import measure_gpu
 from costmodel import load_system
 from costmodel.formats.shipped import located
 from costmodel.formats.strict_yaml import parse
-from costmodel.formats.system_file import read_system
-from costmodel.formats.system_text import quantity_place, with_constants
+from costmodel.formats.system_file import quantity_place, read_system, with_constants
 from dse.calibration.calibration import calibrated
 from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS, candidates
 from dse.calibration.fit import Task, fits

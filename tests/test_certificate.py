@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dse.cli import main
+from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
-from dse.search.certificate import certified, match_gaps, quick_certificate
-from dse.search.enumeration import costs_of
-from dse.search.exact import exact_front
-from dse.search.reference import reference
-from dse.search.study import Study
+from dse.searching.exact.certificate import certified, match_gaps, quick_certificate
+from dse.searching.exact.enumeration import costs_of
+from dse.searching.exact.exact_front import exact_front
+from dse.searching.exact.long_search import reference
 from dse.spaces.space import Space
 
 

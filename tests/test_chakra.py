@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
+from costmodel.kernels.items import Item
 from costmodel.steps.itemized import transformer_items
 from dse.cli import main
-from dse.export.chakra.step import step_traces
+from dse.exporting.chakra.step import step_traces
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
 from tests.runs import run_of
@@ -164,10 +165,10 @@ def test_the_work_of_a_stage_is_that_of_the_model(layout):
     """All FLOP and bytes of the kernels of the slowest stage, as `dse explain` lists them."""
     run, traces = layout
     items = transformer_items(run)
-    slowest = [*traces][int(items["slowest stage:rank"].item())]
+    slowest = [*traces][int(items[Item("rank", name="slowest stage")].item())]
     computing = of_type(traces[slowest][1], COMPUTE)
-    for attribute, quantity in {"num_ops": ":flops", "tensor_size": f":{run.system.dram.name} bytes"}.items():
-        listed = sum(values.item() for name, values in items.items() if name.endswith(quantity))
+    for attribute, quantity in {"num_ops": "flops", "tensor_size": f"{run.system.dram.name} bytes"}.items():
+        listed = sum(values.item() for item, values in items.items() if item.quantity == quantity)
         assert sum(node.get(attribute, 0) for node in computing) == pytest.approx(listed, rel=1e-9)
 
 

@@ -12,9 +12,9 @@ import yaml
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from dse.cli import main
-from dse.search import study_changes
-from dse.search.creation import CONTINUED, DIGEST, VERSIONS
-from dse.search.study import Study
+from dse.library.study import Study
+from dse.searching.record import study_changes
+from dse.searching.record.creation import CONTINUED, DIGEST, VERSIONS
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 from tests.servers import postgresql_server
@@ -165,7 +165,7 @@ def slower(monkeypatch, factor):
     """A cost model by which everything takes longer."""
     from costmodel.profiles.registry import design_rules
 
-    kind = type(design_rules("native", Space.load("gpt3_175b_1024_a100").model))
+    kind = type(design_rules("native", Space.load("gpt3_175b_1024_a100").workload))
     step = kind.step
 
     def changed(self, *args):
@@ -274,7 +274,7 @@ def all_of(storage):
 
 
 def test_pricing_anew_is_all_or_nothing(study, small_space, monkeypatch):
-    from dse.search import repricing
+    from dse.searching.record import repricing
 
     before, renewed = all_of(study.storage), repricing._renewed
     monkeypatch.setattr(repricing, "_renewed", lambda *args: renewed(*args) and 1 / 0)

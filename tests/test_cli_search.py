@@ -14,8 +14,8 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.pricing.intervals import RECORD_KEYS
-from dse.search.loop import Progress
+from dse.pricing.record_columns import RECORD_KEYS
+from dse.searching.batches.loop import Progress
 from tests.processes import HEEDING, python_after
 
 #: `dse` in a process of its own.
@@ -102,7 +102,7 @@ def test_resume_goes_on_to_the_budget_of_the_last_run(folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dse.search.study.search", interrupted)
+        patched.setattr("dse.searching.study.search", interrupted)
         with pytest.raises(KeyboardInterrupt):
             Study.open(Space.load("small.yaml")).run(25)
     assert main(["resume", "small"]) == 0
@@ -221,7 +221,7 @@ def test_a_terminal_without_block_characters_shows_question_marks(folder):
 
 
 def test_progress_lines_are_sparse_and_end_with_the_last_state(folder, capsys):
-    from dse.cli.progress import lines
+    from dse.cli.terminal import lines
 
     update = lines(Space.load("small.yaml"), sys.stderr)
     for complete in range(0, 1001, 10):

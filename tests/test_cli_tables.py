@@ -10,10 +10,10 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.export.tables import csv_pieces, design_record, json_text, parquet_pieces, study_record
-from dse.pricing.intervals import RECORD_KEYS
-from dse.report.designs_report import designs_report
-from dse.report.text import plain_text
+from dse.pricing.record_columns import RECORD_KEYS
+from dse.records.tables import csv_pieces, design_record, json_text, parquet_pieces, study_record
+from dse.records.text import plain_text
+from dse.reporting.studies.designs_report import designs_report
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def test_every_format_holds_the_same_designs(command, part, capsys, tmp_path):
 def test_tables_written_in_pieces_are_the_same(capsys, monkeypatch):
     commands = [("trials", "small", "--format", form) for form in ("csv", "json", "table")]
     whole = [printed(capsys, *command) for command in commands]
-    monkeypatch.setattr("dse.search.trial_table.BLOCK", 7)
-    monkeypatch.setattr("dse.report.design_table.ROWS_DRAWN", 5)
+    monkeypatch.setattr("dse.searching.trials.trial_table.BLOCK", 7)
+    monkeypatch.setattr("dse.reporting.design_table.ROWS_DRAWN", 5)
     assert [printed(capsys, *command) for command in commands] == whole
     assert whole[1] == json_text(study_record(Study.load("small"), "trials")) + "\n"
 
@@ -73,7 +73,7 @@ def test_tables_written_in_pieces_are_the_same(capsys, monkeypatch):
 @pytest.mark.parametrize("part", ["front", "trials"])
 def test_what_is_stored_says_what_records_say(storage, part, monkeypatch):
     """Tables are made from columns of the database; here, from a record of each trial."""
-    monkeypatch.setattr("dse.search.trial_table.BLOCK", 7)
+    monkeypatch.setattr("dse.searching.trials.trial_table.BLOCK", 7)
     study = Study.load("small", storage=storage)
     table = study.table.front() if part == "front" else study.table
     assert table.as_stored
@@ -208,14 +208,14 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(
 ):
     (tmp_path / "small.yaml").write_text(small_space)
     legal = int(Space.load(tmp_path / "small.yaml").legal.count)
-    monkeypatch.setattr("dse.search.exact.STEP", 20)
-    monkeypatch.setattr("dse.search.exact.CHUNK", 20)
+    monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 20)
+    monkeypatch.setattr("dse.searching.exact.exact_front.CHUNK", 20)
 
     def interrupted(headway):
         if headway.priced >= 40:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("dse.cli.enumerate.headway_lines", lambda stream: interrupted)
+    monkeypatch.setattr("dse.cli.ask.enumerate.headway_lines", lambda stream: interrupted)
     assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 130
     said = f"dse: interrupted after 40 of {legal} designs; the front of these alone is in front.partial.csv\n"
     assert capsys.readouterr().err == said

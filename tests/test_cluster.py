@@ -11,8 +11,8 @@ import pytest
 from costmodel import DseError
 from dse.cli import main
 from dse.pricing.workers import Workers
-from dse.search import exact
-from dse.search.exact import exact_front
+from dse.searching.exact import exact_front as exact
+from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")

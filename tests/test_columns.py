@@ -10,9 +10,9 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.spaces.expressions import Expression
+from dse.spaces.formulas.expressions import Expression
+from dse.spaces.formulas.meanings import meaning
 from dse.spaces.listed_names import listed_names
-from dse.spaces.meanings import meaning
 from dse.spaces.space import space_names
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import costmodel.steps.combinations as combinations
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.assembly import in_chunks
 from costmodel.steps.combinations import Combinations
+from costmodel.steps.result.assembly import in_chunks
 from costmodel.steps.transformer import transformer_chunk, transformer_step
 from costmodel.training.run import Run
 

@@ -7,42 +7,14 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from costmodel.references import REFERENCES
 from dse.cli import parser
-from dse.search.samplers import DEFAULT_SAMPLER, SAMPLERS
+from dse.searching.samplers.samplers import DEFAULT_SAMPLER, SAMPLERS
+from tests.house import MODULES, ROOMS, arrows, arrows_between, children, floors, imported, tree
 
-ROOT = Path(__file__).parent.parent
-MODULES = sorted(
-    path
-    for package in ("costmodel", "dse")
-    for path in (ROOT / package).rglob("*.py")
-    if not path.stem.endswith("_pb2")  # generated
-)
-
-#: Floors of the house, from the ground: a module imports from its own and from lower ones, for types too.
-FLOORS = (
-    ("costmodel.columns", "costmodel.errors", "costmodel.references", "costmodel.figures"),
-    ("costmodel.machine", "costmodel.solve"),
-    ("costmodel.training",),
-    ("costmodel.workload",),
-    ("costmodel.kernels",),
-    ("costmodel.steps",),
-    ("costmodel.formats",),
-    ("costmodel.hlo",),
-    ("costmodel.profiles",),
-    ("costmodel",),
-    ("dse.predictions",),
-    ("dse.spaces", "dse.fronts"),
-    ("dse.pricing", "dse.storage", "dse.validation", "dse.figures"),
-    ("dse.search", "dse.calibration", "dse.explain"),
-    ("dse.report", "dse.export"),
-    ("dse.cli",),
-    ("dse",),
-)
 #: Reference models stand beside the native one and beside each other.
 REFERENCE_MODELS = ("deepflow", "dfmodel", "simai")
 
@@ -50,66 +22,50 @@ REFERENCE_MODELS = ("deepflow", "dfmodel", "simai")
 NOT_IN_THE_COST_MODEL = {"optuna", "sqlalchemy", "rich", "joblib", "argparse"}
 
 #: The longest a module and a function may be; the longest functions fill a table, a line a column. [lines]
-LONGEST_MODULE, LONGEST_FUNCTION = 400, 40
+LONGEST_MODULE, LONGEST_FUNCTION = 600, 40
+
+#: Rooms that have rooms of their own.
+WITH_ROOMS = [room for room in ROOMS if any(f"{room}.{name}" in ROOMS for name in children(room))]
+
+#: The most modules in a folder. [-]
+MOST_MODULES = 20
 
 
-def named(path: Path) -> str:
-    """Dotted name of a module."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-#: What may be imported from here.
-NAMES = {named(path) for package in ("costmodel", "dse") for path in (ROOT / package).rglob("*.py")}
-
-
-def floor(module: str) -> int:
-    """Place of a module in `FLOORS`, by the longest name there that it begins with."""
-    _, place = max(
-        (len(name), place)
-        for place, names in enumerate(FLOORS)
-        for name in names
-        if f"{module}.".startswith(f"{name}.")
-    )
-    return place
-
-
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Modules that a module imports: of ``from a import b`` the module a.b where there is one, else a."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            longer = {f"{node.module}.{alias.name}" for alias in node.names}
-            yield from longer & NAMES or {node.module or ""}
-
-
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+def functions(module: ast.AST) -> Iterator[ast.FunctionDef]:
     """Every function and method."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_imports_go_one_way(path):
-    own = named(path)
-    for module in imports(ast.parse(path.read_text())):
-        if module in NAMES:
-            assert floor(module) <= floor(own), f"{own} imports {module}, which is above it"
-        if own.startswith("costmodel"):
-            assert module.split(".")[0] not in NOT_IN_THE_COST_MODEL, f"{own} imports {module}"
+def test_no_folder_has_too_many_modules():
+    sizes = {room: sum(f"{room}.{name}" not in ROOMS for name in children(room)) for room in ROOMS}
+    assert not {room: size for room, size in sizes.items() if size > MOST_MODULES}
+
+
+@pytest.mark.parametrize("room", WITH_ROOMS)
+def test_imports_go_down_from_floor_to_floor(room):
+    """What stands on one floor does not know the others there, and nothing knows what is above it."""
+    found = {name: place for place, names in enumerate(floors(room)) for name in names}
+    assert sorted(found) == children(room), f"the docstring of {room} lists what stands in it"
+    wrong = [pair for ends, pair in arrows_between(room).items() if found[ends[1]] >= found[ends[0]]]
+    assert not wrong
+
+
+def test_the_cost_model_knows_nothing_of_studies():
+    own = [name for name in MODULES if name.startswith("costmodel")]
+    needs = {(name, module.split(".")[0]) for name in own for module in imported(tree(name))}
+    assert not [(name, needed) for name, needed in needs if needed in {"dse", *NOT_IN_THE_COST_MODEL}]
 
 
 @pytest.mark.parametrize("name", REFERENCE_MODELS)
 def test_a_reference_model_knows_no_other(name):
-    others = [f"costmodel.profiles.{other}" for other in REFERENCE_MODELS if other != name]
-    for path in (ROOT / "costmodel" / "profiles" / name).rglob("*.py"):
-        for module in imports(ast.parse(path.read_text())):
-            assert not module.startswith(tuple(others)), f"{named(path)} imports {module}"
+    others = tuple(f"costmodel.profiles.{other}" for other in REFERENCE_MODELS if other != name)
+    own = [module for module in MODULES if module.startswith(f"costmodel.profiles.{name}")]
+    assert not [other for module in own for other in arrows()[module] if other.startswith(others)]
 
 
 def test_there_is_no_circle_of_modules():
     """Not even one of imports within functions."""
-    trees = {named(path): ast.parse(path.read_text()) for path in MODULES}
-    needs = {own: {*imports(tree)} & trees.keys() for own, tree in trees.items()}
+    needs = {name: needed & MODULES.keys() for name, needed in arrows().items()}
     free: set[str] = set()
     while ready := {own for own, needed in needs.items() if needed <= free} - free:
         free |= ready
@@ -118,20 +74,24 @@ def test_there_is_no_circle_of_modules():
 
 def test_no_two_classes_have_one_name():
     homes: dict[str, list[str]] = {}
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+    for name in MODULES:
+        for node in ast.walk(tree(name)):
             if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(named(path))
+                homes.setdefault(node.name, []).append(name)
     assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_every_number_in_a_docstring_has_a_unit(path):
+def test_every_number_in_a_docstring_has_a_unit():
     """A numpydoc entry whose type is a number or an array says its unit: ``[s]``, ``[-]``, ``[SI units]``."""
-    for function in functions(ast.parse(path.read_text())):
-        for name, kind, text in entries(ast.get_docstring(function) or ""):
-            if re.search(r"\b(float|array|FloatArray)\b", kind) and "bool" not in kind:
-                assert re.search(r"\[[^\]]+\]", text), f"{named(path)}.{function.name}: {name} has no [unit]"
+    without = [
+        f"{name}.{function.name}: {entry}"
+        for name in MODULES
+        for function in functions(tree(name))
+        for entry, kind, text in entries(ast.get_docstring(function) or "")
+        if re.search(r"\b(float|array|FloatArray)\b", kind) and "bool" not in kind
+        if not re.search(r"\[[^\]]+\]", text)
+    ]
+    assert not without
 
 
 def entries(docstring: str) -> Iterator[tuple[str, str, str]]:
@@ -142,24 +102,26 @@ def entries(docstring: str) -> Iterator[tuple[str, str, str]]:
             yield from re.findall(r"^(\S[^:\n]*?) : (.+)\n((?: {4}.*\n?|\n)*)", body, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_cited_sources_are_in_the_references(path):
-    cited = set(re.findall(r"\[([A-Z][A-Za-z]+\d{4})\]_?", path.read_text()))
+def test_cited_sources_are_in_the_references():
+    texts = (path.read_text() for path in MODULES.values())
+    cited = {key for text in texts for key in re.findall(r"\[([A-Z][A-Za-z]+\d{4})\]_?", text)}
     assert cited <= REFERENCES.keys()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_modules_and_functions_are_short_and_named_for_their_results(path):
-    text = path.read_text()
-    assert text.count("\n") <= LONGEST_MODULE
-    for function in functions(ast.parse(text)):
-        lines = (
-            (function.end_lineno or 0)
-            - function.lineno
-            - len((ast.get_docstring(function) or "").splitlines())
-        )
-        assert lines <= LONGEST_FUNCTION, f"{named(path)}.{function.name}"
-        assert not re.match(r"(get|calc|compute)_", function.name), f"{named(path)}.{function.name}"
+def test_modules_are_short():
+    assert not [name for name, path in MODULES.items() if path.read_text().count("\n") > LONGEST_MODULE]
+
+
+def test_functions_are_short_and_named_for_their_results():
+    every = [(name, function) for name in MODULES for function in functions(tree(name))]
+    assert not [f"{name}.{f.name}" for name, f in every if lines_of(f) > LONGEST_FUNCTION]
+    assert not [f"{name}.{f.name}" for name, f in every if re.match(r"(get|calc|compute)_", f.name)]
+
+
+def lines_of(function: ast.FunctionDef) -> int:
+    """Lines of a function but for its docstring, and the one that it begins with. [-]"""
+    text = ast.get_docstring(function) or ""
+    return (function.end_lineno or 0) - function.lineno - len(text.splitlines())
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -9,8 +9,8 @@ import pytest
 
 from costmodel import load_system
 from costmodel.kernels.collectives import RING, collective, send_recv
-from costmodel.kernels.links import subgroups_per_tier
-from costmodel.steps.pipeline import bubble_time, micro_batches_in_flight, stage_layers
+from costmodel.kernels.group_links import subgroups_per_tier
+from costmodel.steps.pipeline.stages import bubble_time, micro_batches_in_flight, stage_layers
 from costmodel.training.ranks import Group
 
 ONE = np.ones(1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from costmodel import load_system
-from costmodel.kernels.blocks import tile_edge
 from costmodel.kernels.gemm import gemm_cost, reload_factors, reload_traffic
-from costmodel.workload.kernels import Gemms, Label
+from costmodel.kernels.output_tiles import tile_edge
+from costmodel.workload.kernel_tables import Gemms, Label
 from costmodel.workload.optimizer import optimizer_work
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape
-from costmodel.steps.memory import stage_memories
-from costmodel.steps.pipeline import micro_batches_in_flight
-from costmodel.steps.rank_memory import layer_memory, layer_parameters, rank_memory
+from costmodel.steps.memory.stage_memory import fullest_stage
+from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
+from costmodel.steps.pipeline.stages import micro_batches_in_flight
 from costmodel.training.blocks import DECODER
 from costmodel.training.precision import MIXED_PRECISION
 from tests.runs import ranks_of, run_of
@@ -180,7 +180,7 @@ def kept_by_a_layer(model, design):
 def memories(model, design):
     """Memory of the first and of the last stage."""
     run, ranks = run_of(model, design), ranks_of(model, design)
-    return stage_memories(run, ranks, rank_memory(ranks))
+    return fullest_stage(run, ranks, rank_memory(ranks)).memories
 
 
 def test_all_ranks_together_hold_all_parameters():

@@ -10,8 +10,8 @@ import pytest
 
 from costmodel import DesignPoints
 from costmodel.columns import FloatArray
-from costmodel.steps.assembly import CHUNK
-from costmodel.steps.breakdown import PARTS, Breakdown
+from costmodel.steps.result.assembly import CHUNK
+from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import step
 from tests.scalar_step import ScalarStep
 

@@ -16,7 +16,7 @@ from costmodel.errors import DseError
 from costmodel.profiles.deepflow import Configuration, broken_guards, price
 from costmodel.profiles.deepflow.file import load_configuration
 from dse.cli import main
-from dse.report.deepflow_report import figures
+from dse.reporting.programs.deepflow_report import figures
 from tests.scalar_deepflow import CR, NONE, RC, Scalar
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"

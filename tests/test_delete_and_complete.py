@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from dse.cli import main
-from dse.search.study import Study
+from dse.library.study import Study
 
 
 @pytest.fixture

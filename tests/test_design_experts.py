@@ -7,9 +7,9 @@ import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.profiles.simai import missing, price
-from costmodel.profiles.simai.aicb import GeneratorRun, Sections, measured
 from costmodel.profiles.simai.design_rows import design_workload, rows_of
 from costmodel.profiles.simai.files.aicb import read_workload, workload_file
+from costmodel.profiles.simai.generator import GeneratorRun, Sections, measured
 from costmodel.training.run import Run
 from costmodel.workload.transformer import every_part
 from tests.aicb_files import links, nanoseconds

@@ -14,19 +14,19 @@ from costmodel import DesignPoints, DseError, step
 from costmodel.profiles.registry import PROFILES
 from costmodel.profiles.simai import REVISIONS, price, simai_step
 from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
-from costmodel.profiles.simai.design import machine_links
 from costmodel.profiles.simai.design_rows import design_workload, rows_of
 from costmodel.profiles.simai.files.aicb import load_workload, workload_file
-from costmodel.steps.breakdown import PARTS
-from costmodel.steps.microbatch import cost_table
-from costmodel.steps.rank_memory import layer_parameters
+from costmodel.profiles.simai.rules import machine_links
+from costmodel.steps.micro_batch.micro_batch import cost_table
+from costmodel.steps.micro_batch.rank_memory import layer_parameters
+from costmodel.steps.result.breakdown import PARTS
 from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
 from costmodel.workload.transformer import parts_of
 from dse import Space, Study
 from dse.cli import main, parser
-from dse.pricing.profiles import rules_for
-from dse.report.comparison import comparison, middle_ranks
+from dse.pricing.space_rules import rules_for
+from dse.reporting.studies.comparison import comparison, middle_ranks
 from tests.aicb_files import SMALL, scaled_rows
 from tests.runs import ranks_of
 

@@ -11,7 +11,7 @@ import pytest
 from costmodel import DesignPoints, load_model, load_system, step, system_names
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.machine.price import chip_power
-from costmodel.workload.kernels import Gemms, Label
+from costmodel.workload.kernel_tables import Gemms, Label
 
 TABLE = Path(__file__).parent / "data" / "devices.csv"
 

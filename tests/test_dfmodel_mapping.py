@@ -14,9 +14,22 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel import (
+    PUBLISHED,
+    DfmodelGraph,
+    Setup,
+    evaluate,
+    layer_graph,
+    least_moving,
+)
 from costmodel.profiles.dfmodel import cores as dfmodel_cores
-from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
+from costmodel.profiles.dfmodel.files import (
+    load_setup,
+    setup_bytes,
+    setup_file,
+    setup_message,
+    setup_text,
+)
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,
@@ -27,7 +40,7 @@ from costmodel.profiles.dfmodel.mapping import (
 )
 from costmodel.profiles.dfmodel.network import sized
 from dse.cli import main
-from dse.report.dfmodel_report import priced_file
+from dse.reporting.programs.dfmodel_report import priced_file
 
 KERNELS = 6
 OVERLAPS = ("none", "perfect", "compute_memory")

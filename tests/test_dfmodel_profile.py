@@ -10,14 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel import (
-    Host,
-    LinkTier,
-    System,
-    load_model,
-    load_system,
-    step,
-)
+from costmodel import Host, LinkTier, System, load_model, load_system, step
 from costmodel.errors import DseError
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.profiles.dfmodel import (
@@ -37,14 +30,15 @@ from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
 from costmodel.profiles.files import kind_of
 from costmodel.profiles.registry import design_columns, design_profiles, profile_named, profiles_reading
-from costmodel.steps.breakdown import PARTS
+from costmodel.profiles.work import Workload
+from costmodel.steps.result.breakdown import PARTS
 from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.run import Run
 from dse.cli import main
+from dse.library.study import Study
 from dse.pricing.evaluation import evaluate as evaluated
 from dse.pricing.evaluation import remedies
-from dse.pricing.profiles import rules_for
-from dse.search.study import Study
+from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
@@ -501,7 +495,8 @@ def test_splits_of_kernels_are_refused_since_dfmodel_has_its_own(small, capsys):
 
 def test_columns_of_designs_that_not_all_profiles_know(gpt):
     """DFModel's own are none of the others', and how native splits and tiles is none of DFModel's."""
-    known = {name: tuple(profiles_reading(name, gpt)) for name in design_columns(gpt)}
+    training = Workload.of(gpt)
+    known = {name: tuple(profiles_reading(name, training)) for name in design_columns(training)}
     assert {name: by for name, by in known.items() if by != design_profiles()} == {
         **dict.fromkeys(("topology", "tile_size", "overlap", "execution"), DFMODEL),
         **dict.fromkeys(filter(splits_kernels, known), ("native", "simai")),

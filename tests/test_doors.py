@@ -12,7 +12,7 @@ import pytest
 import dse
 from costmodel.kernels.collectives import RING
 from costmodel.profiles.registry import NATIVE, PROFILES, Profile, profile_named, register_profile
-from dse.spaces.functions import OWN
+from dse.spaces.formulas.functions import OWN
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 

@@ -10,9 +10,10 @@ from costmodel.formats.strict_yaml import dump
 from dse.fronts.pareto import non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Pricer, Workers
-from dse.search import bounds, branching, enumeration, exact
-from dse.search.dominance import FrontIndex
-from dse.search.exact import Headway, exact_front
+from dse.searching.exact import bounds, branching, enumeration
+from dse.searching.exact import exact_front as exact
+from dse.searching.exact.dominance import FrontIndex
+from dse.searching.exact.exact_front import Headway, exact_front
 from dse.spaces.space import Space
 
 

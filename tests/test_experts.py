@@ -10,18 +10,19 @@ import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.formats.model_file import SCHEMAS
-from costmodel.kernels.blocks import SHORTEST_SPLIT
 from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.output_tiles import SHORTEST_SPLIT
 from costmodel.machine.system import System
-from costmodel.steps import assembly, microbatch
-from costmodel.steps.cost_table import DIRECTIONS
-from costmodel.steps.expert_parallel import expert_parallel
-from costmodel.steps.microbatch import cost_table, micro_batches
-from costmodel.steps.pipeline import foremost_stages, rank_layers
-from costmodel.steps.rank_memory import rank_memory
+from costmodel.steps.micro_batch import micro_batch as microbatch
+from costmodel.steps.micro_batch.expert_parallel import expert_parallel
+from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS
+from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches
+from costmodel.steps.micro_batch.rank_memory import rank_memory
+from costmodel.steps.pipeline.stages import foremost_stages, rank_layers
+from costmodel.steps.result import assembly
 from costmodel.training.blocks import DECODER, Block, Layer
-from costmodel.workload.kernels import Gemms, Label
-from costmodel.workload.transformer import expert_rows, parts_of, transformer_gemms, vocabulary_share
+from costmodel.workload.kernel_tables import Gemms, Label
+from costmodel.workload.transformer import parts_of, transformer_gemms
 from tests.runs import ranks_of
 
 
@@ -55,7 +56,7 @@ def test_an_expert_has_so_many_times_its_share_of_what_ranks_around_it_send(fact
     run = ranks_of(mixtral, designs(mixtral, **layout, capacity_factor=factor))
     tokens = layout["ep"] * layout.get("etp", 1) * mixtral.seq_len / layout.get("tp", 1)
     expected = math.ceil(factor * (mixtral.moe_topk * tokens / mixtral.num_experts))
-    assert expert_rows(run) == expected
+    assert run.expert_rows == expected
     gemms = transformer_gemms(run)
     rows = {label.of_pass: gemms.m[0, i] for i, label in enumerate(gemms.labels) if label.name == "expert_up"}
     assert rows["forward"] == rows["activation_gradient"] == expected
@@ -105,7 +106,7 @@ def test_a_shared_expert_hides_exchanges_and_gives_up_cores(shared, h100):
         for on in (0, 1)
     )
     run = ranks_of(shared, designs(shared, **columns), h100)
-    layer = next(layer for layer in shared.kinds if any(k.kind == "experts" for k in layer.kernels))
+    layer = next(layer for layer in shared.kinds if any(k.of_experts for k in layer.kernels))
     place = [*shared.kinds].index(layer)
     table, names = cost_table(run), ("shared_up", "shared_activation", "shared_down")
     part = parts_of(shared)[place]
@@ -123,7 +124,7 @@ def test_a_padded_vocabulary_is_a_multiple_on_every_rank(multiple, gpt):
     """Megatron-LM: to a multiple of `make_vocab_size_divisible_by` x tp."""
     tp = np.array([1.0, 2.0, 4.0, 8.0])
     model = replace(gpt, vocab_multiple=float(multiple))
-    held = vocabulary_share(ranks_of(model, DesignPoints.of(tp=tp))) * tp
+    held = ranks_of(model, DesignPoints.of(tp=tp)).vocabulary_share * tp
     expected = [math.ceil(gpt.vocab_size / (multiple * n)) * multiple * n for n in tp]
     assert held.tolist() == expected
     assert model.num_parameters == gpt.num_parameters

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.steps.breakdown import PARTS, with_unit_suffix
+from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
 from dse import Space, Study
 from dse.cli import main
-from dse.explain.difference import Difference
-from dse.explain.explanation import explain
-from dse.explain.neighbours import binding, neighbours
-from dse.explain.paths import label
-from dse.search.exact import priced_design
+from dse.explaining.difference import Difference
+from dse.explaining.explanation import explain, label
+from dse.explaining.neighbours import binding, neighbours
+from dse.searching.exact.exact_front import priced_design
 from dse.spaces.space import space_names
 
 #: Designs of each space that are drawn.

@@ -36,10 +36,10 @@ from costmodel.profiles.files import kind_of
 from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
 from dse.cli import main
-from dse.cli.export import FORMATS
-from dse.export.artefacts import FORMS, Artefact, artefacts
-from dse.report.picture import MOST_EDGES, svg
-from dse.search.study import Study
+from dse.cli.options import EXPORTED
+from dse.exporting.artefacts import FORMS, Artefact, artefacts
+from dse.exporting.graphviz import MOST_EDGES, svg
+from dse.library.study import Study
 from dse.spaces.space import Space
 from tests.runs import ranks_of, run_of
 
@@ -104,9 +104,9 @@ def test_shardings_of_designs_are_legal(seed):
     graph = model_graph(GATED if seed % 2 else GPT)
     words = {"product": ["column", "row"]}
     splits = {
-        row.name: str(rng.choice(words.get(row.kind, ["replicated", "sequence", "column"])))
+        row.name: str(rng.choice(words.get(row.kind.name, ["replicated", "sequence", "column"])))
         for row in DECODER.kernels
-        if row.kind != "attention"
+        if not row.is_core
     }
     for place, code in enumerate(design_sharding(graph, DECODER, splits)):
         assert code in options(graph, place)
@@ -279,7 +279,7 @@ def test_a_design_of_another_profile_is_of_the_first_generation_that_can_say_it(
 
 
 def test_every_form_that_is_offered_can_be_made():
-    assert tuple(FORMS) == FORMATS
+    assert tuple(FORMS) == EXPORTED
 
 
 def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
@@ -432,7 +432,7 @@ def test_a_large_graph_is_drawn_whole_and_in_time(monkeypatch):
     edges = [f"  {a} -> {b} [color=red];" for a, b in itertools.combinations(names, 2)]
     text = "\n".join(["digraph large {", *(f"  {name} [shape=box];" for name in names), *edges, "}\n"])
     assert len(edges) > MOST_EDGES
-    monkeypatch.setattr("dse.report.picture.PATIENCE", 30.0)
+    monkeypatch.setattr("dse.exporting.graphviz.PATIENCE", 30.0)
     drawn = svg(text).decode()
     assert (drawn.count('class="node"'), drawn.count('class="edge"')) == (60, len(edges))
     boxes = re.findall(r"<title>(k\d+)</title>\n<polygon .*?points=\"[^,]*,(\S+) ", drawn)
@@ -441,7 +441,7 @@ def test_a_large_graph_is_drawn_whole_and_in_time(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 def test_a_picture_that_takes_too_long_says_what_else_there_is(monkeypatch):
-    monkeypatch.setattr("dse.report.picture.PATIENCE", 1e-6)
+    monkeypatch.setattr("dse.exporting.graphviz.PATIENCE", 1e-6)
     with pytest.raises(DseError, match=r"^svg: .*dot: not done after 1e-06 s; --format dot writes the graph"):
         svg(picture(layer_graph(96, 12, 64)))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel import DseError
 from costmodel.formats.quantity import dimension, unit_name
-from dse.spaces.expressions import Expression, Name
+from dse.spaces.formulas.expressions import Expression, Name
 
 KNOWN = {
     **dict.fromkeys(("a", "b", "tp", "pp", "num_layers"), Name()),

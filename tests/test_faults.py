@@ -16,11 +16,11 @@ import pytest
 
 from costmodel.errors import DseError
 from dse.cli import main
-from dse.search import history
-from dse.search.study import Study
-from dse.search.turns import CLAIM, PARKED, alive
+from dse.library.study import Study
+from dse.searching.batches import history
+from dse.searching.batches.claims import CLAIM, PARKED, alive
 from dse.spaces.space import Space
-from dse.storage import files
+from dse.storage import atomic_files as files
 from dse.storage.database import patience
 from dse.storage.deletion import delete_study
 from dse.storage.optuna_store import Store
@@ -235,7 +235,7 @@ def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(
 
 SEARCH = """
 import sys
-from dse.search.study import Study
+from dse.library.study import Study
 study = Study.load(sys.argv[1], storage=sys.argv[2])
 print("ready", flush=True)
 study.run(int(sys.argv[3]))
@@ -366,7 +366,7 @@ def test_where_one_folder_cannot_be_written_another_is_found(space, befall, tmp_
 #: Ends when it is told to twice.
 STUBBORN = """
 import time
-from dse.cli.signals import interruptible
+from dse.cli.terminal import interruptible
 with interruptible():
     try:
         print("at work", flush=True)
@@ -428,7 +428,9 @@ def test_whoever_is_interrupted_while_he_waits_for_a_lock_keeps_his_batch(folder
 def test_clocks_that_jump_change_no_trial(study, undisturbed, monkeypatch):
     """By days, to and fro, at every look: claims are judged by them, trials are not."""
     now, jumps = time.time, random.Random(0)
-    monkeypatch.setattr("dse.search.turns.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30))
+    monkeypatch.setattr(
+        "dse.searching.batches.claims.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30)
+    )
     both = [threading.Thread(target=study.run, args=(BUDGET,)) for _ in range(2)]
     for one in both:
         one.start()
@@ -453,9 +455,9 @@ def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypa
     there = folder / "there"
     there.mkdir()
     monkeypatch.setattr(
-        "dse.cli.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
+        "dse.cli.ask.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
     )
-    monkeypatch.setattr("dse.search.exact.STEP", 10_000)
+    monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 10_000)
     assert main(["enumerate", "small.yaml", "-o", "there/front.csv"]) == 1
     [path] = results(folder)
     assert capsys.readouterr().err == (
@@ -495,7 +497,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from dse.export.tables import write_file
+from dse.records.tables import write_file
 print("ready", flush=True)
 for letter in itertools.cycle(b"abcdefgh"):
     write_file(Path(sys.argv[1]), [bytes([letter]) * 100_000] * 20)

@@ -9,8 +9,8 @@ import pytest
 
 from dse import Space, evaluate
 from dse.cli import main
-from dse.pricing.profiles import rules_for
-from dse.search.fitting import nearest_feasible
+from dse.pricing.space_rules import rules_for
+from dse.searching.named.nearest_design import nearest_feasible
 
 SPACE = "gpt3_175b_1024_a100"
 

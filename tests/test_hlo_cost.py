@@ -12,17 +12,17 @@ import pytest
 
 from costmodel import DseError, hlo, load_system
 from costmodel.formats.quantity import readable
-from costmodel.hlo.program import Dense, Message, Program, ProgramKernel
-from costmodel.hlo.step import message_cost, program_cost, program_step
+from costmodel.hlo.program.program import Dense, Message, Program, ProgramKernel
+from costmodel.hlo.program.step import message_cost, program_cost, program_step
 from costmodel.kernels.collectives import all_to_all
 from costmodel.kernels.gemm import gemm_cost
-from costmodel.steps.breakdown import PARTS
+from costmodel.steps.result.breakdown import PARTS
 from costmodel.training.ranks import Group
-from costmodel.workload.kernels import Gemms, Label
+from costmodel.workload.kernel_tables import Gemms, Label
 from dse.cli import main
-from dse.report.hlo_cost import ModuleCost
-from dse.report.hlo_report import time_of
-from dse.search.study import Study
+from dse.library.study import Study
+from dse.reporting.programs.cost_record import ModuleCost
+from dse.reporting.programs.cost_report import time_of
 from dse.spaces.space import Space
 from tests.hlo_texts import (
     DATA,

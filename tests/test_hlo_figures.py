@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from costmodel import DseError, hlo
-from costmodel.hlo.access import Access, access
-from costmodel.hlo.eager_order import eager_order
-from costmodel.hlo.work import Work, Workload
+from costmodel.hlo.memory.eager_order import eager_order
+from costmodel.hlo.work.arithmetic import Work, WorkOfInstructions
+from costmodel.hlo.work.bytes_accessed import Access, access
 from tests.hlo_texts import (
     GOLDEN,
     GPT,
@@ -56,7 +56,7 @@ def test_work_and_traffic_by_the_rules_of_xla(written):
     )
     root = hlo.parse(program(body, before=SUM), "text").entry.root
     flops, transcendentals, read, moved = RULES[written]
-    assert Workload().of(root) == Work(flops, transcendentals)
+    assert WorkOfInstructions().of(root) == Work(flops, transcendentals)
     assert access(root) == Access(read, moved)
 
 
@@ -73,7 +73,7 @@ def test_a_fusion_reads_what_its_users_read():
     body += "  ROOT y = (f32[2,10], f32[10]) fusion(x, s), kind=kLoop, calls=fused"
     root = hlo.parse(program(body, before=fused), "text").entry.root
     assert access(root) == Access(read=80 + 40 + 40, written=80 + 40)
-    assert Workload().of(root) == Work(10 + 20)
+    assert WorkOfInstructions().of(root) == Work(10 + 20)
 
 
 # Custom calls and dots of the same product: 4 x C[6, 10] = A[6, 7] B[7, 10].

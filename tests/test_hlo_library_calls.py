@@ -7,9 +7,9 @@ import json
 import pytest
 
 from costmodel import DseError, hlo
-from costmodel.hlo.library_calls import call_flops, is_known
-from costmodel.hlo.matrix_product import Product
-from costmodel.hlo.products import products_of
+from costmodel.hlo.work.arithmetic import products_of
+from costmodel.hlo.work.library_calls import call_flops, is_known
+from costmodel.hlo.work.matrix_products import Product
 from tests.hlo_texts import analysed, figures, program
 
 

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from costmodel import hlo
-from costmodel.hlo.liveness import liveness
-from costmodel.hlo.memory_sizes import memory_bytes
-from costmodel.hlo.module import Shape
-from costmodel.hlo.reserved import Reserved, reserved
+from costmodel.hlo.memory.liveness import liveness, memory_bytes
+from costmodel.hlo.memory.reserved_memory import Reserved, reserved
+from costmodel.hlo.text.module import Shape
 from dse.cli import main
 from tests.hlo_texts import program
 

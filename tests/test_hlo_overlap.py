@@ -13,9 +13,8 @@ import pytest
 
 from costmodel import hlo, load_system, system_names
 from costmodel.formats.shipped import ROOT
-from costmodel.hlo.graph import BARRIERS
-from costmodel.hlo.overlap import ProgramTimes, program_times
-from costmodel.hlo.streams import streams
+from costmodel.hlo.program.overlap import ProgramTimes, program_times, streams
+from costmodel.hlo.work.kernel_graph import BARRIERS
 from dse.cli import main
 from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, UNCOUNTED, analysed, program
 

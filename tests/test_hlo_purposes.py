@@ -6,9 +6,9 @@ from math import prod
 
 import pytest
 
-from costmodel.hlo.messages import Collective
-from costmodel.hlo.model_figures import model_figures
-from costmodel.hlo.training_figures import training_figures
+from costmodel.hlo.summary.model_figures import model_figures
+from costmodel.hlo.summary.training_figures import training_figures
+from costmodel.hlo.training.messages import Collective
 from tests.compiled_programs import P, Step, compiled, compiled_function, jax, jnp, lax
 from tests.hlo_texts import analysed, without_metadata
 

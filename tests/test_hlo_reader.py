@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel import DseError, hlo
-from costmodel.hlo.groups import normalised, placement
-from costmodel.hlo.module import Shape
+from costmodel.hlo.text.device_groups import normalised, placement
+from costmodel.hlo.text.module import Shape
 from costmodel.profiles.files import kind_of
 from tests.hlo_texts import GPT, LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
 

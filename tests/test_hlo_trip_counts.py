@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel import hlo
-from costmodel.hlo.trip_counts import trip_counts
+from costmodel.hlo.work.trip_counts import trip_counts
 
 
 def trips(text: str) -> dict[str, int | None]:

@@ -18,11 +18,11 @@ from rich.text import Text
 
 from costmodel import hlo
 from costmodel.errors import DseError, masked, printable
-from costmodel.formats import pipes
-from costmodel.formats.packed import file_bytes
-from costmodel.hlo.counts import runs_of
+from costmodel.formats import input_files as pipes
+from costmodel.formats.input_files import file_bytes
+from costmodel.hlo.text.call_counts import runs_of
 from dse.cli import main
-from dse.report.text import plain_console
+from dse.records.text import plain_console
 from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS
@@ -213,12 +213,12 @@ def test_passwords_are_not_told(capsys):
 
 
 def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, tmp_path, capsys):
-    import dse.cli.catalogue
+    import dse.cli.keep.catalogue
 
     def fail(*arguments):
         raise ZeroDivisionError("postgresql://me:secret@host/db")
 
-    monkeypatch.setattr(dse.cli.catalogue, "run", fail)
+    monkeypatch.setattr(dse.cli.keep.catalogue, "run", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["models"]) == 1
     told = capsys.readouterr().err

@@ -9,9 +9,9 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.explain.importance import explained_share, importance
-from dse.report.study_comparison import dominated, study_pair
-from dse.search.exact import priced_design
+from dse.explaining.importance import explained_share, importance
+from dse.reporting.studies.study_comparison import dominated, study_pair
+from dse.searching.exact.exact_front import priced_design
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from costmodel.errors import DseError
 from costmodel.formats.strict_yaml import dump, parse
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated
+from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
-from dse.search.exact import exact_front
-from dse.search.inner import WINNERS
-from dse.search.samplers import SAMPLERS
-from dse.search.study import Study
-from dse.search.summaries import studies
+from dse.searching.exact.exact_front import exact_front
+from dse.searching.samplers.exact_search import WINNERS
+from dse.searching.samplers.samplers import SAMPLERS
+from dse.searching.summaries import studies
 from dse.spaces.space import Space
 from tests.test_samplers import every_sampler
 
@@ -63,7 +63,7 @@ def priced(space):
 
 def test_outer_and_inner_designs_are_the_legal_ones(space, monkeypatch):
     """However few are listed at a time."""
-    monkeypatch.setattr("dse.spaces.outer.CHUNK", 100)
+    monkeypatch.setattr("dse.spaces.designs.exact_parameters.CHUNK", 100)
     [outer] = space.outer.enumerate()
     points = outer["micro_batch_size"].size
     parts = list(space.outer.inner(outer, points))
@@ -113,7 +113,7 @@ def test_interrupted_studies_have_the_same_trials(tmp_path, sampler, monkeypatch
     ]
     batch = SAMPLERS[sampler].batch_size
     studies[0].run(3 * batch)
-    monkeypatch.setattr("dse.spaces.outer.CHUNK", 1000)
+    monkeypatch.setattr("dse.spaces.designs.exact_parameters.CHUNK", 1000)
     for budget in (3, batch - 1, batch + 4, 2 * batch, 3 * batch):
         Study.load("parts", storage=studies[1].storage).run(budget, jobs=2)
     assert told(studies[0]) == told(studies[1])
@@ -166,7 +166,7 @@ def test_a_study_without_exact_parameters_has_no_winners(tmp_path):
 
 
 def test_few_winners_are_kept_of_many(study, tmp_path, monkeypatch):
-    monkeypatch.setattr("dse.search.inner.MOST_WINNERS", 1)
+    monkeypatch.setattr("dse.searching.samplers.exact_search.MOST_WINNERS", 1)
     few = Study.create(study.space, storage=f"sqlite:///{tmp_path}/dse.db")
     few.run(1000)
     kept = [len(trial.user_attrs[WINNERS]) for trial in few.table.trials]
@@ -278,7 +278,7 @@ def test_a_range_without_steps_cannot_be_exact():
 
 
 def test_too_many_exact_designs_are_refused(space, monkeypatch):
-    monkeypatch.setattr("dse.spaces.outer.MOST_INNER", 20)
+    monkeypatch.setattr("dse.spaces.designs.exact_parameters.MOST_INNER", 20)
     columns = space.outer.random(1, np.random.default_rng(0))
     with pytest.raises(DseError, match="exact designs for one that is drawn; let fewer parameters be exact"):
         next(space.outer.inner(columns, 1))

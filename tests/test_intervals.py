@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse.spaces.expressions import Expression, Name
-from dse.spaces.intervals import interval_of, point
+from dse.spaces.formulas.expressions import Expression, Name
+from dse.spaces.formulas.interval_arithmetic import interval_of, point
 
 NAMES = {**dict.fromkeys("abc", Name()), "recompute": Name(words=("none", "selective", "full"))}
 NUMBERS = st.sampled_from([-2.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])

@@ -17,11 +17,10 @@ from costmodel.steps.transformer import transformer_step
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
 from dse.cli import main
-from dse.export.launch import maxtext, megatron, nemo, torchtitan
-from dse.export.launch.launch import Launch, NotExpressible
-from dse.export.launch.layer_pattern import pattern
-from dse.export.launch.megatron_model import model_losses, model_settings, settings_model
-from dse.export.launch.shell import Script
+from dse.exporting.launch import maxtext, megatron, nemo, torchtitan
+from dse.exporting.launch.launch import Launch, NotExpressible
+from dse.exporting.launch.megatron_model import model_losses, model_settings, pattern, settings_model
+from dse.exporting.launch.shell import Script
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space, space_names
 

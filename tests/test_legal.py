@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodel import DseError
 from costmodel.formats.strict_yaml import dump, parse
-from dse.spaces import legal as legal_module
+from dse.spaces.designs import legal as legal_module
 from dse.spaces.space import Space
 
 MODEL = {

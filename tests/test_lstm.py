@@ -9,8 +9,7 @@ from costmodel import DseError, System, load_model, load_system
 from costmodel.columns import column_units
 from costmodel.profiles.deepflow import price
 from costmodel.steps.lstm import lstm_step
-from costmodel.training.lstm_design import LstmDesign
-from costmodel.training.model import LstmShape
+from costmodel.training.lstm import LstmDesign, LstmShape
 from costmodel.training.run import Run
 from costmodel.workload.lstm import lstm_gemms
 from dse.cli import main

@@ -14,7 +14,8 @@ from costmodel import DesignPoints, DseError, ModelShape, load_model, load_syste
 from costmodel.formats.model_file import model_names
 from costmodel.profiles.dfmodel import model_graph
 from costmodel.profiles.simai import simai_step
-from costmodel.training.blocks import DECODER, KINDS
+from costmodel.training.blocks import DECODER
+from costmodel.training.kinds import KINDS
 from costmodel.training.run import Run
 from dse.cli import main
 
@@ -94,12 +95,12 @@ EXPERTS = {"num_experts": 8, "moe_topk": 2, "moe_ffn_hidden_size": 48}
 
 def attention_of(layer):
     """Kind of a layer's core."""
-    return next(kernel.kind for kernel in layer.kernels if kernel.is_core or kernel.kind == "delta_net")
+    return next(k.kind.name for k in layer.kernels if k.is_core or k.kind.exchanged.state)
 
 
 def has_experts(layer):
     """Whether a layer is a mixture of experts."""
-    return any(kernel.kind == "experts" for kernel in layer.kernels)
+    return any(kernel.of_experts for kernel in layer.kernels)
 
 
 def pattern(of_layer, **fields):
@@ -166,7 +167,7 @@ def test_rows_of_every_layer_that_ships_are_of_known_kinds_and_features():
     for model in MODELS.values():
         layers = [*model.kinds, *([model.mtp_layer] if model.mtp_layers else [])]
         for kernel in (kernel for layer in layers for kernel in layer.kernels):
-            assert kernel.kind in KINDS
+            assert kernel.kind in KINDS.values()
             assert model.features[kernel.reads] > 0
             assert model.features[kernel.makes] > 0
 

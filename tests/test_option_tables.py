@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, resolve_sharding, step
-from costmodel.kernels.cost import TIMES
-from costmodel.kernels.narrow import distinct_products
-from costmodel.steps.microbatch import micro_batches, quantities_read
-from costmodel.steps.option_tables import OptionTables
+from costmodel.kernels.kernel_cost import TIMES
+from costmodel.kernels.mixed_formats import distinct_products
+from costmodel.steps.micro_batch.micro_batch import micro_batches, quantities_read
+from costmodel.steps.sharding.sharded_kernels import OptionTables
 from costmodel.training.run import Run, rank_run
 from costmodel.workload.transformer import transformer_gemms
 
@@ -40,7 +40,7 @@ def ranks_of(name):
     design = DesignPoints.of(blocks=model.blocks, **LAYOUT, **MODELS[name])
     ranks = rank_run(Run(model, system.with_quantities(opened), design))
     full = ranks.design.map(lambda values: np.broadcast_to(values, (6,)))
-    return ranks.of(full).reading(quantities_read(system))
+    return ranks.with_shape(full).reading(quantities_read(system))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -52,7 +52,7 @@ def test_what_is_put_together_is_what_is_timed(name):
     tables = OptionTables.of(ranks)
     together, times = (tables.micro_batches(numbers, times_alone=alone) for alone in (False, True))
     for row, own in enumerate(numbers):
-        direct = micro_batches(ranks.of(replace(ranks.design, assignment=own)))
+        direct = micro_batches(ranks.with_shape(replace(ranks.design, assignment=own)))
         for found, timed, wanted in zip(
             *(sum(table.passes, ()) for table in (together, times, direct)), strict=True
         ):

@@ -11,8 +11,8 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape, load_model, load_system, step
 from costmodel.machine.system import System
-from costmodel.steps.context_parallel import context_parallel
-from costmodel.steps.expert_parallel import expert_parallel, places_reached
+from costmodel.steps.micro_batch.context_parallel import context_parallel
+from costmodel.steps.micro_batch.expert_parallel import expert_parallel, places_reached
 from costmodel.training.ranks import Group
 from tests.runs import ranks_of
 
@@ -47,7 +47,7 @@ def links() -> System:
 def cp_bytes(model, system, direction, **columns):
     """Bytes that a rank sends around one attention core."""
     run = ranks_of(model, DesignPoints.of(**columns), system)
-    return context_parallel(run, np.zeros(1), direction).link_energy.item()
+    return context_parallel(run, 2 * run.model.key_value_size, np.zeros(1), direction).link_energy.item()
 
 
 def test_a_ring_and_gathered_keys_send_the_same(gqa, links):
@@ -93,7 +93,10 @@ def test_heads_within_groups_and_rings_between_them_send_both(gqa, links):
 
 def test_a_ring_hides_behind_the_core(gqa):
     run = ranks_of(gqa, DesignPoints.of(cp=4), load_system("h100_80g_dgx"))
-    open_ring, hidden = (context_parallel(run, np.array([t]), "forward").cp_time.item() for t in (0.0, 1.0))
+    open_ring, hidden = (
+        context_parallel(run, 2 * run.model.key_value_size, np.array([t]), "forward").cp_time.item()
+        for t in (0.0, 1.0)
+    )
     assert 0 < hidden < 0.5 * open_ring  # what is left is taken from the core's multiprocessors
 
 
@@ -151,7 +154,7 @@ def test_places_reached_are_counted_over_all_choices_of_experts(places, chosen, 
 
 def test_deepseek_v3_reaches_the_nodes_that_its_routing_allows():
     """At most 4 of 8 nodes: 4096 tokens send up to 4096 x 4 x 7168 bytes of one byte an element."""
-    from costmodel.steps.expert_parallel import two_hops
+    from costmodel.steps.micro_batch.expert_parallel import two_hops
 
     model, network = load_model("deepseek_v3"), load_system("h100_80g_dgx").network
     token_bytes = np.array([4096.0 * 7168])

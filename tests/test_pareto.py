@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dse.fronts.hypervolume import Box, history, hypervolume
-from dse.fronts.pareto import as_costs, non_dominated
-from dse.fronts.shortfall import shortfalls
+from dse.fronts.pareto import as_costs, non_dominated, shortfalls
 
 
 def beaten(point, others):

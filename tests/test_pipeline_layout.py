@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
-from costmodel.steps.pipeline import every_stage
+from costmodel.steps.pipeline.stages import every_stage
 from costmodel.training.pipeline_layout import PipelineLayout
 from dse.spaces.space import Space
 

@@ -10,8 +10,8 @@ import pytest
 from costmodel import DseError
 from dse import Space, Study
 from dse.cli import main
-from dse.search.exact import exact_front
-from dse.spaces.planned import Question, planned_space, space_text
+from dse.searching.exact.exact_front import exact_front
+from dse.spaces.question import Question, planned_space, space_text
 from tests.hugging_face_configs import PUBLISHED
 
 

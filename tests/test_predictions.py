@@ -9,20 +9,20 @@ import pytest
 
 from costmodel import load_system
 from dse.cli import main
-from dse.predictions.columns import at_worse_ends
+from dse.library.study import Study
 from dse.predictions.intervals import (
     CALIBRATED,
     EXTRAPOLATED,
     LAYERS,
     MEASURED,
     SCALES,
+    at_worse_ends,
     interval,
     residuals,
     wider_classes,
 )
 from dse.pricing.evaluation import evaluate
-from dse.search.robust import RobustStudy
-from dse.search.study import Study
+from dse.searching.robust import RobustStudy
 from dse.spaces.space import Space
 
 CHIPS = {"tp": 8.0, "world_size": 512.0}

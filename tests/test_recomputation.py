@@ -12,13 +12,14 @@ from costmodel import DesignPoints, DseError, ModelShape, load_model, load_syste
 from costmodel.machine.system import System
 from costmodel.profiles.registry import design_rules
 from costmodel.profiles.simai.design_rows import design_workload
-from costmodel.steps.memory import stage_memories
-from costmodel.steps.microbatch import cost_table, fused_cost, micro_batches
-from costmodel.steps.pipeline import every_stage
-from costmodel.steps.rank_memory import layer_memory, rank_memory
-from costmodel.steps.recomputed_layers import recomputed_shares
+from costmodel.profiles.work import Workload
+from costmodel.steps.memory.stage_memory import fullest_stage
+from costmodel.steps.micro_batch.micro_batch import cost_table, fused_cost, micro_batches
+from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory
+from costmodel.steps.pipeline.recomputed_layers import recomputed_shares
+from costmodel.steps.pipeline.stages import every_stage
 from costmodel.training.design import MODERN
-from costmodel.training.recomputation import MODULES
+from costmodel.training.recompute_modules import MODULES
 from costmodel.workload.transformer import parts_of
 from tests.runs import ranks_of, run_of
 
@@ -73,8 +74,8 @@ def test_each_module_frees_what_the_table_says_and_needs_it_while_it_runs(model)
     shape = replace(shape, seq_len=512.0)
     dense, routed = layers_of(shape)
     table = freed_by_table(shape)
-    has_dense = not any(kernel.kind == "experts" for kernel in dense.kernels)
-    has_experts = any(kernel.kind == "experts" for kernel in routed.kernels)
+    has_dense = not any(kernel.of_experts for kernel in dense.kernels)
+    has_experts = any(kernel.of_experts for kernel in routed.kernels)
     base = {"tp": tp, "micro_batch_size": 2, "sequence_parallel": 1}
     own = {*DesignPoints.domains(shape.blocks)}
     for module, freed in table.items():
@@ -295,7 +296,7 @@ def test_layers_that_are_not_recomputed_keep_everything():
     def first_stage(method, n):
         design = named(model, **whole, recompute_method=method, recompute_layers=n)
         run, ranks = run_of(model, design), ranks_of(model, design)
-        return stage_memories(run, ranks, rank_memory(ranks))[0]
+        return fullest_stage(run, ranks, rank_memory(ranks)).memories[0]
 
     for n in (1, 3, 5, 16):
         block, uniform = (first_stage(method, n) for method in ("block", "uniform"))
@@ -378,6 +379,6 @@ def test_reference_models_refuse_what_their_files_cannot_say(columns):
     """Their spaces do not know the columns, and designs that have them are not written."""
     model, design = load_model("gpt_22b"), DesignPoints.of(**columns)
     for name in ("simai", "dfmodel-gen1", "dfmodel-gen3"):
-        assert not NEW & {*design_rules(name, model).columns(model)}
+        assert not NEW & {*design_rules(name, Workload.of(model)).columns}
     with pytest.raises(DseError, match="AICB's rows repeat attention cores or whole layers"):
         design_workload(run_of(model, design))

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError
-from costmodel.kernels.blocks import TILE_SHARES
 from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.output_tiles import TILE_SHARES
 from costmodel.steps.transformer import step
 from costmodel.training.blocks import DECODER
 from costmodel.training.design import MOST_TILE_EXPONENT, tiled_products
 from costmodel.training.sharding import assignments_of
-from costmodel.workload.kernels import Gemms, Label
-from dse.export.tables import exact_record
+from costmodel.workload.kernel_tables import Gemms, Label
 from dse.pricing.evaluation import evaluate
-from dse.search.exact import exact_front, priced_design
+from dse.records.tables import exact_record
+from dse.searching.exact.exact_front import exact_front, priced_design
 from dse.spaces.space import Space
 
 #: Kernel -> ways to split it.

@@ -8,7 +8,7 @@ import pytest
 from numpy.random import SeedSequence
 
 from costmodel.errors import DseError
-from dse.search.samplers import SAMPLERS, SpaceExhausted, legal_sampler, sampler_choice
+from dse.searching.samplers.samplers import SAMPLERS, SpaceExhausted, legal_sampler, sampler_choice
 from dse.spaces.space import Space
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
@@ -92,6 +92,6 @@ def test_an_unknown_sampler_suggests_a_known_one():
 
 
 def test_a_sampler_says_which_packages_it_needs(monkeypatch):
-    monkeypatch.setattr("dse.search.samplers.find_spec", lambda package: None)
+    monkeypatch.setattr("dse.searching.samplers.samplers.find_spec", lambda package: None)
     with pytest.raises(DseError, match="needs scipy and torch; pip install scipy torch"):
         sampler_choice("gp")

@@ -9,11 +9,9 @@ import pandas as pd
 import pytest
 
 from costmodel import DseError, PipelineTimes, pipeline_times
-from costmodel.steps.pipeline_simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
-from costmodel.steps.pipeline_times import pipeline_ranks
-from costmodel.steps.pipelines import checked_pipelines
-from costmodel.steps.schedule_order import FULL, Order, order, pipeline_order, shortest
-from costmodel.steps.schedules import SCHEDULES
+from costmodel.steps.pipeline.schedules import FULL, SCHEDULES, Order, order, pipeline_order, shortest
+from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
+from costmodel.steps.pipeline.timed_pipelines import checked_pipelines, pipeline_ranks
 from tests.scalar_pipeline import ORDERS, simulated
 
 DATA = Path(__file__).parent / "data"

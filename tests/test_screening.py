@@ -16,12 +16,12 @@ from optuna.testing.pytest_samplers import (
 
 from costmodel.errors import DseError
 from dse.fronts.pareto import as_costs, non_dominated
+from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
-from dse.search.archive import Archive, least_beaten
-from dse.search.memories import check_memory
-from dse.search.moves import Lattice
-from dse.search.screening_sampler import DESIGNS_PRICED, FOUND, ScreeningSampler
-from dse.search.study import Study
+from dse.searching.batches.sampler_memory import check_memory
+from dse.searching.samplers.archive import Archive, least_beaten
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND, ScreeningSampler
+from dse.spaces.lattice import Lattice
 from dse.spaces.space import Space
 
 

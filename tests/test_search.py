@@ -11,9 +11,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from dse.pricing.profiles import rules_for
-from dse.search.samplers import SAMPLERS
-from dse.search.study import Study
+from dse.library.study import Study
+from dse.pricing.space_rules import rules_for
+from dse.searching.samplers.samplers import SAMPLERS
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 
@@ -63,7 +63,7 @@ def test_a_generation_is_bred_alike_from_the_one_before_alone(space, url, sample
     """What a genetic sampler is shown of a study is cut down to its needs now and then, or always."""
     whole = Study.create(space, "whole", storage=url, sampler=sampler)
     whole.run(150)
-    monkeypatch.setattr("dse.search.twin.MOST_TRIALS", 1)
+    monkeypatch.setattr("dse.searching.batches.learning_study.MOST_TRIALS", 1)
     lean = Study.create(space, "lean", storage=url, sampler=sampler)
     lean.run(150)
     assert told(lean) == told(whole)
@@ -139,7 +139,7 @@ def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
 
 WORKER = """
 import sys
-from dse.search.study import Study
+from dse.library.study import Study
 study = Study.load("gpt3", storage=sys.argv[1])
 print("ready", flush=True)
 study.run(int(sys.argv[2]))

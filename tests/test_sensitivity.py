@@ -10,9 +10,9 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.explain.explanation import explain
-from dse.explain.sensitivity import STEP, elasticities, sensitivity
-from dse.search.exact import priced_design
+from dse.explaining.explanation import explain
+from dse.explaining.sensitivity import STEP, elasticities, sensitivity
+from dse.searching.exact.exact_front import priced_design
 
 #: How often a unit has seconds in it.
 SECONDS = {"s": 1.0, "Hz": -1.0, "1/s": -1.0, "B/s": -1.0, "FLOP/s": -1.0}

@@ -8,7 +8,7 @@ import pytest
 from costmodel import DseError
 from costmodel.formats.strict_yaml import dump
 from dse.pricing.evaluation import evaluate
-from dse.search.exact import exact_front
+from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 
 SYSTEMS = ("a100_80g_dgx", "h100_80g_dgx", "gb200_186g_nvl72", "gaudi3_128g")

@@ -13,7 +13,7 @@ from costmodel.formats.strict_yaml import dump
 from costmodel.formats.system_file import KINDS
 from costmodel.machine.price import chip_price, die_area
 from dse.pricing.evaluation import evaluate
-from dse.pricing.profiles import NATIVE, rules_for
+from dse.pricing.space_rules import NATIVE, rules_for
 from dse.spaces.space import Space, space_names
 
 # Parameters as the makers print them. [1e9]

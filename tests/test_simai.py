@@ -10,7 +10,7 @@ from costmodel.profiles.simai import Busbw, Overlap, missing, price
 from costmodel.profiles.simai.files.aicb import read_workload
 from costmodel.profiles.simai.files.busbw import read_busbw
 from costmodel.profiles.simai.files.endtoend import endtoend_csv
-from costmodel.profiles.simai.rows import PASSES, Parallelism, Pass, Row, StepRows
+from costmodel.profiles.simai.workload_rows import PASSES, Parallelism, Pass, Row, StepRows
 from tests.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header
 from tests.scalar_simai import collective_time
 

@@ -11,11 +11,12 @@ import numpy as np
 import optuna
 import pytest
 
-from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system
+from costmodel import DesignPoints, DseError, load_model, load_system
 from costmodel.formats.strict_yaml import dump, parse
 from costmodel.profiles.rules import Rules
+from costmodel.profiles.work import TRAINING
 from dse.pricing.evaluation import evaluate, transformer_run
-from dse.pricing.profiles import rules_for
+from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space, space_names
 
 TOY = """
@@ -314,7 +315,7 @@ def test_a_design_without_a_number_is_infeasible(toy):
     def broken(run):
         return transformer_step(run).map(lambda values: values * np.nan)
 
-    rules = replace(rules_for(toy), rules=Rules(model=ModelShape, design=DesignPoints, cost=broken))
+    rules = replace(rules_for(toy), rules=Rules(work=TRAINING, design=DesignPoints, cost=broken))
     found = evaluate(toy, toy.legal.random(4, np.random.default_rng(0)), rules=rules)
     assert not found.feasible.any()
     assert (found.violations > 0).all()

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from dse.pricing.evaluation import evaluate
-from dse.pricing.profiles import NATIVE, rules_for
+from dse.pricing.space_rules import NATIVE, rules_for
 from dse.spaces.space import Space, space_names
 
 DEFAULTS = {

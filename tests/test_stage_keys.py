@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.microbatch import cost_table, micro_batches, of_chips, quantities_read
-from costmodel.steps.rank_memory import MEMORY_READS, rank_memory
+from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches, of_chips, quantities_read
+from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, rank_memory
 from costmodel.training.run import Run, rank_run
 
 LAYOUTS = {
@@ -45,20 +47,18 @@ def test_a_system_of_no_other_numbers_costs_the_same(model):
 @pytest.mark.parametrize("model", LAYOUTS)
 def test_kernels_are_timed_once_for_chips_with_different_links(model):
     ranks = ranks_of(model, node_bandwidth=[5e11, 6e11, 7e11], cores=[140, 148, 148])
-    chips, back = of_chips(ranks)
-    assert back is None  # three layouts
+    chips, unique = of_chips(ranks)
+    assert unique.places is None  # three layouts
     alike = ranks.take(np.array([0, 0, 0]))
-    links = Run(
-        alike.model, alike.system.with_quantities({"node_bandwidth": [5e11, 6e11, 7e11]}), alike.design
-    )
-    chips, back = of_chips(links)
+    links = replace(alike, system=alike.system.with_quantities({"node_bandwidth": [5e11, 6e11, 7e11]}))
+    chips, unique = of_chips(links)
     assert chips.num_points == 1
-    assert back.tolist() == [0, 0, 0]
+    assert unique.places.tolist() == [0, 0, 0]
     assert np.isnan(chips.system.network[0].bandwidth)
     assert np.isnan(chips.system.host.dispatch)
     times = [cost_table(run).gemm_costs.time for run in (chips, links)]
     assert np.isfinite(times[0]).all()
-    assert np.array_equal(times[0][back], times[1])
+    assert np.array_equal(times[0][unique.places], times[1])
 
 
 def test_a_quantity_that_is_left_out_is_missed():

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import DseError
-from dse.pricing.profiles import rules_for
-from dse.search.exact import priced_design
-from dse.search.starts import expert_design, front_designs, named_starts
-from dse.search.study import Study
+from dse.library.study import Study
+from dse.pricing.space_rules import rules_for
+from dse.searching.exact.exact_front import priced_design
+from dse.searching.starting_designs import expert_design, front_designs, named_starts
 from dse.spaces.space import Space
 
 

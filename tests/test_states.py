@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_model, load_system, step
-from costmodel.kernels.cost import KernelCost
+from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.machine.system import System
-from costmodel.steps.microbatch import MicroBatch
-from costmodel.steps.offload import offloaded_activations
-from costmodel.steps.pipeline import Stage
-from costmodel.steps.rank_memory import PartMemory
-from costmodel.steps.state_update import iteration_costs
-from costmodel.steps.states import owned_matrices
-from costmodel.steps.unit_exchanges import Unit, pass_exposure
+from costmodel.steps.memory.states import owned_matrices
+from costmodel.steps.micro_batch.micro_batch import MicroBatch
+from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.pipeline.host_offload import offloaded_activations
+from costmodel.steps.pipeline.stages import Stage
+from costmodel.steps.update.layer_exchanges import Unit, pass_exposure
+from costmodel.steps.update.state_update import iteration_costs
 from costmodel.training.precision import Precision
 from costmodel.training.ranks import Group, Sharing
 from costmodel.workload.optimizer import WeightMatrix, orthogonal_products, weight_matrices

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, pipeline_times, step
-from costmodel.steps import passes
-from costmodel.steps.microbatch import micro_batches
-from costmodel.steps.pipeline import every_stage
+from costmodel.steps.micro_batch.micro_batch import micro_batches
+from costmodel.steps.pipeline import pipeline_step as passes
+from costmodel.steps.pipeline.stages import every_stage
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import Run, rank_run
-from dse.search.study import Study
+from dse.library.study import Study
 from dse.spaces.space import Space
 
 #: A pipeline that every schedule can run, with the chunks that it wants.

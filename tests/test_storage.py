@@ -20,12 +20,11 @@ from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
-from dse.search.study import Study
+from dse.library.study import Study
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
 from dse.storage.deletion import delete_study
-from dse.storage.optuna_store import BEATS, OLD, Store
-from dse.storage.optuna_tables import REVISION
+from dse.storage.optuna_store import BEATS, OLD, REVISION, Store
 from dse.storage.trial_rows import utc_text
 from tests.servers import postgresql_server
 
@@ -412,7 +411,7 @@ def test_processes_share_a_study_on_postgresql(postgresql):
         Study.create(space, name, storage=postgresql, sampler="random") for name in ("alone", "shared")
     )
     alone.run(110)
-    code = f"from dse.search.study import Study; Study.load('shared', storage={postgresql!r}).run(110)"
+    code = f"from dse.library.study import Study; Study.load('shared', storage={postgresql!r}).run(110)"
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     tables = [study.trials().drop(columns="completed") for study in (alone, shared)]

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
-from dse.pricing.intervals import RECORD_KEYS
-from dse.search.study import Study
-from dse.search.summaries import studies
+from dse.library.study import Study
+from dse.pricing.record_columns import RECORD_KEYS
+from dse.searching.summaries import studies
 from dse.spaces.space import Space
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"

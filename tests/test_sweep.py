@@ -13,8 +13,8 @@ import pytest
 from costmodel import DseError
 from dse.cli import main
 from dse.pricing.workers import Workers
-from dse.search.exact import design_records, priced_design
-from dse.search.sweep import combinations, priced
+from dse.searching.exact.exact_front import design_records, priced_design
+from dse.searching.named.sweep import combinations, priced
 from dse.spaces.space import Space
 from dse.spaces.sweeps import swept_values
 

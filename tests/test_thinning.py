@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dse.fronts.hypervolume import hypervolume
-from dse.fronts.thinning import most_dominating
-from dse.fronts.undominated import Undominated
+from dse.fronts.thinning import Undominated, most_dominating
 
 
 def gain(point, others, reference):

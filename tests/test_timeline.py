@@ -9,14 +9,13 @@ import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.columns import distinct_rows
-from costmodel.steps.pipeline_times import pipeline_ranks
-from costmodel.steps.pipelines import design_pipelines
-from costmodel.steps.schedule_order import order
+from costmodel.steps.pipeline.schedules import order
+from costmodel.steps.pipeline.timed_pipelines import design_pipelines, pipeline_ranks
 from costmodel.steps.timeline import EXPOSED, KINDS, slot_ends, timed_passes, timeline
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from dse.cli import main
-from dse.export.timeline import timeline as events_of
+from dse.explaining.timeline import timeline as events_of
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space, space_names
 from tests.runs import run_of

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from costmodel import DseError
-from costmodel.steps.interruptions import daly_goodput, daly_interval, young_interval
+from costmodel.steps.result.interruptions import daly_goodput, daly_interval, young_interval
 from dse.cli import main
 from dse.pricing.evaluation import evaluate
-from dse.search.exact import priced_design
-from dse.spaces.runs import DEFAULTS
+from dse.searching.exact.exact_front import priced_design
+from dse.spaces.sections.training_run import DEFAULTS
 from dse.spaces.space import Space
 
 DAY, HOUR = 86400.0, 3600.0

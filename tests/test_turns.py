@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dse.search.creation import LANES
-from dse.search.history import History
-from dse.search.lanes import Lane, base_of, memories_of
-from dse.search.samplers import SAMPLERS
-from dse.search.study import Study
-from dse.search.turns import CLAIM, PARKED, Turns
+from dse.library.study import Study
+from dse.searching.batches.claims import CLAIM, PARKED, Turns
+from dse.searching.batches.history import History
+from dse.searching.record.creation import LANES
+from dse.searching.samplers.concurrent_batches import Lane, base_of, memories_of
+from dse.searching.samplers.samplers import SAMPLERS
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 
@@ -27,7 +27,7 @@ BUDGET = 150
 
 WORKER = """
 import sys
-from dse.search.study import Study
+from dse.library.study import Study
 study = Study.load("shared", storage=sys.argv[1])
 print("ready", flush=True)
 study.run(int(sys.argv[2]))
@@ -39,7 +39,7 @@ def two_lanes():
     """Genetic samplers take turns, for their generations; here they have two lanes, as a study may."""
     with pytest.MonkeyPatch.context() as patch:
         shared = replace(SAMPLERS["nsga2"], lanes=2)
-        patch.setattr("dse.search.samplers.SAMPLERS", {**SAMPLERS, "nsga2": shared})
+        patch.setattr("dse.searching.samplers.samplers.SAMPLERS", {**SAMPLERS, "nsga2": shared})
         yield
 
 
@@ -206,7 +206,7 @@ def test_the_claim_of_a_dead_process_is_taken_over(two, alone):
 def test_a_claim_of_another_machine_is_taken_over_when_it_is_old(two, monkeypatch):
     _, one, other = two
     assert one.turns.take() == 1
-    monkeypatch.setattr("dse.search.turns.PATIENCE", 0.0)
+    monkeypatch.setattr("dse.searching.batches.claims.PATIENCE", 0.0)
     assert other.turns.take() == 1
 
 

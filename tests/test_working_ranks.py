@@ -10,8 +10,8 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape, load_system
 from costmodel.machine.system import System
-from costmodel.steps.context_parallel import context_parallel
-from costmodel.steps.expert_parallel import expert_parallel
+from costmodel.steps.micro_batch.context_parallel import context_parallel
+from costmodel.steps.micro_batch.expert_parallel import expert_parallel
 from tests.runs import ranks_of
 from tests.sharded_experts import DISPATCHERS, AllToAll, ExpertRanks, Routing, Weights, dense, dense_gradient
 from tests.shared_sequence import SharedSequence, Tokens, in_two_chunks
@@ -92,8 +92,8 @@ def test_ranks_that_share_a_sequence_attend_as_one_does_and_send_what_the_model_
     sent.append(wires.sent.sum(axis=1) - sent[0])
     run = ranks_of(model, DesignPoints.of(tp=tp, cp=cp, cp_communication=how, cp_a2a=inner), links)
     for direction, elements in zip(("forward", "backward"), sent, strict=True):
-        expected = context_parallel(run, np.zeros(1), direction).link_energy.item()
-        np.testing.assert_allclose(W * elements, expected, rtol=1e-12)
+        cost = context_parallel(run, 2 * model.key_value_size, np.zeros(1), direction)
+        np.testing.assert_allclose(W * elements, cost.link_energy.item(), rtol=1e-12)
 
 
 def test_attention_by_blocks_of_keys_is_a_softmax():

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from costmodel import DseError
-from costmodel.steps.breakdown import PARTS
+from costmodel.steps.result.breakdown import PARTS
 from dse.cli import main
+from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
-from dse.pricing.workloads import combined
-from dse.search.exact import exact_front
-from dse.search.study import Study
+from dse.pricing.several_workloads import combined
+from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 
 SPACE = """

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from dse.report.text import PLAIN_WIDTH, plain_text
-from dse.report.validation_report import validation_report
+from dse.records.text import PLAIN_WIDTH, plain_text
+from dse.reporting.measurements.validation_report import validation_report
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.summary import dataset_record
 from dse.validation.table import SHIPPED, read_table

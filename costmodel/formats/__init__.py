@@ -1,0 +1,1 @@
+"""Files of our own and of Hugging Face as records, with units at the door."""

@@ -12,7 +12,7 @@ MICROSECOND: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that takes time."""
+    """A span of a trace: something that takes time, in a lane."""
 
     name: str
     category: str

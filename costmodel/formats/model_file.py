@@ -11,7 +11,10 @@ from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
 from costmodel.training.lstm import LstmShape
-from costmodel.training.model import AnyModel, ModelShape
+from costmodel.training.model import ModelShape
+
+#: What a model file describes.
+AnyModel = ModelShape | LstmShape
 
 #: Schema -> what its files describe.
 SCHEMAS: Final[Mapping[str, type[AnyModel]]] = {"model/v1": ModelShape, "lstm_model/v1": LstmShape}

@@ -186,7 +186,7 @@ def _symbol(text: str) -> tuple[Fraction, Dimension]:
 
 
 def dimension(unit_text: str) -> Dimension:
-    """What a unit measures.
+    """Dimension that a unit measures.
 
     >>> dimension("W") == dimension("J/s")
     True

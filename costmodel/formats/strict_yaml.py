@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from costmodel.errors import DseError, shortened, suggestion
-from costmodel.formats.packed import LARGEST_WRITTEN, file_bytes
+from costmodel.formats.input_files import LARGEST_WRITTEN, file_bytes
 from costmodel.formats.quantity import LONGEST_NUMBER, si_value
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ DEEPEST: Final = 30
 
 
 def scalar(text: str) -> str | int | float | bool | None:
-    """What an unquoted word of a file means.
+    """Value that an unquoted word of a file stands for.
 
     >>> [scalar(word) for word in ("8", "1e12", "on", "true", "017", "80 GB")]
     [8, 1000000000000.0, 'on', True, 17, '80 GB']
@@ -87,7 +87,7 @@ class Source:
         self.mistakes.append((line, f"{file}: {where + ': ' if where else ''}{shortened(what)}"))
 
     def finish(self) -> None:
-        """Raise what was noted.
+        """Raise the mistakes that were noted, if there are any.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class _Events:
         return scalar(event.value) if event.implicit[0] else event.value
 
     def items(self, at: Location) -> list[Any]:
-        """Data of a list."""
+        """Data of the items of a list."""
         items: list[Any] = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             items.append(self.value(event, (*at, len(items))))
@@ -264,11 +264,11 @@ class Section:
             return stand_in
 
     def text(self, key: str, *, required: bool = True) -> str:
-        """A text."""
+        """The text under a key."""
         return self.value(key, _text, "", required=required)
 
     def word(self, key: str, words: Collection[str], *, default: str | None = None) -> str:
-        """One of some words."""
+        """The value of a key that is one of some words."""
 
         def read(value: Any) -> str:
             if value in words:
@@ -278,7 +278,7 @@ class Section:
         return self.value(key, read, default or next(iter(words)), required=default is None)
 
     def switch(self, key: str, *, default: bool) -> bool:
-        """true or false."""
+        """The value of a key that is true or false."""
 
         def read(value: Any) -> bool:
             if isinstance(value, bool):
@@ -288,12 +288,12 @@ class Section:
         return self.value(key, read, default, required=False)
 
     def number(self, key: str, unit: str = "-", *, default: float | None = None) -> float:
-        """A quantity in the SI unit given."""
+        """The number under a key, in the SI unit given."""
         stand_in = float("nan") if default is None else default
         return self.value(key, lambda value: si_value(value, unit), stand_in, required=default is None)
 
     def section(self, key: str, *, required: bool = True) -> Section:
-        """A mapping inside this one."""
+        """The mapping under a key, as a section."""
 
         def read(value: Any) -> dict[str, Any]:
             if isinstance(value, dict):

@@ -1,18 +1,29 @@
-"""HLO modules: the text that XLA prints of a compiled program, read without XLA."""
+"""HLO modules: the text that XLA prints of a compiled program, read without XLA.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    text
+    work
+    memory
+    training
+    analysis
+    summary
+    program
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from costmodel.errors import DseError
-from costmodel.formats.packed import content
+from costmodel.formats.input_files import content
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.figures import figures
-from costmodel.hlo.graph import BARRIERS, HloGraph, graph
-from costmodel.hlo.module import Computation, Instruction, Module, Shape
-from costmodel.hlo.other_texts import HEAD, other_text
-from costmodel.hlo.parser import parse
-from costmodel.hlo.tables import memory, program
+from costmodel.hlo.program.program_of_module import memory, program
+from costmodel.hlo.summary.figures import figures
+from costmodel.hlo.text.module import Computation, Instruction, Module, Shape
+from costmodel.hlo.text.other_compilers import HEAD, other_text
+from costmodel.hlo.text.parser import parse
+from costmodel.hlo.work.kernel_graph import BARRIERS, HloGraph, graph
 
 __all__ = [
     "BARRIERS",

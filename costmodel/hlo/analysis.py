@@ -7,18 +7,18 @@ from functools import cached_property
 from math import prod
 
 from costmodel.errors import DseError
-from costmodel.hlo.access import Access, access
-from costmodel.hlo.eager_order import eager_order
-from costmodel.hlo.flow import Flow, flow
-from costmodel.hlo.graph import HloGraph, graph, has_barriers
-from costmodel.hlo.groups import normalised
-from costmodel.hlo.liveness import Liveness, aliased_outputs, liveness
-from costmodel.hlo.messages import Collective, collectives, mesh_axes
-from costmodel.hlo.module import Computation, Instruction, Module
-from costmodel.hlo.phases import Phase, phases
-from costmodel.hlo.provenance import Provenance
-from costmodel.hlo.state import TrainingState, training_state
-from costmodel.hlo.work import Work, Workload
+from costmodel.hlo.memory.eager_order import eager_order
+from costmodel.hlo.memory.liveness import Liveness, aliased_outputs, liveness
+from costmodel.hlo.text.device_groups import normalised
+from costmodel.hlo.text.module import Computation, Instruction, Module
+from costmodel.hlo.training.data_flow import Flow, flow
+from costmodel.hlo.training.messages import Collective, collectives, mesh_axes
+from costmodel.hlo.training.provenance import Provenance
+from costmodel.hlo.training.state import TrainingState, training_state
+from costmodel.hlo.training.training_passes import Phase, phases
+from costmodel.hlo.work.arithmetic import Work, WorkOfInstructions
+from costmodel.hlo.work.bytes_accessed import Access, access
+from costmodel.hlo.work.kernel_graph import HloGraph, graph, has_barriers
 
 
 class Analysis:
@@ -26,7 +26,7 @@ class Analysis:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self._workload = Workload()
+        self._workload = WorkOfInstructions()
 
     @cached_property
     def graph(self) -> HloGraph:

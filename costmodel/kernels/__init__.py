@@ -1,0 +1,1 @@
+"""Time, traffic and energy of kernels and collectives on a machine."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.training.blocks import Kernel
 from costmodel.training.design import CP_A2A, FLASH_ATTENTION_1, FLASH_ATTENTION_2
+from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
 
@@ -22,7 +22,7 @@ FLASH_1_RATE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class FusedPass:
-    """What one pass of the kernel does per score."""
+    """Work of one pass of fused attention, per score."""
 
     score_products: float  #: matrix products of the scores' tile along the width of keys
     value_products: float  #: ... and along the width of values
@@ -47,25 +47,29 @@ class FusedAttentionCost:
     traffic: tuple[FloatArray, ...]  #: per memory level, nearest first [B]
 
 
-def visited_share(seq_len: float, window: float = np.inf) -> float:
+def visited_share(seq_len: float, window: float = np.inf, context_len: float = 0.0) -> float:
     """Share of the scores' tiles that causal attention visits: half, and the diagonal; less in a window. [-]
 
-    >>> visited_share(2048.0), visited_share(2048.0, 256.0)
-    (0.53125, 0.17578125)
+    >>> visited_share(2048.0), visited_share(2048.0, 256.0), visited_share(2048.0, context_len=2048.0)
+    (0.53125, 0.17578125, 0.765625)
     """
-    tiles = np.ceil(seq_len / QUERY_TILE)
-    before = min(np.ceil(window / QUERY_TILE), tiles - 1)  # tiles of keys that a tile of queries sees
-    visited = tiles * (before + 1) - before * (before + 1) / 2
-    return float(visited / tiles**2)
+    first, tiles = np.ceil(context_len / QUERY_TILE), np.ceil(seq_len / QUERY_TILE)
+
+    def visited(rows: float) -> float:
+        """Tiles that so many rows of tiles visit from the start of the keys."""
+        before = min(np.ceil(window / QUERY_TILE), rows - 1)  # tiles of keys that a tile of queries sees
+        return float(rows * (before + 1) - before * (before + 1) / 2)
+
+    return float((visited(first + tiles) - visited(first)) / (tiles * (first + tiles)))
 
 
 def core_share(model: ModelShape, kernel: Kernel) -> float:
     """Share of all scores of a sequence that an attention core visits. [-]"""
-    if kernel.kind != "window" or model.window >= model.seq_len:
-        return visited_share(model.seq_len)
+    if not kernel.is_windowed or model.window >= model.key_len:
+        return visited_share(model.seq_len, context_len=model.context_len)
     if model.window_kind == "chunked":
-        return visited_share(model.window) * model.window / model.seq_len
-    return visited_share(model.seq_len, model.window)
+        return visited_share(model.window) * model.window / model.key_len
+    return visited_share(model.seq_len, model.window, model.context_len)
 
 
 def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentionCost:
@@ -103,7 +107,7 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     scored, values = (np.where(flash_2, padded, size) for size in (model.score_size, model.value_size))
     size = (work.score_products * scored + work.value_products * values) / products
     heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
-    scores = heads * model.seq_len**2 * core_share(model, kernel)
+    scores = heads * (model.seq_len * model.key_len) * core_share(model, kernel)
     flops = scores * products * 2 * size
     tiles = heads * np.ceil(model.seq_len / QUERY_TILE)
     idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
@@ -113,8 +117,9 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
         shape.cp_communication == CP_A2A, shape.cp, 1.0
     )  # ranks that share out the keys of a head
     tokens = fused * shape.micro_batch_size * model.seq_len
-    w = run.precision.element_bytes
-    once = w * tokens * (queries * width / 2 / shape.cp + keys * model.key_value_size / seen) / shape.tp
+    w, keys_each = run.precision.element_bytes, model.key_len / model.seq_len
+    key_width = keys_each * keys * model.key_value_size
+    once = w * tokens * (queries * width / 2 / shape.cp + key_width / seen) / shape.tp
     streamed = once + w * scores / QUERY_TILE * keys * size
     feed = w * scores * products * size / QUERY_TILE
     traffic = (feed, streamed, *[once for _ in memory[2:]])[: len(memory)]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.links import TierSpan, spans
+from costmodel.kernels.group_links import TierSpan, spans
 from costmodel.machine.system import Chip, LinkTier
 from costmodel.training.ranks import Group
 
@@ -80,7 +80,7 @@ def climbed(sent: FloatArray, tier: LinkTier, passes: FloatArray | float = 1.0) 
 
 
 def own_copy(message_bytes: FloatArray, group: Group, tier: LinkTier) -> FloatArray:
-    """What the part of a message that a rank has for itself costs, as bytes sent: it is copied. [B]"""
+    """Cost of copying the part of a message that a rank has for itself, as bytes sent. [B]"""
     return tier.own_share * message_bytes / group.size
 
 
@@ -171,7 +171,7 @@ def collective(
 
 
 def input_bytes(name: str, message_bytes: FloatArray, size: FloatArray) -> FloatArray:
-    """What each rank of a group puts into a collective: of a gather its own part, else the message. [B]
+    """Bytes that each rank of a group puts into a collective: of a gather its own part, else the message. [B]
 
     Parameters
     ----------

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, per_kernel
-from costmodel.kernels.blocks import ExplicitTiles, seconds_per_byte, tile_edge
+from costmodel.kernels.output_tiles import ExplicitTiles, seconds_per_byte, tile_edge
 from costmodel.kernels.roofline import slowest_level
 from costmodel.kernels.tiling import fastest_tiling
 from costmodel.machine.system import System
-from costmodel.workload.kernels import Gemms
+from costmodel.workload.kernel_tables import Gemms
 
 #: Rate of the matrix units where rows of operands are no multiple of 16 bytes, over that where they are. [-]
 UNALIGNED_RATE: Final = 2 / 3
@@ -71,7 +71,7 @@ def reload_factors(
 def reload_orders(
     gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray | float
 ) -> tuple[Reload, Reload]:
-    """What crosses into a memory tiled by `edge`, in either loop order.
+    """Elements that cross into a memory tiled by `edge`, in either loop order.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, per_kernel
 from costmodel.machine.system import MemoryLevel, System
-from costmodel.workload.kernels import Pointwise
+from costmodel.workload.kernel_tables import Pointwise
 
 
 def slowest_level(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.kernels.blocks import (
+from costmodel.kernels.output_tiles import (
     ACCUMULATOR_BYTES,
     SHORTEST_SPLIT,
     CoreBlock,
@@ -19,7 +19,7 @@ from costmodel.kernels.blocks import (
     Tile,
 )
 from costmodel.machine.system import System
-from costmodel.workload.kernels import Gemms
+from costmodel.workload.kernel_tables import Gemms
 
 #: Products that are worked on at once: enough to drown the overhead of calls, few enough for the caches.
 TOGETHER = 16384
@@ -118,7 +118,7 @@ def fastest_tiling(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """Some products of a table that are worked on at once, and the best of them."""
+    """A piece of a table: products whose tilings are tried at once, and the best tiling of each."""
 
     places: IntArray | int  #: where they stand in the table, or where the first of consecutive ones does
     own: Products
@@ -171,7 +171,7 @@ class _Search:
             scale *= 2
 
     def _pieces(self, rows: IntArray | None) -> Iterator[_Piece]:
-        """Some products of the table, or all, a few at once: as many as caches hold."""
+        """Pieces of a table of products, each with as many as caches hold."""
         kernels, points = self.products.shape
         if rows is not None:
             for places in np.split(rows, range(TOGETHER, rows.size, TOGETHER)):

@@ -1,0 +1,1 @@
+"""Machines: chips, memory levels, links, ranges of its quantities, price and power."""

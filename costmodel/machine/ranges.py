@@ -1,4 +1,4 @@
-"""What quantities of machines can be: the range of each follows from its column."""
+"""Ranges of the quantities of machines: that of each follows from its column."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Range:
         return ~((found < self.low) | (found > self.high) | (self.above & (found == self.low)))
 
     def refusal(self, value: float) -> str:
-        """What a value outside was expected to be.
+        """Message for a value outside of a range: what was expected.
 
         >>> Range(high=1.0).refusal(5.0)
         '5: expected a share, at most 1'
@@ -90,7 +90,7 @@ def _range(own: Field[Any]) -> Range:
 
 
 def _is_infinite(default: Any) -> bool:
-    """Whether a column has no end unless it is told."""
+    """Whether a column has no end unless it declares one."""
     return default is not MISSING and bool(np.isinf(default()).any())
 
 

@@ -1,4 +1,4 @@
-"""What a machine is: a chip, its memory levels, the tiers of links around it, what it costs and draws."""
+"""Machines: a chip, its memory levels, the tiers of links around it, what it costs and draws."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Chip(MachinePart):
 
     @property
     def matrix_flop_rate(self) -> FloatArray:
-        """What busy matrix units deliver over hours. [FLOP/s]"""
+        """Rate that busy matrix units deliver over hours. [FLOP/s]"""
         return self.peak_flop_rate * self.sustained * self.matrix_efficiency
 
     def format_rate(self, units: str) -> FloatArray:
@@ -151,12 +151,12 @@ class LinkTier(MachinePart):
 
     @property
     def rate(self) -> FloatArray:
-        """What large collectives reach over all links of a chip, all chips at once. [B/s]"""
+        """Rate that large collectives reach over all links of a chip, all chips at once. [B/s]"""
         return self.bandwidth * self.efficiency / self.oversubscription
 
     @property
     def carried(self) -> FloatArray:
-        """What there are links for, a chip. [B/s]"""
+        """Bandwidth of the links of a chip that carries on to the next tier. [B/s]"""
         return self.bandwidth / self.oversubscription
 
     @property
@@ -196,7 +196,7 @@ def slice_axes(axes: Sequence[FloatArray], chips: FloatArray) -> list[FloatArray
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Host(MachinePart):
-    """What surrounds the chips, per chip, and what a step costs outside of them."""
+    """Hosts around the chips, per chip, and what a step costs outside of chips."""
 
     dispatch: FloatArray = column("s", 0)  #: to prepare one kernel; kernels shorter than that wait for it
     step_overhead: FloatArray = column("s", 0)  #: data loading, logging, loss scaling: once per step
@@ -213,7 +213,7 @@ class Host(MachinePart):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Software(MachinePart):
-    """What a framework makes of a machine, beside what designs say."""
+    """Constants of the training software, beyond what designs say."""
 
     #: Kernels without reuse in place of each fused one, which all move what that one moves.
     pointwise_kernels: FloatArray = column("-", 1, low=1)
@@ -325,9 +325,9 @@ class System:
         return replace(self, network=tuple(tiers))
 
     def with_quantities(self, values: Mapping[str, ArrayLike]) -> Self:
-        """The same system with some quantities replaced, by one value or by one per design.
+        """The system with some quantities replaced, by one value or by one per design.
 
-        Any number will do: laws and differences are told by machines that cannot be.
+        Any number will do: laws and differences hold for machines that cannot be, too.
 
         Raises
         ------
@@ -364,11 +364,11 @@ class System:
         return self._changed(lambda _, part: part.take(rows))
 
     def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
-        """The same system with `function` applied to every quantity."""
+        """The system with `function` applied to every quantity."""
         return self._changed(lambda _, part: part.map(function))
 
     def _changed(self, change: Callable[[str, Any], Any]) -> Self:
-        """The same system with a change of each record, by its prefix."""
+        """The system with a change of each record, by its prefix."""
         return replace(
             self,
             chip=change("", self.chip),
@@ -377,3 +377,27 @@ class System:
             host=change("host_", self.host),
             software=change("software_", self.software),
         )
+
+
+def stacked(systems: Sequence[System]) -> list[tuple[list[int], System]]:
+    """Machines that are priced together, by their places, those of equal parts as one.
+
+    Parameters
+    ----------
+    systems : sequence of System
+        Each quantity holds one value.
+
+    Returns
+    -------
+    stacks : list of (places, System)
+        Each quantity of a stack's system holds a value for each of its places.
+    """
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for place, system in enumerate(systems):
+        alike.setdefault(tuple(system.parts()), []).append(place)
+    stacks = []
+    for places in alike.values():
+        tables: list[dict[str, Any]] = [systems[place].quantities() for place in places]
+        values = {name: np.array([float(np.ravel(table[name])[0]) for table in tables]) for name in tables[0]}
+        stacks.append((places, systems[places[0]].with_quantities(values)))
+    return stacks

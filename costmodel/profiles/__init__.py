@@ -1,1 +1,10 @@
-"""Reference models, as choices over the shared formulas."""
+"""Rules by which designs and files are evaluated: the native model, and reference models beside it.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    work
+    rules, deepflow
+    native
+    dfmodel, simai
+    files, registry
+"""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.errors import DseError
-from costmodel.formats.packed import content
-from costmodel.hlo.other_texts import other_text
+from costmodel.formats.input_files import content
+from costmodel.hlo.text.other_compilers import other_text
 
 #: As much of a file as tells its kind. [B]
 HEAD: Final = 1 << 16

@@ -5,13 +5,14 @@ Importing this loads no rules: they come when they are first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from costmodel.profiles.rules import AnyWorkload, DesignRules
+    from costmodel.profiles.rules import Rules, WorkloadRules
+    from costmodel.profiles.work import Workload
     from costmodel.training.design_table import Domain
 
 
@@ -22,24 +23,35 @@ class Profile:
     name: str
     about: str  #: what they are, in a line
     file: str = ""  #: kind of file that they evaluate: a name in `files.FILES`
-    designs: Callable[[], Sequence[DesignRules]] | None = None  #: their rules for designs, by kind of model
+    designs: Callable[[], Sequence[Rules[Any]]] | None = None  #: their rules for designs, by kind of work
     version: str = ""  #: of a reference's rules, as its folder names it
+    works: tuple[str, ...] = ()  #: kinds of work that `designs` has rules for
+    own_columns: tuple[str, ...] = ()  #: of designs, that the native rules do not read
+
+    def rules(self, work: str) -> Rules[Any] | None:
+        """Its rules for designs of a kind of work, which are loaded; None where it has none."""
+        every = self.designs() if self.designs and work in self.works else ()
+        return next((rules for rules in every if rules.work.name == work), None)
 
 
-def _native() -> Sequence[DesignRules]:
+#: Native rules for kinds of work that were registered, by their names.
+_REGISTERED_WORK: Final[dict[str, Rules[Any]]] = {}
+
+
+def _native() -> Sequence[Rules[Any]]:
     from costmodel.profiles.native import RULES
 
-    return RULES
+    return (*RULES, *_REGISTERED_WORK.values())
 
 
-def _simai() -> Sequence[DesignRules]:
+def _simai() -> Sequence[Rules[Any]]:
     from costmodel.profiles.simai.rules import RULES
 
     return RULES
 
 
-def _dfmodel(generation: str) -> Callable[[], Sequence[DesignRules]]:
-    def rules() -> Sequence[DesignRules]:
+def _dfmodel(generation: str) -> Callable[[], Sequence[Rules[Any]]]:
+    def rules() -> Sequence[Rules[Any]]:
         from costmodel.profiles.dfmodel.rules import rules_of
 
         return rules_of(generation)
@@ -52,13 +64,23 @@ NATIVE: Final = "native"
 
 #: Profiles that ship, the default first.
 SHIPPED: Final = (
-    Profile(NATIVE, "the native cost model", "hlo", _native),
-    Profile("simai", "arithmetic of native, the rest by SimAI's closed forms", "aicb", _simai),
+    Profile(NATIVE, "the native cost model", "hlo", _native, works=("training", "lstm_training", "program")),
+    Profile(
+        "simai", "arithmetic of native, the rest by SimAI's closed forms", "aicb", _simai, works=("training",)
+    ),
     Profile("simai-2024-10", "SimAI of October 2024: bus bandwidths from a file", "aicb"),
     Profile("simai-2024-12", "SimAI of December 2024: bus bandwidths from a file", "aicb"),
     Profile("simai-2025-07", "SimAI of July 2025: bandwidths from the machine", "aicb"),
     *(
-        Profile(f"dfmodel-{name}", f"DFModel, {about}", "dfmodel", _dfmodel(name), name)
+        Profile(
+            f"dfmodel-{name}",
+            f"DFModel, {about}",
+            "dfmodel",
+            _dfmodel(name),
+            version=name,
+            works=("training",),
+            own_columns=("topology", "tile_size", "overlap", "execution"),
+        )
         for name, about in (
             ("gen1", "first generation"),
             ("gen2a", "second generation, before March 2024"),
@@ -95,8 +117,43 @@ def register_profile(profile: Profile) -> None:
         from costmodel.errors import DseError
 
         raise DseError(f"profile {profile.name!r}: is one that ships; choose another name")
-    PROFILES[profile.name] = profile
-    all_columns.cache_clear()
+    rules = profile.designs() if profile.designs else ()
+    columns = {name for own in rules for name in own.domains} - {*_native_domains()}
+    works = tuple(own.work.name for own in rules)
+    PROFILES[profile.name] = replace(profile, works=works, own_columns=tuple(sorted(columns)))
+
+
+def register_work(rules: Rules[Any]) -> None:
+    """Make a kind of work known by its name, in this process and to workers that evaluate designs for it.
+
+    Parameters
+    ----------
+    rules : Rules
+        The native rules for it; those of a name that was registered before are replaced.
+
+    Raises
+    ------
+    DseError
+        If a kind of work of that name ships.
+    """
+    from costmodel.profiles.native import RULES
+    from costmodel.profiles.work import WORKS
+
+    work = rules.work
+    if any(work.name == own.work.name for own in RULES):
+        from costmodel.errors import DseError
+
+        raise DseError(f"work {work.name!r}: is one that ships; choose another name")
+    WORKS[work.name] = work
+    _REGISTERED_WORK[work.name] = rules
+    native = PROFILES[NATIVE]
+    PROFILES[NATIVE] = replace(native, works=(*dict.fromkeys((*native.works, work.name)),))
+    _native_domains.cache_clear()
+
+
+def registered_work(name: str) -> Rules[Any] | None:
+    """The native rules for a kind of work of that name if it does not ship."""
+    return _REGISTERED_WORK.get(name)
 
 
 def registered(name: str) -> Profile | None:
@@ -119,44 +176,95 @@ def profile_named(name: str) -> Profile:
     return PROFILES[name]
 
 
-def design_rules(name: str, model: AnyWorkload) -> DesignRules:
-    """How a profile evaluates designs of a model.
+def design_rules(name: str, workload: Workload) -> WorkloadRules:
+    """How a profile evaluates designs of a workload.
 
     Raises
     ------
     DseError
-        If there is no such profile, or it knows no such models.
+        If there is no such profile, or it has no rules for such work.
     """
     from costmodel.errors import DseError
+    from costmodel.profiles.rules import WorkloadRules
 
     profile = profile_named(name)
     if profile.designs is None:
         raise DseError(f"profile {name}: prices files alone; of designs: {', '.join(design_profiles())}")
-    for rules in profile.designs():
-        if rules.knows(model):
-            return rules
-    raise DseError(f"profile {name}: knows transformers only; take {NATIVE}")
+    rules = profile.rules(workload.work.name)
+    if rules is None:
+        known = "transformers" if profile.works == ("training",) else ", ".join(profile.works)
+        raise DseError(f"profile {name}: knows {known} only; take {NATIVE}")
+    return WorkloadRules(name, workload, rules)
 
 
-def design_columns(model: AnyWorkload) -> dict[str, Domain]:
-    """Columns that designs of a model may have under some profile -> values that they may take."""
-    return {name: domain for _, rules in _knowing(model) for name, domain in rules.columns(model).items()}
+class ColumnDomains(Mapping[str, "Domain"]):
+    """Design columns -> values that they may take; a profile's rules load if a column of theirs is asked for.
+
+    Parameters
+    ----------
+    known : mapping
+        Columns that the native rules read, and their domains.
+    others : mapping
+        Further columns -> the profile that reads them.
+    domains : callable
+        Profile -> its columns and their domains.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, Domain],
+        others: Mapping[str, Profile],
+        domains: Callable[[Profile], Mapping[str, Domain]],
+    ) -> None:
+        self._known, self._others, self._domains = known, others, domains
+
+    def __getitem__(self, name: str) -> Domain:
+        if name in self._known or name not in self._others:
+            return self._known[name]
+        return self._domains(self._others[name])[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._known, *self._others])
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._others)
+
+
+def _read_by(work: str | None = None) -> dict[str, Profile]:
+    """Columns that the native rules do not read -> a profile that does, of all kinds of work or of one."""
+    return {
+        name: profile
+        for profile in PROFILES.values()
+        for name in profile.own_columns
+        if work is None or work in profile.works
+    }
 
 
 @cache
+def _native_domains() -> Mapping[str, Domain]:
+    """Columns that the native rules read of designs of any model that ships."""
+    return {name: domain for rules in _native() for name, domain in rules.domains.items()}
+
+
 def all_columns() -> Mapping[str, Domain]:
     """Columns that designs of any model may have under some profile -> values that they may take."""
-    every = [rules for profile in PROFILES.values() if profile.designs for rules in profile.designs()]
-    return {name: domain for rules in every for name, domain in rules.domains.items()}
+
+    def domains(profile: Profile) -> Mapping[str, Domain]:
+        every = profile.designs() if profile.designs else ()
+        return {name: domain for rules in every for name, domain in rules.domains.items()}
+
+    return ColumnDomains(_native_domains(), _read_by(), domains)
 
 
-def _knowing(model: AnyWorkload) -> list[tuple[str, DesignRules]]:
-    """Profiles that evaluate designs of a model, and their rules."""
-    every = [profile for profile in PROFILES.values() if profile.designs]
-    rules = [(profile.name, own) for profile in every for own in (profile.designs or tuple)()]
-    return [(name, own) for name, own in rules if own.knows(model)]
+def design_columns(workload: Workload) -> Mapping[str, Domain]:
+    """Columns that designs of a workload may have under some profile -> values that they may take."""
+    work = workload.work.name
+    native = PROFILES[NATIVE].rules(work)
+    known = design_rules(NATIVE, workload).columns if native else {}
+    return ColumnDomains(known, _read_by(work), lambda profile: design_rules(profile.name, workload).columns)
 
 
-def profiles_reading(column: str, model: AnyWorkload) -> list[str]:
-    """Names of the profiles whose designs of a model have a column."""
-    return [name for name, rules in _knowing(model) if column in rules.columns(model)]
+def profiles_reading(column: str, workload: Workload) -> list[str]:
+    """Names of the profiles whose designs of a workload have a column."""
+    names = [name for name, profile in PROFILES.items() if workload.work.name in profile.works]
+    return [name for name in names if column in design_rules(name, workload).columns]

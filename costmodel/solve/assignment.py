@@ -40,7 +40,7 @@ class _Table:
     counts: FloatArray | None
 
     def over(self, values: FloatArray, scope: Sequence[int]) -> FloatArray:
-        """Its cost or counts with one axis for each node of a larger scope."""
+        """Costs or counts of a table, with one axis for each node of a larger scope."""
         places = sorted(range(len(self.scope)), key=lambda place: scope.index(self.scope[place]))
         size = dict(zip(self.scope, values.shape, strict=False))
         shape = [*(size.get(node, 1) for node in scope), -1]

@@ -59,7 +59,7 @@ def windows(start: IntArray, end: IntArray, first: IntArray, last: IntArray) -> 
 
 
 def shortened(first: IntArray, last: IntArray, count: int) -> tuple[IntArray, IntArray, int]:
-    """The same windows over fewer groups: of groups that suit the same nodes, one for each node will do."""
+    """Windows over fewer groups: of groups that suit the same nodes, one for each node will do."""
     bounds = np.unique(np.concatenate([[0, count], first, last + 1]))
     kept = np.concatenate([[0], np.cumsum(np.minimum(np.diff(bounds), first.size))])
     return kept[np.searchsorted(bounds, first)], kept[np.searchsorted(bounds, last + 1)] - 1, int(kept[-1])
@@ -143,7 +143,7 @@ def _refuse_above(size: int, most: int) -> None:
 
 
 def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
-    """What edges carry into, out of and past the group of each way of a step; (ways,).
+    """Sizes that edges carry into, out of and past the group of each way of a step; (ways,).
 
     Parameters
     ----------

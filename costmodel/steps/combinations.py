@@ -11,9 +11,9 @@ from typing import Final, Self
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, distinct_rows, is_long
-from costmodel.steps.assembly import CELLS, in_chunks
-from costmodel.steps.breakdown import Breakdown
-from costmodel.steps.microbatch import quantities_of_kernels
+from costmodel.steps.micro_batch.micro_batch import quantities_of_kernels
+from costmodel.steps.result.assembly import CELLS, in_chunks
+from costmodel.steps.result.breakdown import Breakdown
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
 
@@ -23,7 +23,7 @@ MOST_CELLS: Final = 1.25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Combinations:
-    """Some designs, some chips, and some surroundings of chips: all combinations of them.
+    """All combinations of some designs, some chips and some surroundings of chips.
 
     Quantities that kernels read are (chips, 1), others (surroundings, 1, 1), and columns of designs
     (designs,): they broadcast against each other, and each result has the axes of what it depends on alone.

@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, distinct_rows
-from costmodel.steps.assembly import assemble_breakdown, in_chunks, plain_apart
-from costmodel.steps.breakdown import PARTS, Breakdown
-from costmodel.steps.memory import fullest_stage
-from costmodel.steps.rank_memory import rank_memory
-from costmodel.training.alike import canonical
-from costmodel.training.design import SOLVE, SOLVE_BYTES
+from costmodel.columns import FloatArray, UniqueRows
+from costmodel.steps.memory.stage_memory import fullest_stage
+from costmodel.steps.micro_batch.rank_memory import rank_memory
+from costmodel.steps.result.assembly import assemble_breakdown, in_chunks, plain_apart
+from costmodel.steps.result.breakdown import PARTS, Breakdown
+from costmodel.training.design import SOLVE, SOLVE_BYTES, canonical
 from costmodel.training.run import TransformerRun, alike, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
@@ -46,10 +45,10 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
         return None
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
     reduced = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
-    rows, back = distinct_rows(*reduced.columns())
-    found = in_chunks(_chunk, reduced.take(rows), alike=alike).columns()
+    unique = UniqueRows.of(*reduced.columns())
+    found = unique.spread(in_chunks(_chunk, unique.take(reduced), alike=alike)).columns()
     known = has_units(run) if some_narrow(run) else np.ones(points, dtype=bool)
-    return {name: np.where(known, found[name][back], np.nan) for name in FOOTPRINT}
+    return {name: np.where(known, found[name], np.nan) for name in FOOTPRINT}
 
 
 def _chunk(run: TransformerRun) -> Breakdown:
@@ -57,7 +56,7 @@ def _chunk(run: TransformerRun) -> Breakdown:
     if (mixed := plain_apart(_chunk, run)) is not None:
         return mixed
     ranks = rank_run(run)
-    memory = fullest_stage(run, ranks, once_each(ranks, rank_memory))
+    memory = fullest_stage(run, ranks, once_each(ranks, rank_memory)).memory
     parts: Mapping[str, FloatArray] = {
         **{f"{name}_memory": values for name, values in memory.columns().items()},
         "reserved_memory": run.system.chip.reserved_memory,

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.columns import FloatArray
+from costmodel.kernels.items import Items
 from costmodel.steps.lstm import lstm_parts
-from costmodel.steps.resolve_sharding import solution
+from costmodel.steps.sharding.resolve_sharding import solution
 from costmodel.steps.transformer import cost_of_passes, pass_costs, step_parts
 from costmodel.training.run import LstmRun, TransformerRun, rank_run
 
 
-def transformer_items(run: TransformerRun) -> dict[str, FloatArray]:
-    """What columns of a breakdown are made of, by the names of `costmodel.steps.items`.
-
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machine and one design. [-]
-
-    Returns
-    -------
-    items : mapping of (1,) arrays
-        [s], [B], [FLOP], [-]
+def transformer_items(run: TransformerRun) -> Items:
+    """What columns of a breakdown of one design are made of; (1,) arrays. [s], [B], [FLOP], [-]
 
     Notes
     -----
@@ -31,15 +21,10 @@ def transformer_items(run: TransformerRun) -> dict[str, FloatArray]:
     design = solution(run, cost_of_passes).design
     run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))
     ranks = rank_run(run)
-    return _named(step_parts(run, ranks, pass_costs(run, ranks)))
+    return step_parts(run, ranks, pass_costs(run, ranks))[1]
 
 
-def lstm_items(run: LstmRun) -> dict[str, FloatArray]:
-    """The same of a language model of LSTM cells."""
+def lstm_items(run: LstmRun) -> Items:
+    """What a step of one design of an LSTM language model is made of; (1,) arrays. [s], [FLOP], [-]"""
     system = run.system.sliced(run.design.world_size)
-    return _named(lstm_parts(replace(run, system=system, itemized=True)))
-
-
-def _named(parts: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Items among columns: those that have a quantity."""
-    return {name: values for name, values in parts.items() if ":" in name}
+    return lstm_parts(replace(run, system=system, itemized=True))[1]

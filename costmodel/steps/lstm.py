@@ -9,21 +9,20 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.cost import KernelCost, traffic_energy
 from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.items import Item, Items, labelled
+from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
-from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks
-from costmodel.steps.breakdown import BOUNDS, Breakdown
-from costmodel.steps.cost_table import CostTable, with_launch_overhead
-from costmodel.steps.items import LAUNCHES
-from costmodel.steps.optimizer import optimizer_step
-from costmodel.training.lstm import LstmShape
-from costmodel.training.lstm_design import LstmDesign
+from costmodel.steps.micro_batch.kernel_sums import CostTable, with_launch_overhead
+from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks
+from costmodel.steps.result.breakdown import BOUNDS, Breakdown
+from costmodel.steps.result.items import LAUNCHES
+from costmodel.steps.update.optimizer import optimizer_step
+from costmodel.training.lstm import LstmDesign, LstmShape, Split
 from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.ranks import Group
 from costmodel.training.run import LstmRun, Run
-from costmodel.training.split import Split
 from costmodel.workload.lstm import PARTS, lstm_gemms, lstm_pointwise, tokens
 
 #: Number that a row of logits is summed up by, of which there are two: its maximum and its sum. [B]
@@ -63,7 +62,7 @@ def lstm_step(
 
 
 def lstm_step_of(run: LstmRun) -> Breakdown:
-    """`lstm_step` of a run."""
+    """Step of each LSTM design of a run, as `lstm_step` gives it."""
     return in_chunks(lstm_chunk, run)
 
 
@@ -71,7 +70,7 @@ def lstm_chunk(run: LstmRun) -> Breakdown:
     """Costs of a chunk of designs, whose columns are all of one length."""
     run = replace(run, system=run.system.sliced(run.design.world_size))
     return assemble_breakdown(
-        lstm_parts(run),
+        lstm_parts(run)[0],
         run.system,
         world_size=run.design.world_size,
         tokens=run.design.global_batch_size * run.model.seq_len,
@@ -79,11 +78,8 @@ def lstm_chunk(run: LstmRun) -> Breakdown:
     )
 
 
-def lstm_parts(run: LstmRun) -> dict[str, FloatArray]:
-    """Parts of a step: columns of a `Breakdown`, (points,), with their items where the run is itemized.
-
-    Units are those of `costmodel.steps.transformer.step_parts`. [s], [B], [J]
-    """
+def lstm_parts(run: LstmRun) -> tuple[dict[str, FloatArray], Items]:
+    """Parts of a step, columns of a `Breakdown`, and what they are made of if itemized. [s], [B], [J]"""
     model, system, design = run.model, run.system, run.design
     gemms, pointwise = lstm_gemms(run), lstm_pointwise(run)
     costs = gemm_cost(gemms, system, element_bytes=run.precision.element_bytes)
@@ -95,20 +91,16 @@ def lstm_parts(run: LstmRun) -> dict[str, FloatArray]:
         changes = layout_changes(run, part)
         for direction, change in zip(passes, changes, strict=True):
             cost = with_launch_overhead(table.cost(part, direction) + change, system)
-            passes[direction] += cost.under(part) * times_run.get(part, 1.0)
+            own = replace(cost, items=labelled(cost.items, column=f"{direction}_time", part=part))
+            passes[direction] += own * times_run.get(part, 1.0)
     both, steps = passes["forward"] + passes["backward"], design.gradient_accumulation_steps
     reduced, update = update_cost(run)
     ranks = design.world_size
-    return {
-        **{
-            f"{direction}_time/{path}": steps * values
-            for direction, cost in passes.items()
-            for path, values in cost.items.items()
-        },
-        **{
-            f"{direction}_time/{LAUNCHES}": steps * cost.launch_bound_time
-            for direction, cost in passes.items()
-        },
+    items: dict[Item, FloatArray] = {}
+    for direction, cost in passes.items() if run.itemized else ():
+        items |= {item: steps * values for item, values in cost.items.items()}
+        items[Item("time", f"{direction}_time", name=LAUNCHES)] = steps * cost.launch_bound_time
+    columns = {
         "forward_time": steps * passes["forward"].time,
         "backward_time": steps * passes["backward"].time,
         "tp_communication_time": steps * both.tp_time,
@@ -121,6 +113,7 @@ def lstm_parts(run: LstmRun) -> dict[str, FloatArray]:
         "memory_energy": ranks * (steps * both.memory_energy + update.memory_energy),
         "link_energy": ranks * (steps * both.link_energy + reduced.link_energy),
     }
+    return columns, items
 
 
 def layout_changes(run: LstmRun, part: str) -> tuple[KernelCost, KernelCost]:

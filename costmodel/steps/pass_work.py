@@ -8,24 +8,22 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
-from costmodel.kernels.cost import KernelCost, weighted_sum
-from costmodel.steps.context_parallel import exchange_groups
-from costmodel.steps.expert_parallel import expert_groups
+from costmodel.kernels.items import Items, added
+from costmodel.kernels.kernel_cost import weighted_sum
 from costmodel.steps.itemized import transformer_items
-from costmodel.steps.microbatch import MicroBatch
-from costmodel.steps.passes import hop_bytes, pipeline_hop
-from costmodel.steps.pipeline import Stage, every_stage
-from costmodel.steps.recomputed_layers import recomputed_layers
-from costmodel.steps.resolve_sharding import solution
+from costmodel.steps.micro_batch.context_parallel import exchange_groups
+from costmodel.steps.micro_batch.expert_parallel import expert_groups
+from costmodel.steps.micro_batch.micro_batch import MicroBatch
+from costmodel.steps.pipeline.pipeline_step import hop_bytes, pipeline_hop
+from costmodel.steps.pipeline.recomputed_layers import recomputed_layers
+from costmodel.steps.pipeline.stages import Stage, every_stage
+from costmodel.steps.sharding.resolve_sharding import solution
 from costmodel.steps.transformer import cost_of_passes, pass_costs, rank_costs
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 
 #: Pass of the kernels of a backward pass that make gradients of weights.
 WEIGHT_GRADIENT: Final = "weight_gradient"
-#: First name of an exchange's item -> what its time is a column of: of a `Timeline`, less "_time".
-KIND_OF: Final = {"tp": "tp", "cp": "cp", "exchange": "ep"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class StepWork:
 
 
 def step_work(run: TransformerRun) -> StepWork:
-    """What the ranks of one design do in a step.
+    """Work of the ranks of one design in a step.
 
     Parameters
     ----------
@@ -91,7 +89,11 @@ def step_work(run: TransformerRun) -> StepWork:
     return StepWork(
         passes=tuple(_of_stage(run, costs, stage) for stage in every_stage(run.model, design)),
         replicas=tuple(_of_replicas(items)),
-        update=_named(items, "optimizer_time/", ":time"),
+        update={
+            item.name: np.asarray(values).item()
+            for item, values in items.items()
+            if item.column == "optimizer_time" and item.quantity == "time"
+        },
         groups=_groups(run, ranks),
         hop_bytes=hop_bytes(run, ranks).item(),
         hop_time=waits.item(),
@@ -104,49 +106,41 @@ def _of_stage(run: TransformerRun, costs: MicroBatch, stage: Stage) -> dict[str,
     """Passes through one chunk of a stage."""
     forward, backward = (weighted_sum(each, stage.counts) for each in (costs.forward, costs.backward))
     again = weighted_sum(costs.again, recomputed_layers(run, stage))
-    weights = {name: own for name, own in backward.items.items() if f"/{WEIGHT_GRADIENT}:" in name}
-    rest = {name: own for name, own in backward.items.items() if name not in weights}
+    weights = {item: own for item, own in backward.items.items() if item.kernel_pass == WEIGHT_GRADIENT}
+    rest = {item: own for item, own in backward.items.items() if item not in weights}
     vpp, dram = run.design.vpp.item(), run.system.dram.name
-    both = KernelCost(items=rest) + KernelCost(items=again.items)
-    every = {"forward": forward.items, "backward": both.items, WEIGHT_GRADIENT: weights}
+    every = {"forward": forward.items, "backward": added(rest, again.items), WEIGHT_GRADIENT: weights}
     return {
-        name: PassWork(_sum(own, ":flops") / vpp, _sum(own, f":{dram} bytes") / vpp, _exchanges(own, vpp))
+        name: PassWork(_sum(own, "flops") / vpp, _sum(own, f"{dram} bytes") / vpp, _exchanges(own, vpp))
         for name, own in every.items()
     }
 
 
-def _sum(items: Mapping[str, FloatArray], quantity: str) -> float:
+def _sum(items: Items, quantity: str) -> float:
     """One quantity of all items. [its unit]"""
-    return sum(values.item() for name, values in items.items() if name.endswith(quantity))
+    return sum(values.item() for item, values in items.items() if item.quantity == quantity)
 
 
-def _exchanges(items: Mapping[str, FloatArray], vpp: float) -> tuple[PassExchange, ...]:
+def _exchanges(items: Items, vpp: float) -> tuple[PassExchange, ...]:
     """Collectives of a pass through one of so many chunks, those of a kind over one group together."""
     found: dict[tuple[str, str, str], float] = {}
-    for path, values in _named(items, "", ":message").items():
-        first, *names, collective = path.split("/")
-        kind = KIND_OF[first]
-        group = {"tp": "tp", "cp": f"cp {collective}", "ep": names[-1] if names else ""}[kind]
-        found[kind, group, collective] = found.get((kind, group, collective), 0.0) + values
+    for item, values in items.items():
+        if item.quantity == "message":
+            key = item.column.removesuffix("_communication_time"), item.group, item.collective
+            found[key] = found.get(key, 0.0) + values.item()
     return tuple(PassExchange(*key, message / vpp) for key, message in found.items() if message > 0)
 
 
-def _of_replicas(items: Mapping[str, FloatArray]) -> Iterator[PassExchange]:
+def _of_replicas(items: Items) -> Iterator[PassExchange]:
     """Collectives of a step: gradients are reduced before weights are gathered."""
-    messages = _named(items, "dp_communication_time/", ":message")
-    for path, message in sorted(messages.items(), key=lambda item: item[0].split("/")[0]):
-        _, of, over, collective = path.split("/")
+    messages = [
+        (item, np.asarray(values).item())
+        for item, values in items.items()
+        if item.column == "dp_communication_time" and item.quantity == "message"
+    ]
+    for item, message in sorted(messages, key=lambda pair: pair[0].name):
         if message > 0:
-            yield PassExchange("dp", f"{of} {over}".strip(), collective, message)
-
-
-def _named(items: Mapping[str, FloatArray], start: str, quantity: str) -> dict[str, float]:
-    """Items of one column and quantity, without both. [unit of the quantity]"""
-    return {
-        name.removeprefix(start).removesuffix(quantity): np.asarray(values).item()
-        for name, values in items.items()
-        if name.startswith(start) and name.endswith(quantity)
-    }
+            yield PassExchange("dp", item.group, item.collective, message)
 
 
 def _groups(run: TransformerRun, ranks: RankRun) -> dict[str, Group]:
@@ -155,6 +149,7 @@ def _groups(run: TransformerRun, ranks: RankRun) -> dict[str, Group]:
     sharings = {"dp": design.sharing}
     found = {"tp": design.ranks.group("tp"), "world": design.ranks.all, "embedding": design.ranks.ends("pp")}
     found |= {f"cp {name}": group for name, group in exchange_groups(ranks).items()}
+    found["cp state"] = Group(ranks.cp, ranks.tp)
     if run.model.num_experts:
         sharings["edp"] = design.expert_sharing
         found |= dict(zip(("ep", "etp", "etp ep"), expert_groups(ranks), strict=True))

@@ -10,8 +10,8 @@ import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column, concatenated
 from costmodel.errors import DseError
-from costmodel.kernels.cost import BESIDE_KERNELS, KernelCost, weighted_sum
-from costmodel.steps.passes import (
+from costmodel.kernels.kernel_cost import BESIDE_KERNELS, KernelCost, weighted_sum
+from costmodel.steps.pipeline.pipeline_step import (
     RanksPasses,
     chunk_times,
     pipeline_hop,
@@ -19,11 +19,10 @@ from costmodel.steps.passes import (
     schedule_step,
     sending_time,
 )
-from costmodel.steps.pipeline_simulation import TimedPasses
-from costmodel.steps.pipelines import Pipelines, design_pipelines
-from costmodel.steps.recomputed_layers import recomputed_layers
-from costmodel.steps.schedule_order import BACKWARD, FORWARD, WEIGHT, Order, order
-from costmodel.steps.schedules import NONE, SCHEDULES
+from costmodel.steps.pipeline.recomputed_layers import recomputed_layers
+from costmodel.steps.pipeline.schedules import BACKWARD, FORWARD, NONE, SCHEDULES, WEIGHT, Order, order
+from costmodel.steps.pipeline.simulation import TimedPasses
+from costmodel.steps.pipeline.timed_pipelines import Pipelines, design_pipelines
 from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding, transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import TransformerRun, rank_run
@@ -64,7 +63,7 @@ class Timeline(Columns):
 
     @property
     def words(self) -> list[str]:
-        """Kinds by name."""
+        """Kind of each event by its name."""
         return [KINDS[int(code)] for code in self.kind]
 
 
@@ -123,7 +122,7 @@ def timeline(run: TransformerRun) -> Timeline:
 
 
 def _of_ranks(run: TransformerRun, times: Mapping[str, float], start: float) -> Iterator[Timeline]:
-    """What all ranks do one after the other from some time on; nothing takes no time."""
+    """Events that all ranks have one after the other from some time on; those without length are left out."""
     stages = np.arange(run.design.pp.item())
     for kind, time in times.items():
         if time > 0:
@@ -175,7 +174,7 @@ def _passes(run: TransformerRun, ranks: RanksPasses, hop: KernelCost) -> Timelin
 
 
 def timed_passes(asked: Pipelines) -> TimedPasses:
-    """What passes take on the ranks of a pipeline. [s]"""
+    """Times of passes on the ranks of a pipeline. [s]"""
     return TimedPasses(
         forward=asked.on_ranks(asked.forward_time),
         backward=asked.on_ranks(asked.input_gradient_time),

@@ -8,18 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.columns import FloatArray, in_rows
+from costmodel.kernels.items import Items, added
 from costmodel.machine.system import System
-from costmodel.steps.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
-from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.combinations import Combinations
-from costmodel.steps.memory import fullest_stage
-from costmodel.steps.memory_items import memory_items
-from costmodel.steps.microbatch import MicroBatch, micro_batches, quantities_read
-from costmodel.steps.offload import offloaded_activations
-from costmodel.steps.passes import schedule_step
-from costmodel.steps.rank_memory import MEMORY_READS, PartMemory, rank_memory
-from costmodel.steps.resolve_sharding import solution
-from costmodel.steps.update import update_step
+from costmodel.steps.memory.memory_items import memory_items
+from costmodel.steps.memory.stage_memory import fullest_stage
+from costmodel.steps.micro_batch.micro_batch import MicroBatch, micro_batches, quantities_read
+from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, PartMemory, rank_memory
+from costmodel.steps.pipeline.host_offload import offloaded_activations
+from costmodel.steps.pipeline.pipeline_step import schedule_step
+from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
+from costmodel.steps.result.breakdown import Breakdown
+from costmodel.steps.sharding.resolve_sharding import solution
+from costmodel.steps.update.update import update_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
@@ -83,7 +84,7 @@ def resolve_sharding(
 ) -> DesignPoints:
     """Replace ``sharding: solve`` and ``solve_bytes`` by explicit shardings, kernel by kernel.
 
-    Parameters are those of `step`, rules those of `costmodel.steps.resolve_sharding.solution`.
+    Parameters are those of `step`, rules those of `costmodel.steps.sharding.resolve_sharding.solution`.
     """
     return solution(Run(model, system, design, precision), cost_of_passes).design
 
@@ -117,7 +118,7 @@ def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Br
         Their micro-batches. [s], [J]
     """
     breakdown = assemble_breakdown(
-        step_parts(run, ranks, costs),
+        step_parts(run, ranks, costs)[0],
         run.system,
         world_size=run.design.world_size,
         tokens=run.design.global_batch_size * run.model.seq_len,
@@ -129,29 +130,31 @@ def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Br
     return breakdown.map(lambda values: np.where(known, values, np.nan))
 
 
-def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> dict[str, FloatArray]:
+def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[dict[str, FloatArray], Items]:
     """Parts of a step of designs whose pipelines are all plain, or none: columns of a `Breakdown`, (points,).
 
-    Parameters are those of `cost_of_passes`. Where the run is itemized, what parts add up stands beside them:
-    `costmodel.steps.items`. [s], [B], [J]
+    Parameters are those of `cost_of_passes`. What the parts add up stands beside them where the run is
+    itemized. [s], [B], [J]
     """
     design = run.design
     costs, memory = rank_costs(run, ranks, costs)
-    schedule, overlapped = schedule_step(run, ranks, costs)
-    update = update_step(run, overlapped, memory, alone=costs)
+    schedule, of_schedule, overlapped = schedule_step(run, ranks, costs)
+    update, of_update = update_step(run, overlapped, memory, alone=costs)
     fullest = fullest_stage(run, ranks, memory)
     kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
     computing = kernels - schedule["launch_bound_time"]
-    items = memory_items(run, ranks, memory) if run.itemized else {}
-    return {
-        **items,
+    items: Items = {}
+    if run.itemized:
+        items = {**memory_items(run, ranks, memory, fullest), **added(of_schedule, of_update)}
+    columns = {
         **schedule,
         **update,
         **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
-        **{f"{name}_memory": values for name, values in fullest.columns().items()},
+        **{f"{name}_memory": values for name, values in fullest.memory.columns().items()},
         "host_time": host_time(run.system, design.world_size, computing),
         "reserved_memory": run.system.chip.reserved_memory,
     }
+    return columns, items
 
 
 def rank_costs(
@@ -175,7 +178,7 @@ def reasons(run: TransformerRun) -> list[str]:
 
 
 def remedies(run: TransformerRun) -> str:
-    """What designs without a number want for, with how many do, and what would do."""
+    """Remedies for designs without a number, with how many designs each is for."""
     missing = int((~has_units(run)).sum())
     if not missing:
         return ""

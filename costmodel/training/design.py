@@ -10,24 +10,23 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, column, column_family
 from costmodel.errors import DseError
-from costmodel.training.blocks import BLOCKS, HEAD, Block, Kernel
-from costmodel.training.design_table import (
-    Design,
-    Domain,
-    count_or_none,
-    ratio,
-    share,
-    switch,
-    words,
-)
-from costmodel.training.layers import MTP_JOIN
-from costmodel.training.optimizers import MOMENTS, OPTIMIZERS
+from costmodel.training.blocks import BLOCKS, HEAD, MTP_JOIN, Block
+from costmodel.training.design_table import Design, Domain, count_or_none, ratio, share, switch, words
+from costmodel.training.kernel_kind import Kernel
+from costmodel.training.optimizer_states import MOMENTS, OPTIMIZERS, ZERO
 from costmodel.training.pipeline_layout import LAYOUTS
 from costmodel.training.precision import FORMATS, REDUCTIONS
-from costmodel.training.ranks import EXPERT_ORDER, ORDER, RANK_ORDERS, STAGES_INSIDE, Group, Ranks, Sharing
-from costmodel.training.recomputation import MODULES
-from costmodel.training.sharding import OPTIONS, SHARDINGS
-from costmodel.training.zero import ZERO
+from costmodel.training.ranks import (
+    EXPERT_ORDER,
+    ORDER,
+    RANK_ORDERS,
+    STAGES_INSIDE,
+    Group,
+    Ranks,
+    Sharing,
+)
+from costmodel.training.recompute_modules import MODULES
+from costmodel.training.sharding import SHARDINGS
 
 #: Words of `recompute`, and their codes: activations of no kernel, of the attention core, or of whole layers
 #: are computed again in the backward pass (activation checkpointing).
@@ -73,7 +72,7 @@ TENSOR, PLACES, RECOMPUTED_LAYERS, PRECISION = "tensor", "places", "recomputed_l
 
 #: What columns are of -> the rows of blocks without which designs of a model do not have them.
 NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
-    EXPERTS: lambda kernel: kernel.kind == "experts",
+    EXPERTS: lambda kernel: kernel.of_experts,
     **{module.name: module.has for module in MODULES},
 }
 
@@ -202,13 +201,13 @@ class DesignPoints(Design):
         """Column -> values that it may take, those of single kernels of some blocks included."""
         blocks = tuple(blocks)
         every = [kernel for block in blocks for kernel in block.kernels]
-        split = [k for k in every if len(OPTIONS[k.kind]) > 1 and k not in MTP_JOIN.kernels]
+        split = [k for k in every if len(k.kind.shardings) > 1 and k not in MTP_JOIN.kernels]
         kernels = {kernel.name: kernel for kernel in split}.values()
         missing = {of for of, needed in NEEDS.items() if not any(map(needed, every))}
         hidden = {f.name for f in fields(cls) if f.metadata.get("of") in missing}
         return {
             **{name: own for name, own in cls.declared().items() if name not in hidden},
-            **{sharding_column(k.name): Domain.of_words(OPTIONS[k.kind]) for k in kernels},
+            **{sharding_column(k.name): Domain.of_words(k.kind.shardings) for k in kernels},
             **{name: TILE_EXPONENT for product in tiled_products(blocks) for name in tile_columns(product)},
         }
 
@@ -267,7 +266,7 @@ class DesignPoints(Design):
 
     @property
     def expert_ranks(self) -> Ranks:
-        """The same ranks as experts see them."""
+        """The grid of ranks as experts divide it."""
         return self._grid(EXPERT_ORDER)
 
     @property
@@ -282,7 +281,7 @@ class DesignPoints(Design):
 
     @property
     def expert_sharing(self) -> Sharing:
-        """Ranks with the same experts, likewise."""
+        """Ranks with the same experts, as sharded states see them."""
         return Sharing.of(self.expert_ranks.group("edp"), self.shard_replicas)
 
     @property
@@ -294,9 +293,9 @@ class DesignPoints(Design):
     def plain_pipeline(self) -> BoolArray:
         """Where stages are as even as can be and run 1F1B, in groups of pp when interleaved; (points,)."""
         grouped = (self.group_size > 0) & (self.group_size != self.pp) & (self.vpp > 1)
-        told = self.first_stage_layers + self.last_stage_layers + self.count_embedding + self.count_loss
-        told = told + self.pipeline_layout
-        plain: BoolArray = (self.schedule == ONE_FORWARD_ONE_BACKWARD) & ~grouped & (told == 0)
+        uneven = self.first_stage_layers + self.last_stage_layers + self.count_embedding + self.count_loss
+        uneven = uneven + self.pipeline_layout
+        plain: BoolArray = (self.schedule == ONE_FORWARD_ONE_BACKWARD) & ~grouped & (uneven == 0)
         return plain
 
     @property
@@ -327,3 +326,32 @@ def recomputes_otherwise(design: DesignPoints) -> list[str]:
     full = design.recompute == RECOMPUTE_FULL
     asked = {module.column: ~full for module in MODULES} | {"recompute_layers": full}
     return [name for name, read in asked.items() if (read & (getattr(design, name) > 0)).any()]
+
+
+#: Stage that shares out weights, so that they are gathered.
+SHARES_WEIGHTS: Final = len(ZERO) - 1
+
+
+def _full(design: DesignPoints) -> BoolArray:
+    return np.asarray(design.recompute == RECOMPUTE_FULL)
+
+
+#: Column -> where it changes nothing.
+IDLE: Final[Mapping[str, Callable[[DesignPoints], BoolArray]]] = {
+    **dict.fromkeys((module.column for module in MODULES), _full),
+    "reshard_after_forward": lambda design: design.zero_stage < SHARES_WEIGHTS,
+    "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero_stage == 0),
+    "overlap_p2p": lambda design: design.pp == 1,
+}
+
+
+def canonical(design: DesignPoints) -> DesignPoints:
+    """Designs that cost the same, with columns at their defaults where they change nothing.
+
+    >>> canonical(DesignPoints.of(zero=[2, 3], reshard_after_forward=0)).reshard_after_forward.tolist()
+    [1.0, 0.0]
+    """
+    usual, own = DesignPoints().columns(), design.columns()
+    return design.with_columns(
+        {name: np.where(idle(design), usual[name], own[name]) for name, idle in IDLE.items()}
+    )

@@ -25,7 +25,7 @@ class Domain:
 
     @classmethod
     def of_words(cls, words: Iterable[str]) -> Domain:
-        """Codes of words."""
+        """Codes of the words of a column."""
         known = tuple(words)
         return cls(known, low=0.0, high=len(known) - 1.0)
 

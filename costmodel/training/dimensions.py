@@ -1,8 +1,10 @@
-"""Dimensions of models, and what must be true of them."""
+"""Dimensions of models: what they count, the widths that follow, and what must be true of them."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal, Protocol
 
 from costmodel.errors import DseError
 
@@ -36,3 +38,201 @@ def check_dimensions(model: Dimensions) -> None:
             raise DseError(f"model {model.name}: {name}: expected a whole number from {low}, got {value!r}")
         if name == "num_layers" and value > MOST_LAYERS:
             raise DseError(f"model {model.name}: {name}: expected at most {MOST_LAYERS:,}, got {value:g}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelDimensions:
+    """Dimensions of a decoder-only transformer in elements, tokens and counts, and its features. [-]
+
+    Fields are named as in Megatron-LM.
+
+    Raises
+    ------
+    DseError
+        If a dimension is not positive, or heads and query groups do not divide.
+    """
+
+    #: Fields that count something, and so must be whole and positive.
+    dimensions: ClassVar[tuple[str, ...]] = (
+        "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size",
+        "ffn_hidden_size", "seq_len", "vocab_size", "norms_per_layer", "moe_layer_freq",
+    )  # fmt: skip
+    #: Fields that count something that a model may lack: whole, from 0.
+    counts: ClassVar[tuple[str, ...]] = (
+        "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "window",
+        "full_attention_every", "linear_key_heads", "linear_value_heads", "linear_head_dim",
+        "linear_conv_kernel", "linear_state_size", "num_experts", "moe_topk", "moe_ffn_hidden_size",
+        "shared_ffn_hidden_size", "moe_latent_size", "routing_groups", "routing_group_topk",
+        "first_dense_layers", "mtp_layers", "learned_positions", "vocab_multiple", "context_len",
+    )  # fmt: skip
+
+    name: str = "model"
+    title: str = ""  #: as it is published
+    num_layers: float
+    hidden_size: float
+    num_attention_heads: float
+    num_query_groups: float = 0.0  #: 0 means one per head
+    head_size: float = 0.0  #: 0 means hidden_size / num_attention_heads
+    ffn_hidden_size: float = 0.0  #: 0 means 4 * hidden_size
+    seq_len: float = 2048.0  #: tokens of a sequence that are worked on: its queries
+    context_len: float = 0.0  #: tokens before them of which keys and values are there already
+    vocab_size: float = 51200.0
+    vocab_multiple: float = 0.0  #: tensor-parallel ranks hold multiples of so many entries; 0: no padding
+    gated_mlp: bool = False
+    activation: Literal["gelu", "silu", "squared_relu"] = "gelu"
+    normalization: Literal["layer_norm", "layer_norm_no_bias", "rms_norm"] = "layer_norm"
+    norms_per_layer: float = 2.0  #: 4: behind attention and MLP too; 1 in a parallel block
+    position_embedding: Literal["learned", "rotary"] = "learned"
+    learned_positions: float = 0.0  #: rows of the table of learned positions; 0 means key_len
+    biases: bool = True  #: of all products of layers, or of those that the next three say
+    qkv_bias: bool | None = None
+    out_bias: bool | None = None
+    mlp_bias: bool | None = None
+    dropout: bool = True
+    tied_embeddings: bool = True
+    parallel_block: bool = False  #: attention and MLP side by side behind one norm
+    parallel_norms: bool = False  #: in a parallel block: behind a norm each
+    attention: Literal["gqa", "mla"] = "gqa"
+    q_lora_rank: float = 0.0  #: 0: queries are made from the hidden state
+    kv_lora_rank: float = 0.0
+    qk_nope_head_dim: float = 0.0
+    qk_rope_head_dim: float = 0.0
+    v_head_dim: float = 0.0
+    qk_norm: bool = False
+    sinks: bool = False
+    attention_output_gate: bool = False
+    window: float = 0.0  #: keys that a query sees in layers without full attention
+    window_kind: Literal["sliding", "chunked"] = "sliding"
+    full_attention_every: float = 1.0  #: 0: none has it
+    linear_attention: Literal["none", "gated_delta_net", "mamba2"] = "none"
+    linear_key_heads: float = 0.0  #: of Mamba-2: groups of heads that share what they write and read
+    linear_value_heads: float = 0.0
+    linear_head_dim: float = 0.0
+    linear_conv_kernel: float = 0.0
+    linear_state_size: float = 0.0  #: of Mamba-2: width of the states of a head
+    num_experts: float = 0.0
+    moe_topk: float = 0.0
+    moe_ffn_hidden_size: float = 0.0
+    shared_ffn_hidden_size: float = 0.0  #: of all shared experts together
+    shared_expert_gate: bool = False
+    router_bias: bool = False
+    moe_latent_size: float = 0.0  #: 0: routed experts act on the hidden state
+    routing_groups: float = 0.0
+    routing_group_topk: float = 0.0
+    first_dense_layers: float = 0.0
+    moe_layer_freq: float = 1.0
+    mtp_layers: float = 0.0
+    #: Features of a token in the activations that kernels read and make, by word. [elements]
+    features: Mapping[str, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        defaults = {
+            "num_query_groups": self.num_attention_heads,
+            "head_size": self.hidden_size / self.num_attention_heads if self.num_attention_heads else 0.0,
+            "ffn_hidden_size": 4 * self.hidden_size,
+        }
+        for name, value in defaults.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)
+        check_dimensions(self)
+        self._check()
+        object.__setattr__(self, "features", self._features())
+
+    def _check(self) -> None:
+        """Refuse fields that contradict each other; `DseError` says which."""
+        needs = {
+            "attention: mla": (self.attention == "mla", ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")),
+            "num_experts": (self.num_experts > 0, ("moe_topk", "moe_ffn_hidden_size")),
+            "linear_attention": (
+                self.linear_attention != "none",
+                ("linear_key_heads", "linear_value_heads", "linear_head_dim", "linear_conv_kernel"),
+            ),
+            "linear_attention: mamba2": (self.linear_attention == "mamba2", ("linear_state_size",)),
+        }
+        for name, (there, others) in needs.items():
+            for other in others if there else ():
+                if not getattr(self, other):
+                    raise DseError(f"model {self.name}: {other}: expected one, since there is {name}")
+        if self.num_attention_heads % self.num_query_groups:
+            raise DseError(
+                f"model {self.name}: num_query_groups: {self.num_query_groups:g} does not divide "
+                f"num_attention_heads, {self.num_attention_heads:g}"
+            )
+        if self.moe_topk > self.num_experts:
+            raise DseError(f"model {self.name}: moe_topk: {self.moe_topk:g} of {self.num_experts:g} experts")
+
+    def _features(self) -> Mapping[str, float]:
+        halves = 2 if self.gated_mlp else 1
+        keys = self.linear_key_heads * self.linear_head_dim
+        values = self.linear_value_heads * self.linear_head_dim
+        return {
+            "hidden": self.hidden_size,
+            "qkv": self.query_size * (2 if self.attention_output_gate else 1) + 2 * self.key_value_size,
+            "attention": self.attention_size,
+            "up": halves * self.ffn_hidden_size,
+            "ffn": self.ffn_hidden_size,
+            "query_rank": self.q_lora_rank,
+            "queries": self.query_size,
+            "key_rank": self.kv_lora_rank,
+            "key_latent": self.kv_lora_rank + self.qk_rope_head_dim,
+            "keys_values": self.num_attention_heads * (self.qk_nope_head_dim + self.v_head_dim),
+            "delta_in": 2 * (keys + values + self.linear_value_heads),
+            "delta_out": values,
+            "mamba_in": 2 * (values + self.linear_key_heads * self.linear_state_size)
+            + self.linear_value_heads,
+            "mamba_out": values,
+            "experts": self.num_experts,
+            "expert_in": self.moe_latent_size or self.hidden_size,
+            "expert_up": halves * self.moe_ffn_hidden_size,
+            "expert_ffn": self.moe_ffn_hidden_size,
+            "shared_up": halves * self.shared_ffn_hidden_size,
+            "shared_ffn": self.shared_ffn_hidden_size,
+            "unit": 1.0,
+            "joined": 2 * self.hidden_size,
+            "vocabulary": self.vocab_size,
+        }
+
+    @property
+    def key_len(self) -> float:
+        """Tokens of a sequence that have keys. [-]"""
+        return self.context_len + self.seq_len
+
+    @property
+    def score_size(self) -> float:
+        """Width of a head's query and key. [elements]"""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.attention == "mla" else self.head_size
+
+    @property
+    def value_size(self) -> float:
+        """Width of a head's value. [elements]"""
+        return self.v_head_dim if self.attention == "mla" else self.head_size
+
+    @property
+    def query_size(self) -> float:
+        """Width of all queries together. [elements]"""
+        return self.num_attention_heads * self.score_size
+
+    @property
+    def attention_size(self) -> float:
+        """Width of what all heads make together. [elements]"""
+        return self.num_attention_heads * self.value_size
+
+    @property
+    def key_value_size(self) -> float:
+        """Width of all key heads together, or of all value heads; of latent attention the mean. [elements]"""
+        if self.attention == "mla":
+            return self.num_attention_heads * (self.score_size + self.value_size) / 2
+        return self.num_query_groups * self.head_size
+
+    def keys_seen(self, *, windowed: bool, causal: bool = True) -> float:
+        """Keys that a query of an attention core meets on average. [-]"""
+        if not windowed:
+            return self.context_len + self.seq_len / 2 if causal else self.key_len
+        window = min(self.window, self.key_len)
+        if not causal:
+            return window
+        if self.window_kind == "chunked":
+            return (window + 1) / 2
+        before = min(window, self.context_len)  # what the first queries do not see yet is made up for there
+        missing = window * (window - 1) - before * (2 * window - before - 1)
+        return window - missing / (2 * self.seq_len)

@@ -91,7 +91,7 @@ def is_narrow(codes: FloatArray) -> BoolArray:
 
 
 def of_formats(codes: FloatArray, name: str) -> FloatArray:
-    """A number of each design's format, by codes of `FORMATS`; its unit is that of the field."""
+    """A field of each design's number format, by codes of `FORMATS`; in the unit of the field."""
     return np.array([float(getattr(own, name)) for own in FORMATS.values()])[codes.astype(np.intp)]
 
 

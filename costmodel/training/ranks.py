@@ -175,7 +175,7 @@ class Ranks:
 
     @property
     def all(self) -> Group:
-        """Every rank."""
+        """The group of all ranks."""
         return self.group(*self.sizes)
 
     def _product(self, axes: list[str]) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What is run, on what, laid out how, in which number format; and the part of it that a rank sees."""
+"""Runs: a model, machines, designs, a number format; and the sizes of it that a rank sees."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
 from costmodel.columns import (
+    AnyRows,
     BoolArray,
     Columns,
     FloatArray,
     IntArray,
+    UniqueRows,
     column,
     column_family,
     column_units,
-    distinct_rows,
     in_line,
 )
 from costmodel.errors import DseError, suggestion
 from costmodel.machine.system import System
-from costmodel.training.blocks import Kernel
 from costmodel.training.design import (
     EXPERT_COLUMNS,
     EXPLICIT_TILES,
@@ -35,12 +35,12 @@ from costmodel.training.design import (
     tile_columns,
     tiled_products,
 )
-from costmodel.training.lstm import LstmShape
-from costmodel.training.lstm_design import LstmDesign
+from costmodel.training.kernel_kind import Kernel
+from costmodel.training.lstm import LstmDesign, LstmShape
 from costmodel.training.model import ModelShape
-from costmodel.training.precision import MIXED_PRECISION, Precision, reduced_bytes
-from costmodel.training.recomputation import MODULES, RecomputeModule
-from costmodel.training.sharding import OPTIONS, Assignments, assignments_of
+from costmodel.training.precision import MIXED_PRECISION, Precision, of_formats, reduced_bytes
+from costmodel.training.recompute_modules import MODULES, RecomputeModule
+from costmodel.training.sharding import Assignments, assignments_of
 
 #: Columns of a rank's shape that no kernel depends on: of exchanges beside them, and of what runs again.
 BESIDE_KERNELS: Final = (
@@ -53,14 +53,6 @@ BESIDE_KERNELS: Final = (
 )
 
 
-class Rows(Protocol):
-    """A table with a row for each point."""
-
-    def take(self, rows: IntArray, /) -> Self:
-        """Some of the rows."""
-
-
-AnyRows = TypeVar("AnyRows", bound=Rows)
 AnyShape = TypeVar("AnyShape", covariant=True)
 AnyTable = TypeVar("AnyTable", bound=Columns, covariant=True)
 OtherTable = TypeVar("OtherTable", bound=Columns)
@@ -77,15 +69,15 @@ class Run(Generic[AnyShape, AnyTable]):
     itemized: bool = False  #: whether costs say what they are made of: `KernelCost.items`
 
     def take(self, rows: Any) -> Self:
-        """Some of the points."""
+        """The run of some of its points."""
         return replace(self, system=self.system.take(rows), design=self.design.take(rows))
 
     def of(self, design: OtherTable) -> Run[AnyShape, OtherTable]:
-        """The same run with another table of designs, or with the part of it that some stage reads."""
+        """The run with another table of designs, or with the part of it that some stage reads."""
         return Run(self.model, self.system, design, self.precision, self.itemized)
 
     def reading(self, names: Collection[str]) -> Self:
-        """The same run for a stage that reads some quantities of a system alone: they are part of its key."""
+        """The run for a stage that reads some quantities of a system alone: they are part of its key."""
         return replace(self, system=self.system.only(names))
 
     def columns(self) -> list[FloatArray]:
@@ -113,7 +105,7 @@ class Run(Generic[AnyShape, AnyTable]):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankShape(Columns):
-    """What a rank computes of one micro-batch in one layer, the embedding and the head.
+    """The part of a design that decides on what a rank computes of one micro-batch.
 
     Stages that evaluate this read nothing else of a design, so that its columns are the key by which equal
     rows are evaluated once; (points,) each. [-]
@@ -146,7 +138,7 @@ class RankShape(Columns):
 
     @property
     def of_kernels(self) -> RankShape:
-        """The same but for the columns that no kernel depends on."""
+        """The run without differences in columns that no kernel depends on."""
         return self.with_columns({**self.tiles, **dict.fromkeys(BESIDE_KERNELS, np.zeros(1))})
 
     @property
@@ -174,19 +166,19 @@ class RankShape(Columns):
         """How a kernel is split: (points,) places among the options of its kind. [-]"""
         if kernel.name in self.assignments.options:
             return self.assignments.place(self.assignment, kernel.name)
-        if "replicated" in OPTIONS[kernel.kind]:
+        if kernel.is_whole:
             return np.where(self.is_split(self.stream, "sequence"), 1, 0)
         return np.zeros(np.shape(self.tp), dtype=np.intp)
 
     def is_split(self, kernel: Kernel, option: str) -> BoolArray:
         """Where a kernel is split by one of its shardings; (points,)."""
-        options = [*OPTIONS[kernel.kind]]
+        options = [*kernel.kind.shardings]
         there: BoolArray = self.place(kernel) == (options.index(option) if option in options else -1)
         return there
 
     def shards(self, kernel: Kernel) -> FloatArray:
         """Ranks that share out the work of a kernel: tp unless it is replicated. [-]"""
-        if "replicated" not in OPTIONS[kernel.kind]:
+        if not kernel.is_whole:
             return self.tp
         return np.where(self.is_split(kernel, "replicated"), 1.0, self.tp)
 
@@ -208,10 +200,141 @@ def alike(design: DesignPoints) -> list[FloatArray]:
     return [ranks, *(columns[name] for name in OF_RANKS if name in columns)]
 
 
-#: A whole run of a transformer, and what its stages of one micro-batch may read of it.
+#: A whole run of a transformer, and of an LSTM language model.
 TransformerRun = Run[ModelShape, DesignPoints]
-RankRun = Run[ModelShape, RankShape]
 LstmRun = Run[LstmShape, LstmDesign]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankRun(Run[ModelShape, RankShape]):
+    """A run as stages of one micro-batch read it: sizes on a rank, (points,) each. [-], [B]"""
+
+    def with_shape(self, shape: RankShape) -> RankRun:
+        """The run with other shapes of ranks."""
+        return replace(self, design=shape)
+
+    @property
+    def tp(self) -> FloatArray:
+        """Ranks of a tensor-parallel group. [-]"""
+        return self.design.tp
+
+    @property
+    def cp(self) -> FloatArray:
+        """Ranks that share a sequence. [-]"""
+        return self.design.cp
+
+    @property
+    def ep(self) -> FloatArray:
+        """Ranks that share out experts. [-]"""
+        return self.design.ep
+
+    @property
+    def etp(self) -> FloatArray:
+        """Ranks that share out each expert. [-]"""
+        return self.design.etp
+
+    @property
+    def sequences(self) -> FloatArray:
+        """Sequences of one micro-batch. [-]"""
+        return self.design.micro_batch_size
+
+    @property
+    def tokens(self) -> FloatArray:
+        """Tokens of one micro-batch on a rank, before tensor parallelism shares them out. [-]"""
+        return self.design.micro_batch_size * self.model.seq_len / self.design.cp
+
+    @property
+    def key_tokens(self) -> FloatArray:
+        """Tokens of one micro-batch on a rank that have keys. [-]"""
+        return self.design.micro_batch_size * self.model.key_len / self.design.cp
+
+    @property
+    def routed_tokens(self) -> FloatArray:
+        """Tokens of one micro-batch that a rank sends to experts. [-]"""
+        return self.tokens / self.design.tp
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether experts of some designs have a capacity."""
+        return bool((self.design.capacity_factor > 0).any())
+
+    @property
+    def expert_rows(self) -> FloatArray:
+        """Rows of the products of one expert, on the fullest rank: copies that it receives, or its capacity.
+
+        Of the copies that the ranks around an expert send, each expert has a mean share. A capacity factor
+        makes room for so many times that share, in whole rows: what is beyond is dropped, what is missing is
+        padding [Fedus2022]_. [-]
+        """
+        model, shape = self.model, self.design
+        received = model.moe_topk * shape.imbalance * shape.etp * self.routed_tokens * shape.ep
+        rows = received / model.num_experts
+        if self.has_capacity:
+            mean = model.moe_topk * shape.etp * self.routed_tokens * shape.ep / model.num_experts
+            rows = np.where(shape.capacity_factor > 0, np.ceil(shape.capacity_factor * mean), rows)
+        return rows
+
+    @property
+    def padded_expert_rows(self) -> FloatArray:
+        """Rows of the products of an expert, padded to the multiple that their format needs. [elements]"""
+        rows, codes = self.expert_rows, self.design.precision
+        if not codes.any():
+            return rows
+        multiple = of_formats(codes, "multiple")
+        return np.where(multiple > 1, np.ceil(rows / multiple) * multiple, rows)
+
+    @property
+    def expert_tokens(self) -> FloatArray:
+        """Copies of tokens that the experts of a rank work on, of the fullest one. [-]"""
+        model, shape = self.model, self.design
+        received = model.moe_topk * shape.imbalance * shape.etp * self.routed_tokens
+        if not self.has_capacity:
+            return received
+        return np.where(shape.capacity_factor > 0, self.expert_rows * model.num_experts / shape.ep, received)
+
+    @property
+    def vocabulary_share(self) -> FloatArray:
+        """A rank's share of the vocabulary, padded to whole entries. [-]"""
+        return np.ceil(padded_vocabulary(self.model, self.design.tp) / self.design.tp)
+
+    @property
+    def unfused(self) -> FloatArray:
+        """1 where attention keeps its scores in memory, else 0. [-]"""
+        return np.where(self.design.attention == 0, 1.0, 0.0)
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an operand or an activation. [B]"""
+        return self.precision.element_bytes
+
+    @property
+    def gradient_bytes(self) -> FloatArray | float:
+        """Bytes of a gradient, where it is accumulated and where it is reduced. [B]"""
+        return gradient_bytes(self)
+
+    @property
+    def stream_shards(self) -> FloatArray:
+        """Ranks that share out the residual stream as layers leave it. [-]"""
+        return self.design.shards(self.design.stream)
+
+    def activation_bytes(self, features: str = "hidden") -> FloatArray:
+        """Size of a whole activation that goes from kernel to kernel, or from stage to stage. [B]"""
+        return self.tokens * self.model.features[features] * self.precision.element_bytes
+
+    def shards(self, kernel: Kernel) -> FloatArray:
+        """Ranks that share out the work of a kernel: tp unless it is replicated. [-]"""
+        return self.design.shards(kernel)
+
+    def is_split(self, kernel: Kernel, option: str) -> BoolArray:
+        """Where a kernel is split by one of its shardings; (points,)."""
+        return self.design.is_split(kernel, option)
+
+
+def padded_vocabulary(model: ModelShape, tp: FloatArray) -> FloatArray | float:
+    """Entries of the word table as ranks hold it: a multiple of `vocab_multiple` on each. [-]"""
+    if not model.vocab_multiple:
+        return model.vocab_size
+    return np.ceil(model.vocab_size / (model.vocab_multiple * tp)) * (model.vocab_multiple * tp)
 
 
 def rank_run(run: TransformerRun) -> RankRun:
@@ -225,11 +348,11 @@ def rank_run(run: TransformerRun) -> RankRun:
         assignment=assignment_numbers(assignments, design),
         tiles=explicit_tiles(model, design),
     )
-    return run.of(shape)
+    return RankRun(model, run.system, shape, run.precision, run.itemized)
 
 
 def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRows]]) -> Sequence[AnyRows]:
-    """What a stage makes of a run, of points that agree in all columns once.
+    """Result of a stage, evaluated once for points that agree in all columns of a run.
 
     Parameters
     ----------
@@ -238,10 +361,8 @@ def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyR
     stage : callable
         Run -> tables of its points.
     """
-    rows, back = distinct_rows(*run.columns())
-    if rows.size == back.size:
-        return stage(run)
-    return [table.take(back) for table in stage(run.take(rows))]
+    unique = UniqueRows.of(*run.columns())
+    return [unique.spread(table) for table in stage(unique.take(run))]
 
 
 def gradient_bytes(run: TransformerRun | RankRun) -> FloatArray | float:
@@ -292,7 +413,7 @@ def explicit_tiles(model: ModelShape, design: DesignPoints) -> dict[str, FloatAr
 def with_assignments(
     design: DesignPoints, assignments: Assignments, numbers: FloatArray, rows: BoolArray | bool = True
 ) -> DesignPoints:
-    """The same designs, with numbered assignments made explicit where `rows` says; (points,) arrays."""
+    """Designs with numbered assignments made explicit where `rows` says; (points,) arrays."""
     return replace(
         design,
         sharding=np.where(rows, SAMPLE, design.sharding),

@@ -10,14 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
-from costmodel.training.blocks import Kernel, Layer
-
-TensorLayout = Literal["replicated", "sequence", "column", "partial"]
+from costmodel.training.blocks import Layer
+from costmodel.training.kernel_kind import Kernel, TensorLayout
 
 #: Layouts of an activation of (tokens, features): whole on every rank, split by tokens, split by features,
 #: or as summands of the whole.
@@ -35,59 +34,17 @@ TRANSITIONS: Final[Mapping[tuple[TensorLayout, TensorLayout], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorSharding:
-    """Layouts around a kernel with one sharding: of the forward pass, and of the gradients."""
-
-    needs: TensorLayout  #: of its input
-    gives: TensorLayout  #: of its output
-    gradient_needs: TensorLayout  #: of its output's gradient
-    gradient_gives: TensorLayout  #: of its input's gradient
-
-
-#: Shardings of a kernel that treats each element, or each token, for itself.
-_POINTWISE: Final[Mapping[str, OperatorSharding]] = {
-    layout: OperatorSharding(layout, layout, layout, layout)
-    for layout in ("replicated", "sequence", "column")
-}
-#: ... that needs all features of a token.
-_BY_TOKENS: Final[Mapping[str, OperatorSharding]] = {
-    layout: _POINTWISE[layout] for layout in ("replicated", "sequence")
-}
-#: Shardings of a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
-_PRODUCT: Final[Mapping[str, OperatorSharding]] = {
-    "column": OperatorSharding("replicated", "column", "column", "partial"),
-    "row": OperatorSharding("column", "partial", "replicated", "column"),
-}
-#: Kind of kernel -> its shardings; their places are the codes of a design's columns. The order is that of
-#: the choice among equally good assignments.
-OPTIONS: Final[Mapping[str, Mapping[str, OperatorSharding]]] = {
-    "norm": _BY_TOKENS,
-    "product": _PRODUCT,
-    "latent": _BY_TOKENS,
-    "attention": {"column": _POINTWISE["column"]},
-    "window": {"column": _POINTWISE["column"]},
-    "delta_net": {"column": _POINTWISE["column"]},
-    "activation": _POINTWISE,
-    "residual": _POINTWISE,
-    "router": _BY_TOKENS,
-    "dispatch": {"sequence": _POINTWISE["sequence"]},
-    "experts": {"sequence": _POINTWISE["sequence"]},
-    "expert_activation": {"sequence": _POINTWISE["sequence"]},
-    "combine": {"sequence": _POINTWISE["sequence"]},
-    "lookup": {"row": OperatorSharding("replicated", "partial", "replicated", "replicated")},
-    "loss": {"column": _POINTWISE["column"]},
-}
-
-#: Named assignments [Shoeybi2019]_, [Korthikanti2022]_: the layout of what is no product, by its kind.
-#: Products are split as the rows of their blocks say.
-ASSIGNMENTS: Final[Mapping[str, Mapping[str, str]]] = {
-    name: dict.fromkeys(("norm", "latent", "residual", "router"), tokens) | {"activation": "column"}
-    for name, tokens in (("megatron", "replicated"), ("megatron_sp", "sequence"))
-}
+#: Named assignments [Shoeybi2019]_, [Korthikanti2022]_: layout of activations that may be split by tokens.
+#: Those within an MLP are split by features, and products as the rows of blocks say.
+ASSIGNMENTS: Final[Mapping[str, TensorLayout]] = {"megatron": "replicated", "megatron_sp": "sequence"}
 
 #: How shardings are chosen: a named assignment, the best in time or in bytes sent, or explicitly per kernel.
 SHARDINGS: Final = (*ASSIGNMENTS, "solve", "solve_bytes", "sample")
+
+
+def usual_sharding(kernel: Kernel, tokens: str) -> str:
+    """How Megatron-LM splits a kernel that has a choice, where what it splits by tokens is laid out so."""
+    return {"tokens": tokens, "features": "column", "weight": kernel.megatron}[kernel.kind.usual_split]
 
 
 @dataclass(frozen=True)
@@ -105,12 +62,12 @@ class Assignments:
     def kernels(self) -> dict[str, Kernel]:
         """Name -> kernel, of all kinds of layers; those without a choice last."""
         kernels = {kernel.name: kernel for layer in self.layers for kernel in layer.kernels}
-        return dict(sorted(kernels.items(), key=lambda item: len(OPTIONS[item[1].kind]) == 1))
+        return dict(sorted(kernels.items(), key=lambda item: len(item[1].kind.shardings) == 1))
 
     @cached_property
     def options(self) -> dict[str, tuple[str, ...]]:
         """Kernel with a choice -> its shardings."""
-        options = {name: tuple(OPTIONS[kernel.kind]) for name, kernel in self.kernels.items()}
+        options = {name: tuple(kernel.kind.shardings) for name, kernel in self.kernels.items()}
         return {name: own for name, own in options.items() if len(own) > 1}
 
     @cached_property
@@ -126,7 +83,7 @@ class Assignments:
 
     @property
     def count(self) -> int:
-        """Number of assignments. [-]"""
+        """Number of assignments of the set. [-]"""
         return math.prod(len(options) for options in self.options.values())
 
     @property
@@ -139,8 +96,8 @@ class Assignments:
         """Name of an assignment -> its number. [-]"""
         kernels = [self.kernels[name] for name in self.options]
         return {
-            name: self.number({kernel.name: kernel.megatron or kinds[kernel.kind] for kernel in kernels})
-            for name, kinds in ASSIGNMENTS.items()
+            name: self.number({kernel.name: usual_sharding(kernel, tokens) for kernel in kernels})
+            for name, tokens in ASSIGNMENTS.items()
         }
 
     def number(self, words: Mapping[str, str]) -> float:
@@ -165,5 +122,5 @@ class Assignments:
 
 @cache
 def assignments_of(layers: tuple[Layer, ...], last: Layer | None = None) -> Assignments:
-    """The assignments of a model's kinds of layers, of which the last layer has the last unless told."""
+    """The assignments of a model's kinds of layers, of which the last layer has the last unless another is given."""
     return Assignments(layers, last or layers[-1])

@@ -8,10 +8,10 @@ weights runs step by step; the gradient of the weights is one product over all s
 from __future__ import annotations
 
 from costmodel.columns import FloatArray
+from costmodel.training.kinds import loss_passes
+from costmodel.training.lstm import Split
 from costmodel.training.run import LstmRun
-from costmodel.training.split import Split
-from costmodel.workload.kernels import Gemms, Label, Pointwise, PointwiseRow
-from costmodel.workload.transformer import loss_rows
+from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, PointwiseRow, pointwise_rows
 
 #: Parts of the model, how often each runs being for the step to say.
 PARTS = ("cell", "layer", "embedding", "projection", "head")
@@ -75,6 +75,6 @@ def lstm_pointwise(run: LstmRun) -> Pointwise:
         (Label("bias_gradient", "weight_gradient", "layer"), gates * embedded, 1, 0, 1, 1.0),
         (Label("embedding", "forward", "embedding"), embedded, 2, 0, 0, 1.0),
         (Label("embedding", "weight_gradient", "embedding"), embedded, 1, sums, 1, 1.0),
-        *loss_rows(logits, "head"),
+        *pointwise_rows(loss_passes(logits), "loss", "head"),
     ]
     return Pointwise.of_rows(rows, element_bytes=precision.element_bytes)

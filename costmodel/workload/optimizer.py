@@ -9,8 +9,7 @@ from typing import Final
 from costmodel.columns import FloatArray
 from costmodel.training.blocks import Layer
 from costmodel.training.model import ModelShape
-from costmodel.training.sharding import OPTIONS
-from costmodel.workload.kernels import Gemms, Label
+from costmodel.workload.kernel_tables import Gemms, Label
 
 #: Operands and results of orthogonal updates: 16 bits. [B]
 ORTHOGONAL_BYTES: Final = 2.0
@@ -77,7 +76,7 @@ class WeightMatrix:
 
     @property
     def size(self) -> float:
-        """Entries. [-]"""
+        """Entries of a tensor that the optimizer updates. [-]"""
         return self.rows * self.columns
 
 
@@ -91,7 +90,7 @@ def weight_matrices(model: ModelShape) -> list[WeightMatrix]:
         for kernel in layer.kernels:
             short, long = sorted((model.features[kernel.reads], model.features[kernel.makes]))
             if model.weights(kernel) and short > 1:
-                experts, whole = kernel.kind == "experts", "replicated" in OPTIONS[kernel.kind]
+                experts, whole = kernel.of_experts, kernel.is_whole
                 found.append(WeightMatrix(kernel.name, part, short, long, repeats, experts, whole))
     return sorted(found, key=lambda matrix: -matrix.size)
 

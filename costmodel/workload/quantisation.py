@@ -1,4 +1,4 @@
-"""What is multiplied in fewer than 16 bits, at which rate, and the kernels that cast it there.
+"""Products in fewer than 16 bits: which there are, at which rate, and the kernels that cast for them.
 
 Linear layers and experts of transformer layers are: their product and both its gradients. Embedding, head,
 routers, norms, softmax, attention cores, residual additions, accumulation and the optimizer keep 16 or 32
@@ -14,15 +14,12 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.machine.system import System
-from costmodel.training.blocks import Kernel
+from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, is_narrow, of_formats
 from costmodel.training.run import RankRun, TransformerRun
-from costmodel.workload.kernels import Label, Pointwise, PointwiseRow
-from costmodel.workload.transformer import Part, every_part, products, routed_tokens
-
-#: Kinds of kernels that multiply in the format of a design.
-NARROW_KINDS: Final = ("product", "latent", "experts")
+from costmodel.workload.kernel_tables import Label, Pointwise, PointwiseRow
+from costmodel.workload.transformer import Part, every_part
 
 #: FLOP per element of a cast: a maximum of its block, a scale, a rounding. It waits for the memory anyhow.
 CAST_FLOPS: Final = 4.0
@@ -30,7 +27,7 @@ CAST_FLOPS: Final = 4.0
 
 def is_quantised(kernel: Kernel) -> bool:
     """Whether a kernel of a layer multiplies in the format of a design; a gate of one feature is too thin."""
-    return kernel.kind in NARROW_KINDS and kernel.makes != "unit"
+    return kernel.kind.matrix is not None and kernel.kind.matrix.narrow and kernel.makes != "unit"
 
 
 def some_narrow(run: RankRun | TransformerRun) -> bool:
@@ -106,7 +103,7 @@ def casts(run: RankRun) -> Pointwise:
 
     Notes
     -----
-    Weights are cast once a step and kept (`steps.narrow_weights`), as Megatron-LM does.
+    Weights are cast once a step and kept (`steps.memory.quantised_weights`), as Megatron-LM does.
     """
     rows = [
         row
@@ -127,9 +124,10 @@ def _cast_rows(run: RankRun, part: Part, kernel: Kernel) -> Iterator[PointwiseRo
     narrow = np.where(is_narrow(codes), 1.0, 0.0)
     maxima = narrow * of_formats(codes, "maxima")
     copied = np.where(needs_transposed(codes, run.system), 1.0, 0.0)
-    [(_, (m, n, k), batch, _)] = products(run, kernel)
-    sent = routed_tokens(run) * run.model.features["expert_in"]
-    before = (of_formats(codes, "dispatched") > 0) & (kernel.kind == "experts")
+    [product] = kernel.kind.products(run, kernel)
+    (m, n, k), batch = product.size, product.batch
+    sent = run.routed_tokens * run.model.features["expert_in"]
+    before = (of_formats(codes, "dispatched") > 0) & kernel.of_experts
     for of_pass, features, elements in (
         ("forward", kernel.reads, np.asarray(m * k * batch)),
         ("activation_gradient", kernel.makes, np.asarray(m * n * batch)),

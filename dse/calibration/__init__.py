@@ -1,0 +1,1 @@
+"""Constants of one's own machine from measurements of it."""

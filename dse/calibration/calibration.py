@@ -16,7 +16,7 @@ from costmodel.formats import shipped
 from costmodel.formats.framework_file import framework_names
 from costmodel.formats.quantity import si_value
 from costmodel.formats.strict_yaml import read_text
-from costmodel.formats.system_text import quantity_place, with_constants, written
+from costmodel.formats.system_file import quantity_place, with_constants, written
 from dse.calibration.constants import STEPS, STEPS_TOO, Constant, candidates
 from dse.calibration.measurements import STAGE_OF, Measurements, measurements
 from dse.calibration.selection import GIVEN_UP, Selection, are_closer, selected

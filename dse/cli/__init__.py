@@ -1,4 +1,10 @@
-"""The `dse` command: parse, call one function, write."""
+"""The `dse` command: parse, call one function, write.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    options, output, terminal
+    ask, understand, act, keep
+"""
 
 from __future__ import annotations
 
@@ -7,36 +13,25 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from typing import Any, NoReturn
 
-from dse.cli import (
-    calibrate,
-    catalogue,
-    check,
-    columns,
-    compare,
-    completion,
-    cost,
-    dashboard,
-    delete,
-    enumerate,
-    evaluate,
-    explain,
-    export,
-    fit,
-    import_model,
-    importance,
-    plan,
-    report,
-    search,
-    sensitivity,
-    studies,
-    validate,
-)
+from dse.cli.act import cost, evaluate, export, fit, import_model
+from dse.cli.ask import enumerate, plan, search
+from dse.cli.keep import calibrate, catalogue, check, completion, delete, validate
 from dse.cli.options import HelpFormatter
 from dse.cli.output import discard_output
-from dse.cli.signals import INTERRUPTED, interruptible
+from dse.cli.terminal import INTERRUPTED, interruptible, say
+from dse.cli.understand import (
+    columns,
+    compare,
+    dashboard,
+    explain,
+    importance,
+    report,
+    sensitivity,
+    studies,
+)
 
 DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
 EXAMPLES = """\
@@ -71,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code : int
         0 done; 1 a mistake in the input, or nothing feasible found; 130 interrupted. [-]
     """
-    from costmodel.errors import DseError  # here, so that `dse --help` need not import NumPy
+    from costmodel.errors import DseError
 
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
@@ -109,22 +104,13 @@ def obeyed(argv: Sequence[str] | None) -> int:
     """Run the command of some arguments, with all that it printed gone out; its exit code."""
     try:
         args = parser().parse_args(argv)
-        from dse.cli.streams import PrintableStream
+        from dse.cli.terminal import PrintableStream
         from dse.storage.database import patience
 
         with patience(getattr(args, "wait", None)), redirect_stderr(PrintableStream(sys.stderr)):
             return int(args.run(args))
     finally:
         sys.stdout.flush()
-
-
-def say(message: str) -> None:
-    """Print lines on stderr that steer no terminal and tell no password."""
-    from costmodel.errors import masked, printable
-
-    with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can be told
-        for line in message.splitlines():
-            print(f"dse: {printable(masked(line))}", file=sys.stderr)
 
 
 def crash_report(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,15 @@ from typing import TYPE_CHECKING
 from costmodel.profiles.registry import design_profiles
 
 if TYPE_CHECKING:
-    from dse.spaces.space import Space
+    from dse.spaces.space import Params, Space
 
 Commands = argparse._SubParsersAction
+
+#: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
+EXPORTED = (
+    *("aicb", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace"),
+    *("megatron", "nemo", "torchtitan", "maxtext"),
+)
 
 #: What `dse search` searches when no space is named.
 DEFAULT_SPACE = "gpt3_175b_1024_a100"
@@ -149,6 +156,15 @@ def changed_space(args: argparse.Namespace) -> Space:
     if pins:
         space = space.pinned(pins)
     return space.with_objectives(args.objective) if args.objective else space
+
+
+def say_what_was_open(space: Space, params: Params) -> None:
+    """Name the parameters that the user did not, with what they were taken to be."""
+    from dse.records.text import design_text
+
+    taken = {p.name: params[p.name] for p in space.parameters if len(p.choices or "open") > 1}
+    if taken:
+        print(f"dse: not named by --set, so taken: {design_text(space, taken)}", file=sys.stderr)
 
 
 def refuse_same(read: Path | None, written: Path | None) -> None:

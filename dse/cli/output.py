@@ -104,7 +104,7 @@ def write_result(write: Callable[[Path | None], None], output: Path | None, endi
     DseError
         If it was written elsewhere, saying where, or nowhere.
     """
-    from dse.export.tables import NotWritten
+    from dse.records.tables import NotWritten
 
     try:
         write(output)
@@ -127,8 +127,8 @@ def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> N
         Always.
     """
     from costmodel.errors import DseError
-    from dse.export.tables import NotWritten
-    from dse.storage.files import refuges
+    from dse.records.tables import NotWritten
+    from dse.storage.atomic_files import refuges
 
     for folder in refuges():
         path = folder / f"{named.stem}.{secrets.token_hex(4)}{named.suffix}"
@@ -157,7 +157,7 @@ def write_content(content: Iterable[bytes], form: str, output: Path | None) -> N
         If the file cannot be written, or the content is no text and stdout is a terminal.
     """
     if output:
-        from dse.export.tables import write_file
+        from dse.records.tables import write_file
 
         write_file(output, content)
         return
@@ -173,10 +173,10 @@ def write_content(content: Iterable[bytes], form: str, output: Path | None) -> N
 
 def write_report(report: Callable[[int], Iterable[RenderableType]], output: Path | None) -> None:
     """A report to read, to the file or to stdout: made for the width there is."""
-    from dse.report.text import plain_text, show
+    from dse.records.text import plain_text, show
 
     if output:
-        from dse.export.tables import write_file
+        from dse.records.tables import write_file
 
         write_file(output, plain_text(report(FILE_WIDTH), FILE_WIDTH).encode())
     else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.figures import BROKEN, DOMINATED, FRONT, NOTABLE, axis, figure, plotly
-from dse.spaces.objectives import Direction
+from costmodel.plotting import BROKEN, DOMINATED, FRONT, NOTABLE, axis, figure, plotly
+from dse.spaces.sections.objectives import Direction
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

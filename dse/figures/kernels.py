@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.figures import COLOURS, FRONT, NOTABLE, axis, figure, plotly
 from costmodel.formats.quantity import readable
+from costmodel.plotting import COLOURS, FRONT, NOTABLE, axis, figure, plotly
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from costmodel.figures import figure, plotly
 from costmodel.formats.quantity import readable
-from dse.spaces.objectives import Objective
-from dse.spaces.parameters import Parameter, Value
+from costmodel.plotting import figure, plotly
+from dse.spaces.sections.objectives import Objective
+from dse.spaces.sections.parameters import Parameter, Value
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from costmodel.columns import FloatArray, IntArray
-from costmodel.figures import AROUND_BARS, COLOURS, FRONT, axis, figure, plotly
+from costmodel.plotting import AROUND_BARS, COLOURS, FRONT, axis, figure, plotly
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

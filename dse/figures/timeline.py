@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.figures import COLOURS, axis, figure, plotly
+from costmodel.plotting import COLOURS, axis, figure, plotly
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,1 @@
+"""Pareto fronts of tables of costs: non-dominated points, hypervolume, thinning."""

@@ -1,0 +1,1 @@
+"""How far off predictions may be."""

@@ -1,13 +1,9 @@
-"""How far off a predicted step may be: intervals from what validation left, and what they rest on.
-
-Measured steps fall into classes, by their software and chip, by how far their ranks stand apart, by whether
-layers are in stages, and by what layers multiply. Of each class the table holds between which multiples of
-the predicted time nine in ten of the measured ones lie. A design has the interval of its class, or of the
-next wider one with rows enough; one on a chip of which no step was measured has a wider one.
-"""
+"""How far off a predicted step may be: intervals from what validation left; as columns of formulas."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.machine.system import System
+from costmodel.steps.result.breakdown import UNIT_SUFFIX, Breakdown
 from costmodel.training.precision import is_narrow
 
 #: What a prediction rests on: steps of such designs on such chips; steps of that chip; neither.
@@ -202,3 +199,59 @@ def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
         same = chip.found_in(system)
         place, largest = np.where(same, number, place), np.where(same, chip.largest, largest)
     return place, largest
+
+
+#: Columns beside those of a breakdown, and their units: ends of the interval that holds nine of ten.
+INTERVAL_UNITS: Final[Mapping[str, str]] = {
+    "step_time_low": "s",
+    "step_time_high": "s",
+    "tokens_per_second_low": "1/s",
+    "mfu_low": "-",
+}
+#: The same with their units, as tables show them -> the column.
+INTERVAL_KEYS: Final = {name + UNIT_SUFFIX[unit]: name for name, unit in INTERVAL_UNITS.items()}
+
+#: Column of a breakdown -> its end that is worse.
+WORSE_END: Final[Mapping[str, str]] = {
+    "step_time": "step_time_high",
+    "step_time_s": "step_time_high_s",
+    "tokens_per_second": "tokens_per_second_low",
+    "mfu": "mfu_low",
+}
+
+
+def ends(breakdown: Breakdown, own: Interval) -> dict[str, FloatArray]:
+    """The columns of `INTERVAL_UNITS`, under both of their names; (points,) each. [s], [1/s], [-]"""
+    columns = {
+        "step_time_low": breakdown.step_time * own.low,
+        "step_time_high": breakdown.step_time * own.high,
+        "tokens_per_second_low": breakdown.tokens_per_second / own.high,
+        "mfu_low": breakdown.mfu / own.high,
+    }
+    return {**columns, **{key: columns[name] for key, name in INTERVAL_KEYS.items()}}
+
+
+def at_worse_ends(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A space, as its file has it, that is judged by the worse ends of intervals.
+
+    Objectives, limits and derived columns read them wherever they read a step's time, rate or utilization.
+    """
+    changed = dict(data)
+    for key in ("derived", "constraints"):
+        if isinstance(data.get(key), Mapping):
+            changed[key] = {name: _worse(text) for name, text in data[key].items()}
+    objectives = data.get("objectives")
+    if isinstance(objectives, Mapping):
+        changed["objectives"] = {
+            direction: _worse(names) if isinstance(names, str) else [_worse(name) for name in names]
+            for direction, names in objectives.items()
+        }
+    return changed
+
+
+def _worse(text: Any) -> Any:
+    """A formula with the names of worse ends."""
+    if not isinstance(text, str):
+        return text
+    words = "|".join(WORSE_END)
+    return re.sub(rf"\b({words})\b", lambda found: WORSE_END[found[1]], text)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray, column_units
-from costmodel.steps.breakdown import Breakdown
+from costmodel.steps.result.breakdown import ResultTable
 
 #: Relative violation of a limit where the profile has no number.
 NAN_VIOLATION: Final = 1e9
@@ -24,7 +24,7 @@ class Evaluation:
     margins: FloatArray  #: (points, limits), at least 0 where the limit holds, in the limits' units
     violations: FloatArray  #: (points, limits), relative to the limit, positive where it is broken [-]
     feasible: NDArray[np.bool_]  #: (points,): all limits hold, and all objectives are numbers
-    breakdown: Breakdown
+    breakdown: ResultTable
     derived: Mapping[str, FloatArray]  #: derived columns, (points,)
     workloads: Mapping[str, BestLayouts] = field(default_factory=dict)  #: of a space of several
 
@@ -64,7 +64,7 @@ def joined(parts: list[Evaluation]) -> Evaluation:
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    names = column_units(Breakdown)
+    names = column_units(type(first.breakdown))
     return Evaluation(
         values=np.concatenate([part.values for part in parts]),
         margins=np.concatenate([part.margins for part in parts]),

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from costmodel.columns import FloatArray, concatenated
 from costmodel.errors import DseError
 from costmodel.machine.system import System
-from costmodel.steps.breakdown import Breakdown, with_unit_suffix
+from costmodel.profiles.rules import WorkloadRules
+from costmodel.profiles.work import TRAINING
+from costmodel.steps.result.breakdown import ResultTable
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
 from dse.pricing.evaluated import NAN_VIOLATION, BestLayouts, Evaluation, joined
-from dse.pricing.intervals import interval_columns
-from dse.pricing.profiles import SpaceRules, nominal_rate, rules_for
+from dse.pricing.record_columns import interval_columns
+from dse.pricing.several_workloads import combined, first_of_each, without
+from dse.pricing.space_rules import nominal_rate, rules_for
 from dse.pricing.workers import Jobs, Pricer, workers_of
-from dse.pricing.workloads import combined, first_of_each, without
-from dse.spaces.expressions import Expression
-from dse.spaces.objectives import Constraint
-from dse.spaces.outer import OuterDesigns
+from dse.spaces.definition import SpaceWorkload
+from dse.spaces.designs.exact_parameters import OuterDesigns
+from dse.spaces.formulas.expressions import Expression
+from dse.spaces.sections.objectives import Constraint
 from dse.spaces.space import Space
-from dse.spaces.workload import SpaceWorkload
 
+if TYPE_CHECKING:
+    from dse.spaces.space import Space
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
 #: Designs evaluated at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
@@ -33,7 +37,7 @@ CHUNK: Final = 16384
 SENT_SECONDS: Final = 0.1
 
 
-def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRules | None = None,
+def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: WorkloadRules | None = None,
              chunk: int = CHUNK, jobs: Jobs = 1) -> Evaluation:  # fmt: skip
     """Evaluate a batch of designs.
 
@@ -43,7 +47,7 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: SpaceRul
         What the parameters belong to.
     columns : mapping of (points,) arrays
         The parameters, as `Space.encode` gives them. [SI units]
-    rules : SpaceRules, optional
+    rules : WorkloadRules, optional
         What evaluates them; by default the native cost model.
     chunk : int
         Designs evaluated at a time, which bounds the memory. [-]
@@ -74,7 +78,9 @@ def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
     return _evaluate_chunk(pricer.space, columns, pricer.rules)
 
 
-def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> FloatArray | None:
+def untimed_margins(
+    space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules
+) -> FloatArray | None:
     """Margins of all limits of a batch of designs, found without times; None where some limit needs them.
 
     Parameters
@@ -95,7 +101,7 @@ def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: Spac
         return None
     available = {
         **known,
-        **{with_unit_suffix(name): values for name, values in footprint.items()},
+        **{space.workload.work.results.key(name): values for name, values in footprint.items()},
         **footprint,
     }
     words = {word for column in space.names.values() for word in column.words}
@@ -125,7 +131,7 @@ def transformer_run(
     DseError
         If the space's model is no transformer.
     """
-    if not isinstance(space.model, ModelShape):
+    if space.workload.work != TRAINING:
         raise DseError(f"space {space.name}: its model is no transformer")
     known, blocks = space.known_values(columns), space.model.blocks
     own = {name: known[name] for name in table.domains(blocks) if name in known}
@@ -161,7 +167,7 @@ def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> s
     return rules_for(space, profile).remedies(machine(space, known), known)
 
 
-def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:
+def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> Evaluation:
     """Evaluate a batch of which many designs differ only in what changes nothing: each kind once.
 
     Arguments and results are those of `evaluate`.
@@ -171,11 +177,12 @@ def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: Space
         return evaluate(space, columns, rules=rules)
     known = space.known_values(columns)
     system = machine(space, known)
-    rows, back = rules.alike(system, known)
+    unique = rules.alike(system, known)
+    rows = np.arange(points) if unique.places is None else unique.rows
     kinds = _rows(known, points, rows)
     starts = range(0, rows.size, CHUNK)
     parts = [_step(space, _rows(kinds, rows.size, slice(start, start + CHUNK)), rules) for start in starts]
-    return _evaluation(space, known, concatenated(parts).take(back), points, rules.profile)
+    return _evaluation(space, known, unique.spread(concatenated(parts)), points, rules.profile)
 
 
 def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
@@ -186,20 +193,20 @@ def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
     }
 
 
-def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules) -> Evaluation:
+def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> Evaluation:
     known = space.known_values(columns)
     points = next(iter(columns.values())).size
     return _evaluation(space, known, _step(space, known, rules), points, rules.profile)
 
 
-def _step(space: Space, known: Mapping[str, Any], rules: SpaceRules) -> Breakdown:
+def _step(space: Space, known: Mapping[str, Any], rules: WorkloadRules) -> ResultTable:
     """The breakdown of designs of which everything is known that needs no evaluation."""
     points = max(np.size(known[parameter.name]) for parameter in space.parameters)
     return rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
 
 
 def _evaluation(
-    space: Space, known: Mapping[str, Any], breakdown: Breakdown, points: int, profile: str
+    space: Space, known: Mapping[str, Any], breakdown: ResultTable, points: int, profile: str
 ) -> Evaluation:
     """What formulas make of a breakdown."""
     values = evaluated_columns(space, known, breakdown, profile)
@@ -216,7 +223,7 @@ def _evaluation(
 
 
 def evaluated_columns(
-    space: Space, known: Mapping[str, Any], breakdown: Breakdown, profile: str
+    space: Space, known: Mapping[str, Any], breakdown: ResultTable, profile: str
 ) -> dict[str, Any]:
     """Every column of a batch of designs by name, derived ones included."""
     values: dict[str, Any] = {**_by_both_names(breakdown), **known}
@@ -229,7 +236,7 @@ def evaluated_columns(
 
 
 def evaluate_workloads(
-    space: Space, columns: Mapping[str, FloatArray], rules: SpaceRules, jobs: Jobs
+    space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules, jobs: Jobs
 ) -> Evaluation:
     """Evaluate machines by all of their workloads; arguments and results are those of `evaluate`.
 
@@ -306,10 +313,10 @@ def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
     return np.where(undefined, -np.inf, margins), np.clip(violations, -NAN_VIOLATION, NAN_VIOLATION)
 
 
-def _by_both_names(breakdown: Breakdown) -> dict[str, Any]:
+def _by_both_names(breakdown: ResultTable) -> dict[str, Any]:
     """Columns of a breakdown by name, and by name with unit."""
     columns = breakdown.columns()
-    return {**{with_unit_suffix(name): values for name, values in columns.items()}, **columns}
+    return {**breakdown.by_key(), **columns}
 
 
 def stacked(columns: list[Any], points: int) -> FloatArray:
@@ -322,3 +329,32 @@ def stacked(columns: list[Any], points: int) -> FloatArray:
 def _filled(values: Any, points: int) -> FloatArray:
     """A column of full length."""
     return np.broadcast_to(np.asarray(values, dtype=np.float64).reshape(-1), (points,))
+
+
+Record = dict[str, Any]
+
+
+def with_splits(space: Space, records: Sequence[Record]) -> list[Record]:
+    """The same records of designs; `splits` says how each kernel is split, where that was solved for."""
+    if "sharding" not in space.chosen or not records or space.workloads:
+        return [*records]
+    from costmodel.steps.transformer import resolve_sharding
+    from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
+    from costmodel.training.run import rank_run
+
+    columns = space.encode([record["params"] for record in records])
+    run = transformer_run(space, columns, DesignPoints)
+    solved = np.isin(run.design.sharding, (SOLVE, SOLVE_BYTES))
+    if not solved.any():
+        return [*records]
+    shape = rank_run(run.of(resolve_sharding(run.model, run.system, run.design))).design
+    return [
+        {**record, "splits": shape.assignments.words(float(number))} if is_solved else record
+        for record, is_solved, number in zip(records, solved, shape.assignment, strict=True)
+    ]
+
+
+def splits_text(record: Mapping[str, Any]) -> str:
+    """The splits of a record in words."""
+    shardings = " ".join(f"{kernel}={option}" for kernel, option in record["splits"].items())
+    return f"sharding as solved: {shardings}"

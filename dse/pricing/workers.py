@@ -1,25 +1,53 @@
-"""Work on ranges of numbers, in this process, in others of this machine, or on the workers of a cluster.
-
-A task is a function of a range, sent with little beside it: workers make of a space's text, once, whatever
-they need of it, and send back results only. A range that a lost worker had is worked on by another.
-"""
+"""Work on ranges of numbers, in this process, in others of this machine, or on the workers of a cluster."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from random import Random
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from costmodel.errors import DseError
-from costmodel.profiles.registry import Profile, register_profile, registered
-from dse.pricing.interruption import end_with, uninterrupted
-from dse.pricing.profiles import SpaceRules, rules_for
-from dse.spaces.functions import OWN, UnitFunction
+from costmodel.profiles.registry import Profile, register_profile, register_work, registered, registered_work
+from costmodel.profiles.rules import Rules, WorkloadRules
+from dse.pricing.space_rules import rules_for
+from dse.spaces.formulas.functions import OWN, UnitFunction
 from dse.spaces.space import Space
+
+#: How often a worker looks for its master. [s]
+LOOK: Final = 1.0
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block that Ctrl-C and the like reach when it is done; it must not take long."""
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@cache
+def end_with(master: int) -> None:
+    """Have this process end once its parent, a process of that number, is gone: it may have been killed."""
+
+    def watch() -> None:
+        while os.getppid() == master:
+            time.sleep(LOOK)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
 
 Backend = Literal["processes", "dask"]
 BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
@@ -31,26 +59,33 @@ Item = TypeVar("Item")
 @dataclass(frozen=True)
 class Pricer:
     """A space and the rules that evaluate its designs; to another process it goes as the space's text, with
-    the user's own that it needs: functions that its formulas call, and a profile that does not ship."""
+    the user's own that it needs: functions that its formulas call, a profile and work that do not ship."""
 
     space: Space
-    rules: SpaceRules
+    rules: WorkloadRules
 
     @classmethod
-    def of(cls, space: Space, rules: SpaceRules | None = None) -> Pricer:
+    def of(cls, space: Space, rules: WorkloadRules | None = None) -> Pricer:
         """With the native rules unless others are given."""
         return cls(space, rules or rules_for(space))
 
     def __reduce__(self) -> tuple[Callable[..., Pricer], tuple[object, ...]]:
-        own = self.space.own_functions, registered(self.rules.profile)
+        work = registered_work(self.space.workload.work.name)
+        own = self.space.own_functions, registered(self.rules.profile), work
         return _sent_pricer, (self.space.text, self.rules.profile, *own)
 
 
 def _sent_pricer(
-    text: str, profile: str, functions: Sequence[UnitFunction], own_profile: Profile | None
+    text: str,
+    profile: str,
+    functions: Sequence[UnitFunction],
+    own_profile: Profile | None,
+    own_work: Rules[Any] | None,
 ) -> Pricer:
     """What a worker makes of what it gets: the user's own becomes known there too."""
     OWN.update({function.name: function for function in functions})
+    if own_work:
+        register_work(own_work)
     if own_profile:
         register_profile(own_profile)
     return _pricer(text, profile)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from costmodel.columns import column_units
 from costmodel.formats.quantity import readable, unit_name
 from costmodel.profiles.registry import all_columns, design_columns
-from costmodel.steps.breakdown import Breakdown
 from costmodel.training.design_table import Domain
-from dse.predictions.columns import INTERVAL_UNITS
-from dse.spaces.meanings import meaning
-from dse.spaces.objectives import keyed
+from dse.predictions.intervals import INTERVAL_UNITS
+from dse.spaces.formulas.meanings import meaning
+from dse.spaces.sections.objectives import keyed
 from dse.spaces.space import Space
 
 
@@ -56,7 +55,7 @@ def _every(space: Space) -> Iterator[ListedName]:
         )
     yield from (
         listed("results", name, unit, "")
-        for name, unit in {**column_units(Breakdown), **INTERVAL_UNITS}.items()
+        for name, unit in {**column_units(space.workload.work.results), **INTERVAL_UNITS}.items()
     )
     for name, unit in space.system.units().items():
         yield listed(
@@ -65,7 +64,7 @@ def _every(space: Space) -> Iterator[ListedName]:
     for name in ("num_parameters", *space.model.dimensions, *space.model.counts):
         if space.constants.get(name):
             yield listed("model", name, "-", readable(space.constants[name], "-", digits=12))
-    for name in design_columns(space.model):
+    for name in design_columns(space.workload):
         yield listed("design", name, "-", ", ".join(all_columns().get(name, Domain()).words[:8]))
 
 

@@ -18,15 +18,16 @@ from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
-from dse.predictions.columns import at_worse_ends
-from dse.spaces import runs, workloads
-from dse.spaces.completion import simplest
-from dse.spaces.legal import LegalDesigns
-from dse.spaces.names import MODEL_SETTINGS
-from dse.spaces.objectives import Constraint, directed
-from dse.spaces.outer import OuterDesigns
-from dse.spaces.parameters import MOST_OPTIONS, Parameter, Value, decoded, refuse_several
-from dse.spaces.space_file import Definition, read_definition
+from dse.predictions.intervals import at_worse_ends
+from dse.spaces import workloads
+from dse.spaces.definition import Definition, read_definition
+from dse.spaces.designs.completion import simplest
+from dse.spaces.designs.exact_parameters import OuterDesigns
+from dse.spaces.designs.legal import LegalDesigns
+from dse.spaces.formulas.names import MODEL_SETTINGS
+from dse.spaces.sections import training_run as runs
+from dse.spaces.sections.objectives import Constraint, directed
+from dse.spaces.sections.parameters import MOST_OPTIONS, Parameter, Value, decoded, refuse_several
 
 Params = dict[str, Value]
 
@@ -240,7 +241,7 @@ class Space(Definition):
             return {"from": self.in_file(name, min(values)), "to": self.in_file(name, max(values))}
         options = [self.in_file(name, value) for value in values]
         words = self.by_name[name].words if name in self.by_name else ()
-        own = isinstance(values[0], str) and name not in design_columns(self.model)
+        own = isinstance(values[0], str) and name not in design_columns(self.workload)
         return {"options": options, "words": [*words]} if own and words else options
 
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
@@ -263,7 +264,7 @@ class Space(Definition):
     @cached_property
     def settable(self) -> frozenset[str]:
         """Names that can be held fixed, or given several values."""
-        columns, derived = design_columns(self.model), {derived.name for derived in self.derived}
+        columns, derived = design_columns(self.workload), {derived.name for derived in self.derived}
         known = {*self.pinnable, *self.given, *columns, *MODEL_SETTINGS, *self.system.units()}
         return frozenset(known - derived)
 

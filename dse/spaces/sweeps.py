@@ -10,7 +10,7 @@ from typing import Final
 from costmodel.errors import DseError
 from costmodel.formats.quantity import dimension, readable, si_value
 from costmodel.formats.strict_yaml import scalar
-from dse.spaces.parameters import MOST_OPTIONS, Value
+from dse.spaces.sections.parameters import MOST_OPTIONS, Value
 
 #: A number, and what comes after it.
 _NUMBER: Final = re.compile(r"\s*(\$?\s*[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")

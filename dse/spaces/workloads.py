@@ -18,10 +18,9 @@ from typing import Any, Final, Generic
 
 from costmodel.formats.strict_yaml import Section
 from costmodel.profiles.registry import all_columns
-from costmodel.training.model import ModelShape
-from dse.spaces.objectives import directed
-from dse.spaces.space_file import AnySpace, Definition
-from dse.spaces.workload import SpaceWorkload
+from costmodel.profiles.work import TRAINING
+from dse.spaces.definition import AnySpace, Definition, SpaceWorkload
+from dse.spaces.sections.objectives import directed
 
 #: Sections of a space that this module reads.
 KEY: Final = "workloads"
@@ -141,7 +140,7 @@ def _check(section: Section, frame: AnySpace, found: Mapping[str, AnySpace]) -> 
         if layouts & {*values}:
             section.mistake("layouts", f"{layout}: layouts of workloads are found for each machine")
     for key, space in found.items():
-        if not isinstance(space.model, ModelShape):
+        if space.workload.work != TRAINING:
             section.mistake(KEY, f"{key}: its model is no transformer")
     if frame.reads_intervals:
         section.mistake(None, "several workloads have no intervals; take one workload at a time")

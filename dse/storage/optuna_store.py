@@ -1,9 +1,4 @@
-"""Studies and their trials in Optuna's own tables, a batch of trials to a transaction.
-
-Optuna writes a trial in twenty or more transactions, each of them an ``fsync``, and looks rows up one
-by one. Here a batch is a handful of multi-row inserts in one transaction, into the same tables, so that
-``optuna.load_study`` opens the result as its own. No trial is ever stored before it is finished.
-"""
+"""Studies and their trials in Optuna's own tables, a batch of trials to a transaction."""
 
 from __future__ import annotations
 
@@ -13,22 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, Self
 
+import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
-from dse.spaces.objectives import Direction
-from dse.storage.database import Database, Mode
-from dse.storage.optuna_tables import REVISION, set_up
-from dse.storage.study_rows import (
-    read_counts,
-    read_directions,
-    read_last,
-    read_names,
-    read_study_attributes,
-)
+from dse.spaces.sections.objectives import Direction
+from dse.storage.damage import DAMAGED, damaged_row
+from dse.storage.database import Database, Mode, optuna_url
 from dse.storage.trial_columns import (
     FINISHED,
     TrialColumns,
@@ -40,6 +31,97 @@ from dse.storage.trial_columns import (
     read_params,
 )
 from dse.storage.trial_rows import read_trials, utc_text, write_trials
+
+#: Revision of Optuna's tables that dse reads and writes; unchanged from Optuna 3.2 to 5.
+REVISION: Final = "v3.2.0.a"
+TABLES: Final = Path(__file__).with_name("optuna_tables.sql")
+
+
+def set_up(database: Database, url: str) -> None:
+    """Create Optuna's tables where they are missing.
+
+    Optuna's own set-up of an SQLite file takes 70 to 80 fsyncs and an import of SQLAlchemy and alembic;
+    this is one transaction. On PostgreSQL it is Optuna's.
+    """
+    if database.is_sqlite:
+        with database.transaction(writes=True):
+            if database.has_table("studies"):
+                return
+            for statement in TABLES.read_text(encoding="utf-8").split(";\n"):
+                database.change(statement)
+            version = {"version_info_id": 1, "schema_version": 12, "library_version": optuna.__version__}
+            database.insert("version_info", [version])
+            database.insert("alembic_version", [{"version_num": REVISION}])
+        return
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    with database.transaction(writes=True):
+        database.rows("SELECT pg_advisory_xact_lock(20190402)")  # any number; Optuna's set-up has no lock
+        if not database.has_table("alembic_version"):
+            try:
+                optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
+            except (SQLAlchemyError, StorageInternalError) as error:
+                raise database.failure(error.__cause__ or error) from error
+
+
+#: Directions as Optuna stores them.
+DIRECTIONS: Final[Mapping[str, Direction]] = {"MINIMIZE": "minimize", "MAXIMIZE": "maximize"}
+
+
+def read_names(database: Database) -> list[str]:
+    """Names of the studies, oldest first."""
+    found = database.rows("SELECT study_id, study_name FROM studies ORDER BY study_id")
+    for study_id, name in found:
+        if not isinstance(name, str):
+            raise damaged_row(database, "studies", [name], study_id=study_id)
+    return [name for _, name in found]
+
+
+def read_directions(database: Database, study_id: int) -> tuple[Direction, ...]:
+    """Direction of each objective of a study."""
+    query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
+    found = [direction for (direction,) in database.rows(query, study_id=study_id)]
+    if not found or not all(direction in DIRECTIONS for direction in found):
+        raise damaged_row(database, "study_directions", found, study_id=study_id)
+    return tuple(DIRECTIONS[direction] for direction in found)
+
+
+def read_study_attributes(
+    database: Database, kind: str, study_id: int, name: str | None = None
+) -> dict[str, Any]:
+    """The "user" or "system" attributes of a study; only one of them, if one is named."""
+    table = f"study_{kind}_attributes"
+    query = f'SELECT "key", value_json FROM {table} WHERE study_id = :study_id'
+    only = "" if name is None else ' AND "key" = :name'
+    named = {} if name is None else {"name": name}
+    found = {}
+    for key, text in database.rows(query + only, study_id=study_id, **named):
+        try:
+            found[key] = json.loads(text)
+        except DAMAGED as error:
+            raise damaged_row(database, table, [key, text], study_id=study_id) from error
+    return found
+
+
+def read_counts(database: Database, study_id: int) -> Counter[TrialState]:
+    """How many trials a study has in each state."""
+    query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
+    found = database.rows(query, study_id=study_id)
+    unknown = [state for state, _ in found if state not in TrialState.__members__]
+    if unknown:
+        raise damaged_row(database, "trials", unknown, study_id=study_id)
+    return Counter({TrialState[state]: count for state, count in found})
+
+
+def read_last(database: Database, study_id: int) -> tuple[int, int]:
+    """Identity of the last trial of a study, and how many there are: numbers go on without a gap. [-]"""
+    query = "SELECT trial_id, number FROM trials WHERE study_id = :id ORDER BY trial_id DESC LIMIT 1"
+    found = database.rows(query, id=study_id)
+    if found and not isinstance(found[0][1], int):
+        raise damaged_row(database, "trials", found[0][1:], study_id=study_id)
+    return (found[0][0], found[0][1] + 1) if found else (0, 0)
+
 
 #: A trial of another program is given up once its heart has not beaten for so long, or, without a heartbeat,
 #: once it was begun so long ago: training runs take hours.

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from costmodel.formats.packed import file_bytes
-from dse.storage.files import refuges, write_beside
+from costmodel.formats.input_files import file_bytes
+from dse.storage.atomic_files import refuges, write_beside
 from dse.storage.optuna_store import Store, StoredStudy
 
 #: Study attribute: under which the files of a study are sealed.

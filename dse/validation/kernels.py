@@ -17,7 +17,7 @@ from costmodel.training.design import ATTENTION
 from costmodel.training.precision import FORMATS
 from costmodel.training.ranks import Group
 from costmodel.training.run import Run, rank_run
-from costmodel.workload.kernels import Gemms, Label, Pointwise
+from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
 from dse.validation.expressed import Machine, NotExpressed, systems
 from dse.validation.hardware import machine_of
 from dse.validation.rows import PRECISIONS, matched, plain

@@ -20,10 +20,10 @@ from costmodel.profiles.dfmodel.files import load_setup, setup_file
 from costmodel.profiles.simai.files.aicb import load_workload
 from costmodel.profiles.simai.files.busbw import load_busbw
 from dse.cli import parser
-from dse.export.launch.forms import read_launch
-from dse.search.design_file import read_designs
-from dse.spaces.expressions import Expression, Name
-from dse.spaces.planned import planned_model
+from dse.exporting.launch.forms import read_launch
+from dse.searching.named.design_file import read_designs
+from dse.spaces.formulas.expressions import Expression, Name
+from dse.spaces.question import planned_model
 from dse.spaces.space import Space
 from dse.validation.table import read_table
 from tests.fuzz import seeds

@@ -14,10 +14,10 @@ import optuna
 from sqlalchemy.pool import NullPool
 
 from dse.cli import main
-from dse.search.finished import BREAKDOWN
-from dse.search.study import Study
-from dse.search.summaries import studies
-from dse.search.turns import CLAIM, PARKED
+from dse.library.study import Study
+from dse.searching.batches.claims import CLAIM, PARKED
+from dse.searching.summaries import studies
+from dse.searching.trials.trial_attributes import BREAKDOWN
 from dse.storage.dashboard import dashboard
 from dse.storage.database import optuna_url
 from dse.storage.optuna_store import Store

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
-from costmodel.training.split import KINDS, Split
+from costmodel.training.lstm import KINDS, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

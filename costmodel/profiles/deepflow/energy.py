@@ -7,7 +7,7 @@ import numpy as np
 from costmodel.columns import FloatArray, per_kernel
 from costmodel.profiles.deepflow.configuration import Configuration
 from costmodel.profiles.deepflow.kernels import GEMMS, GemmPrices, KernelPrice
-from costmodel.workload.kernels import total
+from costmodel.workload.kernel_tables import total
 
 
 def step_energy(config: Configuration, gemms: GemmPrices, pointwise: dict[str, KernelPrice]) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.profiles.deepflow.configuration import Configuration
-from costmodel.training.split import Split
+from costmodel.training.lstm import Split
 
 #: What the bytes of a part are for.
 PURPOSES = ("weight", "activation", "pointwise")

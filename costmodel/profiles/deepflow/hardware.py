@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column
-from costmodel.kernels.blocks import tile_edge
+from costmodel.kernels.output_tiles import tile_edge
 from costmodel.profiles.deepflow.configuration import Configuration
 
 #: Latency of the memory, charged once per memory-bound kernel. [s]

@@ -12,8 +12,8 @@ from costmodel.columns import BoolArray, FloatArray, per_kernel
 from costmodel.kernels.gemm import Reload, reload_orders
 from costmodel.profiles.deepflow.configuration import Configuration
 from costmodel.profiles.deepflow.hardware import Hardware, roofline
-from costmodel.training.split import Dimensions, Split
-from costmodel.workload.kernels import Gemms, Label
+from costmodel.training.lstm import Dimensions, Split
+from costmodel.workload.kernel_tables import Gemms, Label
 from costmodel.workload.optimizer import optimizer_work
 
 #: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.

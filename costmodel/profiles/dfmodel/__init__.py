@@ -1,6 +1,15 @@
 """DFModel: a transformer layer as a dataflow graph, sharded, tiled and fused on chips [Ko2024]_.
 
 A profile over the shared solver. Where a rule of the reference is odd, the profile keeps it and says so.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    graph, setup, layer_rows
+    layer, network, capacity, cores, sharding
+    design, evaluate, assigned, hlo_graph
+    mapping, files
+    fused
+    rules
 """
 
 from costmodel.profiles.dfmodel.design import DataflowDesign, design_setup
@@ -8,9 +17,9 @@ from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
 from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
+from costmodel.profiles.dfmodel.rules import dataflow_step, reasons
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
-from costmodel.profiles.dfmodel.step import dataflow_step, reasons
 
 __all__ = [
     "PUBLISHED",

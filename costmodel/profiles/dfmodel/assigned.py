@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
-from costmodel.profiles.dfmodel.blocks import BEFORE, LOSS, fragment
 from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, DfmodelGraph, K, M, N
+from costmodel.profiles.dfmodel.layer_rows import BEFORE, LOSS, fragment
 from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
-from costmodel.training.blocks import Kernel, Layer
+from costmodel.training.blocks import Layer
 from costmodel.training.design import EXPLICIT_TILES, RECOMPUTE_NONE, DesignPoints
+from costmodel.training.kernel_kind import Kernel
 
 #: Where the name of a gradient's kernel begins to differ from that of its kernel.
 GRADIENT: Final = "_bwd"
@@ -105,7 +106,7 @@ def _asked(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> d
     for place, (name, row) in enumerate(zip(graph.names, rows_of(graph, layer), strict=True)):
         if row.name in shardings:
             _, gradient, ending = name.partition(GRADIENT)
-            codes = _PRODUCT_CODES[gradient + ending] if row.kind == "product" else _VECTOR_CODES
+            codes = _PRODUCT_CODES[gradient + ending] if row.splits_weight else _VECTOR_CODES
             asked[place] = codes[shardings[row.name]]
     return asked
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, column, distinct_rows
 from costmodel.errors import DseError
-from costmodel.kernels.links import subgroups_per_tier
+from costmodel.kernels.group_links import subgroups_per_tier
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.machine.system import LinkTier, System
 from costmodel.profiles.dfmodel.network import port_bandwidths

@@ -22,10 +22,10 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.graph import HloEdge, HloKernel, output_shape
-from costmodel.hlo.matrix_product import Product
-from costmodel.hlo.module import Shape
-from costmodel.hlo.weight_operands import weight_sides
+from costmodel.hlo.summary.weight_operands import weight_sides
+from costmodel.hlo.text.module import Shape
+from costmodel.hlo.work.kernel_graph import HloEdge, HloKernel, output_shape
+from costmodel.hlo.work.matrix_products import Product
 from costmodel.profiles.dfmodel import DfmodelGraph
 from costmodel.profiles.dfmodel.graph import (
     ALL_GATHER,
@@ -37,7 +37,7 @@ from costmodel.profiles.dfmodel.graph import (
     PERIODIC,
     POINT_TO_POINT,
 )
-from costmodel.profiles.dfmodel.traffic import Traffic
+from costmodel.profiles.dfmodel.sharding import Traffic
 
 #: Collective -> its code. The format has no reduce-scatter; a gather of the same array moves as much.
 _MOVES: Final = {

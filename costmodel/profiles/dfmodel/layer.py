@@ -10,9 +10,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel.blocks import BEFORE, EXPERT_LAYER, LOSS, PassRows, fragment
 from costmodel.profiles.dfmodel.graph import DfmodelGraph, K, N
-from costmodel.training.blocks import DECODER, STREAM, Layer, kinds_beyond
+from costmodel.profiles.dfmodel.layer_rows import BEFORE, EXPERT_LAYER, LOSS, PassRows, fragment
+from costmodel.training.blocks import DECODER, STREAM, Layer, kinds_without_word
 from costmodel.training.model import ModelShape
 
 Words = Mapping[str, FloatArray]
@@ -45,7 +45,7 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
     """
     if len(model.kinds) > 1:
         raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")
-    if beyond := kinds_beyond(model.kinds):
+    if beyond := kinds_without_word(model.kinds, "dfmodel"):
         raise DseError(f"model {model.name}: has {', '.join(beyond)}; DFModel's graph has no such kernels")
     return layer_graph(
         model.hidden_size,
@@ -155,7 +155,7 @@ def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[
                 back += [*sums, _filled(own.backward, inputs, given)]
             gradients.append(_filled(own.gradients, inputs, given))
             for name in kernel.inputs:
-                if kernel.kind != "residual" or name != STREAM:
+                if kernel.kind.name != "residual" or name != STREAM:
                     makers[name] = f"{own.gradient} {makers.get(name, '')}".strip()
         from_stream = makers[STREAM]
     parts = [*forward, *back, *gradients] if backward else forward

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, divisors
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.capacity import (
     ROUNDING,
@@ -32,7 +32,6 @@ from costmodel.profiles.dfmodel.evaluate import (
 from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.setup import GENERATIONS, IDLE, NETWORK, Setup
 from costmodel.solve.fusion import TIE, Groupings, carried, cheapest, groupings, windows
-from costmodel.solve.whole_numbers import divisors
 
 #: Columns of a set-up that do not decide on the fastest groups where the network's time adds to theirs.
 _ALIKE: Final = {*IDLE, *NETWORK, "global_batch_size"}

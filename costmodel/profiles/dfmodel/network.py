@@ -8,11 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, divisors
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 from costmodel.profiles.dfmodel.setup import AXES, GENERATIONS, Dimension, Setup
-from costmodel.solve.whole_numbers import divisors
 
 Shares = Mapping[int, Callable[[FloatArray], FloatArray]]
 

@@ -1,10 +1,10 @@
-"""Sharding of a graph over a tensor-parallel group: what is legal, what it moves, what moves least."""
+"""Sharding of a graph over a tensor-parallel group: what is legal, what moves between chips, what least."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -25,6 +25,29 @@ from costmodel.profiles.dfmodel.graph import (
     N,
 )
 from costmodel.solve.assignment import Link, optimum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Traffic:
+    """Collectives by the codes of the format, and their whole messages."""
+
+    of_kernels: IntArray  #: (kernels,) [code]
+    of_edges: IntArray  #: (edges,) [code]
+    kernel_bytes: FloatArray  #: 0 where nothing moves; (kernels,) [B]
+    edge_bytes: FloatArray  #: (edges,) [B]
+
+    @classmethod
+    def of(cls, graph: DfmodelGraph, sharding: IntArray) -> Self:
+        """What a sharding moves: unsharded tensors."""
+        of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
+        made = graph.output_bytes
+        return cls(
+            of_kernels=of_kernels,
+            of_edges=of_edges,
+            kernel_bytes=np.where(of_kernels == NOTHING, 0.0, made),
+            edge_bytes=np.where(of_edges == NOTHING, 0.0, made[graph.start]),
+        )
+
 
 #: Layouts of a tensor: replicated, or split by rows or by columns.
 REPLICATED, ROWS, COLUMNS = range(3)

@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
 from costmodel.profiles.simai.efficiency import ALL_TO_ALL, NIC, NVLINK, WHOLE, node_column
 from costmodel.profiles.simai.revision import Revision
-from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS, Parallelism
+from costmodel.profiles.simai.workload_rows import COLLECTIVES, GROUPS, Parallelism
 
 #: A bandwidth that is not defined, as the reference stores it; and that of what costs nothing.
 UNDEFINED, FREE = -1.0, np.inf

@@ -14,25 +14,23 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.kernels.attention import fused_attention
-from costmodel.kernels.cost import KernelCost
+from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.profiles.simai.aicb_rows import LATENT_ROWS
-from costmodel.steps.cost_table import DIRECTIONS, CostTable
-from costmodel.steps.microbatch import MicroBatch, cost_table
-from costmodel.training.blocks import Block, Kernel, kinds_beyond
+from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
+from costmodel.steps.micro_batch.micro_batch import MicroBatch, cost_table
+from costmodel.training.blocks import MTP_JOIN, Block, kinds_beyond, kinds_without_word
 from costmodel.training.design import RECOMPUTE_FULL
-from costmodel.training.layers import MTP_JOIN
+from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape
-from costmodel.training.recomputation import MODULES
+from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import RankRun
-from costmodel.workload.kernels import PASSES, total
+from costmodel.workload.kernel_tables import PASSES, total
 from costmodel.workload.transformer import BIAS_GRADIENTS, Part, every_part
 
 #: Blocks that the rows of a layer stand for.
 HALVES: Final = ("attention", "mlp")
 #: The row of routed experts.
 EXPERTS_ROW: Final = "mlp_moelayer"
-#: Kinds of kernels beyond those of GPT and Llama that rows are known of.
-KNOWN_KINDS: Final = {"latent", "router", "dispatch", "experts", "expert_activation", "combine"}
 
 #: Row -> times of its three passes, (points,) each. [s]
 RowTimes = dict[str, list[FloatArray]]
@@ -55,11 +53,11 @@ def check_layers(model: ModelShape) -> None:
     """Refuse a model that has layers whose rows are not known, or in an order that is not."""
     layers = [layer for layer, _ in model.sequence]
     shapes = {tuple(block.name for block in layer.blocks) for layer in layers}
-    sparse = [any(kernel.kind == "experts" for kernel in layer.kernels) for layer in layers]
+    sparse = [any(kernel.of_experts for kernel in layer.kernels) for layer in layers]
     narrow = model.num_experts and model.features["expert_in"] != model.hidden_size
     if (
         shapes != {HALVES}
-        or {*kinds_beyond(layers)} - KNOWN_KINDS
+        or kinds_without_word(layers, "aicb")
         or sparse not in ([False], [True], [False, True])
         or narrow
     ):
@@ -86,13 +84,12 @@ def rows_of(part: Part) -> dict[str, tuple[str, ...]]:
 
 def block_rows(block: Block) -> dict[str, list[str]]:
     """Row -> kernels of a block."""
-    kinds = {kernel.kind for kernel in block.kernels}
-    if "experts" in kinds:
+    if any(kernel.of_experts for kernel in block.kernels):
         return expert_block_rows(block)
-    if "latent" in kinds:
+    if any(kernel.kind.name == "latent" for kernel in block.kernels):
         return latent_block_rows(block)
     names = [kernel.name for kernel in block.kernels]
-    last = max(place for place, kernel in enumerate(block.kernels) if kernel.kind == "product")
+    last = max(place for place, kernel in enumerate(block.kernels) if kernel.splits_weight)
     return {f"{block.name}_column": names[:last], f"{block.name}_row": names[last:]}
 
 
@@ -115,7 +112,7 @@ def expert_block_rows(block: Block) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {EXPERTS_ROW: []}
     shared = [kernel for kernel in block.kernels if is_shared(kernel)]
     if shared:
-        last = max(place for place, kernel in enumerate(shared) if kernel.kind == "product")
+        last = max(place for place, kernel in enumerate(shared) if kernel.splits_weight)
         rows["mlp_column"] = [kernel.name for kernel in shared[:last]]
         rows["mlp_row"] = [kernel.name for kernel in shared[last:]]
     rows[EXPERTS_ROW] = [kernel.name for kernel in block.kernels if kernel not in shared]

@@ -14,7 +14,6 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, distinct_rows
 from costmodel.errors import DseError
-from costmodel.profiles.simai.aicb_experts import routing_bytes, within_experts
 from costmodel.profiles.simai.aicb_rows import (
     LATENT_ROWS,
     NOTHING,
@@ -27,7 +26,9 @@ from costmodel.profiles.simai.aicb_rows import (
     latent_rows,
     layer_rows,
     prologue,
+    routing_bytes,
     whole_row,
+    within_experts,
 )
 from costmodel.profiles.simai.aicb_run import GeneratorRun
 from costmodel.profiles.simai.design_layers import (
@@ -38,17 +39,17 @@ from costmodel.profiles.simai.design_layers import (
     row_times,
     rows_of,
 )
-from costmodel.profiles.simai.rows import Pass, Row, StepRows
-from costmodel.steps.expert_parallel import sent_copies
-from costmodel.steps.microbatch import KERNEL_CHUNK, MicroBatch, micro_batches
-from costmodel.steps.optimizer import optimizer_step
-from costmodel.steps.passes import slowest_stage
-from costmodel.steps.pipeline import Stage
-from costmodel.steps.rank_memory import PartMemory, rank_memory
-from costmodel.steps.state_update import state_update
-from costmodel.steps.states import owned_parameters
+from costmodel.profiles.simai.workload_rows import Pass, Row, StepRows
+from costmodel.steps.memory.states import owned_parameters
+from costmodel.steps.micro_batch.expert_parallel import sent_copies
+from costmodel.steps.micro_batch.micro_batch import KERNEL_CHUNK, MicroBatch, micro_batches
+from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
+from costmodel.steps.pipeline.pipeline_step import slowest_stage
+from costmodel.steps.pipeline.stages import Stage
 from costmodel.steps.transformer import resolve_sharding
-from costmodel.steps.update import stage_quantised, updated_stage, weight_casts_step
+from costmodel.steps.update.optimizer import optimizer_step
+from costmodel.steps.update.state_update import state_update
+from costmodel.steps.update.update import stage_quantised, updated_stage, weight_casts_step
 from costmodel.training.blocks import kinds_beyond
 from costmodel.training.design import recomputes_otherwise
 from costmodel.training.run import RankRun, TransformerRun, rank_run

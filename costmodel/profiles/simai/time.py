@@ -21,7 +21,7 @@ from costmodel.profiles.simai.bandwidth import (
 )
 from costmodel.profiles.simai.efficiency import efficiency
 from costmodel.profiles.simai.revision import REVISIONS, Revision
-from costmodel.profiles.simai.rows import COLLECTIVES, GROUPS, StepRows
+from costmodel.profiles.simai.workload_rows import COLLECTIVES, GROUPS, StepRows
 
 #: Messages below this take a time that depends on the ranks alone. [B]
 SMALL = 2.0**20

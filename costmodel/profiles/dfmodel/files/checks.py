@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from math import inf, prod
 from typing import Final
 
+from costmodel.columns import LARGEST
 from costmodel.errors import suggestion
 from costmodel.profiles.dfmodel.files.setup_files import Message
 from costmodel.profiles.dfmodel.graph import SHARDINGS, K
 from costmodel.profiles.dfmodel.setup import AXES, ROLES, TOPOLOGIES
-from costmodel.solve.whole_numbers import LARGEST
 
 #: Sizes of tensors are float32. [-]
 _ROUNDING: Final = 1e-6

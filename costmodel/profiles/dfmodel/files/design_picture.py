@@ -8,8 +8,9 @@ from typing import Final
 from costmodel.profiles.dfmodel.assigned import rows_of
 from costmodel.profiles.dfmodel.files.picture import drawn
 from costmodel.profiles.dfmodel.graph import DfmodelGraph
-from costmodel.steps.tensor_parallel import layout_changes
-from costmodel.training.blocks import Edge, Kernel, Layer
+from costmodel.steps.micro_batch.tensor_parallel import layout_changes
+from costmodel.training.blocks import Edge, Layer
+from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 
 #: How the attention core is split, in words.
@@ -35,7 +36,7 @@ def design_picture(graph: DfmodelGraph, run: TransformerRun) -> str:
     drawer, rows = _Collectives(layer, ranks), rows_of(graph, layer)
     shape = ranks.design
     words = shape.assignments.words(float(shape.assignment.flat[0])) if design.tp[0] > 1 else {}
-    words |= {kernel.name: HEADS for kernel in layer.kernels if kernel.kind == "attention" and words}
+    words |= {kernel.name: HEADS for kernel in layer.kernels if kernel.is_core and words}
     gradients = "reduce-scatter" if design.zero_stage[0] > 0 else "all-reduce"
     sinks = {*range(len(graph))} - {*graph.start.tolist()}
     of_kernels = []

@@ -21,7 +21,7 @@ from costmodel.profiles.dfmodel.graph import (
     SHARDINGS,
     DfmodelGraph,
 )
-from costmodel.profiles.dfmodel.traffic import Traffic
+from costmodel.profiles.dfmodel.sharding import Traffic
 
 #: Collective -> its colour.
 COLOURS: Final = {

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.packed import file_bytes
+from costmodel.formats.input_files import file_bytes
 from costmodel.profiles.dfmodel.files import schema_pb2
 
 #: A set-up as the schema describes it: SetupGen1, SetupGen2 or SetupGen3. Generated, hence untyped.

@@ -14,7 +14,7 @@ from costmodel.profiles.dfmodel.files.records import FIELDS, OVERLAPS, block, ru
 from costmodel.profiles.dfmodel.files.setup_files import ROOTS, Message, empty_setup
 from costmodel.profiles.dfmodel.graph import NONE, NOTHING, DfmodelGraph, K, N
 from costmodel.profiles.dfmodel.setup import AXES, Setup
-from costmodel.profiles.dfmodel.traffic import Traffic
+from costmodel.profiles.dfmodel.sharding import Traffic
 
 KERNEL_BY_KERNEL: Final = 2
 

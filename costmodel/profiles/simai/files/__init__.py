@@ -1,0 +1,1 @@
+"""Files of SimAI and AICB: workloads, bus bandwidths, reports."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.formats.packed import LARGEST
+from costmodel.formats.input_files import LARGEST
 from costmodel.formats.strict_yaml import exact_text, plain_text
 from costmodel.profiles.simai.files.aicb_reader import (
     CHECKPOINTS,
@@ -31,7 +31,7 @@ from costmodel.profiles.simai.files.aicb_reader import (
     VPP,
     AicbReader,
 )
-from costmodel.profiles.simai.rows import GROUPS, StepRows
+from costmodel.profiles.simai.workload_rows import GROUPS, StepRows
 
 __all__ = [
     "GPUS",

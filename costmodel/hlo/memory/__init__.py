@@ -1,0 +1,1 @@
+"""When arrays of a program live, and the memory that a compiler reserves for them."""

@@ -1,0 +1,414 @@
+"""When each array of a program is made and last read, and its size; calls and loops written out in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, prod
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from costmodel.errors import DseError
+from costmodel.hlo.memory.aliases import ALIAS, overwritten, written_aliases
+from costmodel.hlo.text.call_counts import runs_of, unfolded_limit
+from costmodel.hlo.text.module import BITS, Computation, Instruction, Module, Shape
+from costmodel.hlo.text.opcodes import SOURCES, VIEWS, parts
+
+_TILE: Final = re.compile(r"T((?:\([\d,*]+\))+)")
+_SPACE: Final = re.compile(r"S\((\d+)\)")
+
+
+def memory_bytes(shape: Shape) -> int:
+    """Memory of one array; none where it lies in another memory than the device's main one. [B]
+
+    >>> memory_bytes(Shape("f32", (5, 100), layout="{1,0:T(8,128)}"))
+    4096
+    """
+    layout = shape.layout
+    space = _SPACE.search(layout)
+    if space and space[1] != "0":
+        return 0
+    tile = _TILE.search(layout)
+    if tile is None:
+        return shape.bytes
+    sizes = [max(int(size), 1) for size in re.findall(r"\d+", tile[1].partition(")")[0])]
+    order = [int(place) for place in re.findall(r"\d+", layout.partition(":")[0])]
+    if sorted(order) != list(range(len(shape.dims))):
+        return shape.bytes
+    dims = [*([1] * (len(sizes) - len(order))), *(shape.dims[place] for place in reversed(order))]
+    inner = [ceil(dim / size) * size for dim, size in zip(dims[-len(sizes) :], sizes, strict=True)]
+    return ceil(prod(dims[: -len(sizes)]) * prod(inner) * BITS[shape.dtype] / 8)
+
+
+Order: TypeAlias = Callable[[Computation], Sequence[Instruction]]
+
+#: What an instruction gives: the array of a number, or a tuple.
+Tree: TypeAlias = "int | tuple[Tree, ...]"
+
+#: Instructions that use what they read when the arrays inside are used.
+_PASSING: Final = VIEWS | {"call", "while", "conditional"}
+
+
+@dataclass(slots=True)
+class Array:
+    """One array of a program. Times count instructions in the order they run. [-]"""
+
+    maker: Instruction
+    holder: Instruction  #: the last that gives it by itself: its maker, or what picks it from a tuple
+    output: int  #: which of the maker's arrays
+    bytes: int  #: [B]
+    start: int
+    end: int  #: last time at which it is read
+    given: bool  #: by the caller of the program, or a constant
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Arrays in one place of memory."""
+
+    arrays: tuple[Array, ...]
+    is_parameter: bool
+    is_constant: bool  #: or a number that a device has
+    is_output: bool
+    overwritten: bool  #: a parameter whose memory the result takes
+
+    @property
+    def bytes(self) -> int:
+        """What the largest takes. [B]"""
+        return max(each.bytes for each in self.arrays)
+
+    @property
+    def start(self) -> int:
+        """When the first is made. [-]"""
+        return self.arrays[0].start
+
+    def intervals(self) -> list[tuple[int, int]]:
+        """When it holds something that is read later, both ends included, with time between them. [-]"""
+        found: list[tuple[int, int]] = []
+        for each in self.arrays:
+            if found and each.start <= found[-1][1]:
+                found[-1] = (found[-1][0], max(found[-1][1], each.end))
+            else:
+                found.append((each.start, each.end))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Most memory that temporary arrays take at once, in one order of the instructions."""
+
+    bytes: int  #: [B]
+    kernel: str  #: that runs then
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Liveness:
+    """Buffers of a program in one order of its instructions."""
+
+    buffers: tuple[Buffer, ...]
+    ran: tuple[str, ...]  #: name of the kernel that runs at each time; empty where none does
+    largest_kernel_bytes: int  #: most that one kernel alone reads and makes of temporary arrays [B]
+
+    def peak(self) -> Peak:
+        """What the buffers of the program itself take at once, none in another's place."""
+        taken = np.zeros(len(self.ran) + 2)
+        for buffer in self.buffers:
+            if not buffer.is_parameter and not buffer.is_constant:
+                for start, end in buffer.intervals():
+                    taken[start] += buffer.bytes
+                    taken[end + 1] -= buffer.bytes
+        live = np.cumsum(taken)
+        at = int(live.argmax())
+        return Peak(int(live[at]), next((name for name in self.ran[at:] if name), ""))
+
+
+def liveness(module: Module, order: Order) -> Liveness:
+    """The buffers of a program.
+
+    Parameters
+    ----------
+    module : Module
+        The program.
+    order : callable
+        Computation -> its instructions in the order in which they run.
+    """
+    total, _ = runs_of(module)
+    run = _Run(order, shares=total > unfolded_limit(module))
+    entry = module.entry
+    parameters = [run.made(each.shape, each, given=True) for each in entry.parameters]
+    root = run.run(entry, parameters, "")
+    aliased = _tie(run, module, parameters, root)
+    for parameter in parameters:
+        for leaf in leaves(parameter):
+            if leaf not in aliased:
+                run.arrays[leaf].end = len(run.ran)
+    homes = {run.home(number) for number, array in enumerate(run.arrays) if array.given}
+    largest = max((_own_bytes(run, touched, homes) for touched in run.touched), default=0)
+    return Liveness(tuple(_buffers(run, set(leaves(root)), aliased)), tuple(run.ran), largest)
+
+
+def aliased_outputs(module: Module) -> dict[int, int]:
+    """Array of the result -> parameter whose memory it lives in, by the module's header."""
+    aliases = {}
+    shapes = module.entry.root.shape.elements
+    for written, parameter, _ in header_aliases(module):
+        path = [int(index) for index in re.findall(r"\d+", written)]
+        before = sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0
+        aliases[before] = parameter
+    return aliases
+
+
+def header_aliases(module: Module) -> list[tuple[str, int, str]]:
+    """Paths within the result, the parameter whose memory each takes, and where in it, as the header says.
+
+    Raises
+    ------
+    DseError
+        If there is no such parameter, or element of it or of the result.
+    """
+    entry, found = module.entry, []
+    for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
+        where = f"{module.name}: input_output_alias"
+        if int(number) >= len(entry.parameters):
+            raise DseError(f"{where}: there is no parameter {number}")
+        if not _has_element(entry.root.shape, written):
+            raise DseError(f"{where}: the result has no element {{{written}}}")
+        if not _has_element(entry.parameters[int(number)].shape, path):
+            raise DseError(f"{where}: parameter {number} has no element {{{path}}}")
+        found.append((written, int(number), path))
+    return found
+
+
+def _has_element(shape: Shape, path: str) -> bool:
+    for index in map(int, re.findall(r"\d+", path)):
+        if index >= len(shape.elements):
+            return False
+        shape = shape.elements[index]
+    return True
+
+
+def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
+    """What an instruction reads and writes of arrays that are not given. [B]"""
+    return sum(run.arrays[number].bytes for number in set(touched) if run.home(number) not in given)
+
+
+def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> set[int]:
+    """Put results into the memory of the parameters that the header gives; those parameters' arrays."""
+    aliased = set()
+    for written, number, path in header_aliases(module):
+        target, source = at(root, written), at(parameters[number], path)
+        for one, other in zip(leaves(target), leaves(source), strict=False):
+            run.join(one, other)
+            aliased.add(other)
+    return aliased
+
+
+def at(tree: Tree, path: str) -> Tree:
+    """The element of a tuple at a path such as ``1, 0``."""
+    for index in map(int, re.findall(r"\d+", path)):
+        tree = tree[index] if not isinstance(tree, int) and index < len(tree) else ()
+    return tree
+
+
+def leaves(tree: Tree) -> Iterator[int]:
+    """The arrays, in order."""
+    if isinstance(tree, int):
+        yield tree
+    else:
+        for element in tree:
+            yield from leaves(element)
+
+
+def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer]:
+    """The arrays that were joined, each buffer with what it holds in order."""
+    groups: dict[int, list[int]] = {}
+    for number in range(len(run.arrays)):
+        groups.setdefault(run.home(number), []).append(number)
+    for own in groups.values():
+        arrays = [run.arrays[number] for number in own if number not in run.passed]
+        arrays.sort(key=lambda each: (each.start, each.end))
+        for one, after in pairwise(arrays):
+            after.end = max(one.end, after.end)
+            one.end = min(one.end, after.start)
+        given = [each for each in arrays if each.given]
+        yield Buffer(
+            tuple(arrays),
+            is_parameter=any(each.maker.opcode == "parameter" for each in given),
+            is_constant=any(each.maker.opcode != "parameter" for each in given),
+            is_output=not results.isdisjoint(own),
+            overwritten=not aliased.isdisjoint(own),
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Goes through computations in the order in which they run."""
+
+    order: Order
+    shares: bool  #: computations that run often are written out the first time alone
+    arrays: list[Array] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)  #: kernel at each time
+    touched: list[Sequence[int]] = field(default_factory=list)  #: arrays that each kernel reads and writes
+    passed: set[int] = field(default_factory=set)  #: stand-ins for arrays that a loop only reads
+    seen: set[Computation] = field(default_factory=set)
+
+    def made(self, shape: Shape, maker: Instruction, *, given: bool = False) -> Tree:
+        """New arrays."""
+        numbers = iter(range(sum(1 for _ in shape.leaves())))
+
+        def fresh(shape: Shape) -> Tree:
+            if shape.is_tuple:
+                return tuple(fresh(element) for element in shape.elements)
+            now = len(self.ran)
+            self.arrays.append(Array(maker, maker, next(numbers), memory_bytes(shape), now, now, given))
+            self.parents.append(len(self.parents))
+            return len(self.arrays) - 1
+
+        return fresh(shape)
+
+    def home(self, number: int) -> int:
+        """The array that stands for all that share a buffer with one."""
+        while self.parents[number] != number:
+            self.parents[number] = self.parents[self.parents[number]]
+            number = self.parents[number]
+        return number
+
+    def join(self, one: int, other: int) -> None:
+        """Put two arrays into one buffer."""
+        self.parents[self.home(one)] = self.home(other)
+
+    def join_all(self, one: Tree, other: Tree) -> None:
+        """Put the arrays of two values into the same buffers."""
+        for first, second in zip(leaves(one), leaves(other), strict=False):
+            self.join(first, second)
+
+    def used(self, tree: Tree) -> None:
+        """Arrays are read now."""
+        for leaf in leaves(tree):
+            self.arrays[leaf].end = max(self.arrays[leaf].end, len(self.ran))
+
+    def run(self, computation: Computation, arguments: Sequence[Tree], path: str) -> Tree:
+        """Run a computation; what its root gives."""
+        if self.shares and computation in self.seen:
+            return self.made(computation.root.shape, computation.root)
+        self.seen.add(computation)
+        values: dict[Instruction, Tree] = {}
+        for each in self.order(computation):
+            operands = [values[operand] for operand in each.operands]
+            if each.opcode == "parameter":
+                values[each] = arguments[int(each.argument)]
+            else:
+                values[each] = self.value(each, operands, path)
+            if each.opcode not in _PASSING:
+                self.used(tuple(operands))
+                laid = written_aliases(each)
+                made = [leaf for output, leaf in enumerate(leaves(values[each])) if output not in laid]
+                self.touched.append([*leaves(tuple(operands)), *made])
+            self.ran.append(path + each.name if each.opcode not in _PASSING | SOURCES else "")
+        self.used(values[computation.root])
+        return values[computation.root]
+
+    def viewed(self, each: Instruction, operands: Sequence[Tree]) -> Tree:
+        """The value of a view, which from now on holds the array that it gives."""
+        if each.opcode == "tuple":
+            return tuple(operands)
+        value = operands[0]
+        if each.opcode == "get-tuple-element":
+            assert not isinstance(value, int)  # the reader has checked
+            value = value[int(each.attributes["index"])]
+        if isinstance(value, int):
+            self.arrays[value].holder = each
+        return value
+
+    def value(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
+        """What an instruction gives."""
+        opcode, part = parts(each.opcode)
+        inner = path + each.name + "/"
+        if opcode in VIEWS:
+            return self.viewed(each, operands)
+        if each.opcode == "while":
+            return self.loop(each, operands[0], inner)
+        if each.opcode == "call":
+            return self.run(each.called[0], operands, inner)
+        if each.opcode == "conditional":
+            return self.choice(each, operands, inner)
+        if part == "start" and each.shape.is_tuple and opcode != "all-reduce":
+            return self.started(each, opcode, operands, inner)
+        if part in ("update", "done"):
+            return self.finished(each, opcode, part, operands[0])
+        made = self.made(each.shape, each, given=opcode in SOURCES)
+        reads = list(leaves(tuple(operands)))
+        for output, place in overwritten(each).items():
+            targets = list(leaves(made))
+            if output < len(targets) and place < len(reads):
+                self.join(targets[output], reads[place])
+        return made
+
+    def loop(self, each: Instruction, first: Tree, path: str) -> Tree:
+        """What a loop carries lies where it begins; what it only reads passes through."""
+        condition, body = each.called
+        self.used(first)
+        carried = self.made(each.shape, each)
+        self.run(condition, [carried], path)
+        root = self.run(body, [carried], path)
+        result = self.made(each.shape, each)
+        given: dict[int, int] = {}
+        for begun, inside, last, ended in zip(*map(leaves, (first, carried, root, result)), strict=True):
+            self.join(inside, begun)
+            self.join(ended, begun)
+            if inside == last:
+                self.arrays[begun].end = max(self.arrays[begun].end, len(self.ran))
+                self.passed |= {inside, ended}
+                given[ended] = begun
+            else:
+                self.join(last, begun)
+        return _replaced(result, given)
+
+    def choice(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
+        """All branches give their result in the same memory."""
+        roots = [
+            self.run(branch, [operand], path)
+            for branch, operand in zip(each.called, operands[1:], strict=True)
+        ]
+        self.used(tuple(operands))
+        made = self.made(each.shape, each)
+        for root in roots:
+            self.join_all(root, made)
+        return made
+
+    def started(self, each: Instruction, opcode: str, operands: Sequence[Tree], path: str) -> Tree:
+        """The first half of an asynchronous pair: what it reads, then what it gives, then its own state."""
+        elements = each.shape.elements
+        if opcode == "recv" or len(elements) < 2 or not operands:
+            return self.made(each.shape, each)
+        read: Tree = tuple(operands) if elements[0].is_tuple else operands[0]
+        if opcode == "copy":
+            read, source = self.made(elements[0], each), operands[0]
+            return (read, source, *(self.made(element, each) for element in elements[2:]))
+        if opcode == "async" and each.called:
+            given = self.run(each.called[0], operands, path)
+        else:
+            given = self.made(elements[1], each)
+        return (read, given, *(self.made(element, each) for element in elements[2:]))
+
+    def finished(self, each: Instruction, opcode: str, part: str, state: Tree) -> Tree:
+        """The last half of an asynchronous pair."""
+        if part == "update" or isinstance(state, int) or opcode == "all-reduce":
+            return state
+        whole = tuple(state)
+        picked: Tree = whole[0] if opcode == "copy" else whole[min(1, len(whole) - 1)]
+        if opcode in ("recv", "send"):
+            picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
+        counts = sum(1 for _ in leaves(picked)), sum(1 for _ in each.shape.leaves())
+        return picked if counts[0] == counts[1] else self.made(each.shape, each)
+
+
+def _replaced(tree: Tree, others: Mapping[int, int]) -> Tree:
+    """The same value with some arrays replaced."""
+    if isinstance(tree, int):
+        return others.get(tree, tree)
+    return tuple(_replaced(element, others) for element in tree)

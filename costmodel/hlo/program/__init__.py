@@ -1,0 +1,1 @@
+"""A program as kernel tables, evaluated on machines, with messages beside kernels."""

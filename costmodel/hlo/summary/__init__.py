@@ -1,0 +1,1 @@
+"""Figures of a program by name: what it trains, and how."""

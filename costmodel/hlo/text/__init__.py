@@ -1,0 +1,1 @@
+"""HLO text as computations of instructions; how often each runs, and between which devices."""

@@ -1,0 +1,474 @@
+"""HLO text -> `Module`: the text of old and new printers, refused where XLA refuses it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import Final, NoReturn
+
+from costmodel.errors import DseError, suggestion
+from costmodel.hlo.text.call_counts import size_problem
+from costmodel.hlo.text.module import BITS, Computation, Instruction, Module, Shape
+from costmodel.hlo.text.opcodes import KNOWN, known
+from costmodel.hlo.text.other_compilers import HEAD, other_text, partition_problem
+
+#: Most elements of an array, far more than any memory has.
+LARGEST: Final = 10**18
+_STRING: Final = r'"(?:[^"\\]|\\.)*+"'
+_STRING_OR_COMMENT: Final = re.compile(rf"{_STRING}|/\*.*?\*/", re.DOTALL)
+_BRACKET: Final = re.compile(rf"{_STRING}|[\"(){{}}\[\]]", re.DOTALL)
+_ARRAY: Final = re.compile(r"([a-z][a-z0-9]*)\[([^\]\[(){}\"]*)\](\{[^{}]*\})?")
+_SPACE: Final = re.compile(r"\s*")
+_TOKEN: Final = re.compile(r"[\w.%-]+|\S|$")
+_CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
+
+
+def without_comments(text: str) -> str:
+    """The text with blanks in place of comments; strings keep what looks like one.
+
+    >>> without_comments('a /*x*/ "/*y*/"')
+    'a       "/*y*/"'
+    """
+    if "/*" not in text:
+        return text
+    return _STRING_OR_COMMENT.sub(_blanked, text)
+
+
+def _blanked(found: re.Match[str]) -> str:
+    words = found[0]
+    return words if words[0] == '"' else re.sub(r"[^\n]", " ", words)
+
+
+class Cursor:
+    """Reads a text from its start to its end."""
+
+    __slots__ = ("_shapes", "at", "name", "text")
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text = without_comments(text)
+        self.name = name
+        self.at = 0
+        self._shapes: dict[str, Shape] = {}
+
+    def fail(self, problem: str, at: int | None = None) -> NoReturn:
+        """Say what is wrong with what stands at a place, by default here.
+
+        Raises
+        ------
+        DseError
+            With the line, the token, and the problem.
+        """
+        at = self.skip_space() if at is None else at
+        line = self.text.count("\n", 0, at) + 1
+        token = _TOKEN.match(self.text, at)
+        shown = f"{token[0][:80]!r}" if token and token[0] else "the end of the text"
+        raise DseError(f"{self.name}: line {line}: {shown}: {problem}")
+
+    def skip_space(self) -> int:
+        """Go on to what is no blank."""
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]  # may be empty
+        return self.at
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Go past what a pattern finds here, if it does."""
+        found = pattern.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+        return found
+
+    def expect(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
+        """Go past what must stand here."""
+        found = self.match(pattern)
+        if found is None:
+            self.fail(f"expected {wanted}")
+        return found
+
+    def peek(self) -> str:
+        """The next character that is no blank; empty at the end."""
+        return self.text[self.skip_space() : self.at + 1]
+
+    def taken(self, character: str) -> bool:
+        """Whether the next character is this one; go past it if so."""
+        if self.peek() != character:
+            return False
+        self.at += 1
+        return True
+
+    def balanced(self) -> str:
+        """Go past a string, or from a bracket to the one that closes it; the text of it."""
+        start, open_brackets = self.at, []
+        while True:
+            found = _BRACKET.search(self.text, self.at)
+            if found is None:
+                self.fail("never closed", start)
+            self.at, token = found.end(), found[0]
+            if token == '"':
+                self.fail("a string that never ends", found.start())
+            if token in _CLOSING:
+                open_brackets.append(_CLOSING[token])
+            elif token[0] != '"' and (not open_brackets or open_brackets.pop() != token):
+                self.fail("closes nothing", found.start())
+            if not open_brackets:
+                return self.text[start : self.at]
+
+    def shape(self) -> Shape:
+        """Go past a shape: ``f32[2,3]{1,0}`` or ``(f32[], s32[4])``."""
+        start = self.skip_space()
+        if self.text.startswith("(", start):
+            written = self.balanced()
+            known = self._shapes.get(written)
+            if known is None:
+                known = self._shapes[written] = self._tuple_at(start)
+            return known
+        found = _ARRAY.match(self.text, start)
+        if found is None:
+            self.fail("expected a shape, such as f32[8,128]")
+        self.at = found.end()
+        known = self._shapes.get(found[0])
+        if known is None:
+            known = self._shapes[found[0]] = self._array(found)
+        return known
+
+    def _tuple_at(self, start: int) -> Shape:
+        self.at = start + 1
+        elements: list[Shape] = []
+        while not self.taken(")"):
+            if elements and not self.taken(","):
+                self.fail("expected ',' or ')'")
+            elements.append(self.shape())
+        return Shape("tuple", (), tuple(elements))
+
+    def _array(self, found: re.Match[str]) -> Shape:
+        dtype, dims = found[1], found[2].strip()
+        if dtype not in BITS:
+            self.fail(f"unknown type of element; known: {', '.join(BITS)}", found.start())
+        try:
+            sizes = tuple(int(dim.replace("<=", "")) for dim in dims.split(",")) if dims else ()
+        except ValueError:
+            self.fail("expected whole numbers for dimensions", found.start())
+        if any(size < 0 for size in sizes) or prod(sizes) > LARGEST:
+            self.fail(f"expected dimensions of at most {LARGEST:.0e} elements together", found.start())
+        return Shape(dtype, sizes, layout=found[3] or "")
+
+
+#: Instruction -> how many operands it has, where everything that evaluates it relies on them.
+_OPERANDS = {"broadcast": 1, "convolution": 2, "copy": 1, "dot": 2, "get-tuple-element": 1, "while": 1}
+#: Instruction -> fewest operands.
+_FEWEST = {
+    "conditional": 1,
+    "dynamic-slice": 1,
+    "dynamic-update-slice": 2,
+    "gather": 2,
+    "reduce": 2,
+    "reduce-window": 2,
+    "scatter": 3,
+    "select-and-scatter": 3,
+    "slice": 1,
+    "sort": 1,
+    "triangular-solve": 2,
+}
+#: Instruction -> how many computations it runs.
+_CALLED = {
+    "async-start": 1,
+    "call": 1,
+    "fusion": 1,
+    "reduce": 1,
+    "reduce-window": 1,
+    "scatter": 1,
+    "select-and-scatter": 2,
+    "while": 2,
+}
+
+
+def problem(instruction: Instruction) -> str | None:
+    """What is wrong with an instruction; None where nothing is."""
+    opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
+    if opcode in _OPERANDS and len(operands) != _OPERANDS[opcode]:
+        return f"expected {_OPERANDS[opcode]} operands, got {len(operands)}"
+    if len(operands) < _FEWEST.get(opcode, 0):
+        return f"expected at least {_FEWEST[opcode]} operands, got {len(operands)}"
+    if opcode in _CALLED and len(called) != _CALLED[opcode]:
+        return f"expected {_CALLED[opcode]} computations to run, got {len(called)}"
+    if opcode == "get-tuple-element":
+        return _element_problem(instruction)
+    if opcode == "conditional":
+        if len(called) != len(operands) - 1:
+            return f"{len(called)} branches for {len(operands) - 1} operands"
+        pairs = zip(called, operands[1:], strict=True)
+        return next(
+            (p for branch, own in pairs if (p := _passing_problem(branch.name, branch.parameters, [own]))),
+            None,
+        )
+    if opcode in ("fusion", "call", "async-start", "while"):
+        problems = [_passing_problem(each.name, each.parameters, operands) for each in called]
+        return next((each for each in problems if each), None)
+    return None
+
+
+def _element_problem(instruction: Instruction) -> str | None:
+    """A tuple's element must be there, and have the shape that is written."""
+    whole, index = instruction.operands[0].shape, instruction.attributes.get("index", "")
+    if not index.isdecimal() or int(index) >= len(whole.elements):
+        return f"{whole} has no element {index or 'without an index'}"
+    element = whole.elements[int(index)]
+    return None if element == instruction.shape else f"element {index} is {element}, not {instruction.shape}"
+
+
+def _passing_problem(
+    name: str, parameters: Sequence[Instruction], operands: Sequence[Instruction]
+) -> str | None:
+    """What is passed to a computation must be what it takes."""
+    if len(parameters) != len(operands):
+        return f"{name} takes {len(parameters)} operands, got {len(operands)}"
+    for parameter, operand in zip(parameters, operands, strict=True):
+        if parameter.shape != operand.shape:
+            return f"{name} takes {parameter.shape} for {parameter.name}, got {operand.shape}"
+    return None
+
+
+def parameters_problem(numbers: Sequence[int]) -> str | None:
+    """What is wrong with the numbers of a computation's parameters.
+
+    >>> parameters_problem([1, 0]), parameters_problem([0, 2])
+    (None, 'expected parameters numbered from 0 on, got 0, 2')
+    """
+    if sorted(numbers) == list(range(len(numbers))):
+        return None
+    return f"expected parameters numbered from 0 on, got {', '.join(map(str, sorted(numbers)))}"
+
+
+_NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
+_HEAD: Final = re.compile(rf"\s*HloModule\s+{_NAME}")
+_TABLE: Final = re.compile(
+    r"\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t]*(?:\n[ \t]*\d+[ \t].*)*\n"
+)
+_COMPUTATION: Final = re.compile(rf"\s*(ENTRY\s+)?{_NAME}\s*(?=[({{])")
+_ARROW: Final = re.compile(r"\s*->")
+_OPEN: Final = re.compile(r"\s*\{")
+_INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
+_OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
+_BARE_OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
+_OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
+_ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
+_MESH: Final = re.compile(
+    r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?"
+)
+#: More digits than a number of any program has.
+_LONG_NUMBER: Final = re.compile(r"\d{1000}")
+_PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
+
+#: Attributes that name computations.
+CALLEES: Final = (
+    "calls",
+    "to_apply",
+    "condition",
+    "body",
+    "branch_computations",
+    "true_computation",
+    "false_computation",
+    "called_computations",
+    "select",
+    "scatter",
+    "comparator",
+)
+_CALLEE: Final = re.compile(_NAME)
+
+
+def parse(text: str, name: str) -> Module:
+    """The module that a text describes.
+
+    Parameters
+    ----------
+    text : str
+        What XLA prints.
+    name : str
+        What to call the text in messages.
+
+    Raises
+    ------
+    DseError
+        For the first mistake, with its line and token; or for a text that is no compiled module, saying
+        what it is.
+    """
+    encoded = text.encode()
+    other = other_text(encoded[:HEAD])
+    if other:
+        raise DseError(f"{name}: {other}")
+    cursor = Cursor(text, name)
+    endless = _LONG_NUMBER.search(cursor.text)
+    if endless:
+        cursor.fail("a number longer than any", endless.start())
+    try:
+        module = _Parser(cursor).module(hashlib.sha256(encoded).hexdigest(), len(encoded))
+    except RecursionError:
+        cursor.fail("nested too deeply")
+    whole = partition_problem(module)
+    if whole:
+        raise DseError(f"{name}: {whole}")
+    return module
+
+
+class _Parser:
+    """Reads one module."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.computations: dict[str, Computation] = {}
+        self.sizes: dict[Computation, tuple[int, int]] = {}
+
+    def module(self, sha256: str, text_bytes: int) -> Module:
+        """The whole text."""
+        cursor = self.cursor
+        name = cursor.expect(_HEAD, "'HloModule' and a name")[1]
+        attributes = self.attributes()
+        while cursor.match(_TABLE):
+            pass
+        entry: Computation | None = None
+        while cursor.peek():
+            start = cursor.at
+            computation, is_entry = self.computation()
+            if is_entry and entry:
+                cursor.fail(f"a second ENTRY; {entry.name} is one", start)
+            entry = computation if is_entry else entry
+        if not self.computations:
+            cursor.fail("expected a computation")
+        computations = tuple(self.computations.values())
+        return Module(name, attributes, computations, entry or computations[-1], sha256, text_bytes)
+
+    def computation(self) -> tuple[Computation, bool]:
+        """``ENTRY name (parameters) -> shape { instructions }``, and whether it is the entry."""
+        cursor = self.cursor
+        head = cursor.expect(_COMPUTATION, "a computation, such as ENTRY main {")
+        name, result = head[2], None
+        if name in self.computations:
+            cursor.fail("defined twice", head.start(2))
+        if cursor.peek() == "(":
+            cursor.balanced()
+            cursor.expect(_ARROW, "'->' and a shape")
+            result = cursor.shape()
+        cursor.expect(_OPEN, "'{'")
+        computation = self.body(name)
+        if result is not None and result != computation.root.shape:
+            cursor.fail(
+                f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2)
+            )
+        wrong = size_problem(computation, self.sizes)
+        if wrong:
+            cursor.fail(f"{name}: {wrong}", head.start(2))
+        self.attributes()
+        self.computations[name] = computation
+        return computation, bool(head[1])
+
+    def body(self, name: str) -> Computation:
+        """The instructions up to ``}``."""
+        cursor = self.cursor
+        defined: dict[str, Instruction] = {}
+        root: Instruction | None = None
+        while not cursor.taken("}"):
+            head = cursor.expect(_INSTRUCTION, "an instruction, such as x = f32[] parameter(0), or '}'")
+            if head[2] in defined:
+                cursor.fail("defined twice", head.start(2))
+            instruction = self.instruction(head[2], defined)
+            defined[head[2]] = instruction
+            if head[1]:
+                if root is not None:
+                    cursor.fail(f"a second ROOT; {root.name} is one", head.start(2))
+                root = instruction
+        if not defined:
+            cursor.fail(f"{name} has no instructions", cursor.at - 1)
+        instructions = tuple(defined.values())
+        numbers = [int(each.argument) for each in instructions if each.opcode == "parameter"]
+        wrong = parameters_problem(numbers)
+        if wrong:
+            cursor.fail(f"{name}: {wrong}", cursor.at - 1)
+        return Computation(name, instructions, root or instructions[-1])
+
+    def instruction(self, name: str, defined: dict[str, Instruction]) -> Instruction:
+        """What follows ``name =``."""
+        cursor = self.cursor
+        shape = cursor.shape()
+        opcode = cursor.expect(_OPCODE, "an instruction and its operands")
+        if not known(opcode[1]):
+            cursor.fail(f"unknown instruction{suggestion(opcode[1], KNOWN)}", opcode.start(1))
+        argument, operands = "", tuple[Instruction, ...]()
+        if opcode[1] in ("constant", "parameter"):
+            argument = self.argument(opcode[1])
+        else:
+            operands = self.operands(defined)
+        start = cursor.at
+        attributes = self.attributes()
+        called = self.called(attributes, start)
+        instruction = Instruction(name, shape, opcode[1], operands, argument, attributes, called)
+        wrong = problem(instruction)
+        if wrong:
+            cursor.fail(wrong, opcode.start(1))
+        return instruction
+
+    def argument(self, opcode: str) -> str:
+        """The number of a parameter, or the literal of a constant as it is written."""
+        start = self.cursor.at
+        argument = self.cursor.balanced()[1:-1].strip()
+        if opcode == "parameter" and not argument.isdecimal():
+            self.cursor.fail("expected the number of a parameter", start + 1)
+        return argument
+
+    def operands(self, defined: dict[str, Instruction]) -> tuple[Instruction, ...]:
+        """``(f32[2] a, b)``: names, with or without their shapes."""
+        cursor = self.cursor
+        operands: list[Instruction] = []
+        cursor.at += 1
+        while not cursor.taken(")"):
+            if operands and not cursor.taken(","):
+                cursor.fail("expected ',' or ')'")
+            start = cursor.skip_space()
+            shape: Shape | None = None
+            found = cursor.match(_BARE_OPERAND)
+            if found is None:
+                shape = cursor.shape()
+                found = cursor.expect(_OPERAND, "the name of an operand")
+            operand = defined.get(found[1])
+            if operand is None:
+                cursor.fail("used, but not defined before", found.start(1))
+            if shape is not None and shape != operand.shape:
+                cursor.fail(f"{operand.name} is {operand.shape}, not {shape}", start)
+            operands.append(operand)
+        return tuple(operands)
+
+    def attributes(self) -> dict[str, str]:
+        """``, key=value`` as often as it comes."""
+        cursor, attributes = self.cursor, dict[str, str]()
+        while found := cursor.match(_ATTRIBUTE):
+            if found[1] in attributes:
+                cursor.fail("given twice", found.start(1))
+            attributes[found[1]] = self.value()
+        return attributes
+
+    def value(self) -> str:
+        """The value of an attribute: a string without its quotes, else the text up to a comma or a blank."""
+        cursor = self.cursor
+        start, character = cursor.at, cursor.peek()
+        if character == '"':
+            return cursor.balanced()[1:-1]
+        if cursor.match(_MESH):
+            cursor.skip_space()
+        while ((character := cursor.text[cursor.at : cursor.at + 1]) and character in '{[("') or cursor.match(
+            _PLAIN
+        ):
+            if character in ("{", "[", "(", '"'):
+                cursor.balanced()
+        if cursor.at == start:
+            cursor.fail("expected a value")
+        return cursor.text[start : cursor.at]
+
+    def called(self, attributes: dict[str, str], at: int) -> tuple[Computation, ...]:
+        """The computations that attributes name."""
+        called: list[Computation] = []
+        for key in CALLEES:
+            for name in _CALLEE.findall(attributes[key]) if key in attributes else ():
+                if name not in self.computations:
+                    place = self.cursor.text.find(name, at)
+                    self.cursor.fail(f"{key} names a computation that is not defined before", place)
+                called.append(self.computations[name])
+        return tuple(called)

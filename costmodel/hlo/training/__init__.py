@@ -1,0 +1,1 @@
+"""How a program trains: state, gradients, passes, and what each message between devices is for."""

@@ -1,0 +1,273 @@
+"""What becomes of each array: what every instruction reads, through tuples, calls, fusions and round loops.
+
+Where `graph` says which kernels wait for which, here fusions are opened, an array that a loop carries is what
+it was at first or what the loop's body made of it, and a choice gives what any of its branches does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from costmodel.hlo.text.call_counts import runs_of, unfolded_limit
+from costmodel.hlo.text.module import Computation, Instruction, Module, Shape
+from costmodel.hlo.text.opcodes import parts
+from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
+
+#: Opcode of a step that stands for an array that a loop carries, and for what a choice gives.
+CARRIED, CHOSEN = "carried", "chosen"
+#: Instructions that give for each operand an array of its own.
+_ONE_BY_ONE: Final = frozenset(("all-reduce", "all-gather", "reduce-scatter", "collective-permute"))
+#: Instructions that hand on tuples as they are.
+_WHOLE: Final = frozenset(("add-dependency", "bitcast", "copy", "domain", "opt-barrier"))
+_NOTHING: Final = frozenset(("after-all", "constant", "iota"))
+
+
+@dataclass(slots=True, eq=False)
+class FlowStep:
+    """What makes one array."""
+
+    place: int  #: among the steps
+    kernel: int | None  #: that it is part of; None where it is of none
+    opcode: str  #: without the ending of an asynchronous pair; or `CARRIED`, `CHOSEN`
+    shape: Shape
+    instruction: Instruction
+    output: int  #: which of its instruction's arrays it is
+    reads: tuple[Source, ...]
+    loops: tuple[str, ...]  #: around it, the outermost first
+    body: tuple[str, ...] = ()  #: of what a loop carries, that loop too
+
+    @property
+    def operands(self) -> list[FlowStep]:
+        """Those of what it reads that are steps."""
+        return [source for source in self.reads if isinstance(source, FlowStep)]
+
+
+#: A step, the number of a parameter of the program, or None for constants and the like.
+Source: TypeAlias = "FlowStep | int | None"
+_Value: TypeAlias = "Source | tuple[_Value, ...]"
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """Steps, each after what it reads but for what comes round a loop, and what the program gives."""
+
+    steps: Sequence[FlowStep]
+    root: Sequence[Source]
+    given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> what the fusion is given for it
+
+    def after(
+        self, marks: Mapping[Source, int], *, stops: Set[FlowStep] = frozenset(), again: bool = True
+    ) -> dict[Source, int]:
+        """Marks, as bits, on all that depends on them, and on themselves.
+
+        Parameters
+        ----------
+        marks : mapping
+            FlowStep or parameter -> its bits.
+        stops : set
+            Steps that get no marks from what they read.
+        again : bool
+            Whether what a loop carries depends on what its body made of it, or on the first run alone.
+        """
+        found: dict[Source, int] = dict(marks)
+        changed = True
+        while changed:
+            changed = False
+            for step in self.steps:
+                if step in stops:
+                    continue
+                old = own = found.get(step, 0)
+                for source in step.reads:
+                    own |= found.get(source, 0)
+                if own != old:
+                    found[step] = own
+                    changed = again
+        return found
+
+
+def flow(module: Module, graph: HloGraph) -> Flow:
+    """The steps of a module's entry and of all that it runs.
+
+    Parameters
+    ----------
+    module : Module
+        The program.
+    graph : HloGraph
+        Its kernels, to which steps are told to belong.
+    """
+    total, _ = runs_of(module)
+    places = {kernel.name: place for place, kernel in enumerate(graph.kernels)}
+    walk = _Walk(places, share=total > unfolded_limit(module))
+    parameters = [_given(each.shape, number) for number, each in enumerate(module.entry.parameters)]
+    root = walk.run(module.entry, parameters, "", None, ())
+    given = {
+        parameter: each.operands[number]
+        for computation in module.computations for each in computation.instructions if each.opcode == "fusion"
+        for number, parameter in enumerate(each.called[0].parameters)
+    }  # fmt: skip
+    return Flow(walk.steps, list(_leaves(root)), given)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through computations as the graph does, and through fusions too."""
+
+    places: Mapping[str, int]  #: name of a kernel -> its place
+    share: bool  #: whether what runs often is gone through once
+    steps: list[FlowStep] = field(default_factory=list)
+    shared: dict[Computation, _Value] = field(default_factory=dict)
+
+    def run(
+        self,
+        computation: Computation,
+        arguments: Sequence[_Value],
+        path: str,
+        kernel: int | None,
+        loops: tuple[str, ...],
+    ) -> _Value:
+        """Add the steps of a computation; what its root gives."""
+        if computation in self.shared:
+            return self.shared[computation]
+        values: dict[Instruction, _Value] = {}
+        for each in computation.instructions:
+            operands = [values[operand] for operand in each.operands]
+            if each.opcode == "parameter":
+                values[each] = arguments[int(each.argument)]
+            else:
+                place = self.places.get(path + each.name) if kernel is None else kernel
+                values[each] = self._value(each, operands, path, place, kernel, loops)
+        if self.share and kernel is None:
+            self.shared[computation] = values[computation.root]
+        return values[computation.root]
+
+    def _value(
+        self,
+        each: Instruction,
+        operands: Sequence[_Value],
+        path: str,
+        place: int | None,
+        kernel: int | None,
+        loops: tuple[str, ...],
+    ) -> _Value:
+        """What an instruction gives."""
+        opcode, part = parts(each.opcode)
+        if opcode in _NOTHING:
+            return _given(each.shape, None)
+        if opcode == "tuple":
+            return tuple(operands)
+        if opcode == "get-tuple-element":
+            whole = operands[0]
+            return whole[int(each.attributes["index"])] if isinstance(whole, tuple) else whole
+        if part in ("update", "done"):
+            whole = operands[0]
+            return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
+        if opcode in _WHOLE and each.shape.is_tuple:
+            return operands[0]
+        inner = f"{path}{each.name}/"
+        if opcode == "fusion":
+            return self.run(each.called[0], operands, inner, place, loops)
+        if opcode in ("call", "async"):
+            return self.run(each.called[0], operands, inner, kernel, loops)
+        if opcode == "while":
+            return self._loop(each, operands[0], inner, kernel, loops)
+        if opcode == "conditional":
+            return self._choice(each, operands, inner, kernel, loops)
+        return self._made(each, opcode, operands, place, loops)
+
+    def _made(
+        self,
+        each: Instruction,
+        opcode: str,
+        operands: Sequence[_Value],
+        place: int | None,
+        loops: tuple[str, ...],
+    ) -> _Value:
+        """A step for each array that an instruction gives."""
+        reads = [source for operand in operands for source in _leaves(operand)]
+        shape = output_shape(each)
+        apart = opcode in _ONE_BY_ONE and sum(1 for _ in shape.leaves()) == len(reads)
+        made = [
+            self._add(place, opcode, leaf, each, output, (reads[output],) if apart else tuple(reads), loops)
+            for output, leaf in enumerate(shape.leaves())
+        ]
+        return _shaped(shape, iter(made))
+
+    def _add(
+        self,
+        place: int | None,
+        opcode: str,
+        shape: Shape,
+        each: Instruction,
+        output: int,
+        reads: tuple[Source, ...],
+        loops: tuple[str, ...],
+    ) -> FlowStep:
+        step = FlowStep(len(self.steps), place, opcode, shape, each, output, reads, loops)
+        self.steps.append(step)
+        return step
+
+    def _loop(
+        self, each: Instruction, first: _Value, path: str, kernel: int | None, loops: tuple[str, ...]
+    ) -> _Value:
+        """A loop: each array that it carries is what it was at first, or what the body makes of it."""
+        condition, body = each.called
+        shapes = list(each.shape.leaves())
+        given = list(_leaves(first))
+        carried = [
+            self._add(None, CARRIED, shape, each, output, (source,), loops)
+            for output, (shape, source) in enumerate(zip(shapes, given, strict=True))
+        ]
+        state = _shaped(each.shape, iter(carried))
+        inside = (*loops, path)
+        self.run(condition, [state], path, kernel, inside)
+        last = self.run(body, [state], path, kernel, inside)
+        for step, source in zip(carried, _leaves(last), strict=True):
+            step.body = inside
+            if source is not step:
+                step.reads = (*step.reads, source)
+        return last
+
+    def _choice(
+        self,
+        each: Instruction,
+        operands: Sequence[_Value],
+        path: str,
+        kernel: int | None,
+        loops: tuple[str, ...],
+    ) -> _Value:
+        """A choice: each array is what one of the branches gives."""
+        by = tuple(_leaves(operands[0]))
+        given = [
+            list(_leaves(self.run(branch, [operand], path, kernel, loops)))
+            for branch, operand in zip(each.called, operands[1:], strict=True)
+        ]
+        chosen = [
+            self._add(None, CHOSEN, shape, each, output, (*by, *sources), loops)
+            for output, (shape, *sources) in enumerate(zip(each.shape.leaves(), *given, strict=True))
+        ]
+        return _shaped(each.shape, iter(chosen))
+
+
+def _given(shape: Shape, source: Source) -> _Value:
+    """A value all of whose arrays come from one source."""
+    if shape.is_tuple:
+        return tuple(_given(element, source) for element in shape.elements)
+    return source
+
+
+def _shaped(shape: Shape, sources: Iterator[FlowStep]) -> _Value:
+    """Arrays in the form of a shape."""
+    if shape.is_tuple:
+        return tuple(_shaped(element, sources) for element in shape.elements)
+    return next(sources)
+
+
+def _leaves(value: _Value) -> Iterator[Source]:
+    """The arrays of a value, in order."""
+    if isinstance(value, tuple):
+        for element in value:
+            yield from _leaves(element)
+    else:
+        yield value

@@ -1,0 +1,341 @@
+"""Messages between devices: what each kernel sends, in which groups, and what for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, placement
+from costmodel.hlo.text.module import Instruction
+from costmodel.hlo.text.opcodes import COLLECTIVES, parts
+from costmodel.hlo.training.data_flow import Flow, FlowStep
+from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
+from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance
+from costmodel.hlo.training.state import global_dims
+from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
+
+Purpose = Literal[
+    "data parallel", "fully sharded", "tensor parallel", "sequence parallel", "context parallel",
+    "expert parallel", "pipeline parallel", "input", "scalars", "unknown",
+]  # fmt: skip
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+
+#: Messages that pass what they are given to a neighbour.
+_SENDING: Final = ("collective-permute", "send")
+_EXCHANGING: Final = ("all-to-all", "ragged-all-to-all")
+#: Purposes that are of an axis of the mesh as a whole.
+_OF_AXES: Final = ("tensor parallel", "context parallel", "expert parallel", "pipeline parallel")
+
+
+@dataclass(eq=False)
+class Purposes:
+    """Purposes of the messages of a program."""
+
+    provenance: Provenance
+    groups: Mapping[FlowStep, Groups]  #: message -> groups of devices
+
+    @cached_property
+    def found(self) -> Mapping[FlowStep, Purpose]:
+        """Array of a message -> what it is for.
+
+        What flows leaves some open: integers that tell where rows lie, say. They are for what else moves in
+        their groups, where that is one thing. So are exchanges beside those of tokens between experts, and
+        gradients of weights that a tensor-parallel group shares, because each device has other tokens.
+        """
+        found = {message: self._by_flow(message) for message in self.groups}
+        axes: dict[frozenset[tuple[int, ...]], Counter[Purpose]] = {}
+        for message, purpose in found.items():
+            axis = "tensor parallel" if purpose == "sequence parallel" else purpose
+            if axis in _OF_AXES:
+                axes.setdefault(frozenset(self.groups[message]), Counter())[axis] += 1
+        for message, purpose in found.items():
+            others = axes.get(frozenset(self.groups[message]), Counter())
+            if purpose == "tensor parallel" and "expert parallel" in others:
+                found[message] = "expert parallel"
+            elif purpose == "unknown" and len(others) == 1:
+                found[message] = next(iter(others))
+            elif purpose == "data parallel" and "tensor parallel" in others and self._shares(message):
+                found[message] = "sequence parallel"
+        return found
+
+    def _by_flow(self, message: FlowStep) -> Purpose:
+        """What one array of a message is for."""
+        provenance = self.provenance
+        if message.shape.size <= 1 or all(map(collected, message.reads)):
+            return "scalars"
+        if not provenance.weights:
+            return "unknown"
+        if message in provenance.leading and message not in provenance.multiplied:
+            scattered = self._is_scattered(message)
+            return "data parallel" if message.opcode == "all-reduce" and not scattered else "fully sharded"
+        if provenance.weights_in(message):
+            return "fully sharded"
+        marks = provenance.depends_on.get(message, 0)
+        if not marks & INPUT:
+            return "unknown"
+        return self._of_activations(message) if marks & provenance.any_weight else "input"
+
+    def _of_activations(self, message: FlowStep) -> Purpose:
+        """What activations, or their gradients, are passed on for."""
+        near, groups = list(self._neighbours(message)), self.groups[message]
+        weights = [self.provenance.weights_of(each) for each in near]
+        between_activations = None in weights
+        told = zip(near, weights, strict=True)
+        split = [each for each, bits in told if bits and self._has_parts(bits, groups)]
+        if any(map(multiplies, split)):
+            moved = self._of_tokens_moved(message)
+            if moved:
+                return "unknown" if all(self._are_pieces(bits) for bits in weights if bits) else moved
+            return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
+        if split:  # by rows of a table
+            return "tensor parallel" if self._shares(message) else "fully sharded"
+        if between_activations:
+            return "context parallel"
+        return "data parallel" if near and message.opcode == "all-reduce" else "unknown"
+
+    def _of_tokens_moved(self, message: FlowStep) -> Purpose | None:
+        """What tokens move for between devices with weights of their own; None of what gathers or sums."""
+        if message.opcode in _EXCHANGING:
+            return "expert parallel"
+        if message.opcode in _SENDING:
+            return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
+        return None
+
+    def _are_pieces(self, weights: int) -> bool:
+        """Whether shardings cut weights as single matrices, of which no device has a whole one to itself."""
+        own = [each for each, place in self._places if weights >> place & 1]
+        return all(each.shape.dims != global_dims(each) and len(each.shape.dims) == 2 for each in own)
+
+    @property
+    def _places(self) -> Iterator[tuple[Instruction, int]]:
+        """Weights, each with its bit."""
+        for each in self.provenance.state.weights:
+            yield each, self.provenance.weights[int(each.argument)]
+
+    def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
+        """The products, lookups of rows and sums into rows next to a message."""
+        yield from dict.fromkeys(self.provenance.multiplying(message, later=True))
+        yield from dict.fromkeys(self.provenance.multiplying(message, later=False))
+
+    def _goes_round(self, message: FlowStep) -> bool:
+        """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
+        provenance = self.provenance
+        seen, waiting = {message}, [message]
+        while waiting:
+            for reader in provenance.readers.get(waiting.pop(), ()):
+                if reader is message or (
+                    reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message]
+                ):
+                    return True
+                if reader not in seen and hands_on(reader):
+                    seen.add(reader)
+                    waiting.append(reader)
+        return False
+
+    def _has_parts(self, weights: int, groups: Groups) -> bool:
+        """Whether devices of a group hold different parts of some weight: they never sum its gradient."""
+        group = next((group for group in groups if len(group) > 1), ())
+        if not group:
+            return False
+        return any(
+            weights >> place & 1 and not any({*group} <= each for each in self._summed[place])
+            for place in self.provenance.weights.values()
+        )
+
+    @cached_property
+    def _summed(self) -> list[list[frozenset[int]]]:
+        """For each weight the sets of devices that sum its gradient, in one message or more."""
+        groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
+        for message, own in self.groups.items():
+            leads = self.provenance.leading.get(message, 0)
+            if message.opcode in ("all-reduce", "reduce-scatter") or self._is_added(message):
+                for place, listed in enumerate(groups):
+                    if leads >> place & 1:
+                        listed.extend(own)
+        return [connected(listed) for listed in groups]
+
+    def _is_added(self, message: FlowStep) -> bool:
+        """Whether a device adds what it is passed to what it has, as in a sum by steps."""
+        seen, waiting = {message}, [message] if message.opcode in _SENDING else []
+        while waiting:
+            for reader in self.provenance.readers.get(waiting.pop(), ()):
+                if reader.opcode == "add":
+                    return True
+                if reader not in seen and hands_on(reader):
+                    seen.add(reader)
+                    waiting.append(reader)
+        return False
+
+    def _shares(self, message: FlowStep) -> bool:
+        """Whether the devices of a group hold parts of all that products multiply by, and share the rest."""
+        groups = self.groups[message]
+        return all(self._has_parts(bits, groups) for bits in self.provenance.multiplied_by if bits)
+
+    def _is_scattered(self, message: FlowStep) -> bool:
+        """Whether each device goes on with a slice of its own of what all have summed."""
+        return any(True for _ in own_slices(self.provenance, message))
+
+    def _splits_tokens(self, message: FlowStep) -> bool:
+        """Whether a message gathers or scatters along another dimension than the features, the last."""
+        if message.opcode == "all-reduce":
+            dims = message.shape.dims
+            slices = [each.shape.dims for each in own_slices(self.provenance, message)]
+            return any(len(each) == len(dims) and each[-1] == dims[-1] for each in slices)
+        written = message.instruction.attributes.get("dimensions", "")
+        return written.strip("{}") != str(len(message.shape.dims) - 1)
+
+
+def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
+    """Slices of a message that are taken where the device's own number says."""
+    seen, waiting = {message}, [message]
+    while waiting:
+        for reader in provenance.readers.get(waiting.pop(), ()):
+            places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
+            if any(provenance.made_of.get(source, 0) & DEVICE for source in places):
+                yield reader
+            elif reader not in seen and (elementwise(reader) or hands_on(reader)):
+                seen.add(reader)
+                waiting.append(reader)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A message of a kernel, on each device of each group."""
+
+    name: str  #: "all-reduce"
+    groups: Groups
+    operands: int
+    payload_bytes: int  #: all operands on one device [B]
+    result_bytes: int  #: [B]
+    reducer: str  #: what it reduces by; empty where it does not
+    payloads: tuple[tuple[Purpose, int], ...]  #: what it is for, with the bytes of its operands that are [B]
+
+    @property
+    def purpose(self) -> Purpose:
+        """What most of it is for."""
+        return max(self.payloads, key=lambda each: each[1])[0]
+
+    @property
+    def placement(self) -> GroupPlacement:
+        """Where its groups lie."""
+        return placement(self.groups)
+
+    @property
+    def ring_bytes(self) -> float:
+        """What one device sends, where devices form a ring. [B]"""
+        size = self.placement.size
+        if self.name == "all-reduce":
+            return 2 * (size - 1) / size * self.payload_bytes
+        if self.name in ("all-gather", "reduce-scatter", "all-to-all"):
+            return (size - 1) / size * max(self.payload_bytes, self.result_bytes)
+        return float(self.payload_bytes)
+
+
+def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: int) -> dict[int, Collective]:
+    """Kernel -> its message, those inside fusions too.
+
+    A compiler that hides a message behind other work writes it into each kernel that it runs beside, under
+    one channel: the first of them has it. An all-reduce of which the same kernel cuts out each device's own
+    slice is a reduce-scatter.
+
+    Raises
+    ------
+    DseError
+        If the text names groups in no known way.
+    """
+    sent: dict[int, dict[Instruction, list[FlowStep]]] = {}
+    begun = set[tuple[object, ...]]()
+    for step in flow.steps:
+        if step.opcode not in COLLECTIVES or step.kernel is None:
+            continue
+        fused = graph.kernels[step.kernel].instruction is not step.instruction
+        channel = step.loops, step.instruction.attributes.get("channel_id", step.instruction.name)
+        if step.output == 0 and not (fused and channel in begun):
+            sent.setdefault(step.kernel, {})[step.instruction] = []
+        begun.add(channel)
+        if step.instruction in sent.get(step.kernel, {}):
+            sent[step.kernel][step.instruction].append(step)
+    groups = {step: groups_of(step.instruction, devices) for step in flow.steps if step.opcode in COLLECTIVES}
+    purposes = Purposes(provenance, groups).found
+    found = {}
+    for kernel, instructions in sent.items():
+        each = max(instructions, key=lambda each: each.operand_bytes)
+        found[kernel] = _collective(each, instructions[each], groups, purposes, provenance)
+    return found
+
+
+def _collective(
+    instruction: Instruction,
+    steps: Sequence[FlowStep],
+    groups: Mapping[FlowStep, Groups],
+    purposes: Mapping[FlowStep, Purpose],
+    provenance: Provenance,
+) -> Collective:
+    """One message."""
+    apart = len(steps) == len(instruction.operands)
+    payloads: dict[Purpose, int] = {}
+    for step in steps:
+        array = instruction.operands[step.output].shape if apart else step.shape
+        payloads[purposes[step]] = payloads.get(purposes[step], 0) + array.bytes
+    name, result = parts(instruction.opcode)[0], output_shape(instruction).bytes
+    slices = [[each for each in own_slices(provenance, step) if each.kernel == step.kernel] for step in steps]
+    if name == "all-reduce" and all(slices):
+        name, result = "reduce-scatter", sum(each.shape.bytes for own in slices for each in own[:1])
+    return Collective(
+        name=name,
+        groups=groups[steps[0]],
+        operands=len(instruction.operands),
+        payload_bytes=instruction.operand_bytes,
+        result_bytes=result,
+        reducer=instruction.called[0].root.opcode if instruction.called else "",
+        payloads=tuple(payloads.items()),
+    )
+
+
+_SUMMING: Final = ("all-reduce", "reduce-scatter")
+#: Axis of a mesh -> what messages along it are for.
+_AXES: Final[Mapping[str, tuple[Purpose, ...]]] = {
+    "tp": ("tensor parallel", "sequence parallel"),
+    "cp": ("context parallel",),
+    "ep": ("expert parallel",),
+    "pp": ("pipeline parallel",),
+}
+
+
+def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int]:
+    """Sizes of the axes of the mesh of devices, as far as messages show them. [-]
+
+    Gradients are summed over replicas, and where sequences are cut over the pieces too. Where none are, the
+    devices that the other axes leave tell of replicas only if there are none.
+    """
+    found: dict[str, int] = {}
+    for axis, purposes in _AXES.items():
+        sizes = _sizes([each for each in messages.values() if each.purpose in purposes])
+        if sizes:
+            found[axis] = max(sizes, key=lambda size: sizes[size])
+    summing = [
+        each
+        for each in messages.values()
+        if each.purpose in ("data parallel", "fully sharded") and each.name in _SUMMING
+    ]
+    joined = connected(group for each in summing for group in each.groups)
+    shared = max(map(len, joined), default=1)
+    taken = found.get("tp", 1) * found.get("pp", 1) * found.get("cp", 1)
+    if shared > 1 and not shared % found.get("cp", 1):
+        found["dp"] = shared // found.get("cp", 1)
+    elif taken == devices:
+        found["dp"] = 1
+    return found
+
+
+def _sizes(messages: Sequence[Collective]) -> dict[int, int]:
+    """Devices that messages connect -> bytes of such messages."""
+    sizes: dict[int, int] = {}
+    for each in messages:
+        size = max(map(len, connected(each.groups)), default=1)
+        if size > 1:
+            sizes[size] = sizes.get(size, 0) + each.payload_bytes
+    return sizes

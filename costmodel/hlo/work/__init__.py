@@ -1,0 +1,1 @@
+"""What instructions ask of a chip, as XLA counts it: arithmetic, bytes, trips of loops."""

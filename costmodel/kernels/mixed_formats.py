@@ -1,0 +1,106 @@
+"""Products of a micro-batch, each in the format of its operands: those of layers in fewer bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.kernels.gemm import GemmCost, gemm_cost
+from costmodel.training.run import RankRun
+from costmodel.workload.kernel_tables import Gemms
+from costmodel.workload.quantisation import narrow_places, operand_bytes, product_rate, some_narrow
+from costmodel.workload.transformer import tile_shares
+
+
+def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
+    """Time, work and traffic of some products of a micro-batch.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    gemms : Gemms
+        Products, (points, kernels). [elements]
+
+    Notes
+    -----
+    Operands of layers' products have the bytes and the rate of their design's format, tiles follow the bytes;
+    what they make keeps 16 bits, and accumulators 32. A design whose format the chip has no units for is
+    priced at the rate of 16 bits here: `step` has no number for it.
+    """
+    first, back = distinct_products(run, gemms)
+    if first.size < back.size:
+        return kernels_of(_each_cost(run, gemms.take_kernels(first)), back)
+    return _each_cost(run, gemms)
+
+
+def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
+    """Products of a table that differ in some row, and where each finds its like: gradients of inputs of one
+    are often the forward pass of another.
+
+    Returns
+    -------
+    first : (distinct,) array
+        Places of the first of each kind, ascending. [-]
+    back : (kernels,) array
+        For each product, the place of its kind in `first`. [-]
+    """
+    narrow, tiled = {*narrow_places(run.model, gemms.labels).tolist()}, bool(run.design.tiles)
+    arrays = [gemms.m, gemms.n, gemms.k, gemms.batch, gemms.output_bytes, gemms.count]
+    known: dict[tuple[Any, ...], list[int]] = {}
+    first: list[int] = []
+    back = np.empty(len(gemms.labels), dtype=np.intp)
+    for place, label in enumerate(gemms.labels):
+        ends = [array[row, place] for array in arrays for row in (0, -1)]
+        kind = label.of_pass == "weight_gradient", place in narrow, label.name if tiled else "", *ends
+        alike = known.setdefault(kind, [])
+        same = (at for at in alike if all((a[:, first[at]] == a[:, place]).all() for a in arrays))
+        back[place] = next(same, len(first))
+        if back[place] == len(first):
+            alike.append(len(first))
+            first.append(place)
+    return np.array(first, dtype=np.intp), back
+
+
+def _each_cost(run: RankRun, gemms: Gemms) -> GemmCost:
+    """Costs of products, each for itself."""
+    system, tiles = run.system, tile_shares(run, gemms.labels)
+    if not some_narrow(run):
+        return gemm_cost(gemms, system, element_bytes=run.precision.element_bytes, tiles=tiles)
+    rate = product_rate(run.design.precision, system)
+    narrow = narrow_places(run.model, gemms.labels)
+    others = np.setdiff1d(np.arange(len(gemms.labels)), narrow)
+    sixteen_bits: tuple[IntArray, FloatArray | float, FloatArray | float]
+    sixteen_bits = others, run.precision.element_bytes, 1.0
+    costs = []
+    for places, size, own_rate in (sixteen_bits, (narrow, operand_bytes(run), np.where(rate > 0, rate, 1.0))):
+        own_tiles = None if tiles is None else (tiles[0][:, places], tiles[1][:, places])
+        own = gemms.take_kernels(places)
+        costs.append(gemm_cost(own, system, element_bytes=size, rate=own_rate, tiles=own_tiles))
+    return _side_by_side(costs, np.argsort(np.concatenate([others, narrow])))
+
+
+def _side_by_side(costs: Sequence[GemmCost], order: IntArray) -> GemmCost:
+    """Costs of several tables of products as those of one, its columns in the given order."""
+    return joined_costs(costs, lambda _, values: np.concatenate(values, axis=1)[:, order])
+
+
+def kernels_of(cost: GemmCost, places: IntArray) -> GemmCost:
+    """Costs of some products of a table, some perhaps more than once."""
+    return joined_costs([cost], lambda _, values: values[0].T[places].T)
+
+
+def joined_costs(costs: Sequence[GemmCost], join: Callable[[str, list[Any]], Any]) -> GemmCost:
+    """One table of costs from several: a function of a field's name and the arrays that they have there."""
+
+    def joined(name: str, values: list[Any]) -> Any:
+        if isinstance(values[0], tuple):
+            return tuple(joined(name, [*level]) for level in zip(*values, strict=True))
+        return join(name, values)
+
+    names = [f.name for f in fields(GemmCost)]
+    return GemmCost(**{name: joined(name, [getattr(cost, name) for cost in costs]) for name in names})

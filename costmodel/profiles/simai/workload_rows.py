@@ -1,0 +1,201 @@
+"""A workload row by row: what one rank computes and sends in a step, as a template that repeats.
+
+The rows of a step recur: once before the micro-batches, once per micro-batch, once per layer of
+each. So a workload holds every row once, with how often it occurs; `StepRows.unrolled` gives their order.
+Design columns decide times, sizes and counts, so one template holds the workloads of many designs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Self
+
+import numpy as np
+
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
+from costmodel.workload.kernel_tables import PASSES
+
+#: Collectives and groups, by code.
+COLLECTIVES = ("none", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+GROUPS = ("tp", "dp", "ep", "dp_ep")
+
+#: The group that each of `PASSES`, the last axis of every table, talks to unless a row says otherwise.
+DEFAULT_GROUPS = ("tp", "tp", "dp")
+
+#: Parts of a step, in order: "first" opens the first micro-batch and "next" every other one; the layers of
+#: each are "leading" ones, if there are any, and behind them all others.
+SECTIONS = ("prologue", "first", "next", "leading", "layer", "closing", "epilogue")
+
+#: Delay after a collective that files state where nothing is known. [s]
+USUAL_DELAY = 100e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over a row: arithmetic, then a collective."""
+
+    time: FloatArray | float = 0.0  #: arithmetic [s]
+    collective: str = "none"
+    message_bytes: FloatArray | float = 0.0  #: the whole tensor [B]
+    group: str | None = None  #: None: the usual group of the pass
+    happens: BoolArray | bool = True  #: where False there is no collective, of whatever size
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a template."""
+
+    name: str
+    section: str
+    forward: Pass = Pass()
+    activation_gradient: Pass = Pass()
+    weight_gradient: Pass = Pass()
+    present: BoolArray | bool = True  #: whether a design has the row
+
+    @property
+    def passes(self) -> tuple[Pass, Pass, Pass]:
+        """All three, in the order of `PASSES`."""
+        return self.forward, self.activation_gradient, self.weight_gradient
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Parallelism(Columns):
+    """How the ranks of a workload are grouped; NaN where nobody says. (points,) columns."""
+
+    tp: FloatArray = column("-")
+    pp: FloatArray = column("-")
+    ep: FloatArray = column("-", 1)
+    vpp: FloatArray = column("-", np.nan)
+    gradient_accumulation_steps: FloatArray = column("-", np.nan)
+    world_size: FloatArray = column("-", np.nan)
+    pp_message_bytes: FloatArray = column("B", 0)  #: what a stage sends to the next per micro-batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class StepRows:
+    """Rows of one rank's step, for every design at once.
+
+    Axes are (points, rows, passes) where nothing else is said. The first is 1 where all designs agree.
+    """
+
+    names: tuple[str, ...]
+    sections: tuple[str, ...]  #: one of `SECTIONS` for each row
+    time: FloatArray  #: arithmetic [s]
+    collective: IntArray  #: code of `COLLECTIVES`
+    group: IntArray  #: code of `GROUPS`
+    message_bytes: FloatArray  #: the whole tensor [B]
+    delay: FloatArray  #: (points, rows) after a collective [s]
+    present: FloatArray  #: (points, rows) 1 where the design has the row [-]
+    layers: FloatArray  #: (points,) repeats of the section "layer" in a micro-batch [-]
+    micro_batches: FloatArray  #: (points,) repeats of the sections of a micro-batch [-]
+    layout: Parallelism
+    #: (points,) repeats of the section "leading" in a micro-batch [-]
+    leading_layers: FloatArray = field(default_factory=lambda: np.zeros(1))
+    #: (points,) 1 where tensor-parallel ranks share out the sequence between layers [-]
+    sequence_parallel: FloatArray = field(default_factory=lambda: np.zeros(1))
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Row],
+        *,
+        layers: FloatArray,
+        micro_batches: FloatArray,
+        layout: Parallelism,
+        leading_layers: FloatArray | float = 0.0,
+        sequence_parallel: FloatArray | float = 0.0,
+    ) -> Self:
+        """A template from its rows; those that no design has are left out.
+
+        Parameters
+        ----------
+        rows : sequence of Row
+            In the order of `SECTIONS`; entries are scalars or (points,) arrays.
+        layers, micro_batches, leading_layers : (points,) array
+            Repeats. [-]
+        layout : Parallelism
+            (points,) columns.
+        sequence_parallel : (points,) array or float
+            1 where tensor-parallel ranks share out the sequence between layers. [-]
+        """
+        rows = [row for row in rows if np.any(row.present)]
+        passes = [one for row in rows for one in row.passes]
+        points = max(np.size(layers), np.size(micro_batches), layout.num_points)
+        shape = (points, len(rows), len(PASSES))
+        codes = np.array([COLLECTIVES.index(one.collective) for one in passes], dtype=np.intp)
+        happens = _table([one.happens for one in passes], points) > 0
+        usual = [*DEFAULT_GROUPS] * len(rows)
+        groups = [GROUPS.index(one.group or name) for one, name in zip(passes, usual, strict=True)]
+        return cls(
+            names=tuple(row.name for row in rows),
+            sections=tuple(row.section for row in rows),
+            time=_table([one.time for one in passes], points).reshape(shape),
+            collective=np.where(happens, codes, 0).reshape(shape),
+            group=np.array(groups, dtype=np.intp).reshape(1, *shape[1:]),
+            message_bytes=_table([one.message_bytes for one in passes], points).reshape(shape),
+            delay=np.full((1, len(rows)), USUAL_DELAY),
+            present=_table([row.present for row in rows], points),
+            layers=np.broadcast_to(layers, (points,)),
+            micro_batches=np.broadcast_to(micro_batches, (points,)),
+            layout=layout.map(lambda values: np.broadcast_to(values, (points,))),
+            leading_layers=np.broadcast_to(leading_layers, (points,)),
+            sequence_parallel=np.broadcast_to(sequence_parallel, (points,)),
+        )
+
+    @property
+    def num_points(self) -> int:
+        """Number of designs."""
+        return int(self.layers.size)
+
+    @property
+    def counts(self) -> FloatArray:
+        """(points, rows) How often each row occurs in a step. [-]"""
+        once = np.ones_like(self.layers)
+        repeats = {
+            "prologue": once,
+            "first": once,
+            "next": self.micro_batches - 1,
+            "leading": self.micro_batches * self.leading_layers,
+            "layer": self.micro_batches * self.layers,
+            "closing": self.micro_batches,
+            "epilogue": once,
+        }
+        return np.stack([repeats[section] for section in self.sections], axis=1) * self.present
+
+    def unrolled(self, point: int = 0) -> IntArray:
+        """Places in the template of every row of one design's step, in order. [-]"""
+        present = self.present[min(point, len(self.present) - 1)] > 0
+        places = {
+            name: [i for i, section in enumerate(self.sections) if section == name and present[i]]
+            for name in SECTIONS
+        }
+        leading = places["leading"] * int(self.leading_layers[min(point, self.leading_layers.size - 1)])
+        rest = leading + places["layer"] * int(self.layers[point]) + places["closing"]
+        micro_batches = int(self.micro_batches[point])
+        body = places["first"] + rest + (places["next"] + rest) * (micro_batches - 1) if micro_batches else []
+        return np.array([*places["prologue"], *body, *places["epilogue"]], dtype=np.intp)
+
+    def scaled(self, *, times: Sequence[float], sizes: Sequence[float]) -> Self:
+        """The same rows with times and message sizes of each pass multiplied by a number."""
+        return replace(
+            self, time=self.time * np.asarray(times), message_bytes=self.message_bytes * np.asarray(sizes)
+        )
+
+    def take(self, points: IntArray) -> Self:
+        """Some of the designs."""
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SHARED}
+        taken = {name: values[points] if len(values) > 1 else values for name, values in arrays.items()}
+        return replace(self, layout=self.layout.take(points), **taken)
+
+
+#: Fields of a workload without an axis of designs of their own.
+_SHARED = ("names", "sections", "layout")
+
+
+def _table(entries: Sequence[FloatArray | BoolArray | float], points: int) -> FloatArray:
+    """(points, entries) array of scalars and (points,) arrays."""
+    table = np.empty((points, len(entries)))
+    for place, entry in enumerate(entries):
+        table[:, place] = entry
+    return table

@@ -1,0 +1,120 @@
+"""What the memory of the fullest stage is made of: each part of the model, and each buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.kernels.items import Item, Items
+from costmodel.steps.memory.stage_memory import (
+    FullestStage,
+    StageMemory,
+    held_states,
+    message_buffers,
+    stage_activations,
+    stage_parameters,
+    state_sizes,
+    unit_buffers,
+    updated_parameters,
+    working_buffers,
+)
+from costmodel.steps.memory.states import state_shards
+from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.pipeline.recomputed_layers import stage_parts
+from costmodel.steps.pipeline.stages import Stage
+from costmodel.training.optimizer_states import STATES
+from costmodel.training.run import RankRun, TransformerRun
+from costmodel.workload.transformer import every_part
+
+
+def memory_items(
+    run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory], fullest: FullestStage
+) -> Items:
+    """What the peak memory adds up, with the rank of the fullest stage and the micro-batches that it holds.
+
+    Parameters are those of `fullest_stage`, and what it found; (points,) values. [B], [-]
+
+    Notes
+    -----
+    Optimizer states that hosts hold, or that owners have of whole matrices, are shared out by parameters.
+    """
+    stage, memory, held = fullest.stage, fullest.memory, fullest.micro_batches
+    items = {
+        **_states(run, stage, parts, memory),
+        **_activations(run, stage, parts, held, memory),
+        **_buffers(run, ranks, stage, parts),
+        Item("bytes", "reserved_memory"): run.system.chip.reserved_memory,
+    }
+    name = "fullest stage"
+    return {
+        **{item: values + np.zeros(1) for item, values in items.items()},
+        Item("rank", name=name): stage.rank,
+        Item("micro-batches held", name=name): held,
+    }
+
+
+def _states(
+    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], memory: StageMemory
+) -> dict[Item, FloatArray]:
+    """Weights, gradients and optimizer states of each part on a stage."""
+    sizes = state_sizes(run)
+    shards = [state_shards(run.design, state) for state in STATES]
+    of_experts = [state_shards(run.design, state, of_experts=True) for state in STATES]
+    output = stage_parameters(run, stage, parts) - updated_parameters(stage, parts)
+    owned = {("output", ""): held_states(output, stage, sizes, shards)}
+    for part, own, count in zip(every_part(run.model), parts, stage.counts, strict=False):
+        owned[part.name, ""] = held_states(count * own.parameters, stage, sizes, shards)
+        if own.expert_parameters.ndim:
+            experts = count * own.expert_parameters
+            owned[part.name, "experts"] = held_states(experts, stage, sizes, of_experts)
+    found: dict[Item, FloatArray] = {}
+    for place, state in enumerate(STATES):
+        each = {name: values[place] for name, values in owned.items()}
+        whole: FloatArray = sum(each.values(), start=np.zeros(()))
+        if state == "weights":
+            found[Item("bytes", "weights_memory", name="copies in fewer bits")] = memory.weights - whole
+        here = memory.optimizer / whole if state == "optimizer" else 1.0
+        found |= {
+            Item("bytes", f"{state}_memory", part, name=name): own * here
+            for (part, name), own in each.items()
+        }
+    return found
+
+
+def _activations(
+    run: TransformerRun,
+    stage: Stage,
+    parts: Sequence[PartMemory],
+    held: FloatArray,
+    memory: StageMemory,
+) -> dict[Item, FloatArray]:
+    """Activations of each part on a stage, and what of them is on its way to hosts."""
+    own = stage_parts(run, stage, parts)
+    here = run.of(replace(run.design, offload_activations=np.zeros(1)))
+    found: dict[Item, FloatArray] = {}
+    for place, part in enumerate(every_part(run.model)):
+        alone = [each if n == place else PartMemory() for n, each in enumerate(own)]
+        kept = run.system.software.kept_activations * stage_activations(here, stage, alone, held)
+        away = run.design.offload_activations if place < len(stage.layers) else 0.0
+        found[Item("bytes", "activations_memory", part.name)] = kept * (1 - away)
+    moving = memory.activations - sum(found.values(), start=np.zeros(()))
+    if (run.design.offload_activations > 0).any():
+        found[Item("bytes", "activations_memory", name="on the way to hosts")] = moving
+    return found
+
+
+def _buffers(run: TransformerRun, ranks: RankRun, stage: Stage, parts: Sequence[PartMemory]) -> Items:
+    """Items of buffers that are allocated for a part of the step."""
+    kinds = len(run.model.kinds)
+    layers, head = parts[:kinds], parts[kinds + 1]
+    own = stage_parts(run, stage, parts)[:kinds]
+    buffers = {
+        "layer that runs": working_buffers(own),
+        "messages of the pipeline": message_buffers(run, ranks),
+        "whole weights and gradients": unit_buffers(run, layers),
+        "logits": np.where(stage.has_head > 0, head.working, 0.0),
+    }
+    return {Item("bytes", "buffers_memory", name=name): values for name, values in buffers.items()}

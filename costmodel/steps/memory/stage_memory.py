@@ -1,0 +1,305 @@
+"""Bytes that a rank holds at the fullest moment of a step, by part: those of the fullest stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.columns import Columns, FloatArray, IntArray, chosen, column, largest
+from costmodel.kernels.kernel_cost import weighted_sum
+from costmodel.steps.memory.quantised_weights import weight_copies
+from costmodel.steps.memory.states import (
+    is_orthogonal,
+    is_sharded,
+    owned_parameters,
+    resharded,
+    state_bytes,
+    state_shards,
+)
+from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.pipeline.recomputed_layers import stage_parts
+from costmodel.steps.pipeline.stages import Stage, chosen_stage, full_stages, micro_batches_in_flight
+from costmodel.steps.pipeline.timed_pipelines import design_pipelines, rank_counts
+from costmodel.training.design import DesignPoints
+from costmodel.training.optimizer_states import ADAM, MUON, STATES
+from costmodel.training.run import RankRun, TransformerRun, gradient_bytes, padded_vocabulary
+from costmodel.workload.quantisation import some_narrow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class StageMemory(Columns):
+    """Memory of one rank of one stage; (points,) each."""
+
+    weights: FloatArray = column("B")
+    gradients: FloatArray = column("B")
+    optimizer: FloatArray = column("B")
+    activations: FloatArray = column("B")
+    buffers: FloatArray = column("B")
+
+    @property
+    def total(self) -> FloatArray:
+        """Memory of all parts of a stage together. [B]"""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+
+
+def updated_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
+    """Parameters of a rank of a stage whose gradients a step reduces: layers and embedding. [-]"""
+    return weighted_sum([part.parameters for part in parts], stage.counts)
+
+
+def stage_expert_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
+    """Parameters of the routed experts of a rank of a stage. [-]"""
+    return weighted_sum([part.expert_parameters for part in parts], stage.counts)
+
+
+def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
+    """Parameters of a rank of a stage, those of routed experts aside. [-]
+
+    The embedding is on the first stage, the last norm and the head on the last. A tied head is the word
+    table once more, unless both are on one stage.
+    """
+    model = run.model
+    tied_here = model.tied_embeddings & (stage.has_embedding > 0)
+    entries = padded_vocabulary(model, run.design.tp)
+    output = np.where(tied_here, 0.0, entries * model.hidden_size / run.design.tp)
+    return updated_parameters(stage, parts) + stage.has_head * (output + model.norm_parameters)
+
+
+def stage_activations(
+    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray
+) -> FloatArray:
+    """Activations that a rank of a stage keeps at its fullest moment, of so many micro-batches. [B]
+
+    Of what hosts hold in between, the shares of two layers are on their way.
+    """
+    pp, steps = run.design.pp, run.design.gradient_accumulation_steps
+    flying = [*[held] * len(stage.layers), np.minimum(pp, steps), np.ones(()), np.ones(())]
+    counts = [count * batches for count, batches in zip(stage.counts, flying, strict=True)]
+    kept = weighted_sum([part.kept for part in parts], counts)
+    share = run.design.offload_activations
+    if not (share > 0).any():
+        return kept
+    layers = [share * part.kept for part in parts[: len(stage.layers)]]
+    moved = weighted_sum(layers, counts)
+    under_way = 2 * np.maximum.reduce(np.broadcast_arrays(*layers))
+    left: FloatArray = kept - moved + np.minimum(moved, under_way)
+    return left
+
+
+def held_on_ranks(design: DesignPoints) -> FloatArray | None:
+    """Micro-batches whose activations each rank of a pipeline that is not plain holds; (points, ranks). [-]
+
+    Activations are held until the weights' gradient has been made of them. None where pipelines are plain.
+    """
+    if design.plain_pipeline.all():
+        return None
+    return rank_counts(design_pipelines(design)).until_w / np.atleast_1d(design.vpp)[:, np.newaxis]
+
+
+def held_micro_batches(
+    design: DesignPoints, stages: Sequence[Stage], on_ranks: FloatArray | None = None
+) -> list[FloatArray]:
+    """Micro-batches whose activations each of some stages holds at once; (points,) each. [-]
+
+    Those of `held_on_ranks`, which may be given; one chunk more is in flight where plain 1F1B runs the
+    forward pass of one micro-batch beside the backward pass of another.
+    """
+    vpp, steps = design.vpp, design.gradient_accumulation_steps
+    on_ranks = held_on_ranks(design) if on_ranks is None else on_ranks
+    if on_ranks is not None:
+        points = np.arange(on_ranks.shape[0])
+        return [on_ranks[points, stage.rank.astype(np.intp)] for stage in stages]
+    held = [
+        micro_batches_in_flight(stage.rank, pp=design.pp, vpp=vpp, gradient_accumulation_steps=steps)
+        for stage in stages
+    ]
+    if (design.overlap_ep > 0).any():
+        more = np.where(design.overlap_ep > 0, 1 / vpp, 0.0)
+        return [np.minimum(own + more, steps) for own in held]
+    return held
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FullestStage:
+    """The stages that may need most memory, and which of them does in each design."""
+
+    stages: list[Stage]
+    held: list[FloatArray]  #: micro-batches whose activations each holds at once; (points,) each [-]
+    memories: list[StageMemory]
+    place: IntArray  #: of the fullest among them; (points,) [-]
+
+    @property
+    def memory(self) -> StageMemory:
+        """Memory of the fullest stage, without what the system reserves; (points,) columns. [B]"""
+        columns = [memory.columns() for memory in self.memories]
+        return StageMemory(
+            **{name: chosen([table[name] for table in columns], self.place) for name in columns[0]}
+        )
+
+    @property
+    def stage(self) -> Stage:
+        """The fullest stage of each design."""
+        return chosen_stage(self.stages, self.place)
+
+    @property
+    def micro_batches(self) -> FloatArray:
+        """Micro-batches whose activations the fullest stage holds at once; (points,). [-]"""
+        return chosen(self.held, self.place)
+
+
+def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory]) -> FullestStage:
+    """Which stage needs most memory, and how much.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    ranks : RankRun
+        What a rank sees of them, (points,).
+    parts : sequence of PartMemory
+        Their `rank_memory`, (points,). [-], [B]
+    """
+    design, tables = run.design, []
+    kinds = len(run.model.kinds)
+    layers, head = parts[:kinds], parts[kinds + 1]
+    messages, units = message_buffers(run, ranks), unit_buffers(run, layers)
+    sizes = state_sizes(run)
+    usual = working_buffers(layers)
+    routed = run.model.num_experts > 0
+    shards = [state_shards(design, state) for state in STATES]
+    expert_shards = [state_shards(design, state, of_experts=True) for state in STATES if routed]
+    on_ranks, narrow = held_on_ranks(design), quantised_bytes(run) if some_narrow(run) else {}
+    stages = full_stages(run.model, design, on_ranks)
+    every_held = held_micro_batches(design, stages, on_ranks)
+    for stage, held in zip(stages, every_held, strict=True):
+        parameters = stage_parameters(run, stage, parts)
+        experts = stage_expert_parameters(stage, parts) if routed else None
+        kept = held_states(parameters, stage, sizes, shards)
+        if experts is not None:
+            of_experts = held_states(experts, stage, sizes, expert_shards)
+            kept = [others + more for others, more in zip(kept, of_experts, strict=True)]
+        if narrow:
+            kept[0] = kept[0] + quantised_weights(stage, parts, narrow)
+        kept[-1] = optimizer_memory(run, stage, parameters, experts, usual=kept[-1])
+        own = stage_parts(run, stage, parts)
+        working = usual if own is parts else working_buffers(own[: len(layers)])
+        buffers = working + messages + units
+        memory = StageMemory(
+            **dict(zip(STATES, kept, strict=True)),
+            activations=run.system.software.kept_activations * stage_activations(run, stage, own, held),
+            buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
+        )
+        tables.append(memory)
+    return FullestStage(stages, every_held, tables, largest([memory.total for memory in tables]))
+
+
+def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
+    """Bytes of each of the `STATES` of one parameter, by Adam. [B]"""
+    copied = run.precision.element_bytes * np.where(run.design.gradient_copy > 0, 1.0, 0.0)
+    return [run.precision.element_bytes, gradient_bytes(run) + copied, state_bytes(run, ADAM)]
+
+
+def held_states(
+    parameters: FloatArray,
+    stage: Stage,
+    sizes: Sequence[FloatArray | float],
+    shards: Sequence[FloatArray],
+) -> list[FloatArray]:
+    """Bytes of each state of some parameters of a stage, shared out among so many replicas. [B]
+
+    What is not shared out is there as often as the model.
+    """
+    held = [parameters * size / over for size, over in zip(sizes, shards, strict=True)]
+    if not stage.copies.ndim:
+        return held
+    return [own * np.where(over > 1, 1.0, stage.copies) for own, over in zip(held, shards, strict=True)]
+
+
+def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
+    """Bytes of a quantised weight on a rank, beyond 16 bits: its share and copies; experts apart. [B]"""
+    copies, of_pass = weight_copies(run), resharded(run.design)
+    cast = np.where(of_pass, 0.0, copies.cast)  # else they live as long as the layer runs: in `unit_buffers`
+    return {
+        name: copies.primary / state_shards(run.design, "weights", of_experts=of_experts) + cast
+        for name, of_experts in (("quantised", False), ("quantised_experts", True))
+    }
+
+
+def quantised_weights(
+    stage: Stage, parts: Sequence[PartMemory], each: Mapping[str, FloatArray]
+) -> FloatArray:
+    """Bytes of quantised weights of a rank of a stage, beyond 16 bits of each: `quantised_bytes`. [B]"""
+    moved = np.zeros(())
+    for name, size in each.items():
+        moved = moved + weighted_sum([getattr(part, name) for part in parts], stage.counts) * size
+    return moved
+
+
+def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
+    """Bytes that the layer that runs needs beside what is kept, of the kind that needs most. [B]"""
+    most: FloatArray = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers)))
+    return most
+
+
+def optimizer_memory(
+    run: TransformerRun,
+    stage: Stage,
+    parameters: FloatArray,
+    experts: FloatArray | None,
+    *,
+    usual: FloatArray,
+) -> FloatArray:
+    """States of a rank of a stage on its own chip.
+
+    Parameters
+    ----------
+    run, stage, parameters, experts
+        As for `owned_parameters`.
+    usual : (points,) array
+        States by Adam, all of them on the chip. [B]
+
+    Returns
+    -------
+    memory : (points,) array
+        On the fullest owner, where matrices are owned whole; without what hosts hold. [B]
+    """
+    orthogonal = is_orthogonal(run.design)
+    if orthogonal.any():
+        plain, matrices = owned_parameters(run, stage, parameters, experts)
+        own = plain * state_bytes(run, ADAM) + matrices * state_bytes(run, MUON)
+        usual = np.where(orthogonal, own, usual)
+    on_host = run.design.offload_optimizer
+    return (1 - on_host) * usual if (on_host > 0).any() else usual
+
+
+def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArray:
+    """Bytes of what is whole for a while of sharded weights and gradients: of two layers at once. [B]
+
+    Weights that stay whole after the forward pass need no room beside their own.
+    """
+    design, precision = run.design, run.precision
+    if not is_sharded(design, "gradients").any():
+        return np.zeros(())
+    largest_layer = np.maximum.reduce(
+        np.broadcast_arrays(*(layer.parameters + layer.expert_parameters for layer in layers))
+    )
+    weights = np.where(resharded(design), precision.element_bytes, 0.0)
+    gradients = np.where(is_sharded(design, "gradients"), gradient_bytes(run), 0.0)
+    buffers: FloatArray = 2 * (weights + gradients) * largest_layer
+    if some_narrow(run):
+        most = np.maximum.reduce([layer.quantised + layer.quantised_experts for layer in layers])
+        copies = weight_copies(run)
+        buffers = buffers + np.where(resharded(design), 2 * most * (copies.primary + copies.cast), 0.0)
+    return buffers
+
+
+def message_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
+    """Bytes of what a pipeline sends and receives: the rank's share of an activation each way.
+
+    What is received is gathered, unless layers start with shares.
+    """
+    whole, design, shape = ranks.activation_bytes(), run.design, ranks.design
+    received = np.where(shape.is_split(shape.stream, "replicated") & (design.tp > 1), whole, 0.0)
+    return np.where(design.pp > 1, 2 * (2 * whole / design.tp + received), 0.0)

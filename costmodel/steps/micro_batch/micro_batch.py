@@ -1,0 +1,308 @@
+"""What one micro-batch costs on one rank, by part of the model and direction.
+
+This is the expensive half of a step, and it depends on the columns of `RankShape` alone. `step` evaluates
+its unique rows and scatters them back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Self
+
+import numpy as np
+
+from costmodel.columns import EACH_ITS_OWN, IntArray, UniqueRows, concatenated
+from costmodel.kernels.attention import fused_attention
+from costmodel.kernels.collectives import exposed_time
+from costmodel.kernels.items import Item, Items, quantities_of
+from costmodel.kernels.kernel_cost import ENERGIES, TIMES, KernelCost, traffic_energy
+from costmodel.kernels.mixed_formats import products_cost
+from costmodel.kernels.roofline import pointwise_time
+from costmodel.machine.system import System
+from costmodel.steps.micro_batch.context_parallel import context_parallel, state_passing
+from costmodel.steps.micro_batch.expert_parallel import expert_messages
+from costmodel.steps.micro_batch.kernel_sums import (
+    DIRECTIONS,
+    CostTable,
+    costs_of_points,
+    kernel_items,
+    with_launch_overhead,
+)
+from costmodel.steps.micro_batch.recomputed_modules import recomputed
+from costmodel.steps.micro_batch.tensor_parallel import Exchanges, tensor_parallel
+from costmodel.training.kernel_kind import Kernel
+from costmodel.training.run import RankRun
+from costmodel.workload.kernel_tables import Pointwise
+from costmodel.workload.quantisation import casts, some_narrow
+from costmodel.workload.transformer import Part, every_part, transformer_gemms, transformer_pointwise
+
+#: Rows whose kernels are evaluated at once: enough to drown the overhead of calls, and few for memory.
+KERNEL_CHUNK: Final = 8192
+
+
+#: Quantities of a chip that passes do not read: what it costs and draws when idle, and what it holds.
+NOT_READ: Final = (
+    *("reserved_memory", "idle_power", "fixed_area", "array_area", "sram_area", "area_price", "base_price"),
+    *("defect_density", "defect_clustering"),
+    *("host_step_overhead", "host_straggler", "host_power", "host_price", "host_power_overhead"),
+    *("host_link_bandwidth", "host_memory_bandwidth"),
+)
+
+
+#: Quantities of a system that kernel tables read: whether formats need transposed copies.
+TABLES_READ: Final = ("mx_speedup",)
+
+
+def quantities_read(system: System) -> set[str]:
+    """Quantities of a system that `micro_batches` reads."""
+    farthest = {f"{system.dram.name}_capacity"} if len(system.memory) > 1 else set()
+    prices = {name for name in system.quantities() if name.endswith("_price")}
+    return {*system.quantities()} - farthest - prices - {*NOT_READ}
+
+
+def quantities_of_kernels(system: System) -> set[str]:
+    """Quantities of machines that kernels read: of chips and their memories, not of links or hosts."""
+    others = ("host_", *(f"{tier.name}_" for tier in system.network))
+    cores = ("tp_collective", "cp_collective", "ep_collective", "dp_collective", "collective")
+    return {name for name in quantities_read(system) if not name.startswith((*others, *cores))}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
+    """One micro-batch on one rank: in a layer of each kind, embedding, head, multi-token prediction."""
+
+    forward: tuple[KernelCost, ...]
+    backward: tuple[KernelCost, ...]
+    again: tuple[KernelCost, ...]  #: what recomputation repeats in the backward pass, of the layers alone
+    weight: tuple[KernelCost, ...]  #: time of the kernels of `backward` that make gradients of weights
+
+    @property
+    def whole(self) -> list[KernelCost]:
+        """All passes of each part: times and energies."""
+        every = ([cost.only((*TIMES, *ENERGIES)) for cost in costs] for costs in self.passes[:3])
+        forwards, backwards, repeated = every
+        both = [forward + backward for forward, backward in zip(forwards, backwards, strict=True)]
+        layers = [cost + again for cost, again in zip(both, repeated, strict=False)]
+        return [*layers, *both[len(layers) :]]
+
+    @property
+    def passes(self) -> tuple[tuple[KernelCost, ...], ...]:
+        """All that there is, as the fields have it."""
+        return self.forward, self.backward, self.again, self.weight
+
+    def take(self, rows: IntArray | slice) -> Self:
+        """The record of some of its points, in every table."""
+        return type(self)(*(tuple(cost.take(rows) for cost in costs) for costs in self.passes))
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Self]) -> Self:
+        """Consecutive pieces, one behind the other."""
+        passes = zip(*(piece.passes for piece in pieces), strict=True)
+        return cls(*(tuple(map(concatenated, zip(*costs, strict=True))) for costs in passes))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedKernels:
+    """Kernels of some rows, timed, and the points that go back to each row."""
+
+    run: RankRun  #: what kernels and the collectives between them depend on; (rows,)
+    table: CostTable  #: of the rows
+    cores: Mapping[tuple[Kernel, str], KernelCost]  #: fused attention: core, direction -> cost; of the rows
+    unique: UniqueRows  #: the row of each point
+
+    @classmethod
+    def of(cls, kernels: RankRun, unique: UniqueRows) -> Self:
+        """Sums of `kernels`; kernels that chips have in common are timed once."""
+        chips, own = of_chips(kernels)
+        return cls(kernels, replace(cost_table(chips), unique=own), fused_cores(chips, own), unique)
+
+    @property
+    def of_points(self) -> CostTable:
+        """The table of the points."""
+        return replace(self.table, unique=self.table.unique.behind(self.unique))
+
+
+def micro_batches(run: RankRun) -> MicroBatch:
+    """What one micro-batch of each design costs, in pieces whose kernels fit into a core's cache.
+
+    Returns
+    -------
+    costs : MicroBatch
+        (points,) columns. [s], [J]
+    """
+    kernels = run.with_shape(run.design.of_kernels)
+    unique = UniqueRows.of(*kernels.columns())
+    rows, places = unique.rows, unique.places
+    chips = kernels.reading(quantities_of_kernels(run.system)).axes if kernels.axes else ()
+    size = max(KERNEL_CHUNK // math.prod(chips), 1)
+    if places is None:
+        slices = [slice(start, start + size) for start in range(0, rows.size, size)]
+        alone = ((run.take(own), TimedKernels.of(kernels.take(own), unique)) for own in slices)
+        return MicroBatch.joined([micro_batch(*own) for own in alone])
+    if rows.size <= size:
+        return micro_batch(run, TimedKernels.of(kernels.take(rows), unique))
+    order = np.argsort(places, kind="stable")  # designs with the same kernels stand together
+    ends = np.searchsorted(places[order], range(size, rows.size, size))
+    pieces = [
+        micro_batch(run.take(own), TimedKernels.of(kernels.take(some), UniqueRows(some, places[own] - start)))
+        for start, own in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
+        for some in (rows[start : start + size],)
+    ]
+    return MicroBatch.joined(pieces).take(np.argsort(order))
+
+
+def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
+    """Kernels, collectives and waiting for the host: forward, backward, and again.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    kernels : TimedKernels
+        Theirs.
+    """
+    unique, parts, table = kernels.unique, every_part(run.model), kernels.of_points
+    costs, again = [], []
+    exchanges, beside = Exchanges(kernels.run), Exchanges(run)
+    weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
+    fused = {place: costs_of_points(cost, unique) for place, cost in kernels.cores.items()}
+    for part in parts:
+        times = partial(kernels.table.kernels_time, part)
+        changes = tensor_parallel(kernels.run, part.edges, times, exchanges)
+        collectives = [costs_of_points(cost, unique) for cost in changes]
+        own = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
+        core: list[KernelCost] = []
+        if part.layer:
+            core = [core_cost(run, part, table, fused, direction) for direction in DIRECTIONS]
+            own = [cost + inside for cost, inside in zip(own, core, strict=True)]
+            if (run.design.cp > 1).any():
+                own = [cost + passed_states(run, part) for cost in own]
+        if any(kernel.kind.exchanged.tokens for kernel in part.kernels):
+            exchanged = expert_exchange(run, part, table, beside.of_experts)
+            own = [cost + exchange for cost, exchange in zip(own, exchanged, strict=True)]
+        forward, backward = (with_launch_overhead(cost, run.system) for cost in own)
+        costs.append((forward, backward))
+        again += [recomputed(run, part, table, forward, inside, beside) for inside in core[:1]]
+    forwards, backwards = ([cost[place] for cost in costs] for place in (0, 1))
+    if count := run.model.mtp_layers:  # its layers, and heads that are the model's once more
+        backwards[-1] = backwards[-1] + again.pop()
+        for passes in (forwards, backwards, weights):
+            passes[-2:] = [passes[-2] * (1 + count), passes[-1] * count]
+    return MicroBatch(*(tuple(passes) for passes in (forwards, backwards, again, weights)))
+
+
+def fused_cores(chips: RankRun, unique: UniqueRows) -> dict[tuple[Kernel, str], KernelCost]:
+    """Core, direction -> cost of the fused attention cores, timed once for points with the same chips."""
+    cores = dict.fromkeys(k for part in every_part(chips.model) for k in part.kernels if k.is_core)
+    return {
+        (core, d): costs_of_points(fused_cost(chips, core, d), unique) for core in cores for d in DIRECTIONS
+    }
+
+
+def of_chips(kernels: RankRun) -> tuple[RankRun, UniqueRows]:
+    """Rows that differ in what kernels read of a run, and the row of each of its points."""
+    own = kernels.reading(quantities_of_kernels(kernels.system))
+    if own.axes:
+        every, places = own.on_one_axis()
+        unique = UniqueRows.of(*every.columns())
+        return unique.take(every), unique.at(places)
+    vary = [sum(values.size > 1 for values in each.columns()) for each in (own, kernels)]
+    if vary[0] == vary[1]:
+        return kernels, EACH_ITS_OWN
+    unique = UniqueRows.of(*own.columns())
+    return (kernels if unique.places is None else unique.take(own)), unique
+
+
+def cost_table(run: RankRun) -> CostTable:
+    """Every kernel of a micro-batch but the fused attention, with its cost."""
+    shapes = run.reading(TABLES_READ)
+    unique = UniqueRows.of(*shapes.columns())
+    rows = unique.take(shapes)
+    gemms, pointwise = transformer_gemms(rows).present(), pointwise_kernels(rows)
+    if unique.places is not None:
+        gemms, pointwise = gemms.rows(unique.places), pointwise.rows(unique.places)
+    return CostTable(
+        gemms,
+        products_cost(run, gemms),
+        pointwise,
+        *pointwise_time(pointwise, run.system),
+        run.system,
+        itemized=run.itemized,
+    )
+
+
+def pointwise_kernels(run: RankRun) -> Pointwise:
+    """Every kernel of a micro-batch without reuse, casts of operands included."""
+    kernels = transformer_pointwise(run)
+    return (kernels.beside(casts(run)) if some_narrow(run) else kernels).present()
+
+
+def core_cost(
+    run: RankRun,
+    part: Part,
+    table: CostTable,
+    fused: Mapping[tuple[Kernel, str], KernelCost],
+    direction: str,
+) -> KernelCost:
+    """The attention cores of a layer, with what ranks that share the sequence exchange."""
+    core = table.cost(part.core, direction)
+    for kernel in part.kernels:
+        if kernel.is_core:
+            core = core + fused[kernel, direction]
+    if (run.design.cp > 1).any():
+        for kernel in part.kernels:
+            if keys_values := kernel.kind.exchanged.keys_values:
+                core = core + context_parallel(run, keys_values(run.model), core.time, direction)
+    return core
+
+
+def passed_states(run: RankRun, part: Part) -> KernelCost:
+    """States of a layer's linear mixers, which ranks that share the sequence pass on; either direction."""
+    exchanged = [kernel.kind.exchanged.state for kernel in part.kernels]
+    states = [state_of(run.model, run.element_bytes) for state_of in exchanged if state_of]
+    return sum((state_passing(run, state) for state in states), start=KernelCost())
+
+
+def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: KernelCost) -> list[KernelCost]:
+    """What ranks of a layer with experts exchange forward and backward, less what the shared expert hides."""
+    costs = []
+    words = {"shared_up", "shared_ffn"}
+    shared = [kernel.name for kernel in part.kernels if words & {kernel.reads, kernel.makes}]
+    for passes in DIRECTIONS.values():
+        beside = sum(table.kernels_time(part, shared, of_pass) for of_pass in passes)
+        hidden = np.where(run.design.overlap_shared_expert > 0, np.minimum(exchange.ep_time, beside), 0.0)
+        items: Items = {}
+        if run.itemized:
+            label = Item(column="ep_communication_time", name="exchange")
+            items = {**quantities_of(label, {"hidden": hidden}), **expert_messages(run)}
+        exposed = exposed_time(exchange.ep_time, hidden, run.system.chip, "ep")
+        costs.append(replace(exchange, ep_time=exposed, items=items))
+    return costs
+
+
+def fused_cost(run: RankRun, kernel: Kernel, direction: str) -> KernelCost:
+    """A fused attention core of one layer."""
+    cost = fused_attention(run, kernel, direction)
+    launches = np.where(run.design.attention > 0, 1.0, 0.0)
+    items: Items = {}
+    if run.itemized:
+        items = kernel_items(
+            Item(kind="attention", kernel=kernel.name, name=kernel.name, kernel_pass=direction),
+            run.system,
+            time=cost.time,
+            waiting=cost.memory_bound,
+            flops=cost.flops,
+            traffic=cost.traffic,
+            launches=launches,
+        )
+    return KernelCost(
+        time=cost.time,
+        memory_bound_time=np.where(cost.memory_bound, cost.time, 0.0),
+        compute_energy=cost.flops * run.system.chip.flop_energy,
+        memory_energy=traffic_energy(cost.traffic, run.system.memory),
+        launches=launches,
+        items=items,
+    )

@@ -1,0 +1,245 @@
+"""What each part of a model needs on one rank, whatever the pipeline: parameters, activations, buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, Columns, FloatArray, column
+from costmodel.training.blocks import HEAD, Layer
+from costmodel.training.design import CP_A2A, CP_ALL_GATHER, RECOMPUTE_FULL, RECOMPUTE_NONE
+from costmodel.training.kernel_kind import Kernel
+from costmodel.training.precision import is_narrow
+from costmodel.training.recompute_modules import MODULES
+from costmodel.training.run import RankRun, padded_vocabulary
+from costmodel.workload.quantisation import is_quantised, operand_bytes, some_narrow
+from costmodel.workload.transformer import biased, biases, weights_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PartMemory(Columns):
+    """What one part of the model needs on one rank, whatever the pipeline; (points,) each."""
+
+    parameters: FloatArray = column("-", 0)  #: that replicas have in common, those of experts aside
+    expert_parameters: FloatArray = column("-", 0)
+    quantised: FloatArray = column("-", 0)  #: of the parameters, those that products read in fewer bits
+    quantised_experts: FloatArray = column("-", 0)
+    kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
+    everything: FloatArray = column("B", 0)  #: what would be kept of a layer without recomputation
+    working: FloatArray = column("B", 0)  #: while the part runs, beyond what is kept
+
+
+#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies.
+MEMORY_READS: Final = ("mx_speedup",)
+
+
+def rank_memory(run: RankRun) -> list[PartMemory]:
+    """Memory that depends on what a rank sees of a design alone: of each part that `MicroBatch` has.
+
+    The embedding keeps the mask of its dropout; the head the inputs of the last norm and of the product, and
+    fp32 logits: s b h / t and 4 s b h / t (1 + v / h) of [Korthikanti2022]_, all but the logits on every rank
+    without sequence parallelism. Beside them live 16-bit logits, and their gradient. Which parameters the
+    head has depends on its stage.
+    """
+    model, shape, mask = run.model, run.design, 1.0 if run.model.dropout else 0.0
+    logits = run.tokens * run.vocabulary_share
+    padding = (padded_vocabulary(model, shape.tp) - model.vocab_size) * model.hidden_size
+    embedding = PartMemory(
+        parameters=(model.embedding_parameters + padding) / shape.tp,
+        kept=run.tokens * model.hidden_size / shape.shards(shape.stream) * mask,
+    )
+    head = PartMemory(
+        kept=2 * run.activation_bytes() / shape.shards(HEAD.kernels[0]) + 4.0 * logits,
+        working=2 * run.precision.element_bytes * logits,
+    )
+    if count := model.mtp_layers:
+        ahead = layer_memory(run, model.mtp_layer)
+        head = PartMemory(kept=(1 + count) * head.kept, working=np.maximum(head.working, ahead.working))
+        mtp = PartMemory(
+            parameters=count * (ahead.parameters + model.norm_parameters),
+            expert_parameters=count * ahead.expert_parameters,
+            quantised=count * ahead.quantised,
+            quantised_experts=count * ahead.quantised_experts,
+            kept=count * ahead.kept,
+        )
+        return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head, mtp]
+    return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head]
+
+
+def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
+    """Parameters of one layer on one rank, those of routed experts aside. [-]
+
+    Matrices of products are split, and biases where they are added to a split output; norms, routers and
+    latents are on every rank, and what attention cores have is split by heads.
+    """
+    model, split, whole = run.model, 0.0, 0.0
+    for kernel in layer.kernels:
+        if not kernel.of_experts:
+            own = model.kernel_parameters(kernel) - model.bias_size(kernel)
+            if kernel.is_whole:
+                whole += own
+            else:
+                split += own
+    return split / run.design.tp + whole + sum(biases(run, layer, k)[0] for k in biased(run, layer))
+
+
+def expert_parameters(run: RankRun, layer: Layer) -> FloatArray:
+    """Parameters of the routed experts of one layer on one rank. [-]"""
+    experts = sum(run.model.kernel_parameters(k) for k in layer.kernels if k.of_experts)
+    return experts / (run.design.ep * run.design.etp)
+
+
+def quantised_parameters(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray]:
+    """Matrices of a layer on a rank that products read in a narrow format: all but experts, and these. [-]
+
+    Nothing where no design has such a format.
+    """
+    model, shape, narrow = run.model, run.design, [k for k in layer.kernels if is_quantised(k)]
+    if not some_narrow(run):
+        return np.zeros(()), np.zeros(())
+    share = np.where(is_narrow(shape.precision), 1.0, 0.0)
+    split = sum(model.weights(k) for k in narrow if k.splits_weight) / shape.tp
+    whole = sum(model.weights(k) for k in narrow if k.is_whole)
+    experts = sum(model.weights(k) for k in narrow if k.of_experts) / (shape.ep * shape.etp)
+    return share * (split + whole), share * experts
+
+
+def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
+    """Parameters and activations of one layer and micro-batch on one rank.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    layer : Layer
+        The kind of layer.
+
+    Returns
+    -------
+    memory : PartMemory
+        (points,) columns. [-], [B]
+
+    Notes
+    -----
+    For GPT the activations are the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10
+    split by t in sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the
+    input of the layer) when recomputation is full. Fused attention keeps one fp32 number per row of scores
+    instead. Modules that are recomputed drop what `RecomputeModule.frees` says. What is recomputed is there
+    again for a while: of one layer all that it would keep without recomputation; the widest output
+    and its gradient live beside it, and the widest input that a product gathers.
+    """
+    shape, recompute = run.design, run.design.recompute
+    full, some = recompute == RECOMPUTE_FULL, (recompute > RECOMPUTE_NONE) | (shape.recomputed_modules > 0)
+    everything = selected = layer_activations(run, layer, recomputing=False)
+    if some.any():
+        selected = layer_activations(run, layer, recomputing=True)
+    again = np.where(some, everything - np.where(full, 0.0, selected), 0.0)
+    wide = run.tokens * (2 * widest_output(run, layer) + widest_gathered(run, layer))
+    if any(kernel.of_experts for kernel in layer.kernels):
+        sizes = run.model.features
+        wide = np.maximum(wide, run.expert_tokens * (2 * sizes["expert_up"] / shape.etp + sizes["expert_in"]))
+    quantised, quantised_experts = quantised_parameters(run, layer)
+    return PartMemory(
+        parameters=layer_parameters(run, layer),
+        expert_parameters=expert_parameters(run, layer),
+        quantised=quantised,
+        quantised_experts=quantised_experts,
+        kept=np.where(full, run.activation_bytes() / shape.shards(layer.stream), selected),
+        everything=everything,
+        working=again + run.precision.element_bytes * (wide + sequence_buffers(run, layer)),
+    )
+
+
+def sequence_buffers(run: RankRun, layer: Layer) -> FloatArray:
+    """Keys and values of other ranks of a sequence: of one, or of all where they are gathered. [elements]"""
+    exchanged = [kernel.kind.exchanged.keys_values for kernel in layer.kernels]
+    keys_values = sum(keys_of(run.model) for keys_of in exchanged if keys_of)
+    shape = run.design
+    gathered = np.where(shape.cp_communication == CP_ALL_GATHER, shape.cp - 1, np.minimum(shape.cp - 1, 1.0))
+    held = np.where(shape.cp_communication == CP_A2A, 0.0, gathered)
+    return held * run.tokens * keys_values / shape.tp
+
+
+def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> FloatArray:
+    """Bytes kept of a layer's forward pass on a rank, less what recomputed modules drop, or all of it."""
+    shape = run.design
+    whole, shared = kept_activations(run, layer, recomputing=recomputing)
+    cores, scores, rows = 0.0, shape.attention == 0, shape.attention > 0
+    others: FloatArray | float = 0.0
+    for kernel in layer.kernels:
+        inside = [module for module in MODULES if recomputing and module.frees_inside(kernel)]
+        if kernel.is_core:
+            cores += 1
+            scores = scores & ~shape.recomputes(inside)
+            for module in inside:
+                rows = rows & ~shape.is_on(module)
+        elif kernel.kind.kept.inside:
+            own = kernel.kind.kept.inside(run, kernel)
+            others = others + (np.where(shape.recomputes(inside), 0.0, own) if inside else own)
+    return whole + (shared + cores * core_activation_bytes(run, scores, rows) + others) / shape.tp
+
+
+def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[FloatArray, FloatArray]:
+    """Bytes kept of a layer's forward pass, but for what is inside its attention core.
+
+    A gradient needs the input of its kernel, and that of a dropout its mask. What a product gathers is kept
+    as the kernel before it gave it; what it reads in a narrow format is kept so, but for the output of an
+    attention core, which that keeps in 16 bits.
+
+    Returns
+    -------
+    whole, shared : (points,) array
+        On each rank of a group, and on all of them together. [B]
+    """
+    shape = run.design
+    whole, shared = np.zeros(np.shape(shape.tp)), np.zeros(np.shape(shape.tp))
+    kept_inputs: dict[Kernel, list[tuple[BoolArray, bool]]] = {}
+    formats = some_narrow(run)
+    for kernel in layer.kernels:
+        before = layer.input_of(kernel)
+        is_shared = shape.shards(kernel) == shape.tp
+        kept = kernel.kind.kept.input(run, kernel)
+        if dropping := [module for module in MODULES if recomputing and module.frees(before, kernel)]:
+            kept = np.where(shape.recomputes(dropping), 0.0, kept)
+        if kernel.kind.matrix and not kernel.of_experts:
+            is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
+            narrow = is_quantised(kernel) and not before.is_core
+            for others, alike in kept_inputs.get(before, ()):  # what one product keeps, others need not
+                twice = (narrow != alike) & is_narrow(shape.precision) if formats else False
+                kept = np.where((is_shared == others) & ~np.asarray(twice), 0.0, kept)
+            kept_inputs.setdefault(before, []).append((is_shared, narrow))
+        if formats and is_quantised(kernel) and not layer.input_of(kernel).is_core:
+            kept = kept * (operand_bytes(run) / run.precision.element_bytes)
+        whole = whole + np.where(is_shared, 0.0, kept)
+        shared = shared + np.where(is_shared, kept, 0.0)
+    return whole, shared
+
+
+def core_activation_bytes(run: RankRun, keeps_scores: BoolArray, keeps_rows: BoolArray) -> FloatArray:
+    """Bytes kept inside an attention core, of all heads: scores, or if fused a number per row of them. [B]"""
+    w, mask = run.precision.element_bytes, 1.0 if run.model.dropout else 0.0
+    rows = run.tokens * run.model.num_attention_heads
+    # Softmax, its dropout's mask and result.
+    scores = rows * run.model.key_len * (2 * w + mask if mask else w)
+    return np.where(keeps_scores, scores, np.where(keeps_rows, 4.0 * rows, 0.0))
+
+
+def widest_output(run: RankRun, layer: Layer) -> FloatArray:
+    """Features for each token of the widest output, among products that Megatron-LM splits by columns. [-]"""
+    shape, widest = run.design, np.zeros(np.shape(run.design.tp))
+    for product in weights_of(layer):
+        if product.megatron == "column":
+            shards = np.where(shape.is_split(product, "column"), shape.tp, 1.0)
+            widest = np.maximum(widest, run.model.features[product.makes] / shards)
+    return widest
+
+
+def widest_gathered(run: RankRun, layer: Layer) -> FloatArray:
+    """Features for each token of the widest input that a product gathers; 0 where none does. [-]"""
+    shape, widest = run.design, np.zeros(np.shape(run.design.tp))
+    for product in weights_of(layer):
+        gathers = shape.is_split(product, "column") & (shape.shards(layer.input_of(product)) > 1)
+        widest = np.maximum(widest, np.where(gathers, run.model.features[product.reads], 0.0))
+    return widest

@@ -1,0 +1,336 @@
+"""What changes of layout cost within a tensor-parallel group: the collectives between kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import EACH_ITS_OWN, BoolArray, FloatArray, IntArray, UniqueRows
+from costmodel.kernels.collectives import (
+    RING,
+    CollectiveCost,
+    all_to_all,
+    collective,
+    exposed_time,
+    input_bytes,
+)
+from costmodel.kernels.items import Item, Items, labelled, quantities_of
+from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
+from costmodel.machine.system import System
+from costmodel.steps.micro_batch.expert_parallel import expert_parallel
+from costmodel.training.blocks import Edge
+from costmodel.training.design import CHUNKED, NO_OVERLAP
+from costmodel.training.kernel_kind import KernelKind
+from costmodel.training.ranks import Group
+from costmodel.training.run import RankRun
+from costmodel.training.sharding import LAYOUTS, TRANSITIONS
+
+#: Collectives by the codes of `_CHANGES`; 0 is none.
+COLLECTIVES: Final = (None, "all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+
+#: Code of the collective from one layout to another, by their places in `LAYOUTS`.
+_CHANGES: Final = np.array(
+    [[COLLECTIVES.index(TRANSITIONS.get((held, needed))) for needed in LAYOUTS] for held in LAYOUTS]
+)
+
+#: Rows of blocks, and one pass over them.
+KernelsOfPass = tuple[tuple[str, ...], str]
+NOTHING: Final[KernelsOfPass] = ((), "")
+
+#: Collective -> pieces that a product beside it is cut into, where not one for each rank.
+PIECES: Final = {"reduce_scatter": 4.0}
+
+#: Collectives that products beside them may run in pieces for.
+IN_PIECES: Final = ("all_gather", "reduce_scatter")
+
+#: Kernels and pass -> their time, (points,). [s]
+KernelsTime = Callable[[tuple[str, ...], str], FloatArray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayoutChange:
+    """A collective of an edge, of the designs that need it."""
+
+    name: str
+    features: str  #: width of the tensor, a word of `ModelShape.features`
+    message_bytes: FloatArray  #: the whole of it [B]
+    happens: BoolArray
+    hidden_by: KernelsOfPass = NOTHING  #: what runs meanwhile
+    cut_by: KernelsOfPass = NOTHING  #: the product that may run in pieces meanwhile
+
+
+def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[LayoutChange]]:
+    """Collectives of an edge in the forward and in the backward pass.
+
+    Notes
+    -----
+    Edges that share a collective with one before them have it there. Going back through a product, the
+    collective of its input's gradient runs while the weight gradient is computed. An input that was
+    gathered is kept in shards, and gathered once more while the activation gradient is computed
+    [Korthikanti2022]_. Of what is gathered for a product, or scattered after it, the product can compute
+    piece by piece [Wang2023]_.
+    """
+    start, end = edge.start, edge.end
+    message = end.reads, run.activation_bytes(end.reads)
+    forward, gradient = _collectives(run, edge)
+    for twin in edge.twins:
+        shared = _collectives(run, twin)
+        forward = np.where(forward == shared[0], 0, forward)
+        gradient = np.where(gradient == shared[1], 0, gradient)
+    made = ((start.name,), "forward") if start.splits_weight else NOTHING
+    if not end.splits_weight:
+        read = ((start.name,), "activation_gradient") if start.splits_weight else NOTHING
+        return list(_present(forward, message, cut_by=made)), list(_present(gradient, message, cut_by=read))
+    gathered = np.where(forward == COLLECTIVES.index("all_gather"), forward, 0)
+    back = [
+        *_present(gradient, message, ((end.name,), "weight_gradient")),
+        *_present(gathered, message, ((end.name,), "activation_gradient")),
+    ]
+    return list(_present(forward, message, cut_by=((end.name,), "forward"))), back
+
+
+def _collectives(run: RankRun, edge: Edge) -> tuple[IntArray, IntArray]:
+    """Codes of the collectives of an edge, of its activation and of the gradient; (points,) each."""
+    start, end = edge.start, edge.end
+    starts, ends = run.design.place(start), run.design.place(end)
+    forward = _CHANGES[_layouts(start.kind, "gives")[starts], _layouts(end.kind, "needs")[ends]]
+    gradient = _CHANGES[
+        _layouts(end.kind, "gradient_gives")[ends], _layouts(start.kind, "gradient_needs")[starts]
+    ]
+    return forward, gradient
+
+
+@cache
+def _layouts(kind: KernelKind, side: str) -> IntArray:
+    """Places in `LAYOUTS` of one side of a kind of kernel, by its options. [-]"""
+    return np.array([LAYOUTS.index(getattr(option, side)) for option in kind.shardings.values()])
+
+
+def _present(
+    codes: IntArray,
+    message: tuple[str, FloatArray],
+    hidden_by: KernelsOfPass = NOTHING,
+    cut_by: KernelsOfPass = NOTHING,
+) -> Iterator[LayoutChange]:
+    """The collectives among some codes."""
+    if codes.any():
+        for code, name in enumerate(COLLECTIVES):
+            if name is not None and (codes == code).any():
+                yield LayoutChange(name, *message, codes == code, hidden_by, cut_by)
+
+
+class Exchanges:
+    """Collectives of the tensor-parallel groups of some designs, and of experts, each evaluated once.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,); its shardings do not matter.
+    """
+
+    def __init__(self, run: RankRun) -> None:
+        self.run = run
+        self._known: dict[tuple[str, float], KernelCost] = {}
+
+    @cached_property
+    def of_experts(self) -> KernelCost:
+        """What one layer of experts exchanges in either direction, nothing hidden; (points,) columns."""
+        return expert_parallel(self.run)
+
+    @cached_property
+    def several(self) -> FloatArray:
+        """1 where a group has more than one rank, else 0; (points,). [-]"""
+        return np.where(self.run.design.tp > 1, 1.0, 0.0)
+
+    def cost(self, name: str, features: str) -> KernelCost:
+        """Time and energy of a collective, as if all designs had it; (points,) columns. [s], [J]"""
+        key = name, self.run.model.features[features]
+        if key not in self._known:
+            message = self.run.activation_bytes(features)
+            found = exchange(name, message, self.run.design.tp, self.run.system)
+            energy = traffic_energy(found.bytes_sent, self.run.system.network)
+            self._known[key] = KernelCost(tp_time=found.time, link_energy=energy)
+        return self._known[key]
+
+
+def tensor_parallel(
+    run: RankRun, edges: Iterable[Edge], kernels_time: KernelsTime, exchanges: Exchanges
+) -> tuple[KernelCost, KernelCost]:
+    """Exposed collectives of some edges, in the forward and in the backward pass.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    edges : iterable of Edge
+        Of one part of the model.
+    kernels_time : callable
+        Kernels, pass -> their time, (points,), which collectives may hide behind. [s]
+    exchanges : Exchanges
+        Of the same designs.
+
+    Returns
+    -------
+    forward, backward : KernelCost
+        (points,) columns. [s], [J]
+    """
+    if run.itemized:
+        costs = [edge_cost(run, edge, kernels_time, exchanges) for edge in edges]
+        forward, backward = (sum((cost[place] for cost in costs), start=KernelCost()) for place in (0, 1))
+        return forward, backward
+    unique, split = EACH_ITS_OWN, run
+    if run.design.assignment.ndim == 1:  # how kernels are split depends on nothing else
+        unique = UniqueRows.of(run.design.assignment)
+        split = run.with_shape(unique.take(run.design))
+    both = [layout_changes(split, edge) for edge in edges]
+    forward, backward = (
+        _exposed_sum(
+            run, [change for changes in both for change in changes[place]], unique, kernels_time, exchanges
+        )
+        for place in (0, 1)
+    )
+    return forward, backward
+
+
+def edge_cost(
+    run: RankRun, edge: Edge, kernels_time: KernelsTime, exchanges: Exchanges
+) -> tuple[KernelCost, KernelCost]:
+    """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
+    costs = (
+        _exposed_sum(run, changes, EACH_ITS_OWN, kernels_time, exchanges)
+        for changes in layout_changes(run, edge)
+    )
+    name = f"{edge.start.name} to {edge.end.name}"
+    forward, backward = (replace(cost, items=labelled(cost.items, name=name)) for cost in costs)
+    return forward, backward
+
+
+def _exposed_sum(
+    run: RankRun,
+    changes: Iterable[LayoutChange],
+    unique: UniqueRows,
+    kernels_time: KernelsTime,
+    exchanges: Exchanges,
+) -> KernelCost:
+    """Exposed part of some collectives; equal ones are evaluated once, with their number.
+
+    Whether they happen is known of unique rows.
+    """
+    groups: dict[tuple[str, str, KernelsOfPass], dict[KernelsOfPass, FloatArray]] = {}
+    for change in changes:
+        counts = groups.setdefault((change.name, change.features, change.hidden_by), {})
+        cut_by = change.cut_by if change.name in IN_PIECES else NOTHING
+        counts[cut_by] = counts.get(cut_by, np.zeros(())) + change.happens
+    total = KernelCost()
+    for alike, counts in sorted(groups.items()):
+        shares = {cut_by: exchanges.several * unique.of_points(count) for cut_by, count in counts.items()}
+        total = total + _exposed_alike(run, alike, shares, kernels_time, exchanges)
+    return total
+
+
+def _exposed_alike(
+    run: RankRun,
+    alike: tuple[str, str, KernelsOfPass],
+    shares: Mapping[KernelsOfPass, FloatArray],
+    kernels_time: KernelsTime,
+    exchanges: Exchanges,
+) -> KernelCost:
+    """Exposed part of collectives of one name, so many for each product that may overlap with them in pieces.
+
+    What a design has is added up in the same order whatever others there are.
+    """
+    every = sum(shares.values(), start=np.zeros(()))
+    whole = exposed_communication(run, (*alike, NOTHING), every, kernels_time, exchanges)
+    in_pieces = _in_pieces(run)
+    if not in_pieces.any():
+        return whole
+    pieces = KernelCost()
+    for cut_by in sorted(shares):
+        share = shares[cut_by]
+        pieces = pieces + exposed_communication(run, (*alike, cut_by), share, kernels_time, exchanges)
+    time = np.where(in_pieces, pieces.tp_time, whole.tp_time)
+    return replace(whole, tp_time=time, items=pieces.items)
+
+
+def _in_pieces(run: RankRun) -> BoolArray:
+    """Where products run in pieces beside what is gathered for them, or scattered behind; (points,)."""
+    return np.asarray((run.design.overlap_tp > 0) | (run.design.tp_overlap == CHUNKED))
+
+
+def exposed_communication(
+    run: RankRun,
+    alike: tuple[str, str, KernelsOfPass, KernelsOfPass],
+    share: FloatArray,
+    kernels_time: KernelsTime,
+    exchanges: Exchanges,
+) -> KernelCost:
+    """What of some collectives is not hidden behind kernels, and what it takes from their cores.
+
+    A gather hides behind a product that computes one tile for each rank, all but the first tile's transfer; a
+    scatter behind one in four pieces, all but the last's [Wang2023]_.
+
+    Parameters
+    ----------
+    run, kernels_time, exchanges
+        As for `tensor_parallel`.
+    alike : (str, str, KernelsOfPass, KernelsOfPass)
+        Name, features, what hides it and what it cuts, as in `LayoutChange`.
+    share : (points,) array
+        How many there are. [-]
+    """
+    name, features, hidden_by, cut_by = alike
+    tp, system = run.design.tp, run.system
+    whole = exchanges.cost(name, features)
+    time, overlapped = whole.tp_time, None
+    if hidden_by[0]:
+        overlaps = np.where(run.design.tp_overlap > NO_OVERLAP, 1.0, 0.0)
+        overlapped = overlaps * np.minimum(time, kernels_time(*hidden_by))
+    if cut_by[0]:
+        pieces = PIECES.get(name, tp)
+        beside = np.minimum(time, kernels_time(*cut_by)) * (1 - 1 / pieces)
+        overlapped = np.where(_in_pieces(run), beside, 0.0 if overlapped is None else overlapped)
+    hidden = np.zeros(()) if overlapped is None else overlapped
+    exposed = time if overlapped is None else exposed_time(time, hidden, system.chip, "tp")
+    items: Items = {}
+    if run.itemized:
+        label = Item(column="tp_communication_time", group="tp", collective=name)
+        sent = exchanged_bytes(run, name, features)
+        own = {"time": share * exposed, "hidden": share * hidden, "message": share * sent}
+        items = quantities_of(label, own)
+    return KernelCost(
+        tp_time=share * exposed,
+        link_energy=share * whole.link_energy,
+        launches=share * system.software.collective_launches,
+        items=items,
+    )
+
+
+def exchanged_bytes(run: RankRun, name: str, features: str) -> FloatArray:
+    """What each rank of a tensor-parallel group puts into a collective. [B]"""
+    message, tp = run.activation_bytes(features), run.design.tp
+    return message / tp if name == "all_to_all" else input_bytes(name, message, tp)
+
+
+def exchange(name: str, message_bytes: FloatArray, tp: FloatArray, system: System) -> CollectiveCost:
+    """A collective of a tensor-parallel group of neighbours; the message is the whole tensor."""
+    group = Group.of_neighbours(tp)
+    if name == "all_to_all":
+        return all_to_all(message_bytes / tp, group, system.network)
+    return collective(name, message_bytes, group, system.network)
+
+
+def sent_bytes(run: RankRun, edge: Edge) -> tuple[FloatArray, FloatArray]:
+    """Bytes that a rank sends because of an edge, in the forward and in the backward pass. [B]"""
+    passes, tp = [], run.design.tp
+    shares = {name: sent_of(tp)[1] for name, sent_of in RING.items()}
+    shares["all_to_all"] = (tp - 1) / tp**2  # each keeps what is its own
+    for changes in layout_changes(run, edge):
+        sent = np.zeros(np.shape(tp))
+        for change in changes:
+            sent = sent + np.where(change.happens, shares[change.name] * change.message_bytes, 0.0)
+        passes.append(sent)
+    return passes[0], passes[1]

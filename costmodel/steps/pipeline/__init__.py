@@ -1,0 +1,1 @@
+"""Pipelines: stages and schedules, and how long all micro-batches take on them."""

@@ -1,0 +1,145 @@
+"""Which layers of a stage are recomputed as a whole, where not all of them are one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.steps.micro_batch.micro_batch import MicroBatch
+from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.pipeline.stages import (
+    Stage,
+    counts_layers,
+    differently_placed,
+    leading_layers,
+    rank_layers,
+)
+from costmodel.training.design import RECOMPUTE_BLOCK, DesignPoints
+from costmodel.training.run import TransformerRun
+
+
+def checkpoint_layers(design: DesignPoints) -> FloatArray:
+    """Layers that are one checkpoint. [-]"""
+    uniform = counts_layers(design) & (design.recompute_method != RECOMPUTE_BLOCK)
+    return np.where(uniform, design.recompute_layers, 1.0)
+
+
+def recomputed_shares(run: TransformerRun, stage: Stage) -> list[FloatArray] | None:
+    """Shares of a stage's layers that are recomputed, by kind; None where that is all of every design. [-]
+
+    The first so many layers of each chunk are, of whatever kind they are; layers that do not divide evenly
+    go to the first chunks of a stage.
+    """
+    design, leading = run.design, leading_layers(run.design)
+    if not np.isfinite(leading).any():
+        return None
+    if len(stage.layers) == 1 and design.plain_pipeline.all():
+        each, more = np.divmod(stage.num_layers, design.vpp)
+        fewer = np.minimum(leading, each) * (design.vpp - more)
+        return _shares([fewer + np.minimum(leading, each + 1) * more], stage.layers)
+    places = np.arange(leading.size), np.asarray(stage.rank).astype(np.intp)
+    placed, unique = differently_placed(design)
+    counts = unique.each(rank_layers(run.model, placed, leading_layers(placed)))
+    return _shares([*np.moveaxis(counts[places], -1, 0)][:-3], stage.layers)
+
+
+def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:
+    """Shares of the layers that all stages together recompute."""
+    leading = leading_layers(run.design)
+    if not np.isfinite(leading).any():
+        return None
+    placed, unique = differently_placed(run.design)
+    counts = unique.each(rank_layers(run.model, placed, leading_layers(placed)).sum(axis=1))
+    return _shares([*counts.T][:-3], [*run.model.kinds.values()])
+
+
+def _shares(some: Sequence[FloatArray], every: Sequence[FloatArray | float]) -> list[FloatArray]:
+    """Parts of wholes; all of nothing. [-]"""
+    shares = []
+    for part, whole in zip(some, every, strict=True):
+        all_of_nothing = np.ones(np.broadcast_shapes(np.shape(part), np.shape(whole)))
+        shares.append(np.divide(part, whole, out=all_of_nothing, where=np.greater(whole, 0)))
+    return shares
+
+
+def recomputed_layers(run: TransformerRun, stage: Stage) -> Sequence[FloatArray]:
+    """Layers of each kind that are recomputed on a stage. [-]"""
+    shares = recomputed_shares(run, stage)
+    if shares is None:
+        return stage.layers
+    return [layers * share for layers, share in zip(stage.layers, shares, strict=True)]
+
+
+def with_shares(
+    whole: Sequence[KernelCost], costs: MicroBatch, shares: Sequence[FloatArray] | None
+) -> list[KernelCost]:
+    """All passes of each part, of layers on average: shares of them are recomputed.
+
+    Parameters
+    ----------
+    whole : sequence of KernelCost
+        All passes, recomputation included: `costs.whole`. [s], [J]
+    costs : MicroBatch
+        One micro-batch. [s], [J]
+    shares : sequence of (points,) array, or None
+        Of each kind of layer; None where all are recomputed. [-]
+    """
+    if shares is None:
+        return [*whole]
+    both = zip(whole, costs.again, shares, strict=False)
+    return [*(cost + again * (share - 1) for cost, again, share in both), *whole[len(shares) :]]
+
+
+def stage_parts(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> Sequence[PartMemory]:
+    """What layers need on a stage, on average of those that are recomputed and those that are not.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    stage : Stage
+        A stage of each design, (points,).
+    parts : sequence of PartMemory
+        Each part of the model, every layer recomputed for itself, (points,). [-], [B]
+
+    Notes
+    -----
+    Of n layers that are one checkpoint the input of the first is kept, and all n are there again at once.
+    A layer in front of others that are not recomputed takes their place: what they kept is free by then.
+    """
+    design, layers = run.design, parts[: len(stage.layers)]
+    if (design.recomputed_modules > 0).any():
+        layers = [_without_absent(design, *pair) for pair in zip(layers, stage.layers, strict=True)]
+    if counts_layers(design).any():
+        layers = _with_counted(run, stage, layers)
+    return [*layers, *parts[len(layers) :]]
+
+
+def _without_absent(design: DesignPoints, layer: PartMemory, count: FloatArray) -> PartMemory:
+    """A kind of layer of which nothing is recomputed by module on a stage that has none of the kind."""
+    absent = (design.recomputed_modules > 0) & (count == 0)
+    again = np.where(absent, layer.everything - layer.kept, 0.0)
+    return replace(layer, working=layer.working - again)
+
+
+def _with_counted(run: TransformerRun, stage: Stage, layers: Sequence[PartMemory]) -> list[PartMemory]:
+    """Layers of a stage of which some are recomputed, or several at once."""
+    design, together, leading = run.design, checkpoint_layers(run.design), leading_layers(run.design)
+    shares = recomputed_shares(run, stage) or [np.ones_like(together) for _ in layers]
+    each, more = np.divmod(stage.num_layers, design.vpp)
+    checkpoints = np.ceil(each / together) * (design.vpp - more) + np.ceil((each + 1) / together) * more
+    [inputs] = _shares([checkpoints], [stage.num_layers])
+    alive = np.maximum(np.minimum(together, each + (more > 0)), 1.0)
+    behind = np.where(np.isfinite(leading), np.maximum(each - leading, 0.0), 0.0)
+    least = np.minimum.reduce(np.broadcast_arrays(*(layer.everything for layer in layers)))
+    found = []
+    for layer, share in zip(layers, shares, strict=True):
+        own = layer.everything
+        freed = np.where(behind > 0, np.minimum(behind * least, own), 0.0)
+        kept = layer.kept * inputs * share + own * (1 - share)
+        found.append(replace(layer, kept=kept, working=layer.working + own * (alive - 1) - freed))
+    return found

@@ -1,0 +1,214 @@
+"""The end of a step: gradients are reduced over replicas and clipped, weights updated and gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from costmodel.columns import FloatArray, chosen, largest
+from costmodel.kernels.collectives import collective
+from costmodel.kernels.items import Item, Items, added, quantities_of
+from costmodel.kernels.kernel_cost import KernelCost, traffic_energy, weighted_sum
+from costmodel.steps.memory.quantised_weights import weight_casts
+from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
+from costmodel.steps.memory.states import owned_parameters, resharded, state_shards
+from costmodel.steps.micro_batch.micro_batch import MicroBatch
+from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.pipeline.stages import Stage, chosen_stage, full_stages
+from costmodel.steps.update.layer_exchanges import (
+    Owner,
+    Unit,
+    backward_windows,
+    exchange_cost,
+    hides,
+    stage_units,
+    unit_exchanges,
+)
+from costmodel.steps.update.optimizer import optimizer_step
+from costmodel.steps.update.state_update import state_update
+from costmodel.training.optimizer_states import ZERO, Exchange
+from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary
+from costmodel.workload.quantisation import some_narrow
+
+
+def update_step(
+    run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory], *, alone: MicroBatch
+) -> tuple[dict[str, FloatArray], Items]:
+    """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    costs : MicroBatch
+        Passes, with what those of several micro-batches hide of each other; (points,). [s], [J]
+    parts : sequence of PartMemory
+        What parts of the model keep, (points,). [-], [B]
+    alone : MicroBatch
+        The passes with nothing beside them, as the first and the last of a step are; (points,). [s], [J]
+
+    Returns
+    -------
+    columns : mapping of (points,) arrays
+        Columns of a `Breakdown`. [s], [J]
+    items : Items
+        What they are made of, where the run is itemized. [s], [B]
+
+    Notes
+    -----
+    What replicas exchange is a row of `ZERO`. Overlapped, it hides behind the last micro-batch's backward
+    pass and the next step's first forward pass, all but the last bucket; what experts' replicas exchange
+    comes behind it. What is exchanged for every micro-batch hides layer by layer: `unit_exchanges`.
+    """
+    design, ranks = run.design, run.design.world_size
+    stage, parameters, experts = updated_stage(run, parts)
+    quantised = stage_quantised(run, stage, parts)
+    here = stage.copies  # of all stages together: a rank has two of them where a pipeline has two ends
+    owners = [Owner(parameters * here, quantised[0] * here, design.sharing)]
+    of_experts = experts if run.model.num_experts else None
+    if of_experts is not None:
+        owners.append(Owner(of_experts * here, quantised[1] * here, design.expert_sharing, "edp"))
+    units = stage_units(run, stage, costs, parts) if (design.zero_stage > 1).any() else []
+    reduced = replica_exchanges(run, owners, pass_times(run, stage, alone), units, stage)
+    tied = tied_embedding_reduction(run)
+    plain, matrices = owned_parameters(run, stage, parameters, of_experts)
+    update = optimizer_step(
+        plain + matrices, run.system, design.ranks.all, update=state_update(run, stage, plain, matrices)
+    )
+    cast = weight_casts_step(run, quantised)
+    items: Items = {}
+    if run.itemized:
+        casts = {Item("time", "forward_time", name="casts of weights"): cast.time}
+        items = {**(reduced + tied).items, **update.items, **casts}
+    columns = {
+        **(
+            {"forward_time": cast.time, "memory_bound_time": cast.memory_bound_time} if cast.present() else {}
+        ),
+        "dp_communication_time": reduced.time + tied.time,
+        "optimizer_time": update.time,
+        "compute_energy": ranks * update.compute_energy,
+        "memory_energy": ranks * (update.memory_energy + cast.memory_energy),
+        "link_energy": ranks * (reduced.link_energy + update.link_energy)
+        + 2 * (ranks / design.pp) * tied.link_energy,
+    }
+    return columns, items
+
+
+def updated_stage(run: TransformerRun, parts: Sequence[PartMemory]) -> tuple[Stage, FloatArray, FloatArray]:
+    """The stage with most parameters, and those of a rank: without routed experts, and of these. [-]"""
+    stages = full_stages(run.model, run.design, np.zeros((1, 1)))  # whatever they hold
+    owned = [updated_parameters(stage, parts) for stage in stages]
+    routed = [stage_expert_parameters(stage, parts) for stage in stages]
+    most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
+    return chosen_stage(stages, most), chosen(owned, most), chosen(routed, most)
+
+
+def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:
+    """Time of one micro-batch in the layers of a stage, by pass: what exchanges may hide behind. [s]"""
+    return {
+        "backward": weighted_sum(backward_windows(run, stage, costs), stage.layers),
+        "forward": weighted_sum([cost.window for cost in costs.forward], stage.layers),
+    }
+
+
+def stage_quantised(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> list[FloatArray]:
+    """Weights of a rank of a stage that products read in fewer bits: of all but experts, and of these. [-]"""
+    if not some_narrow(run):
+        return [np.zeros(()), np.zeros(())]
+    return [
+        weighted_sum([getattr(part, name) for part in parts], stage.counts)
+        for name in ("quantised", "quantised_experts")
+    ]
+
+
+def weight_casts_step(run: TransformerRun, quantised: Sequence[FloatArray]) -> KernelCost:
+    """Casts of weights in a step, which the first forward passes wait for; nothing where there are none."""
+    if not some_narrow(run):
+        return KernelCost()
+    owned = [
+        whole / state_shards(run.design, "optimizer", of_experts=of_experts)
+        for whole, of_experts in zip(quantised, (False, True), strict=True)
+    ]
+    return weight_casts(run, quantised, owned, resharded(run.design))
+
+
+def replica_exchanges(
+    run: TransformerRun,
+    owners: Sequence[Owner],
+    windows: Mapping[str, FloatArray],
+    units: Sequence[Unit],
+    stage: Stage,
+) -> KernelCost:
+    """All that replicas of some parameters exchange in a step, one after the other."""
+    reduced, chosen_zero = KernelCost(), run.design.zero_stage
+    for number, zero in enumerate(ZERO):
+        happens, left = np.where(chosen_zero == number, 1.0, 0.0), dict(windows)
+        if not happens.any():
+            continue
+        often = [exchange for exchange in zero.exchanges if exchange.every == "micro_batch"]
+        once = [exchange for exchange in zero.exchanges if exchange not in often]
+        if often:
+            cost, hidden = unit_exchanges(run, often, units, stage)
+            left = {way: np.maximum(window - hidden[way], 0.0) for way, window in left.items()}
+            reduced += cost * happens
+        for exchange, owner in product(once, owners):
+            if exchange.over == "copies" and not (owner.sharing.copies.size > 1).any():
+                continue
+            window = left[exchange.behind]
+            cost, used = replica_exchange(run, exchange, owner, window, stage.num_layers)
+            left[exchange.behind] = window - used
+            reduced += cost * happens
+    return reduced
+
+
+def replica_exchange(
+    run: TransformerRun,
+    exchange: Exchange,
+    owner: Owner,
+    window: FloatArray,
+    layers: FloatArray,
+) -> tuple[KernelCost, FloatArray]:
+    """A collective over replicas; overlapped, it hides behind a pass over the layers but for a bucket.
+
+    Returns
+    -------
+    cost : KernelCost
+        Of the one time that it runs in a step. [s], [J]
+    used : (points,) array
+        Of the time that may hide it. [s]
+    """
+    whole = exchange_cost(run, exchange, owner)
+    bucket = whole.time / np.maximum(layers, 1.0)
+    rest = np.maximum(whole.time - window, bucket)
+    exposed = np.where(hides(run.design, exchange), rest, whole.time)
+    chip, hidden = run.system.chip, whole.time - exposed
+    slowed = hidden * chip.taken_cores("dp") / chip.cores
+    items: Items = {}
+    if run.itemized:
+        label = Item(column="dp_communication_time", name=f"{exchange.collective} of {exchange.of}")
+        items = added(whole.items, quantities_of(label, {"time": exposed + slowed, "hidden": hidden}))
+    return KernelCost(time=exposed + slowed, link_energy=whole.link_energy, items=items), hidden
+
+
+def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
+    """The word table lives on the first and last stage when tied: its gradients are added up."""
+    model, design, system = run.model, run.design, run.system
+    if not model.tied_embeddings:
+        return KernelCost()
+    entries = padded_vocabulary(model, design.tp)
+    message = entries * model.hidden_size / design.tp * gradient_bytes(run)
+    cost = collective("all_reduce", message, design.ranks.ends("pp"), system.network)
+    items: Items = {}
+    if run.itemized:
+        label = Item(column="dp_communication_time", name="all_reduce of the tied embedding")
+        of_all = replace(label, name="gradients", group="embedding", collective="all_reduce")
+        items = {
+            **quantities_of(label, {"time": cost.time, "hidden": 0 * cost.time}),
+            **quantities_of(of_all, {"message": message}),
+        }
+    return KernelCost(
+        time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items
+    )

@@ -1,0 +1,210 @@
+"""The kind of a kernel, as a record: every question that the model asks of the kernels of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, Protocol
+
+from costmodel.columns import BoolArray, FloatArray
+from costmodel.training.dimensions import ModelDimensions
+
+#: Layouts of an activation of (tokens, features): whole on every rank, split by tokens, split by features,
+#: or as summands of the whole.
+TensorLayout = Literal["replicated", "sequence", "column", "partial"]
+
+#: (m, n, k) of a product C[m, n] += A[m, k] B[k, n]. [elements]
+Dimensions = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
+
+#: Software and reference models that have words of their own for kernels.
+FRAMEWORKS: Final = ("megatron", "torchtitan", "maxtext", "aicb", "dfmodel")
+#: Model fields that say whether products have biases, as rows name them.
+BIASES: Final = ("qkv_bias", "out_bias", "mlp_bias")
+
+
+class RankSizes(Protocol):
+    """Sizes of a micro-batch on a rank that kinds of kernels read; a `RankRun` has it. (points,) [-], [B]"""
+
+    @property
+    def model(self) -> ModelDimensions: ...
+    @property
+    def tokens(self) -> FloatArray: ...
+    @property
+    def sequences(self) -> FloatArray: ...
+    @property
+    def tp(self) -> FloatArray: ...
+    @property
+    def cp(self) -> FloatArray: ...
+    @property
+    def ep(self) -> FloatArray: ...
+    @property
+    def etp(self) -> FloatArray: ...
+    @property
+    def unfused(self) -> FloatArray: ...
+    @property
+    def stream_shards(self) -> FloatArray: ...
+    @property
+    def expert_tokens(self) -> FloatArray: ...
+    @property
+    def padded_expert_rows(self) -> FloatArray: ...
+    @property
+    def vocabulary_share(self) -> FloatArray: ...
+    @property
+    def element_bytes(self) -> float: ...
+    @property
+    def gradient_bytes(self) -> FloatArray | float: ...
+    def activation_bytes(self, features: str = "hidden") -> FloatArray: ...
+    def shards(self, kernel: Kernel) -> FloatArray: ...
+    def is_split(self, kernel: Kernel, option: str) -> BoolArray: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSharding:
+    """Layouts around a kernel with one sharding: of the forward pass, and of the gradients."""
+
+    needs: TensorLayout  #: of its input
+    gives: TensorLayout  #: of its output
+    gradient_needs: TensorLayout  #: of its output's gradient
+    gradient_gives: TensorLayout  #: of its input's gradient
+
+
+Shardings = Mapping[str, OperatorSharding]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The weight that a kernel multiplies by."""
+
+    split: bool  #: over a tensor-parallel group, by columns or by rows; else every rank holds it whole
+    of_experts: bool  #: each expert has one, on the ranks of its expert-parallel group
+    biased: bool  #: whether it has a bias, in models with biases
+    narrow: bool  #: whether it multiplies in the format of a design; else in 16 bits
+    model_flops: bool  #: whether model FLOPs count it: those of routers are left out, as in Megatron-LM
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """An attention core: each head for itself, its scores on chip where it is fused."""
+
+    windowed: bool  #: whether queries see the keys of a window alone
+
+
+class MatrixProduct(NamedTuple):
+    """Matrix products of a kernel on one rank, all alike."""
+
+    name: str
+    size: Dimensions
+    batch: FloatArray | float  #: products of one launch [-]
+    launches: FloatArray | float
+
+
+class PointwisePass(NamedTuple):
+    """A pass of a kernel without reuse over its elements on one rank."""
+
+    name: str
+    of_pass: str
+    elements: FloatArray
+    tensors: float  #: read and written, in elements of operands
+    more: FloatArray | float  #: further bytes for each element [B]
+    flops: float  #: for each element [FLOP]
+    launches: FloatArray | float
+    in_core: bool = False  #: of an attention core, which selective recomputation repeats
+
+
+class KeptBytes(NamedTuple):
+    """Bytes that a kernel keeps for its backward pass, on all ranks of a tensor-parallel group. [B]"""
+
+    input: Callable[[RankSizes, Kernel], FloatArray]  #: of the activation that it reads
+    #: of its own work; scores of attention aside
+    inside: Callable[[RankSizes, Kernel], FloatArray] | None
+
+
+class Exchanged(NamedTuple):
+    """Exchanges between ranks for a kernel, changes of layout in tensor parallelism aside."""
+
+    #: Features of a token's keys and values, which all ranks of a shared sequence need. [elements]
+    keys_values: Callable[[ModelDimensions], float] | None
+    #: Bytes of a sequence's state over all heads, which a rank passes to the next; given bytes of an element.
+    state: Callable[[ModelDimensions, float], float] | None
+    #: Whether tokens go to the ranks of their experts, and results come back.
+    tokens: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelKind:
+    """All that the model asks of the kernels of one kind; kinds differ by their names.
+
+    Functions take the dimensions of a model, or what a rank sees of a micro-batch, and the kernel.
+    """
+
+    name: str
+    about: str = field(compare=False)  #: what it is, in a line
+    layer_word: str = field(compare=False)  #: what layers are called that have it; "" where all do
+    shardings: Shardings = field(compare=False)  #: places are the codes of a design's columns
+    #: What Megatron-LM splits: "tokens", "features", or its "weight"; "" where there is no choice.
+    usual_split: Literal["tokens", "features", "weight", ""] = field(compare=False)
+    matrix: Matrix | None = field(compare=False)  #: the weight that it multiplies by
+    product_names: tuple[str, ...] = field(compare=False)  #: of its products; "" stands for its own name
+    products: Callable[[RankSizes, Kernel], Iterator[MatrixProduct]] = field(compare=False)
+    pointwise: PointwiseWork = field(compare=False)
+    #: Parameters beyond matrix and bias. [-]
+    parameters: Callable[[ModelDimensions, Kernel], float] = field(compare=False)
+    #: Multiply-adds of one token beyond the matrix: with the keys that it sees if causal, or with all. [-]
+    multiply_adds: Callable[[ModelDimensions, Kernel, bool], float] = field(compare=False)
+    core: Core | None = field(compare=False)  #: what fused kernels may run
+    kept: KeptBytes = field(compare=False)
+    exchanged: Exchanged = field(compare=False)
+    #: Modules of Megatron-LM's `recompute_modules` that have it, whatever it reads and makes.
+    recompute_modules: tuple[str, ...] = field(compare=False)
+    words: Mapping[str, str] = field(compare=False)  #: in each of `FRAMEWORKS`; "" where that has none
+
+    def __post_init__(self) -> None:
+        if missing := [name for name in FRAMEWORKS if name not in self.words]:
+            raise TypeError(f"kind {self.name}: words: none for {', '.join(missing)}; an empty one says so")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A row of a block."""
+
+    name: str
+    kind: KernelKind
+    reads: str  #: features of its input
+    makes: str  #: features of its output
+    megatron: str  #: how Megatron-LM splits its weight, "column" or "row"; "" where it has none
+    inputs: tuple[str, ...]  #: kernels whose outputs it reads
+    bias: str = ""  #: one of `BIASES`: the field of a model that says whether it has one
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of the matrix products that it consists of."""
+        return tuple(name or self.name for name in self.kind.product_names)
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it is an attention core."""
+        return self.kind.core is not None
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether it is an attention core in which queries see the keys of a window alone."""
+        return self.kind.core is not None and self.kind.core.windowed
+
+    @property
+    def splits_weight(self) -> bool:
+        """Whether tensor parallelism splits a weight of it, by columns or by rows."""
+        return self.kind.matrix is not None and self.kind.matrix.split
+
+    @property
+    def of_experts(self) -> bool:
+        """Whether its weights are those of experts."""
+        return self.kind.matrix is not None and self.kind.matrix.of_experts
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank of a group may have all of its parameters."""
+        return "replicated" in self.kind.shardings
+
+
+#: Passes of a kernel without reuse, forward and backward.
+PointwiseWork = Callable[[RankSizes, Kernel], Iterator[PointwisePass]]

@@ -1,0 +1,1 @@
+"""Commands that take and give files, and price what is named."""

@@ -1,0 +1,75 @@
+"""Launch files of training frameworks as what a command prices."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dse.cli.options import changed_space, positive
+
+if TYPE_CHECKING:
+    from dse.spaces.space import Space
+
+#: Argument -> form of the file that it names.
+FROM: Final = {"from_megatron": "megatron", "from_nemo": "nemo", "from_torchtitan": "torchtitan"}
+_HELP: Final = {
+    "from_megatron": "the run of a shell script of Megatron-LM, or of its flags alone",
+    "from_nemo": "the run of a YAML configuration of NeMo's Megatron-Bridge",
+    "from_torchtitan": "the run of a TOML configuration of torchtitan",
+}
+
+
+def add_launch_files(parser: argparse.ArgumentParser) -> None:
+    """``--from-megatron FILE`` and its kin, with the machine that they run on."""
+    for name, text in _HELP.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", type=Path, help=text)
+    parser.add_argument(
+        "--system", metavar="NAME", help="machine of a launch file: one of `dse systems`, or a YAML file"
+    )
+    parser.add_argument(
+        "--gpus", metavar="N", type=positive, help="chips of a launch file, where it does not say how many"
+    )
+
+
+def asked_space(args: argparse.Namespace) -> Space:
+    """The space that a command names, or that of the launch file that it names; a `DseError` if neither."""
+    if any(getattr(args, name) for name in FROM):
+        return launched_space(args)
+    if args.system or args.gpus:
+        from costmodel.errors import DseError
+
+        name = "--system" if args.system else "--gpus"
+        raise DseError(f"{name}: is of a launch file (--from-megatron); a space has its own")
+    return changed_space(args)
+
+
+def launched_space(args: argparse.Namespace) -> Space:
+    """The space of the one design that a launch file runs; what of it is not read is said on stderr.
+
+    Raises
+    ------
+    DseError
+        If it cannot be read, or says too little.
+    """
+    from costmodel.errors import DseError
+    from dse.exporting.launch.forms import read_launch
+    from dse.exporting.launch.launch import launch_space
+
+    [name, *others] = [own for own in FROM if getattr(args, own)]
+    option = f"--{name.replace('_', '-')}"
+    if others or args.space:
+        raise DseError(f"{option}: prices one file; leave out {args.space or 'the other file'}")
+    if not args.system:
+        raise DseError(f"{option}: needs --system NAME, the machine (`dse systems` lists them)")
+    if args.layout:
+        raise DseError(f"--layout {args.layout}: {option} has no layouts of a space")
+    path = getattr(args, name)
+    launch, notes = read_launch(path, FROM[name], args.gpus)
+    for text in notes:
+        print(f"dse: {path}: {text}", file=sys.stderr)
+    space = launch_space(launch, args.system, launch.model.name, dict(args.set))
+    if args.tokens:
+        space = space.with_tokens(args.tokens)
+    return space.with_objectives(args.objective) if args.objective else space

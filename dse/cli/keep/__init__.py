@@ -1,0 +1,1 @@
+"""Commands that keep things true: validate, calibrate, check, catalogues, delete."""

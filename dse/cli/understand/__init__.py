@@ -1,0 +1,1 @@
+"""Commands that say why: explain, compare, report, tables of studies."""

@@ -1,0 +1,346 @@
+"""Why a design costs what it does: step and memory as trees that add up, kernels and their rooflines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.kernels.items import Item, Items
+from costmodel.machine.system import System
+from costmodel.profiles.work import TRAINING
+from costmodel.training.blocks import Layer
+from costmodel.training.kinds import KINDS
+from dse.pricing.evaluation import machine
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.searching.exact.exact_front import priced_design
+from dse.spaces.space import Params, Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+#: Names from the top of a tree to a leaf.
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """One quantity of one thing."""
+
+    path: Path
+    quantity: str  #: such as "time", "flops", "bytes"
+    value: float  #: in SI units
+    kind: str = ""  #: of a kernel: product, pointwise or attention
+
+
+def label(column: str) -> str:
+    """A breakdown column as the first name of a path.
+
+    >>> label("tp_communication_time"), label("weights_memory")
+    ('tp communication', 'weights')
+    """
+    return column.rpartition("_")[0].replace("_", " ")
+
+
+def leaves(space: Space, items: Items) -> Iterator[Portion]:
+    """Items of one design as leaves; (1,) arrays. [s], [B], [FLOP], [-]"""
+    parts, blocks = part_names(space), block_names(space)
+    for item, values in items.items():
+        part = parts.get(item.part, item.part)
+        names = kernel_names(item, blocks) if item.kind else (item.of_pass, item.collective, item.name)
+        path = (label(item.column), part, *names)
+        value = float(np.ravel(values)[0])
+        yield Portion(tuple(name for name in path if name), item.quantity, value, item.kind)
+
+
+def kernel_names(item: Item, blocks: Mapping[str, str]) -> list[str]:
+    """Block, kernel, what of it this is, and the pass where a direction has several."""
+    kernel, name, of_pass = item.kernel, item.name, item.kernel_pass
+    if item.kind == "pointwise" and of_pass == "weight_gradient" and name == kernel and kernel in blocks:
+        name = "accumulation"
+    shown = [blocks.get(kernel, ""), kernel.replace("_", " ")]
+    if name != kernel:
+        shown.append(name.replace("_", " "))
+    if item.column == "backward_time" and of_pass != "backward":
+        shown.append(of_pass.replace("_", " "))
+    return shown
+
+
+def kernel_of(path: Path, blocks: Collection[str]) -> Path:
+    """Part, block and kernel that a leaf of a pass belongs to, whatever of the kernel it is.
+
+    >>> kernel_of(("backward", "layers", "mlp", "mlp up", "weight gradient"), {"attention", "mlp"})
+    ('layers', 'mlp', 'mlp up')
+    """
+    return path[1:4] if path[2:3] and path[2] in blocks else path[1:3]
+
+
+def part_names(space: Space) -> dict[str, str]:
+    """Parts of a model, as the cost model numbers them -> their names."""
+    if space.workload.work != TRAINING:
+        return {}
+    kinds = [*space.model.kinds]
+    if len(kinds) == 1:
+        return {"layer 0": "layers", "mtp": "multi-token prediction"}
+    names = [layer_name(layer) for layer in kinds]
+    numbered = [
+        f"{name} {names[:place].count(name) + 1}" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
+    return {f"layer {n}": name for n, name in enumerate(numbered)} | {"mtp": "multi-token prediction"}
+
+
+def layer_name(layer: Layer) -> str:
+    """A kind of layer, by what it has that plain ones have not."""
+    kinds = {kernel.kind for kernel in layer.kernels}
+    words = [kind.layer_word for kind in reversed(KINDS.values()) if kind in kinds and kind.layer_word]
+    return f"{' '.join(words) or 'plain'} layers"
+
+
+def block_names(space: Space) -> dict[str, str]:
+    """Kernel -> block that it is in."""
+    if space.workload.work != TRAINING:
+        return {}
+    return {k.name: block.name for block in space.model.blocks for k in block.kernels}
+
+
+def kernel_table(leaves: Iterable[Portion], system: System) -> pd.DataFrame:
+    """A row for each kernel of a step on its slowest stage, in the order of the model.
+
+    Parameters
+    ----------
+    leaves : iterable of Portion
+        Of one design.
+    system : System
+        Its machine, one number for each quantity.
+
+    Returns
+    -------
+    table : DataFrame
+        ``path``, ``kind``, ``seconds``, ``launches``, ``flops``, ``LEVEL bytes`` for each memory level,
+        ``bound``, ``intensity``, ``attained``, ``ceiling``. [s], [-], [FLOP], [B], [FLOP/B], [FLOP/s]
+    """
+    import pandas as pd
+
+    rows: dict[Path, dict[str, float]] = {}
+    kinds: dict[Path, str] = {}
+    for leaf in leaves:
+        if leaf.kind:
+            own = rows.setdefault(leaf.path, {})
+            own[leaf.quantity] = own.get(leaf.quantity, 0.0) + leaf.value
+            kinds[leaf.path] = leaf.kind
+    found = [
+        {"path": path, "kind": kinds[path], **quantities(row, system)}
+        for path, row in rows.items()
+        if row["time"] > 0
+    ]
+    columns = [*found[0]] if found else ["path", "kind", *quantities({}, system)]
+    return pd.DataFrame(found, columns=columns)
+
+
+def quantities(row: Mapping[str, float], system: System) -> dict[str, float | str]:
+    """What is known of a kernel, and its roofline; of several together too. [s], [FLOP], [B], [FLOP/s]"""
+    seconds, flops = row.get("time", 0.0), row.get("flops", 0.0)
+    moved = {level.name: row.get(f"{level.name} bytes", 0.0) for level in system.memory}
+    farthest = moved[system.dram.name]
+    intensity = flops / farthest if farthest else float("inf") if flops else 0.0
+    peak = float(system.chip.peak_flop_rate)
+    return {
+        "seconds": seconds,
+        "launches": row.get("launches", 0.0),
+        "flops": flops,
+        **{f"{name} bytes": value for name, value in moved.items()},
+        "bound": bound(row, system),
+        "intensity": intensity,
+        "attained": flops / seconds if seconds else 0.0,
+        "ceiling": min(peak, intensity * float(system.dram.bandwidth)),
+    }
+
+
+def bound(row: Mapping[str, float], system: System) -> str:
+    """What most of a kernel's time is: launches, a level of memory, or arithmetic.
+
+    The cost model says whether it waits for memory; among levels the one counts whose bytes take longest.
+    """
+    seconds = row.get("time", 0.0)
+    launching = row.get("launches", 0.0) * float(system.chip.kernel_launch)
+    if launching > seconds / 2:
+        return "launch"
+    if row.get("memory bound", 0.0) <= seconds / 2:
+        return "arithmetic"
+    transfer = {
+        level.name: row.get(f"{level.name} bytes", 0.0) / float(level.bandwidth * level.efficiency)
+        for level in system.memory
+    }
+    return max(transfer, key=lambda name: transfer[name])
+
+
+#: Total of a breakdown -> quantity of the items that add up to it, and the column of a tree that has it.
+TOTALS = {"step_time": ("time", "seconds"), "peak_memory": ("bytes", "bytes")}
+#: Last name of a leaf that stands above others.
+ITSELF = "itself"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One design of a space, priced, with all that its step time and its memory add up to.
+
+    Times are those of the slowest pipeline stage, with what it waits for; memory is that of the fullest one.
+    """
+
+    space: Space
+    profile: str  #: rules that priced it
+    trial: int | None  #: its number, where it is of a study
+    record: Mapping[str, Any]  #: params, derived, values, margins and breakdown, as JSON has them
+    portions: tuple[Portion, ...]  #: items of the cost model [s], [B], [FLOP], [-]
+
+    @property
+    def params(self) -> Params:
+        """Parameters of the design. [SI units]"""
+        return dict(self.record["params"])
+
+    @property
+    def step_time(self) -> float:
+        """[s]"""
+        return float(self.record["breakdown"]["step_time_s"])
+
+    @property
+    def peak_memory(self) -> float:
+        """Of the fullest stage. [B]"""
+        return float(self.record["breakdown"]["peak_memory_bytes"])
+
+    @property
+    def time(self) -> pd.DataFrame:
+        """The step as a tree: a row for each leaf, ``path`` (a tuple) and ``seconds``. [s]"""
+        return self._tree("step_time")
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """The peak memory as a tree: a row for each leaf, ``path`` (a tuple) and ``bytes``. [B]"""
+        return self._tree("peak_memory")
+
+    @property
+    def hidden(self) -> pd.DataFrame:
+        """Exchanges that run beside kernels, and so are no part of the step: ``path`` and ``seconds``. [s]"""
+        found = summed((leaf.path, leaf.value) for leaf in self.portions if leaf.quantity == "hidden")
+        return frame({path: value for path, value in found.items() if value > 0}, "seconds")
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """A row for each kernel: ``path``, ``seconds``, ``launches``, ``flops``, bytes, and its roofline.
+
+        ``bound`` says what it waits for: arithmetic, a level of memory, or launches. ``intensity`` is FLOP
+        per byte of the farthest level, ``attained`` what it reaches, ``ceiling`` the most that the chip's
+        peak and that level allow at this intensity. [s], [FLOP], [B], [FLOP/B], [FLOP/s]
+        """
+        return kernel_table(self.portions, self.system)
+
+    @cached_property
+    def system(self) -> System:
+        """The machine of the design."""
+        return design_machine(self.space, self.params)
+
+    @cached_property
+    def stages(self) -> dict[str, int]:
+        """``slowest stage`` and ``fullest stage``: places in the pipeline from 0, where there is one. [-]"""
+        return {leaf.path[0]: round(leaf.value) for leaf in self.portions if leaf.quantity == "rank"}
+
+    def _tree(self, total: str) -> pd.DataFrame:
+        """Leaves of a total; a part of which nothing more is known is one. [unit of the total]"""
+        quantity, column = TOTALS[total]
+        of_part: dict[str, dict[Path, float]] = {}
+        for leaf in self.portions:
+            if leaf.quantity == quantity:
+                own = of_part.setdefault(leaf.path[0], {})
+                own[leaf.path] = own.get(leaf.path, 0.0) + leaf.value
+        found: dict[Path, float] = {}
+        results = self.space.workload.work.results
+        for part in results.totals().get(total, ()):
+            whole = float(self.record["breakdown"][results.key(part)])
+            found |= of_part.get(label(part)) or {(label(part),): whole}
+        return frame({path: value for path, value in found.items() if value}, column)
+
+    def to_json(self) -> dict[str, Any]:
+        """The trees and kernels as one JSON object; the leaves of ``time`` and ``memory`` add up."""
+        return {
+            **({"trial": self.trial} if self.trial is not None else {}),
+            "profile": self.profile,
+            **{key: self.record[key] for key in ("params", "values", "margins", "breakdown")},
+            "stages": self.stages,
+            **{name: records(getattr(self, name)) for name in ("time", "memory", "hidden", "kernels")},
+        }
+
+
+def explain(
+    space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, trial: int | None = None
+) -> Explanation:
+    """Price one design, and say what its time and memory are made of.
+
+    Parameters
+    ----------
+    space : Space
+        Where the design comes from.
+    params : mapping
+        The design, a value for each parameter. [SI units]
+    profile : str
+        The rules that price it. Those of the native cost model name every kernel; others name the parts of
+        their breakdown.
+    trial : int, optional
+        Its number in a study. [-]
+
+    Raises
+    ------
+    DseError
+        If the profile does not know such designs.
+    """
+    rules = rules_for(space, profile)
+    record = priced_design(space, params, rules=rules)
+    known = space.known_values(space.encode([params]))
+    items = rules.items(machine(space, known), known) if np.isfinite(step_time_of(record)) else {}
+    return Explanation(space, profile, trial, record, tuple(leaves(space, items)))
+
+
+def step_time_of(record: Mapping[str, Any]) -> float:
+    """Of a design's record. [s]"""
+    return float(record["breakdown"]["step_time_s"])
+
+
+def design_machine(space: Space, params: Mapping[str, Any]) -> System:
+    """The machine of one design, each quantity one number."""
+
+    def one(values: FloatArray) -> FloatArray:
+        return np.asarray(values.reshape(-1)[0])
+
+    return machine(space, space.known_values(space.encode([params]))).map(one)
+
+
+def summed(pairs: Iterable[tuple[Path, float]]) -> dict[Path, float]:
+    """Values of equal paths added up. [their unit]"""
+    found: dict[Path, float] = {}
+    for path, value in pairs:
+        found[path] = found.get(path, 0.0) + value
+    return found
+
+
+def frame(values: Mapping[Path, float], column: str) -> pd.DataFrame:
+    """A tree as a table: ``path`` and a column of values, whose every row is a leaf. [their unit]
+
+    What stands above other leaves with a value of its own, as a fused kernel above what runs beside it, is a
+    leaf below its name.
+    """
+    import pandas as pd
+
+    branches = {path[:depth] for path in values for depth in range(1, len(path))}
+    found = summed(((*path, ITSELF) if path in branches else path, value) for path, value in values.items())
+    return pd.DataFrame({"path": pd.Series([*found], dtype=object), column: [*found.values()]})
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a table as JSON has them."""
+    return [
+        {str(key): [*value] if isinstance(value, tuple) else value for key, value in row.items()}
+        for row in table.to_dict("records")
+    ]

@@ -1,0 +1,144 @@
+"""Which parameters matter for each objective: over the trials of a study, and over its space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import optuna
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from dse.fronts.pareto import as_costs
+from dse.pricing.evaluation import evaluate
+from dse.pricing.space_rules import rules_for
+from dse.searching.trials.trial_table import TrialTable
+from dse.spaces.space import Space
+
+#: Fewest feasible trials that say something, and share of them that are the best ones. [-]
+FEWEST, BEST = 20, 0.1
+#: Random legal designs that are priced, and groups that values of a range are put into.
+DRAWN, GROUPS = 4096, 10
+#: Optuna says nothing of the studies that are made for its evaluators.
+QUIET: Final = optuna.logging.WARNING
+
+
+@dataclass(frozen=True)
+class Importance:
+    """For each objective and parameter two shares; rows are objectives, columns the parameters that vary."""
+
+    space: Space
+    parameters: tuple[str, ...]
+    trials: FloatArray  #: (objectives, parameters) of what the best trials have in common; adds up to 1 [-]
+    designs: FloatArray  #: (objectives, parameters) of the variance that a parameter alone explains [-]
+    n_trials: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As one JSON object: objective -> parameter -> both shares."""
+        return {
+            "n_trials": self.n_trials,
+            "n_designs": DRAWN,
+            "objectives": {
+                objective.key: {
+                    name: {"trials": float(self.trials[row, at]), "space": float(self.designs[row, at])}
+                    for at, name in enumerate(self.parameters)
+                }
+                for row, objective in enumerate(self.space.objectives)
+            },
+        }
+
+
+def importance(space: Space, table: TrialTable, profile: str) -> Importance:
+    """Importances of the parameters of a space that vary.
+
+    Parameters
+    ----------
+    space : Space
+        What a study searches.
+    table : TrialTable
+        Its finished trials, of which the feasible ones count.
+    profile : str
+        The rules that price random designs.
+
+    Returns
+    -------
+    importance : Importance
+        Of trials by PED-ANOVA [Watanabe2023]_: how much further the best tenth of them is from all others in
+        a parameter; trials are where the sampler went. Of random legal designs the correlation ratio: the
+        share of the variance of an objective's logarithm that the parameter alone explains. [-]
+
+    Raises
+    ------
+    DseError
+        If fewer than `FEWEST` trials are feasible.
+    """
+    feasible = table.take(np.flatnonzero(table.feasible))
+    if len(feasible) < FEWEST:
+        raise DseError(f"importance: {len(feasible)} feasible trials; needs at least {FEWEST}")
+    names = [p.name for p in space.parameters if p.options is None or p.options.size > 1]
+    columns = space.legal.random(DRAWN, np.random.default_rng(0))
+    evaluation = evaluate(space, columns, rules=rules_for(space, profile))
+    groups = [grouped(columns[name]) for name in names]
+    directions = [objective.direction for objective in space.objectives]
+    costs, found = as_costs(feasible.values, directions), feasible.trials
+    trials = [best_share(found, values, names) for values in costs.T]
+    designs = [[explained_share(values, own) for own in groups] for values in evaluation.values.T]
+    return Importance(space, tuple(names), np.array(trials), np.array(designs), len(feasible))
+
+
+def best_share(
+    trials: Sequence[optuna.trial.FrozenTrial],
+    costs: FloatArray,
+    names: Sequence[str],
+) -> list[float]:
+    """PED-ANOVA of trials by one objective, (trials,) of which less is better; 0 where none is told. [-]"""
+    if not np.ptp(costs):
+        return [0.0 for _ in names]
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(QUIET)
+    try:
+        study = optuna.create_study()
+        study.add_trials(
+            [
+                optuna.trial.create_trial(
+                    params=trial.params, distributions=trial.distributions, value=float(cost)
+                )
+                for trial, cost in zip(trials, costs, strict=True)
+            ]
+        )
+        evaluator = PedAnovaImportanceEvaluator(target_quantile=BEST)
+        found = get_param_importances(study, evaluator=evaluator)
+    finally:
+        optuna.logging.set_verbosity(before)
+    return [found.get(name, 0.0) for name in names]
+
+
+def grouped(values: FloatArray) -> FloatArray:
+    """Group of each design: its value, or the tenth it is in where there are too many. [-]"""
+    found, groups = np.unique(values, return_inverse=True)
+    if found.size <= values.size / 100:
+        return groups.astype(np.float64)
+    edges = np.quantile(values, np.arange(1, GROUPS) / GROUPS)
+    return np.searchsorted(edges, values, side="right").astype(np.float64)
+
+
+def explained_share(values: FloatArray, groups: FloatArray) -> float:
+    """Correlation ratio: variance of group means over all variance, of logarithms where they exist. [-]
+
+    >>> explained_share(np.array([1.0, 1.0, 4.0, 4.0]), np.array([0.0, 0.0, 1.0, 1.0]))
+    1.0
+    >>> explained_share(np.array([1.0, 4.0, 1.0, 4.0]), np.array([0.0, 0.0, 1.0, 1.0]))
+    0.0
+    """
+    known = np.isfinite(values)
+    own, place = values[known], np.unique(groups[known], return_inverse=True)[1]
+    if own.size and (own > 0).all():
+        own = np.log(own)
+    if not own.size or not own.var():
+        return 0.0
+    counts = np.bincount(place)
+    means = np.bincount(place, weights=own) / counts
+    return float((counts * (means - own.mean()) ** 2).sum() / own.size / own.var())

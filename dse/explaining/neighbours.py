@@ -1,0 +1,238 @@
+"""What one step away from a design would change: designs that are next to it, priced in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from dse.explaining.explanation import Explanation
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate
+from dse.pricing.space_rules import rules_for
+from dse.spaces.lattice import Lattice, is_ordered
+from dse.spaces.sections.objectives import Constraint
+from dse.spaces.sections.parameters import Value
+from dse.spaces.space import Batch, Params, Space
+
+#: A way from a design, such as a parameter and up: the first legal design along it counts.
+Way = tuple[str | int, ...]
+
+
+def one_step(space: Space, params: Mapping[str, Value], products: Sequence[Collection[str]]) -> Batch:
+    """A design and its neighbours as columns: the design first, then legal others, each once.
+
+    Parameters
+    ----------
+    space : Space
+        Where the design comes from.
+    params : mapping
+        The design. [SI units]
+    products : sequence of collections of str
+        Columns whose product is a total, such as the world size: two of them may change together so that it
+        stays as it is.
+
+    Returns
+    -------
+    columns : mapping of (points,) arrays
+        As they are evaluated. [SI units]
+
+    Notes
+    -----
+    Each listed number goes to the next value up and down that is legal; words and switches go to every other
+    one; ranges move by a hundredth and a tenth of their span.
+    """
+    lattice = Lattice(space)
+    here = lattice.places(space.encode([params]))[0]
+    found = [*_single(lattice, here), *_pairs(lattice, here, products)]
+    rows = np.array([row for _, row in found]).reshape(len(found), here.size)
+    legal = lattice.legal(rows)
+    first: dict[Way, FloatArray] = {}
+    for (way, row), keeps in zip(found, legal, strict=True):
+        if keeps:
+            first.setdefault(way, row)
+    others = np.array([*first.values()]).reshape(len(first), here.size)
+    unique = np.unique(others, axis=0)
+    return lattice.columns(np.concatenate([here[np.newaxis], unique]))
+
+
+def _single(lattice: Lattice, here: FloatArray) -> Iterator[tuple[Way, FloatArray]]:
+    """One parameter changed, the nearest values first; the way it goes."""
+    for at, parameter in enumerate(lattice.parameters):
+        if not lattice.sizes[at]:
+            for number, step in enumerate(lattice.steps[at]):
+                yield (at, "range", number), _changed(here, {at: here[at] + step})
+        elif is_ordered(parameter):
+            for place, away in _outward(lattice, here, at):
+                yield (at, "up" if away > 0 else "down"), _changed(here, {at: place})
+        else:
+            for place in range(int(lattice.sizes[at])):
+                if place != here[at]:
+                    yield (at, "word", place), _changed(here, {at: float(place)})
+
+
+def _pairs(
+    lattice: Lattice, here: FloatArray, products: Sequence[Collection[str]]
+) -> Iterator[tuple[Way, FloatArray]]:
+    """Two parameters changed whose product stays, the nearest values first; the way they go."""
+    listed = [at for at, parameter in enumerate(lattice.parameters) if is_ordered(parameter)]
+    for one, other in combinations(listed, 2):
+        names = {lattice.parameters[at].name for at in (one, other)}
+        if not any(names <= {*product} for product in products):
+            continue
+        values = lattice.parameters[other].options
+        own = lattice.columns(here[np.newaxis])
+        product = own[lattice.parameters[one].name][0] * own[lattice.parameters[other].name][0]
+        options = lattice.parameters[one].options
+        assert values is not None
+        assert options is not None
+        for place, away in _outward(lattice, here, one):
+            for match in np.flatnonzero(values * options[int(place)] == product):
+                changed = _changed(here, {one: place, other: float(match)})
+                yield (one, other, "up" if away > 0 else "down"), changed
+
+
+def _outward(lattice: Lattice, here: FloatArray, at: int) -> list[tuple[float, int]]:
+    """Other options of a listed number, the nearest first: their places, and how many values away. [-]"""
+    options = lattice.parameters[at].options
+    assert options is not None
+    rank = np.argsort(np.argsort(options))
+    away = rank - rank[int(here[at])]
+    return [(float(place), int(away[place])) for place in np.argsort(np.abs(away), kind="stable")[1:]]
+
+
+def _changed(here: FloatArray, places: Mapping[int, float]) -> FloatArray:
+    """A design with some places changed."""
+    row = here.copy()
+    for at, place in places.items():
+        row[at] = place
+    return row
+
+
+#: Changes below this share of a total are none: formulas round. [-]
+NO_CHANGE: Final = 1e-12
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A legal design one step away, and what it costs; changes are those from the design itself."""
+
+    changes: Mapping[str, tuple[Any, Any]]  #: parameter -> its value in the design, and here [SI units]
+    params: Params
+    feasible: bool
+    values: Mapping[str, float]  #: objectives, by key [units of the objectives]
+    margins: Mapping[str, float]  #: of limits, by key; below 0 where broken [units of the limits]
+    step_time: float  #: [s]
+    peak_memory: float  #: [B]
+    step_time_change: float  #: [s]
+    peak_memory_change: float  #: [B]
+
+    def to_json(self) -> dict[str, Any]:
+        """As one JSON object."""
+        return {
+            "changes": {name: {"from": old, "to": new} for name, (old, new) in self.changes.items()},
+            "feasible": self.feasible,
+            "step_time_s": self.step_time,
+            "peak_memory_bytes": self.peak_memory,
+            "step_time_change_s": self.step_time_change,
+            "peak_memory_change_bytes": self.peak_memory_change,
+            "values": dict(self.values),
+            "margins": dict(self.margins),
+        }
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What keeps a design from being better, and the changes that would make room."""
+
+    limit: Constraint | None  #: the limit that is nearest, or that faster neighbours break
+    margin: float  #: of the design [unit of the limit]
+    faster: tuple[Neighbour, ...]  #: neighbours that take less time but break it, the fastest first
+    levers: tuple[Neighbour, ...]  #: neighbours with a larger margin, the least slow for it first
+
+    def to_json(self) -> dict[str, Any]:
+        """As one JSON object; ``levers`` and ``faster`` are neighbours."""
+        return {
+            "limit": self.limit.name if self.limit else None,
+            "margin": self.margin,
+            "unit": self.limit.unit if self.limit else "B",
+            "faster": [neighbour.to_json() for neighbour in self.faster],
+            "levers": [neighbour.to_json() for neighbour in self.levers],
+        }
+
+
+def neighbours(explanation: Explanation) -> tuple[Neighbour, ...]:
+    """Legal designs one step from a design, the best of the first objective first.
+
+    They are those of `dse.explaining.neighbours.one_step`.
+    """
+    space, params = explanation.space, explanation.params
+    rules = rules_for(space, explanation.profile)
+    columns = one_step(space, params, [*rules.totals.values()])
+    evaluation = evaluate(space, columns, rules=rules)
+    designs = space.decode(columns)
+    table = [
+        _neighbour(space, params, design, evaluation, row)
+        for row, design in enumerate(designs)
+        if row and np.isfinite(evaluation.breakdown.time[row])
+    ]
+    sign = -1.0 if space.objectives[0].direction == "maximize" else 1.0
+    key = space.objectives[0].key
+    return tuple(sorted(table, key=lambda each: (not each.feasible, sign * each.values[key])))
+
+
+def _neighbour(space: Space, params: Params, design: Params, evaluation: Evaluation, row: int) -> Neighbour:
+    """One row of a batch whose first row is the design itself."""
+    time, memory = evaluation.breakdown.time, evaluation.breakdown.memory
+
+    def change(values: FloatArray) -> float:
+        moved = float(values[row] - values[0])
+        return moved if abs(moved) > NO_CHANGE * abs(float(values[0])) else 0.0
+
+    return Neighbour(
+        changes={name: (params[name], own) for name, own in design.items() if own != params[name]},
+        params=design,
+        feasible=bool(evaluation.feasible[row]),
+        values={o.key: float(evaluation.values[row, at]) for at, o in enumerate(space.objectives)},
+        margins={o.key: float(evaluation.margins[row, at]) for at, o in enumerate(space.limits)},
+        step_time=float(time[row]),
+        peak_memory=float(memory[row]),
+        step_time_change=change(time),
+        peak_memory_change=change(memory),
+    )
+
+
+def binding(explanation: Explanation, beside: Sequence[Neighbour]) -> Binding:
+    """The limit that binds a design: the one that most faster neighbours break, else the nearest.
+
+    Without limits it is memory as such, of which every neighbour with less is a lever.
+    """
+    limits, margins = explanation.space.limits, explanation.record["margins"]
+    if not limits:
+        levers = sorted((n for n in beside if n.peak_memory_change < 0), key=_slowing)
+        return Binding(None, float("nan"), (), tuple(levers))
+    faster = [each for each in beside if each.step_time_change < 0 and not each.feasible]
+    broken = [sum(each.margins[limit.key] < 0 for each in faster) for limit in limits]
+    room = [_room(explanation, limit) for limit in limits]
+    limit = limits[min(range(len(limits)), key=lambda at: (-broken[at], room[at]))]
+    own = float(margins[limit.key])
+    levers = sorted((each for each in beside if each.margins[limit.key] > own), key=_slowing)
+    breaking = sorted((n for n in faster if n.margins[limit.key] < 0), key=lambda n: n.step_time)
+    return Binding(limit, own, tuple(breaking), tuple(levers))
+
+
+def _room(explanation: Explanation, limit: Constraint) -> float:
+    """A margin as a share of its limit, by which limits of different units compare. [-]"""
+    columns = explanation.space.encode([explanation.params])
+    rules = rules_for(explanation.space, explanation.profile)
+    evaluation = evaluate(explanation.space, columns, rules=rules)
+    return -float(evaluation.violations[0, explanation.space.limits.index(limit)])
+
+
+def _slowing(neighbour: Neighbour) -> tuple[float, float]:
+    """Order of levers: what they cost in time, then how much memory they free."""
+    return neighbour.step_time_change, neighbour.peak_memory_change

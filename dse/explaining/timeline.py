@@ -1,0 +1,116 @@
+"""One step of a design, event by event: as a table, and as Chrome's trace viewer and Perfetto read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dse.records.artefact import Artefact
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from costmodel.formats.chrome_trace import Span
+    from costmodel.steps.timeline import Timeline
+    from costmodel.training.run import TransformerRun
+    from dse.spaces.space import Space
+
+#: Columns that count from 0; -1 where an event is of a whole stage.
+COUNTS: Final = ("stage", "micro_batch", "chunk")
+#: Exposed communication in the table -> in the cost model.
+EXPOSED: Final = {
+    "tp_communication_s": "tp_time",
+    "cp_communication_s": "cp_time",
+    "ep_communication_s": "ep_time",
+    "offload_s": "offload_time",
+    "pp_communication_s": "pp_time",
+}
+
+
+def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
+    """What the stages of a design do in one optimizer step, by the native cost model.
+
+    Parameters
+    ----------
+    space : Space
+        Where the design comes from.
+    params : mapping
+        Its parameters.
+
+    Returns
+    -------
+    events : DataFrame
+        A row an event, in the order of start: ``stage``, ``micro_batch``, ``chunk`` (from 0; -1 for what is
+        of a whole stage), ``kind`` (a word of `costmodel.steps.timeline.KINDS`), ``start_s``, ``end_s``,
+        and how much of it is exposed communication: the columns of `EXPOSED`. The last event ends at
+        ``step_time_s``.
+
+    Raises
+    ------
+    DseError
+        If the model is no transformer, or the cost model has no number for the design.
+    """
+    from costmodel.steps.timeline import timeline as events_of
+    from costmodel.training.design import DesignPoints
+    from dse.pricing.evaluation import transformer_run
+
+    return events_frame(events_of(transformer_run(space, space.encode([params]), DesignPoints)))
+
+
+def events_frame(events: Timeline) -> pd.DataFrame:
+    """Events as a table in pandas, with their units."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            **{name: getattr(events, name).astype(np.int64) for name in COUNTS},
+            "kind": events.words,
+            "start_s": events.start,
+            "end_s": events.end,
+            **{name: getattr(events, own) for name, own in EXPOSED.items()},
+        }
+    )
+
+
+def traces(run: TransformerRun) -> Iterator[Artefact]:
+    """Designs as Chrome traces of a step each."""
+    from costmodel.errors import DseError
+    from costmodel.formats.chrome_trace import chrome_trace
+    from costmodel.steps.timeline import timeline as events_of
+
+    for point in range(run.num_points):
+        try:
+            events = events_of(run.take(np.array([point])))
+        except DseError as error:
+            yield Artefact(None, (str(error),))
+            continue
+        title = f"{run.model.title or run.model.name}, one step of one pipeline"
+        details = {"step_time_s": float(events.end.max()), "system": run.system.name}
+        trace = chrome_trace(title, list(spans(events_frame(events))), (), details)
+        yield Artefact(json.dumps(trace, allow_nan=False).encode(), ())
+
+
+def spans(events: pd.DataFrame) -> Iterator[Span]:
+    """Events in the lanes of their stages, each followed by its exposed communication, which ends it.
+
+    Of two passes that overlap the backward one has a lane of its own.
+    """
+    from costmodel.formats.chrome_trace import Span
+
+    places = ["stage", "start_s", "end_s"]
+    beside = events.duplicated(places) & (events["kind"] == "backward")
+    ordered = events.assign(beside=beside).sort_values(["stage", "beside", "start_s"], kind="stable")
+    for event in ordered.to_dict("records"):
+        lane = f"stage {event['stage']}" + (", beside" if event["beside"] else "")
+        start, time, kind = event["start_s"], event["end_s"] - event["start_s"], event["kind"]
+        of_pass = {} if event["micro_batch"] < 0 else {name: event[name] for name in COUNTS[1:]}
+        name = kind.replace("_", " ")
+        yield Span(f"{name} {event['micro_batch']}" if of_pass else name, kind, lane, start, time, of_pass)
+        exposed = {name: event[name] for name in EXPOSED if event[name] > 0}
+        if exposed:
+            spent = min(sum(exposed.values()), time)
+            label = ", ".join(name.rpartition("_")[0].partition("_")[0] for name in exposed)
+            yield Span(f"exposed {label}", "communication", lane, start + time - spent, spent, exposed)

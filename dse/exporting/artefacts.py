@@ -1,0 +1,334 @@
+"""Files that a design becomes in the hands of other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dse.exporting.launch.forms import LAUNCH_FORMS
+from dse.pricing.space_rules import NATIVE
+from dse.records.artefact import Artefact
+from dse.records.tables import writable_directory, write_file
+from dse.searching.trials.trial_attributes import LAYOUTS
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from costmodel.columns import IntArray
+    from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
+    from costmodel.profiles.dfmodel.design import DataflowRun
+    from costmodel.profiles.dfmodel.files.setup_files import Message
+    from costmodel.training.run import TransformerRun
+    from dse.searching.study import BaseStudy
+    from dse.searching.trials.trial_table import Selection
+    from dse.spaces.space import Space
+
+#: Form of an artefact -> ending of its file.
+FORMS = {
+    "aicb": ".txt",
+    "chakra": "",  # a folder
+    "dfmodel": ".txt",
+    "dfmodel-binary": ".pb",
+    "dot": ".dot",
+    "svg": ".svg",
+    "trace": ".json",
+    **LAUNCH_FORMS,
+}
+
+#: Designs whose artefacts are made at once.
+CHUNK = 1024
+
+
+def artefacts(
+    space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, profile: str = NATIVE
+) -> Iterator[Artefact]:
+    """The files of some designs of a space, one after the other.
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    designs : sequence of mappings
+        Their parameters.
+    form : str
+        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step, and
+        "chakra", these as files, one for a rank of each stage; one of `LAUNCH_FORMS`, what starts it; else
+        the graph of a layer with the set-up of DFModel, as text, in binary, or as a picture.
+    profile : str
+        What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
+
+    Raises
+    ------
+    DseError
+        If such models have no such form.
+    """
+    from costmodel.errors import DseError
+    from costmodel.profiles.dfmodel import DataflowDesign
+    from costmodel.profiles.work import TRAINING
+    from dse.explaining.timeline import traces
+    from dse.exporting.chakra.step import chakra_traces
+    from dse.exporting.launch.forms import launch_files
+    from dse.pricing.evaluation import transformer_run
+
+    if space.workload.work != TRAINING:
+        raise DseError(f"space {space.name}: {form} knows transformers only")
+    for start in range(0, len(designs), CHUNK):
+        run = transformer_run(space, space.encode(designs[start : start + CHUNK]), DataflowDesign)
+        if form == "aicb":
+            yield from workloads(run)
+        elif form == "trace":
+            yield from traces(run)
+        elif form == "chakra":
+            yield from chakra_traces(run)
+        elif form in LAUNCH_FORMS:
+            yield from launch_files(run, form)
+        else:
+            yield from graphs(run, form, profile)
+
+
+def workloads(run: TransformerRun) -> Iterator[Artefact]:
+    """Designs as AICB's workloads."""
+    from costmodel.profiles.simai import ENDLESS, endless_rows
+    from costmodel.profiles.simai.design_rows import UNKNOWN_SPLITS, design_workload, rows_know
+    from costmodel.profiles.simai.files.aicb import workload_file
+    from costmodel.steps.transformer import resolve_sharding
+    from costmodel.training.run import rank_run
+
+    run = run.of(resolve_sharding(run.model, run.system, run.design))
+    known = np.broadcast_to(rows_know(rank_run(run)), (run.num_points,))
+    named = np.flatnonzero(known)
+    rows = design_workload(run.take(named)) if named.size else None
+    for point in range(run.num_points):
+        if rows is None or not known[point]:
+            yield Artefact(None, (UNKNOWN_SPLITS,))
+            continue
+        file = workload_file(rows, point=int(np.searchsorted(named, point)))
+        notes = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
+        yield Artefact(file.text.encode(), tuple(notes))
+
+
+def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
+    """Designs as DFModel's set-ups, or as pictures of their graphs."""
+    from costmodel.profiles.dfmodel.files.design_picture import design_picture
+    from costmodel.profiles.dfmodel.layer import model_graph
+    from costmodel.steps.transformer import resolve_sharding
+    from dse.exporting.graphviz import svg
+
+    graph = model_graph(run.model)
+    resolved = run.of(resolve_sharding(run.model, run.system, run.design))
+    for point in range(run.num_points):
+        row = np.array([point])
+        if form in ("dot", "svg"):
+            text = design_picture(graph, resolved.take(row))
+            yield Artefact(svg(text) if form == "svg" else text.encode(), ())
+        else:
+            yield setup_artefact(graph, run.take(row), resolved.take(row), form, profile)
+
+
+def setup_artefact(
+    graph: DfmodelGraph, run: DataflowRun, resolved: TransformerRun, form: str, profile: str
+) -> Artefact:
+    """One design as DFModel's set-up, text or binary."""
+    from costmodel.errors import DseError
+    from costmodel.profiles.dfmodel.assigned import (
+        design_sharding,
+        unsupported_columns,
+        unsupported_shardings,
+    )
+    from costmodel.profiles.dfmodel.files import setup_bytes, setup_text
+    from costmodel.training.run import rank_run
+
+    [layer], shape = run.model.kinds, rank_run(resolved).design
+    words = shape.assignments.words(float(shape.assignment.flat[0]))
+    sharding = design_sharding(graph, layer, words)
+    rules = FileVersions.of(profile, run.design)
+    try:
+        message, short = design_message(run, graph, sharding, rules)
+    except DseError as error:
+        return Artefact(None, (str(error),))
+    lost = (*unsupported_shardings(graph, layer, words), *unsupported_columns(run.design, 0))
+    content = setup_text(message).encode() if form == "dfmodel" else setup_bytes(message)
+    return Artefact(content, (*lost, *rules.note(form), *short))
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersions:
+    """Generations of DFModel that a file is made by."""
+
+    generation: str  #: whose rules choose the groups of kernels
+    blocks: str  #: whose names and words the file has
+
+    @classmethod
+    def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
+        """Those of the profile that evaluated a design; otherwise the first that can say its overlap."""
+        from costmodel.profiles.dfmodel.setup import OVERLAPS
+        from costmodel.profiles.registry import profile_named
+
+        newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
+        priced_by = profile_named(profile)
+        own = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
+        return cls(own, "gen3" if newest else own)
+
+    def note(self, form: str) -> Iterator[str]:
+        """That a file looks like one of another generation, where it does."""
+        looks = "gen3" if self.blocks in ("gen2b", "gen3") else self.blocks if form == "dfmodel" else "gen1"
+        if looks != self.generation:
+            yield f"looks like a file of {looks}; price it with --profile dfmodel-{self.generation}"
+
+
+def design_message(
+    run: DataflowRun, graph: DfmodelGraph, sharding: IntArray, rules: FileVersions
+) -> tuple[Message, list[str]]:
+    """The set-up of one design, its kernels alone or in their fastest groups, and what these lack.
+
+    Raises
+    ------
+    DseError
+        If DFModel has no such network or tiles, or no groups fit the SRAM.
+
+    Notes
+    -----
+    Groups are found without a limit of DRAM, as searches find them: there the native memory counts.
+    """
+    from costmodel.errors import DseError
+    from costmodel.profiles.dfmodel.design import design_setup
+    from costmodel.profiles.dfmodel.evaluate import evaluate, loads
+    from costmodel.profiles.dfmodel.files import setup_message
+    from costmodel.profiles.dfmodel.fused import layer_ways
+    from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
+    from dse.reporting.programs.dfmodel_report import shortages
+
+    setup, generation, groups = design_setup(run), rules.generation, None
+    if not setup.kernel_by_kernel:
+        ways = layer_ways(run.model, run.precision.element_bytes)
+        endless = replace(setup, dram_bytes=np.zeros(1))
+        found = fastest_mapping(graph, endless, sharding, ways, generation=generation)
+        if found is None:
+            short = sram_shortage(loads(graph, setup, sharding, generation))
+            raise DseError(f"execution=dataflow: no groups fit: {short}")
+        groups = found.groups
+    message = setup_message(graph, setup, sharding, generation=rules.blocks, groups=groups)
+    priced = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    member = np.arange(len(graph)) if groups is None else groups
+    return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, priced)]
+
+
+def trial_artefact(
+    study: BaseStudy, number: int | None, form: str, winner: int = 0, workload: str | None = None
+) -> Artefact:
+    """The file of one finished trial of a study, or of another winner of it; by default of the best design.
+
+    Raises
+    ------
+    DseError
+        If there is no such trial or winner, or no front, or the design has no such file.
+    """
+    from costmodel.errors import DseError
+
+    table = study.table
+    found = table.front() if number is None else table.found()
+    rows = np.arange(min(1, len(found))) if number is None else np.flatnonzero(found.numbers == number)
+    if winner >= len(rows) > 0:
+        held = f"it has {len(rows)}, from 0 to {len(rows) - 1}"
+        raise DseError(f"study {study.name!r}: trial {number}: no winner {winner}; {held}")
+    for trial in found.take(rows[winner : winner + 1]).trials:
+        space, params = one_workload(study, trial, workload)
+        file = next(artefacts(space, [params], form, profile=study.profile))
+        if file.content is None:
+            raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
+        return file
+    if number is None:
+        raise DseError(f"study {study.name!r}: has found nothing feasible; name a trial with --trial")
+    known = table.numbers
+    held = f"it holds {len(known)}, from {min(known)} to {max(known)}" if len(known) else "it holds none yet"
+    raise DseError(f"study {study.name!r}: no finished trial {number}; {held}")
+
+
+def one_workload(study: BaseStudy, trial: FrozenTrial, name: str | None) -> tuple[Space, Mapping[str, Any]]:
+    """The space and the design of a trial; of one of its workloads where it has several.
+
+    Raises
+    ------
+    DseError
+        If there is no such workload, or it has no layout on this machine.
+    """
+    from costmodel.errors import DseError, suggestion
+
+    spaces = {own.name: own.space for own in study.space.workloads}
+    if name is None and not spaces:
+        return study.space, trial.params
+    if name not in spaces:
+        known = suggestion(name or "", spaces) if spaces else "; it has but one"
+        raise DseError(f"study {study.name!r}: --workload {name or 'missing'}: name one of them{known}")
+    layout = trial.user_attrs[LAYOUTS].get(name)
+    if layout is None:
+        raise DseError(f"study {study.name!r}: trial {trial.number}: {name} has no layout on this machine")
+    return spaces[name], {**trial.params, **layout}
+
+
+def write_artefact(path: Path, file: Artefact) -> None:
+    """Write a file, or a folder of files; nothing where the design has none.
+
+    Raises
+    ------
+    DseError
+        If it cannot be written, or if the folder has files of another design.
+    """
+    from costmodel.errors import DseError
+
+    if isinstance(file.content, bytes):
+        write_file(path, file.content)
+    elif file.content:
+        writable_directory(path)
+        endings = {Path(name).suffix for name in file.content}
+        others = {own.name for own in path.iterdir() if own.suffix in endings} - file.content.keys()
+        if others:
+            raise DseError(f"{path}: has files of another design, such as {min(others)}; name another folder")
+        for name, content in file.content.items():
+            write_file(path / name, content)
+
+
+def write_artefacts(
+    study: BaseStudy, directory: Path, part: Selection, form: str, *, note: Callable[[str], None]
+) -> None:
+    """Write a file per design of the front, or per finished trial.
+
+    Parameters
+    ----------
+    study : BaseStudy
+        Whose designs.
+    directory : Path
+        Where to; it is created.
+    part : "front" or "trials"
+        Which designs.
+    form : str
+        A key of `FORMS`.
+    note : callable
+        Called with what a reader of a file will stumble over.
+
+    Raises
+    ------
+    DseError
+        If a file cannot be written.
+    """
+    if study.space.workloads:
+        from costmodel.errors import DseError
+
+        raise DseError(
+            "--emit: of several workloads; `dse export STUDY --trial N --workload NAME` writes one"
+        )
+    writable_directory(directory)
+    shown = study.table.front() if part == "front" else study.table
+    for block in shown.blocks():
+        designs = [trial.params for trial in block.trials]
+        files = artefacts(study.space, designs, form, profile=study.profile)
+        for trial, place, file in zip(block.trials, block.winners.tolist(), files, strict=True):
+            winner = f"_winner_{place}" if place else ""
+            path = directory / f"trial_{trial.number:05d}{winner}{FORMS[form]}"
+            write_artefact(path, file)
+            for text in file.notes:
+                note(f"{path}: {text}")

@@ -1,0 +1,1 @@
+"""Execution traces in the format of MLCommons Chakra."""

@@ -1,0 +1,104 @@
+"""One step of a design as Chakra's traces: the first rank of each pipeline stage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from dse.exporting.chakra.pass_order import Event, Pipeline, message_delay
+from dse.exporting.chakra.stage import StageGraph
+from dse.exporting.chakra.trace import RankTrace, Value
+from dse.records.artefact import Artefact
+
+if TYPE_CHECKING:
+    from costmodel.steps.timeline import Timeline
+    from costmodel.training.run import TransformerRun
+
+#: What files are called in front of a rank's number, as ASTRA-sim asks for them.
+NAME: Final = "step"
+
+
+def chakra_traces(run: TransformerRun) -> Iterator[Artefact]:
+    """Designs as folders of traces, a file for one rank of each stage."""
+    from costmodel.errors import DseError
+
+    for point in range(run.num_points):
+        try:
+            traces = step_traces(run.take(np.array([point])))
+        except DseError as error:
+            yield Artefact(None, (str(error),))
+            continue
+        yield Artefact({f"{NAME}.{trace.rank}.et": trace.encoded() for trace in traces}, ())
+
+
+def step_traces(run: TransformerRun) -> list[RankTrace]:
+    """The step of one design as a trace of the first rank of each pipeline stage.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machine and one design.
+
+    Returns
+    -------
+    traces : list of RankTrace
+        In the order of stages.
+
+    Raises
+    ------
+    DseError
+        If the cost model has no number for the design.
+
+    Notes
+    -----
+    Each pass of the timeline is a compute node, then a node for each kind of collective in it, then its
+    message to the next stage. Ends of passes are rounded, not lengths, so that errors do not add up. Where a
+    pass sends nothing, the time of the message that the model charges every pass is left out.
+    """
+    from costmodel.steps.pass_work import step_work
+    from costmodel.steps.timeline import timeline
+
+    timed, work = timeline(run), step_work(run)
+    pipeline = Pipeline.of(run.design.map(np.atleast_1d))
+    events = [*_events(timed, pipeline)]
+    delay = message_delay(events, pipeline, work.hop_time)
+    metadata: dict[str, Value] = {
+        "model": run.model.title or run.model.name,
+        "system": run.system.name,
+        "step_time_s": float(timed.end.max()),
+        "world_size": work.world_size,
+    }
+    of_rank: Mapping[int, list[Event]] = defaultdict(list)
+    for event in events:
+        of_rank[event.rank].append(event)
+    names: dict[tuple[int, ...], str] = {}
+    return [
+        _traced(of_rank[rank], StageGraph(rank, work, pipeline, delay, names, metadata))
+        for rank in sorted(of_rank)
+    ]
+
+
+def _traced(events: Sequence[Event], graph: StageGraph) -> RankTrace:
+    """The events of one rank in turn; passes that overlap follow the same ones."""
+    pairs = graph.pipeline.pairs
+    for _, together in groupby(
+        enumerate(events), lambda own: (own[1].start, own[1].end) if pairs and own[1].of else own[0]
+    ):
+        graph.add([event for _, event in together])
+    return graph.finished()
+
+
+def _events(timed: Timeline, pipeline: Pipeline) -> Iterator[Event]:
+    """Rows of a timeline in their order."""
+    words = timed.words
+    columns = {name: getattr(timed, name).tolist() for name in ("stage", "chunk", "micro_batch")}
+    times = {name: getattr(timed, f"{name}_time").tolist() for name in ("tp", "cp", "ep", "pp")}
+    for row, (start, end) in enumerate(zip(timed.start.tolist(), timed.end.tolist(), strict=True)):
+        rank, chunk, micro = (int(column[row]) for column in columns.values())
+        exposed = {name: own[row] for name, own in times.items()}
+        of = (words[row], *pipeline.place(rank, chunk), micro) if micro >= 0 else None
+        yield Event(rank, words[row], start, end, exposed, of)

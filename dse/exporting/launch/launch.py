@@ -1,0 +1,282 @@
+"""What a launch file says: a model, one design, and the chips of the run; whatever framework it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from costmodel.errors import DseError, printable
+from costmodel.formats.input_files import file_bytes
+from costmodel.formats.model_file import SCHEMAS
+from costmodel.formats.strict_yaml import dump
+from costmodel.steps.pipeline.stages import chunk_sizes
+from costmodel.training.blocks import kinds_without_word
+from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
+from costmodel.training.design_table import Domain
+from costmodel.training.model import ModelShape
+from costmodel.training.pipeline_layout import EVEN, PipelineLayout
+
+if TYPE_CHECKING:
+    from costmodel.training.run import TransformerRun
+    from dse.spaces.space import Space
+
+Value = str | int | float | bool
+
+#: A name that a file leaves to be filled in -> what belongs there.
+PLACEHOLDERS: Final = {
+    "DATA_PATH": "prefix of the tokenized data",
+    "TOKENIZER_MODEL": "tokenizer: a file or a Hugging Face name",
+    "CHECKPOINT_DIR": "where checkpoints go",
+    "LEARNING_RATE": "peak learning rate, such as 1.5e-4",
+    "TRAIN_STEPS": "optimizer steps of the run",
+}
+#: Most that a launch file may hold. [characters]
+LONGEST: Final = 1_000_000
+#: Chips of a host at most; and of one host of a rack that has more, as of GB200 NVL72. [-]
+MOST_OF_A_HOST: Final = 16
+CHIPS_OF_A_TRAY: Final = 4
+#: Columns of which a launch file need not speak: `dp` and the rest follow from the chips and the batch.
+COUNTED: Final = ("dp", "gradient_accumulation_steps")
+
+
+class NotExpressible(DseError):
+    """A design that a framework cannot run."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A run of a framework: a model, and a value for each column of its design."""
+
+    model: ModelShape
+    design: Mapping[str, Value]  #: all columns of the model's designs, words and switches as such
+    node_size: int  #: chips of a node [-]
+
+    @classmethod
+    def of_run(cls, run: TransformerRun, point: int) -> Launch:
+        """What one design of a run is."""
+        domains = DesignPoints.domains(run.model.blocks)
+        known = DesignPoints().columns() | run.design.columns()
+        values = {
+            name: np.broadcast_to(known[name], (run.num_points,))[point] for name in domains if name in known
+        }
+        node = run.system.network[0].size
+        size = float(np.broadcast_to(node, (run.num_points,))[point])
+        design = {name: decoded(domains[name], float(value)) for name, value in values.items()}
+        return cls(run.model, design, int(size))
+
+    @classmethod
+    def of(cls, model: ModelShape, design: Mapping[str, Value], node_size: int) -> Launch:
+        """A launch from the columns that are not as usual."""
+        domains = DesignPoints.domains(model.blocks)
+        defaults = DesignPoints().columns()
+        usual = {name: decoded(domains[name], defaults[name].item()) for name in domains if name in defaults}
+        return cls(model, {**usual, **design}, node_size)
+
+    @property
+    def heading(self) -> str:
+        """What the model is called, in one line of a comment, whatever it is called."""
+        return printable(" ".join((self.model.title or self.model.name).split()))
+
+    def __getitem__(self, column: str) -> Any:
+        """The value of a column; of one that other models alone have the default."""
+        if column in self.design:
+            return self.design[column]
+        return decoded(DesignPoints.declared()[column], DesignPoints().columns()[column].item())
+
+    @property
+    def points(self) -> DesignPoints:
+        """The design as a table of one row."""
+        return DesignPoints.of(
+            blocks=self.model.blocks, **{name: [value] for name, value in self.design.items()}
+        )
+
+    @property
+    def zero_stage(self) -> int:
+        """Stage of sharded data parallelism."""
+        return max(int(self["zero"]), int(self["distributed_optimizer"]))
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether tensor parallelism splits sequences too."""
+        return bool(self["sequence_parallel"]) or self["sharding"] == "megatron_sp"
+
+    @property
+    def tp_overlap(self) -> str:
+        """What collectives of tensor parallelism hide behind, a word of `tp_overlap`."""
+        return "chunked" if self["overlap_tp"] else str(self["tp_overlap"])
+
+    @property
+    def world_size(self) -> int:
+        """Chips."""
+        return int(self.points.world_size.item())
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of an optimizer step."""
+        return int(self.points.global_batch_size.item())
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Nodes of the run, and chips of each: hosts, where a node is a rack of them."""
+        most = self.node_size if self.node_size <= MOST_OF_A_HOST else CHIPS_OF_A_TRAY
+        each = next(size for size in range(min(most, self.world_size), 0, -1) if self.world_size % size == 0)
+        return self.world_size // each, each
+
+    def differs(self, column: str) -> bool:
+        """Whether a column is not as it is by default."""
+        usual = DesignPoints().columns().get(column)
+        own = self[column]
+        return usual is not None and own != decoded(DesignPoints.declared()[column], usual.item())
+
+    def chunks(self) -> list[int]:
+        """Layers of each chunk of the pipeline, in the order of the model. [-]"""
+        sizes, _ = chunk_sizes(self.model.num_layers, self.points)
+        return [int(size) for size in sizes[0]]
+
+
+def decoded(domain: Domain, code: float) -> Value:
+    """A value of a column as files write it."""
+    if domain.words:
+        return str(domain.words[int(code)])
+    if domain.switch:
+        return bool(code)
+    return int(code) if float(code).is_integer() else float(code)
+
+
+def even_or_written(model: ModelShape, design: Mapping[str, Value], text: str) -> dict[str, Value]:
+    """`pipeline_layout` and `vpp` of a written layout: "even" where chunks are as they are without it.
+
+    That may be where embedding and loss count as layers.
+
+    Raises
+    ------
+    DseError
+        If the text is no layout, or not of such a pipeline.
+    """
+    layout, pp = PipelineLayout.parse(text), int(design["pp"])
+    vpp, rest = divmod(len(layout.layers), pp)
+    if rest or sum(layout.layers) != model.num_layers:
+        raise DseError(
+            f"pipeline layout {text}: {len(layout.layers)} chunks of {sum(layout.layers):g} layers; expected "
+            f"a multiple of {pp} chunks, and {model.num_layers:g} layers"
+        )
+    sizes, last = [int(size) for size in layout.layers], layout.mtp == len(layout.layers) - 1
+    for counted in ({}, {"count_embedding": True, "count_loss": True}) if last else ():
+        if Launch.of(model, {"pp": pp, "vpp": vpp, **counted}, 1).chunks() == sizes:
+            return {"vpp": vpp, "pipeline_layout": EVEN, **counted}
+    return {"vpp": vpp, "pipeline_layout": text}
+
+
+def written_layout(launch: Launch) -> str:
+    """The layout of a pipeline as Megatron-LM writes it: `Ett|tt|ttL`."""
+    sizes, mtp = launch.chunks(), len(launch.chunks()) - 1
+    if launch["pipeline_layout"] != EVEN:
+        return str(launch["pipeline_layout"])
+    chunks = ["t" * size if size < 3 else f"t*{size}" for size in sizes]
+    chunks[mtp] += "m" * int(launch.model.mtp_layers)
+    return "|".join(("E" * (place == 0)) + text + "L" * (place == mtp) for place, text in enumerate(chunks))
+
+
+def model_data(model: ModelShape) -> dict[str, Any]:
+    """A model as a model file has it."""
+    shape = SCHEMAS["model/v1"]
+    plain = {}
+    for own in fields(shape):
+        value = getattr(model, own.name)
+        if own.name in ("layers", "features", "name") or value is None or not own.init:
+            continue
+        if value != own.default:
+            whole = isinstance(value, float) and value.is_integer()
+            plain[own.name] = int(value) if whole else value
+    return {"schema": "model/v1", "name": model.name, "source": "flags of a launch file", **plain}
+
+
+def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, str] | None = None) -> Space:
+    """A search space of one design: what a launch file runs, on some machine.
+
+    Parameters
+    ----------
+    launch : Launch
+        What is run.
+    system : str
+        Name or path of the machine.
+    name : str
+        Of the space.
+    changes : mapping, optional
+        Names -> other values, as `Space.pinned` takes them.
+
+    Raises
+    ------
+    DseError
+        If there is no such system, or the design is not legal.
+    """
+    from dse.spaces.space import Space
+
+    usual = Launch.of(launch.model, {}, 1).design
+    own = {column: value for column, value in launch.design.items() if value != usual[column]}
+    sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "micro_batch_size")}
+    others = {column: value for column, value in own.items() if column not in (*sizes, *COUNTED)}
+    data = {
+        "schema": "search_space/v1",
+        "name": name,
+        "description": f"{launch.model.title or launch.model.name} as {name} runs it",
+        "model": model_data(launch.model),
+        "system": system,
+        "given": {"world_size": launch.world_size, "global_batch_size": launch.global_batch_size},
+        "parameters": {**sizes, **{column: [value] for column, value in others.items()}},
+        "derived": {
+            "dp": f"world_size / (tp * pp * {launch['cp']})",
+            "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)",
+        },
+        "constraints": {"fits_in_memory": "peak_memory <= dram_capacity"},
+        "objectives": {"minimize": ["step_time", "peak_memory"]},
+    }
+    space = Space.from_text(dump(data))
+    return space.pinned(changes) if changes else space
+
+
+def launch_text(path: Path) -> str:
+    """Text of a launch file.
+
+    Raises
+    ------
+    DseError
+        If it cannot be read, is no text, or far longer than any.
+    """
+    data = file_bytes(path, LONGEST)
+    if b"\0" in data:
+        raise DseError(f"{path}: expected a launch file: text of at most {LONGEST:,} characters")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise DseError(f"{path}: expected a launch file: text in UTF-8") from None
+
+
+def refused_kinds(launch: Launch, framework: str, key: str) -> None:
+    """Refuse a model with kernels that a framework, a key of `FRAMEWORKS`, has no word for.
+
+    Raises
+    ------
+    NotExpressible
+        Saying which.
+    """
+    if unknown := kinds_without_word(launch.model.kinds, key):
+        raise NotExpressible(f"model {launch.model.name}: {framework} has no words for {', '.join(unknown)}")
+
+
+def refused_schedule(launch: Launch, framework: str, known: Mapping[str, Any]) -> None:
+    """Refuse a schedule that a framework has not.
+
+    Raises
+    ------
+    NotExpressible
+        Saying which it has.
+    """
+    word = str(launch["schedule"])
+    if int(launch["pp"]) > 1 and word not in known:
+        have = ", ".join(name for name in SCHEDULE_WORDS if name in known)
+        raise NotExpressible(f"schedule={word}: {framework} has no such schedule; it has {have}")

@@ -1,0 +1,225 @@
+"""Designs as settings of Megatron Core and Megatron-LM; the model's part is in `megatron_model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from costmodel.training.design import MODERN
+from costmodel.training.pipeline_layout import EVEN
+from costmodel.training.recompute_modules import MODULES
+from dse.exporting.launch.launch import (
+    Launch,
+    NotExpressible,
+    refused_kinds,
+    refused_schedule,
+    written_layout,
+)
+from dse.exporting.launch.megatron_model import model_losses, model_settings
+
+#: Setting -> column, of numbers that are left out where they are 1, or 0.
+SIZES: Final = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "micro_batch_size": "micro_batch_size",
+}
+COUNTS: Final = {
+    "decoder_first_pipeline_num_layers": "first_stage_layers",
+    "decoder_last_pipeline_num_layers": "last_stage_layers",
+    "microbatch_group_size_per_vp_stage": "group_size",
+}
+SWITCHES: Final = {
+    "account_for_embedding_in_pipeline_split": "count_embedding",
+    "account_for_loss_in_pipeline_split": "count_loss",
+    "overlap_moe_expert_parallel_comm": "overlap_ep",
+    "moe_shared_expert_overlap": "overlap_shared_expert",
+    "overlap_grad_reduce": "overlap_grad_reduce",
+    "fp8_param_gather": "fp8_parameters",
+}
+#: Word of a column -> settings.
+PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp8_tensorwise": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "fp8_blockwise": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "blockwise"},
+    "mxfp8": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fused": {},
+    "unfused": {"attention_backend": "unfused"},
+    "flash_attention_2": {"attention_backend": "flash", "flash_attention_version": 2},
+}
+CP_TYPES: Final = {"p2p": "p2p", "all_gather": "allgather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
+DISPATCHERS: Final = {"all_to_all": "alltoall", "all_gather": "allgather", "two_hop": "flex"}
+ZERO: Final[Mapping[int, Mapping[str, Any]]] = {
+    0: {},
+    1: {"use_distributed_optimizer": True},
+    2: {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"},
+    3: {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"},
+}
+SCHEDULES: Final = {"1f1b": "1F1B, interleaved with virtual stages"}
+
+
+def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
+    """A launch as settings, and what of it they do not say.
+
+    Raises
+    ------
+    NotExpressible
+        If Megatron Core cannot run such a design.
+    """
+    refuse(launch)
+    settings = {
+        **model_settings(launch.model),
+        **{s: int(launch[column]) for s, column in SIZES.items()},
+        "global_batch_size": launch.global_batch_size,
+        **{s: int(launch[column]) for s, column in COUNTS.items() if launch[column]},
+        **{s: True for s, column in SWITCHES.items() if launch[column]},
+        **_pipeline(launch),
+        **_recomputation(launch),
+        **ZERO[launch.zero_stage],
+        **_optimizer(launch),
+        **PRECISIONS[str(launch["precision"])],
+        **ATTENTION.get(str(launch["attention"]), {}),
+        **_overlaps(launch),
+        **_experts(launch),
+    }
+    return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *losses(launch)]
+
+
+def refuse(launch: Launch) -> None:
+    """Refuse what Megatron Core stops at when it starts.
+
+    Raises
+    ------
+    NotExpressible
+        Saying what would do.
+    """
+    refused_kinds(launch, "Megatron Core", "megatron")
+    refused_schedule(launch, "Megatron Core", SCHEDULES)
+    hides, word = bool(launch["overlap_ep"]), str(launch["sharding"])
+    hidden = "overlap_ep=true: Megatron Core hides exchanges of experts"
+    reasons = {
+        f"sharding={word}: Megatron Core splits every kernel its own way; take sharding=megatron or "
+        "megatron_sp": word not in ("megatron", "megatron_sp"),
+        f"{hidden} of several ranks alone; take ep > 1": hides and launch["ep"] == 1,
+        f"{hidden} behind virtual stages where there are stages; take vpp > 1": (
+            hides and launch["pp"] > 1 and launch["vpp"] == 1
+        ),
+        f"{hidden} not beside recompute=full": hides and launch["recompute"] == "full",
+        f"{hidden} of all-to-all alone; take another dispatcher": (
+            hides and launch["dispatcher"] == "all_gather"
+        ),
+    }
+    if found := [reason for reason, there in reasons.items() if there]:
+        raise NotExpressible(found[0])
+
+
+def _pipeline(launch: Launch) -> dict[str, Any]:
+    """Chunks of the pipeline: as even as Megatron Core makes them, or written out."""
+    found: dict[str, Any] = {"use_tp_pp_dp_mapping": True} if launch["rank_order"] == "tp_cp_pp_dp" else {}
+    told = [launch[column] for column in ("first_stage_layers", "last_stage_layers")]
+    layers = launch.model.num_layers + int(launch["count_embedding"]) + int(launch["count_loss"])
+    uneven = layers % (launch["pp"] * launch["vpp"]) and not any(told)
+    if launch["pipeline_layout"] != EVEN or uneven:
+        return {**found, "pipeline_model_parallel_layout": written_layout(launch)}
+    if launch["vpp"] > 1:
+        found["num_virtual_stages_per_pipeline_rank"] = int(launch["vpp"])
+    return found
+
+
+def _recomputation(launch: Launch) -> dict[str, Any]:
+    """What runs again."""
+    word, layers = launch["recompute"], int(launch["recompute_layers"])
+    if word == "full":
+        method = launch["recompute_method"] if layers else "uniform"
+        found = {"recompute_method": method, "recompute_num_layers": layers or 1}
+        return {"recompute_granularity": "full", **found}
+    modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
+    if not modules:
+        return {}
+    return {"recompute_granularity": "selective", "recompute_modules": modules}
+
+
+def _optimizer(launch: Launch) -> dict[str, Any]:
+    """The optimizer, and where its states are."""
+    found: dict[str, Any] = {"optimizer": "muon"} if launch["optimizer"] == "muon" else {}
+    if launch["shard_replicas"] > 1:
+        found["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
+    if launch["moments"] == "bf16" or launch["store_param_remainders"]:
+        found["use_precision_aware_optimizer"] = True
+    if launch["moments"] == "bf16":
+        found |= {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    if launch["offload_optimizer"]:
+        share = float(launch["offload_optimizer"])
+        found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": share}
+        found["use_precision_aware_optimizer"] = True
+    if launch["gradient_reduction"] == "bf16":
+        found["grad_reduce_in_bf16"] = True
+    if not launch["gradient_accumulation_fusion"]:
+        found["gradient_accumulation_fusion"] = False
+    return found
+
+
+def _overlaps(launch: Launch) -> dict[str, Any]:
+    """What hides behind what."""
+    found: dict[str, Any] = {"sequence_parallel": True} if launch.sequence_parallel else {}
+    if launch.zero_stage and launch["overlap_grad_reduce"] and launch["overlap_param_gather"]:
+        found["overlap_param_gather"] = True
+    if launch.tp_overlap == "chunked" and launch["tp"] > 1:
+        found["tp_comm_overlap"] = True
+    if launch["vpp"] > 1 and launch["pp"] > 2 and not launch["overlap_p2p"]:
+        found["overlap_p2p_comm"] = False
+    if launch["cp"] > 1:
+        word = str(launch["cp_communication"])
+        found["cp_comm_type"] = CP_TYPES[word]
+        if word == "a2a_p2p":
+            a2a = int(launch["cp_a2a"])
+            found["hierarchical_context_parallel_sizes"] = [a2a, int(launch["cp"]) // a2a]
+    return found
+
+
+def _experts(launch: Launch) -> dict[str, Any]:
+    """Where tokens of experts go."""
+    if not launch.model.num_experts:
+        return {}
+    word = str(launch["dispatcher"])
+    found: dict[str, Any] = {
+        "expert_tensor_parallel_size": int(launch["etp"]),
+        "moe_token_dispatcher_type": DISPATCHERS[word],
+    }
+    if word == "two_hop":
+        found["moe_flex_dispatcher_backend"] = "deepep"
+    if launch["capacity_factor"]:
+        found["moe_expert_capacity_factor"] = float(launch["capacity_factor"])
+    return found
+
+
+def losses(launch: Launch) -> list[str]:
+    """Columns whose values Megatron Core has no setting for, as `name=value`."""
+    tp, moments = launch["tp"] > 1, launch["moments"] == "bf16"
+    sharded = launch.zero_stage > 0
+    two = launch["pp"] == 2 and launch["vpp"] > 1 and not launch["overlap_p2p"]  # asks for the overlap
+    lost = {
+        "attention": launch["attention"] == "flash_attention_1",
+        "tp_overlap": tp and launch.tp_overlap == "none",
+        "overlap_tp": tp and launch.tp_overlap == "chunked" and not launch.sequence_parallel,
+        "overlap_p2p": two or (launch["pp"] > 1 and launch["vpp"] == 1 and launch["overlap_p2p"]),
+        "imbalance": launch["imbalance"] != 1,
+        "offload_activations": bool(launch["offload_activations"]),
+        "gradient_copy": bool(launch["gradient_copy"]),
+        "store_param_remainders": moments and not launch["store_param_remainders"],
+        "reshard_after_forward": launch.zero_stage == 3 and not launch["reshard_after_forward"],
+        "tiling": launch["tiling"] == "sample",
+        "overlap_param_gather": False,
+        "shard_replicas": launch["shard_replicas"] > 1 and not sharded,
+    }
+    assert lost.keys() <= {*MODERN, "attention", "tiling"}
+    return [f"{name}={_shown(launch[name])}" for name, there in lost.items() if there]
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

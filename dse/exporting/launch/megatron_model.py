@@ -1,0 +1,301 @@
+"""Models as settings of Megatron Core, by the names of its configuration and of Megatron-LM's arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from costmodel.errors import DseError
+from costmodel.training.dimensions import MOST_LAYERS
+from costmodel.training.model import ModelShape
+
+#: Most brackets of a pattern.
+MOST_BRACKETS: Final = 50
+
+
+def pattern(text: str) -> list[int]:
+    """A sum of multiples of lists of 0 and 1.
+
+    Raises
+    ------
+    DseError
+        If it is none, or very long.
+
+    >>> pattern("([0]*2+[1]*3)*2")
+    [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]
+    """
+    reader = PatternReader(re.findall(r"\d{1,6}|[][()+*,]|\S", text))
+    if len(reader.tokens) <= MOST_LAYERS and text.count("(") <= MOST_BRACKETS:
+        try:
+            layers = reader.total()
+        except (ValueError, IndexError):
+            layers = []
+        if layers and not reader.tokens:
+            return layers
+    raise DseError(f"{text[:40]!r}: expected a list of layers, such as ([0]*3+[1]*58)")
+
+
+class PatternReader:
+    """Tokens of a pattern, read in turn; `ValueError` or `IndexError` where one is wrong."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+
+    def total(self) -> list[int]:
+        """Multiples between plus signs."""
+        found = self.multiple()
+        while self.tokens and self.tokens[0] == "+":
+            self.take("+")
+            found = found + self.multiple()
+        return found
+
+    def multiple(self) -> list[int]:
+        """A list, so many times."""
+        found = self.item()
+        while self.tokens and self.tokens[0] == "*":
+            self.take("*")
+            times = int(self.tokens.pop(0))
+            if len(found) * times > MOST_LAYERS:
+                raise ValueError(times)
+            found = found * times
+        return found
+
+    def item(self) -> list[int]:
+        """A list, or a sum in brackets."""
+        if self.tokens[0] == "(":
+            self.take("(")
+            found = self.total()
+            self.take(")")
+            return found
+        self.take("[")
+        found = []
+        while self.tokens[0] != "]":
+            token = self.tokens.pop(0)
+            if token != ",":
+                found.append(("0", "1").index(token))
+        self.take("]")
+        return found
+
+    def take(self, expected: str) -> None:
+        """The next token, which must be this one."""
+        if (token := self.tokens.pop(0)) != expected:
+            raise ValueError(token)
+
+
+#: Setting -> field of a model, of numbers that are left out where they are 0.
+NUMBERS: Final = {
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "ffn_hidden_size": "ffn_hidden_size",
+    "kv_channels": "head_size",
+    "seq_length": "seq_len",
+    "vocab_size": "vocab_size",
+    "num_experts": "num_experts",
+    "moe_router_topk": "moe_topk",
+    "moe_ffn_hidden_size": "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size": "shared_ffn_hidden_size",
+    "moe_latent_size": "moe_latent_size",
+    "moe_router_num_groups": "routing_groups",
+    "moe_router_group_topk": "routing_group_topk",
+    "mtp_num_layers": "mtp_layers",
+}
+LATENT: Final = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_head_dim": "qk_nope_head_dim",
+    "qk_pos_emb_head_dim": "qk_rope_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+LINEAR: Final = {
+    "linear_conv_kernel_dim": "linear_conv_kernel",
+    "linear_key_head_dim": "linear_head_dim",
+    "linear_value_head_dim": "linear_head_dim",
+    "linear_num_key_heads": "linear_key_heads",
+    "linear_num_value_heads": "linear_value_heads",
+}
+#: Switches that are off unless they are set.
+SWITCHES: Final = {
+    "qk_layernorm": "qk_norm",
+    "attention_output_gate": "attention_output_gate",
+    "moe_shared_expert_gate": "shared_expert_gate",
+    "moe_router_enable_expert_bias": "router_bias",
+}
+#: What Megatron-LM takes where nothing is said.
+DEFAULTS: Final[Mapping[str, float]] = {
+    "kv_lora_rank": 32,
+    "qk_head_dim": 128,
+    "qk_pos_emb_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_router_topk": 2,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "make_vocab_size_divisible_by": 128,
+}
+NORMS: Final = {"layer_norm": "LayerNorm", "layer_norm_no_bias": "LayerNorm", "rms_norm": "RMSNorm"}
+POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope"}
+
+
+def model_settings(model: ModelShape) -> dict[str, Any]:
+    """A model as settings; switches that are off and numbers that are 0 are left out."""
+    found: dict[str, Any] = {}
+    for setting, field in NUMBERS.items():
+        if getattr(model, field):
+            found[setting] = int(getattr(model, field))
+    if model.num_query_groups != model.num_attention_heads and model.attention != "mla":
+        found |= {"group_query_attention": True, "num_query_groups": int(model.num_query_groups)}
+    found["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
+    found["make_vocab_size_divisible_by"] = int(model.vocab_multiple) or 1
+    found["position_embedding_type"] = POSITIONS[model.position_embedding]
+    found["normalization"] = NORMS[model.normalization]
+    if model.gated_mlp:
+        found["swiglu"] = True
+    elif model.activation == "squared_relu":
+        found["squared_relu"] = True
+    if not model.biases:
+        found["add_bias_linear"] = False
+        found |= {"add_qkv_bias": True} if model.qkv_bias else {}
+    if not model.dropout:
+        found |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    found |= {"untie_embeddings_and_output_weights": True} if not model.tied_embeddings else {}
+    found |= {setting: True for setting, field in SWITCHES.items() if getattr(model, field)}
+    found |= {"softmax_type": "learnable"} if model.sinks else {}
+    return {**found, **_layer_settings(model)}
+
+
+def _layer_settings(model: ModelShape) -> dict[str, Any]:
+    """Settings that say which layers have which attention, and which have experts."""
+    found: dict[str, Any] = {}
+    every = int(model.full_attention_every)
+    if model.window:
+        found["window_size"] = f"{model.window:g},0"
+        found |= {"window_attn_skip_freq": every} if every else {}
+    if model.linear_attention != "none":
+        found["experimental_attention_variant"] = model.linear_attention
+        found["linear_attention_freq"] = every
+        found |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
+    if model.attention == "mla":
+        found["multi_latent_attention"] = True
+        found |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
+    if model.num_experts:
+        found["moe_grouped_gemm"] = True
+        dense, freq, layers = (
+            int(own) for own in (model.first_dense_layers, model.moe_layer_freq, model.num_layers)
+        )
+        if dense or freq > 1:
+            turns, rest = divmod(layers - dense, freq)
+            parts = [f"[0]*{dense}"] * (dense > 0)
+            parts += [f"([0]*{freq - 1}+[1])*{turns}" if freq > 1 else f"[1]*{turns}"]
+            parts += [f"[0]*{rest}"] * (rest > 0)
+            found["moe_layer_freq"] = f"({'+'.join(parts)})"
+    return found
+
+
+def model_losses(model: ModelShape) -> list[str]:
+    """What of a model Megatron Core has no setting for."""
+    lost = {
+        "window_kind=chunked": bool(model.window) and model.window_kind == "chunked",
+        "parallel_block": model.parallel_block,
+        "norms_per_layer=4": model.norms_per_layer == 4,
+        "layer norm without bias": model.normalization == "layer_norm_no_bias",
+        "biases of single products": any(own is not None for own in (model.out_bias, model.mlp_bias)),
+        "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
+        "layers": bool(model.layers),
+    }
+    return [name for name, there in lost.items() if there]
+
+
+def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
+    """The model that settings describe, with Megatron-LM's defaults.
+
+    Raises
+    ------
+    DseError
+        If a number is missing that has no default, or layers stand as no model here has them.
+    """
+    needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
+    missing = [setting for setting in needed if setting not in settings]
+    if missing:
+        raise DseError(f"it does not say {', '.join(missing)}")
+    given = {**DEFAULTS, **settings}
+    fields: dict[str, Any] = {f: float(given[s]) for s, f in NUMBERS.items() if s in settings}
+    gated = bool(given.get("swiglu") or given.get("quick_geglu"))
+    if "ffn_hidden_size" not in settings:
+        hidden = fields["hidden_size"]
+        fields["ffn_hidden_size"] = float(int(4 * hidden * 2 / 3 / 64) * 64) if gated else 4 * hidden
+    mla = bool(given.get("multi_latent_attention"))
+    if given.get("group_query_attention") and not mla:
+        fields["num_query_groups"] = float(given.get("num_query_groups", 1))
+    fields |= _experts(given, fields) | _layers(given, fields)
+    fields |= {field: bool(given.get(setting)) for setting, field in SWITCHES.items()}
+    if mla:
+        fields |= {"attention": "mla"} | {f: float(given.get(s, 0)) for s, f in LATENT.items()}
+    learned = given.get("position_embedding_type", "learned_absolute") == "learned_absolute"
+    positions = float(given.get("max_position_embeddings", fields["seq_len"]))
+    dropout = max(float(given.get(f"{of}_dropout", 0.1)) for of in ("hidden", "attention"))
+    biases = bool(given.get("add_bias_linear", True))
+    return ModelShape(
+        **{"vocab_size": 51200.0, **fields},
+        name=name,
+        vocab_multiple=_unless_one(given["make_vocab_size_divisible_by"]),
+        gated_mlp=gated,
+        activation="silu" if gated else "squared_relu" if given.get("squared_relu") else "gelu",
+        normalization="rms_norm" if given.get("normalization") == "RMSNorm" else "layer_norm",
+        position_embedding="learned" if learned else "rotary",
+        learned_positions=positions if learned and positions != fields["seq_len"] else 0.0,
+        biases=biases,
+        qkv_bias=True if given.get("add_qkv_bias") and not biases else None,
+        dropout=dropout > 0,
+        tied_embeddings=not given.get("untie_embeddings_and_output_weights"),
+        sinks=given.get("softmax_type") == "learnable",
+    )
+
+
+def _unless_one(multiple: Any) -> float:
+    return 0.0 if float(multiple) == 1 else float(multiple)
+
+
+def _experts(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
+    """Fields of experts that follow from others; nothing where there are none."""
+    if not fields.get("num_experts"):
+        return dict.fromkeys((f for s, f in NUMBERS.items() if s.startswith("moe_")), 0.0)
+    found: dict[str, Any] = {
+        "moe_topk": float(given["moe_router_topk"]),
+        "moe_ffn_hidden_size": float(given.get("moe_ffn_hidden_size", fields["ffn_hidden_size"])),
+    }
+    freq = given.get("moe_layer_freq", 1)
+    if isinstance(freq, str) and "[" in freq:
+        return {**found, **_dense_layers(pattern(freq), int(fields["num_layers"]))}
+    return {**found, "moe_layer_freq": float(freq)}
+
+
+def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
+    """`first_dense_layers` and `moe_layer_freq` of a pattern that is 1 where experts are."""
+    if len(layers) != num_layers:
+        raise DseError(f"moe_layer_freq: {len(layers)} layers; expected {num_layers}")
+    for freq in range(1, num_layers + 1):
+        first = layers.index(1) - freq + 1 if 1 in layers else num_layers
+        for dense in {first, layers.index(1) if 1 in layers else num_layers}:
+            same = [int(place > dense and (place - dense) % freq == 0) for place in range(1, num_layers + 1)]
+            if dense >= 0 and same == layers:
+                return {"first_dense_layers": float(dense), "moe_layer_freq": float(freq)}
+    raise DseError("moe_layer_freq: expected dense layers first, then experts in every so many layers")
+
+
+def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
+    """Fields that say which layers have which attention."""
+    found: dict[str, Any] = {}
+    if "window_size" in given:
+        before = re.findall(r"-?\d+", str(given["window_size"]))
+        if not before:
+            raise DseError(f"window_size: {given['window_size']!r}: expected keys before and behind")
+        found["window"] = float(before[0])
+        found["full_attention_every"] = float(given.get("window_attn_skip_freq", 0))
+    if given.get("experimental_attention_variant") in ("gdn", "gated_delta_net"):
+        found["linear_attention"] = "gated_delta_net"
+        found["full_attention_every"] = float(given.get("linear_attention_freq", 1))
+        found |= {field: float(given[s]) for s, field in LINEAR.items() if s in given}
+    return found

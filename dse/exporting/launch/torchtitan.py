@@ -1,0 +1,403 @@
+"""Configurations of torchtitan: written from designs, and read."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.model_file import load_model
+from costmodel.training.model import ModelShape
+from dse.exporting.launch.launch import (
+    PLACEHOLDERS,
+    Launch,
+    NotExpressible,
+    even_or_written,
+    launch_text,
+    refused_kinds,
+    refused_schedule,
+)
+from dse.exporting.launch.megatron_read import batch
+
+#: Model that ships here -> its name and flavor there.
+FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
+    "llama3_8b": ("llama3", "8B"),
+    "llama3_70b": ("llama3", "70B"),
+    "llama3_405b": ("llama3", "405B"),
+    "qwen3_8b": ("qwen3", "8B"),
+    "qwen3_32b": ("qwen3", "32B"),
+    "qwen3_30b_a3b": ("qwen3", "30B-A3B"),
+    "qwen3_235b_a22b": ("qwen3", "235B-A22B"),
+    "deepseek_v2_lite": ("deepseek_v3", "16B"),
+    "deepseek_v2": ("deepseek_v3", "236B"),
+    "deepseek_v3": ("deepseek_v3", "671B"),
+    "llama_4_scout": ("llama4", "17bx16e"),
+    "llama_4_maverick": ("llama4", "17bx128e"),
+    "gpt_oss_20b": ("gpt_oss", "20b"),
+    "gpt_oss_120b": ("gpt_oss", "120b"),
+}
+#: Word of `schedule` -> PyTorch's, of one chunk and of several.
+SCHEDULES: Final[Mapping[str, tuple[str, str]]] = {
+    "gpipe": ("GPipe", ""),
+    "1f1b": ("1F1B", "Interleaved1F1B"),
+    "breadth_first": ("GPipe", "LoopedBFS"),
+    "zb_v": ("", "ZBVZeroBubble"),
+    "dualpipe_v": ("", "DualPipeV"),
+}
+ROTATIONS: Final = {"all_gather": "allgather", "p2p": "alltoall"}
+DISPATCHERS: Final = {"all_to_all": "standard", "two_hop": "deepep"}
+CONVERTERS: Final = {
+    "bf16": [],
+    "fp8_tensorwise": ["quantize.linear.float8"],
+    "mxfp8": ["quantize.linear.mx"],
+}
+RECOMPUTE: Final = {"none": "none", "selective": "selective", "full": "full"}
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """What a configuration of torchtitan runs, and what of it is not read.
+
+    Raises
+    ------
+    DseError
+        If it is no such file, or says too little.
+    """
+    try:
+        content = tomllib.loads(launch_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DseError(f"{path}: expected TOML ({error})") from None
+    model_part, parallel, training = (content.get(name, {}) for name in ("model", "parallelism", "training"))
+    try:
+        model = _read_model(model_part, training)
+        design = _read_design(content, model)
+        world_size = chips or _world_size(parallel, design)
+        micro = design["micro_batch_size"]
+        dp = world_size // max(design["tp"] * design["pp"] * design["cp"], 1)
+        total = int(training.get("global_batch_size", -1))
+        local = int(training.get("local_batch_size", 8))
+        settings = {"global_batch_size": total if total > 0 else local * dp}
+        design |= batch(settings, {**design, "micro_batch_size": micro}, world_size)
+        return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8), _unread(content)
+    except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise DseError(f"{path}: {error}") from None
+
+
+def _read_model(part: Mapping[str, Any], training: Mapping[str, Any]) -> ModelShape:
+    wanted = (str(part.get("name", "llama3")), str(part.get("flavor", "debugmodel")))
+    shipped = next((name for name, own in FLAVORS.items() if own == wanted), None)
+    if shipped is None:
+        known = [" ".join(own) for own in FLAVORS.values()]
+        raise DseError(f"model {' '.join(wanted)}: not known{suggestion(' '.join(wanted), known)}")
+    model = load_model(shipped)
+    assert isinstance(model, ModelShape)
+    return replace(model, seq_len=float(training.get("seq_len", 2048)))
+
+
+def _world_size(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> int:
+    shard = int(parallel.get("data_parallel_shard_degree", -1))
+    if shard < 1:
+        raise DseError("does not say on how many chips; name them with --gpus N")
+    replicas = int(parallel.get("data_parallel_replicate_degree", 1))
+    return shard * replicas * int(design["tp"] * design["pp"] * design["cp"])
+
+
+def _read_shards(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
+    """Stage of sharded data parallelism."""
+    replicas = int(parallel.get("data_parallel_replicate_degree", 1))
+    if replicas >= design["dp"] and design["cp"] == 1:
+        return {"zero": 0}
+    word = parallel.get("fsdp_reshard_after_forward", "default")
+    kept = word == "never" or (word == "default" and design["pp"] > 1)
+    return {"zero": 3, "reshard_after_forward": not kept, "shard_replicas": replicas}
+
+
+def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    parallel, training = content.get("parallelism", {}), content.get("training", {})
+    degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
+    design: dict[str, Any] = {
+        own: int(parallel.get(f"{word}_parallel_degree", 1)) for own, word in degrees.items()
+    }
+    staged, word = design["pp"] > 1, parallel.get("pipeline_parallel_schedule", "1F1B")
+    micro = (
+        parallel.get("pipeline_parallel_microbatch_size", 1)
+        if staged
+        else training.get("local_batch_size", 8)
+    )
+    design |= {"micro_batch_size": int(micro), "overlap_grad_reduce": True, "vpp": 1}
+    design["attention"] = "flash_attention_2"
+    if staged:
+        known = {
+            own: (name, place > 0)
+            for name, pair in SCHEDULES.items()
+            for place, own in enumerate(pair)
+            if own
+        }
+        if word not in known:
+            raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
+        design |= {
+            "schedule": "gpipe" if word == "GPipe" else known[word][0],
+        }
+        design |= _read_chunks(parallel, design, model, several=known[word][1])
+    return design | _read_groups(parallel, design, model) | _read_rest(content)
+
+
+def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    """How ranks of a group work together."""
+    found: dict[str, Any] = {}
+    if design["tp"] > 1:
+        found["sequence_parallel"] = True
+        found["tp_overlap"] = "chunked" if parallel.get("enable_async_tensor_parallel") else "gradients"
+    if design["cp"] > 1:
+        rotate = parallel.get("context_parallel_rotate_method", "allgather")
+        found["cp_communication"] = next(
+            (own for own, name in ROTATIONS.items() if name == rotate), "all_gather"
+        )
+    if model.num_experts:
+        backend = parallel.get("expert_parallel_comm_backend", "standard")
+        found |= {
+            "ep": int(parallel.get("expert_parallel_degree", 1)),
+            "etp": int(parallel.get("expert_tensor_parallel_degree", 1)),
+        }
+        found["dispatcher"] = "two_hop" if backend == "deepep" else "all_to_all"
+    return found
+
+
+def _read_rest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What runs again, and in which format."""
+    word = content.get("activation_checkpoint", {}).get("mode", "selective")
+    found: dict[str, Any] = {"recompute": word if word in RECOMPUTE else "full"}
+    if content.get("training", {}).get("enable_cpu_offload"):
+        found["offload_optimizer"] = 1
+    converters = content.get("model", {}).get("converters", [])
+    for precision, names in CONVERTERS.items():
+        if any(name in converters or name.rpartition(".")[2] in converters for name in names):
+            found["precision"] = precision
+    float8 = content.get("quantize", {}).get("linear", {}).get("float8", {})
+    if found.get("precision") == "fp8_tensorwise" and float8.get("enable_fsdp_float8_all_gather"):
+        found["fp8_parameters"] = True
+    return found
+
+
+def _read_chunks(
+    parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape, *, several: bool
+) -> dict[str, Any]:
+    """Chunks of the pipeline: by their modules, or by layers of each."""
+    parts = parallel.get("module_fqns_per_model_part")
+    if parts:
+        sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
+        texts = ["t" * size for size in sizes]
+        return even_or_written(
+            model, design, "|".join(["E" + texts[0], *texts[1:]]) + "L" if len(texts) > 1 else f"E{texts[0]}L"
+        )
+    less = {
+        f"count_{own}": int(parallel.get(f"pipeline_parallel_{place}_stage_less_layers", 1))
+        for own, place in (("embedding", "first"), ("loss", "last"))
+    }
+    if any(count > 1 for count in less.values()):
+        raise DseError(
+            "pipeline stages with several layers less: name modules with module_fqns_per_model_part"
+        )
+    found: dict[str, Any] = {name: True for name, count in less.items() if count}
+    each = parallel.get("pipeline_parallel_layers_per_stage")
+    layers = int(model.num_layers) + sum(less.values())
+    chunks = -(-layers // int(each)) if each else design["pp"] * (2 if several else 1)
+    if chunks % design["pp"]:
+        raise DseError(f"{chunks} chunks: expected a multiple of pipeline_parallel_degree = {design['pp']}")
+    return {**found, "vpp": chunks // design["pp"]}
+
+
+def _unread(content: Mapping[str, Any]) -> list[str]:
+    notes = []
+    if content.get("activation_checkpoint", {}).get("mode", "selective") == "selective":
+        notes.append("activation_checkpoint.mode selective is read as that of attention alone")
+    if content.get("activation_checkpoint", {}).get("mode") == "memory_budget":
+        notes.append("activation_checkpoint.mode memory_budget is read as full")
+    return notes
+
+
+__all__ = ["read_script", "script"]
+
+VERSION: Final = "torchtitan 0.2.2"
+
+
+def script(launch: Launch) -> tuple[str, list[str]]:
+    """The configuration of a design, and what it does not say.
+
+    Raises
+    ------
+    NotExpressible
+        If torchtitan cannot run such a design.
+    """
+    name, flavor = flavor_of(launch.model)
+    refuse(launch)
+    lost = losses(launch)
+    nodes, each = launch.nodes
+    sections: dict[str, dict[str, Any]] = {
+        "model": {"name": name, "flavor": flavor, "hf_assets_path": "TOKENIZER_MODEL",
+                  "converters": CONVERTERS[str(launch["precision"])]},
+        "optimizer": {"name": "AdamW", "lr": "LEARNING_RATE"},
+        "training": _training(launch),
+        "parallelism": _parallelism(launch),
+        "activation_checkpoint": _checkpointing(launch),
+        "checkpoint": {"folder": "CHECKPOINT_DIR"},
+        "compile": {"enable": True},
+        **({"quantize.linear.float8": {"recipe_name": "tensorwise", "enable_fsdp_float8_all_gather":
+            bool(launch["fp8_parameters"])}} if launch["precision"] == "fp8_tensorwise" else {}),
+    }  # fmt: skip
+    lines = [
+        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# NGPU={each} torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train "
+        "--job.config_file THIS_FILE",
+        *(f"# Not said here, since torchtitan has no setting for it: {text}" for text in lost),
+        "# Fill in what the design does not decide:",
+        *(f"#   {own}: {text}" for own, text in PLACEHOLDERS.items()),
+    ]
+    for title, part in sections.items():
+        lines += ["", f"[{title}]", *(f"{key} = {json.dumps(value)}" for key, value in part.items())]
+    return "\n".join(lines) + "\n", lost
+
+
+def flavor_of(model: ModelShape) -> tuple[str, str]:
+    """Name and flavor of a model there.
+
+    Raises
+    ------
+    NotExpressible
+        If there is none.
+    """
+    for shipped, found in FLAVORS.items():
+        if _alike(load_model(shipped), model):
+            return found
+    raise NotExpressible(f"model {model.name}: {VERSION} has it not; it has {', '.join(FLAVORS)}")
+
+
+def _alike(one: Any, other: ModelShape) -> bool:
+    """Whether two models differ in name and settings alone."""
+    return isinstance(one, ModelShape) and other == replace(
+        one, name=other.name, title=other.title, seq_len=other.seq_len, vocab_multiple=other.vocab_multiple
+    )
+
+
+def refuse(launch: Launch) -> None:
+    """Refuse what torchtitan has not.
+
+    Raises
+    ------
+    NotExpressible
+        Saying what would do.
+    """
+    refused_kinds(launch, "torchtitan", "torchtitan")
+    refused_schedule(launch, "torchtitan", SCHEDULES)
+    word, zero, sharding = str(launch["schedule"]), launch.zero_stage, str(launch["sharding"])
+    several = launch["vpp"] > 1
+    reasons = {
+        f"schedule={word} with vpp={launch['vpp']}: torchtitan has no such schedule": (
+            launch["pp"] > 1 and not SCHEDULES.get(word, ("", ""))[several]
+        ),
+        f"zero={zero}: torchtitan shards weights and all (zero=3), or nothing": zero in (1, 2),
+        f"sharding={sharding}: torchtitan splits every kernel its own way": (
+            sharding not in ("megatron", "megatron_sp")
+        ),
+        "sequence_parallel=false: torchtitan has it wherever tp > 1": (
+            launch["tp"] > 1 and not launch.sequence_parallel
+        ),
+        f"cp_communication={launch['cp_communication']}: torchtitan has p2p and all_gather": (
+            launch["cp"] > 1 and launch["cp_communication"] not in ROTATIONS
+        ),
+        f"dispatcher={launch['dispatcher']}: torchtitan has all_to_all and two_hop": (
+            launch["ep"] > 1 and launch["dispatcher"] not in DISPATCHERS
+        ),
+        f"precision={launch['precision']}: torchtitan has {', '.join(CONVERTERS)}": (
+            launch["precision"] not in CONVERTERS
+        ),
+        f"shard_replicas={launch['shard_replicas']}: torchtitan has whole copies among the {launch['dp']} "
+        "replicas": launch["dp"] % launch["shard_replicas"] > 0,
+        f"optimizer={launch['optimizer']}: torchtitan has adam": launch["optimizer"] != "adam",
+    }
+    if found := [reason for reason, there in reasons.items() if there]:
+        raise NotExpressible(found[0])
+
+
+def losses(launch: Launch) -> list[str]:
+    """Columns whose values torchtitan has no setting for, as `name=value`."""
+    modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
+    lost = {
+        "attention": launch["attention"] != "flash_attention_2",
+        "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
+        "recompute": launch["recompute"] == "selective",  # there: all but every other product
+        "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch["dp"] * launch["cp"] > 1,
+        "tp_overlap": launch["tp"] > 1 and launch.tp_overlap == "none",
+        "moments": launch["moments"] != "fp32",
+        "gradient_reduction": launch["gradient_reduction"] != "fp32",
+        "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
+        "offload_activations": bool(launch["offload_activations"]),
+        "overlap_ep": bool(launch["overlap_ep"]) and launch["schedule"] != "dualpipe_v",
+        "overlap_shared_expert": bool(launch["overlap_shared_expert"]),
+        "capacity_factor": bool(launch["capacity_factor"]),
+        "imbalance": launch["imbalance"] != 1,
+        "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
+        "group_size": launch["group_size"] not in (0, launch["pp"]),
+        "gradient_accumulation_fusion": not launch["gradient_accumulation_fusion"],
+        "tiling": launch["tiling"] == "sample",
+        **{name: launch["recompute"] != "full" or name == "recompute_layers" for name in modules},
+    }
+    return [f"{name}={str(launch[name]).lower()}" for name, there in lost.items() if there]
+
+
+def _training(launch: Launch) -> dict[str, Any]:
+    micro, staged = int(launch["micro_batch_size"]), launch["pp"] > 1
+    steps = int(launch["gradient_accumulation_steps"])
+    return {
+        "dataset_path": "DATA_PATH",
+        "seq_len": int(launch.model.seq_len),
+        "local_batch_size": micro * steps if staged else micro,
+        "global_batch_size": launch.global_batch_size,
+        "steps": "TRAIN_STEPS",
+        **({"enable_cpu_offload": True} if launch["offload_optimizer"] == 1 else {}),
+    }
+
+
+def _parallelism(launch: Launch) -> dict[str, Any]:
+    copies = int(launch["shard_replicas"]) if launch.zero_stage else int(launch["dp"])
+    found: dict[str, Any] = {
+        "data_parallel_replicate_degree": copies,
+        "data_parallel_shard_degree": int(launch["dp"]) // copies,
+        "fsdp_reshard_after_forward": "always" if launch["reshard_after_forward"] else "never",
+        "tensor_parallel_degree": int(launch["tp"]),
+        "enable_async_tensor_parallel": launch["tp"] > 1 and launch.tp_overlap == "chunked",
+        "context_parallel_degree": int(launch["cp"]),
+    }
+    if launch["cp"] > 1:
+        found["context_parallel_rotate_method"] = ROTATIONS[str(launch["cp_communication"])]
+    if launch.model.num_experts:
+        found |= {
+            "expert_parallel_degree": int(launch["ep"]),
+            "expert_tensor_parallel_degree": int(launch["etp"]),
+        }
+        found["expert_parallel_comm_backend"] = DISPATCHERS[str(launch["dispatcher"])]
+    return found | (_pipeline(launch) if launch["pp"] > 1 else {})
+
+
+def _pipeline(launch: Launch) -> dict[str, Any]:
+    """Stages, with their modules by name."""
+    sizes, first, parts = launch.chunks(), 0, []
+    for size in sizes:
+        parts.append([f"layers.{layer}" for layer in range(first, first + size)])
+        first += size
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return {
+        "pipeline_parallel_degree": int(launch["pp"]),
+        "pipeline_parallel_schedule": SCHEDULES[str(launch["schedule"])][launch["vpp"] > 1],
+        "pipeline_parallel_microbatch_size": int(launch["micro_batch_size"]),
+        "module_fqns_per_model_part": parts,
+    }
+
+
+def _checkpointing(launch: Launch) -> dict[str, Any]:
+    word = RECOMPUTE[str(launch["recompute"])]
+    return {"mode": word, **({"selective_ac_option": "op"} if word == "selective" else {})}

@@ -1,0 +1,1 @@
+"""The library as Python has it: whatever a command does, with what the command takes."""

@@ -1,0 +1,53 @@
+"""The rules of a profile for the designs of one space."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from costmodel.errors import DseError
+from costmodel.profiles.registry import NATIVE, design_columns, design_rules, profiles_reading
+from costmodel.profiles.rules import WorkloadRules
+from costmodel.profiles.work import PROGRAM
+from costmodel.training.design import SOLVE, SOLVE_BYTES
+from dse.spaces.space import Space
+
+__all__ = ["NATIVE", "nominal_rate", "rules_for"]
+
+#: Designs priced in a second on one core: of compiled programs, of shardings solved on open machines, and of
+#: everything else. [1/s]
+PROGRAM_RATE: Final = 2e3
+SOLVED_RATE: Final = 5e3
+USUAL_RATE: Final = 5e4
+
+
+def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
+    """How a profile evaluates the designs of a space.
+
+    Raises
+    ------
+    DseError
+        If there is no such profile, or it does not know such models or columns.
+    """
+    rules = design_rules(profile, space.workload)
+    every, own = design_columns(space.workload), rules.columns
+    for name in space.chosen:
+        if name in every and name not in own:
+            others = ", ".join(profiles_reading(name, space.workload))
+            raise DseError(f"space {space.name}: {name}: profile {profile} does not know it; {others} do")
+    return rules
+
+
+def nominal_rate(space: Space) -> float:
+    """Designs of a space that are priced in a second on one core, to the order of magnitude. [1/s]
+
+    It decides how many designs are priced for one trial, so it is no measurement: the same for everyone.
+    """
+    if space.workloads:
+        layouts = sum(max(own.space.outer.inner_count, 1.0) for own in space.workloads)
+        return float(USUAL_RATE / layouts)
+    if space.workload.work == PROGRAM:
+        return PROGRAM_RATE
+    options = space.by_name["sharding"].options if "sharding" in space.by_name else None
+    codes = [space.constants.get("sharding", 0.0)] if options is None else options.tolist()
+    machine = {*space.by_name, *(derived.name for derived in space.derived)} & space.system.units().keys()
+    return SOLVED_RATE if machine and {SOLVE, SOLVE_BYTES} & {*codes} else USUAL_RATE

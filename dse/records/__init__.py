@@ -1,0 +1,1 @@
+"""Results as text, as JSON records and as files of tables."""

@@ -1,0 +1,10 @@
+"""Text, pages and pictures for people.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    binding, catalogue, design_table
+    study_report, programs, measurements
+    designs
+    studies, pictures
+    pages
+"""

@@ -1,0 +1,149 @@
+"""Where the time and the memory of a design go, and what binds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
+from dse.records.text import Record, bar, percent
+from dse.spaces.space import Space
+
+#: Length of the bar of the largest part. [characters]
+BAR = 12
+
+#: What a part of a step is called in a sentence. Kernels are divided by what they wait for instead.
+KERNELS = ("forward_time", "backward_time", "recompute_time")
+BOUND_PHRASES = {"memory_bound_time": "memory traffic", "launch_bound_time": "kernel launches"}
+PHRASES = {
+    **dict.fromkeys(KERNELS, "arithmetic"),
+    "tp_communication_time": "tensor-parallel communication",
+    "cp_communication_time": "context-parallel communication",
+    "ep_communication_time": "exchanges between experts",
+    "offload_time": "activations on their way to hosts and back",
+    "pp_communication_time": "pipeline communication",
+    "bubble_time": "the pipeline bubble",
+    "dp_communication_time": "data-parallel communication",
+    "optimizer_time": "the optimizer",
+    "host_time": "the host and its stragglers",
+    "weights_memory": "weights",
+    "gradients_memory": "gradients",
+    "optimizer_memory": "optimizer states",
+    "activations_memory": "activations",
+    "buffers_memory": "buffers",
+    "reserved_memory": "what the runtime reserves",
+}
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A part of a total."""
+
+    name: str
+    value: float  #: [the unit of the total]
+    share: float  #: of the total [-]
+
+    @property
+    def label(self) -> str:
+        """The name, without what it measures."""
+        return self.name.rpartition("_")[0].replace("_", " ")
+
+
+def parts_of(record: Record, total: str) -> list[Contribution]:
+    """The parts of a breakdown's total that are there, the largest first."""
+    columns = record["breakdown"]
+    whole = columns[with_unit_suffix(total)]
+    parts = [
+        Contribution(name, columns[with_unit_suffix(name)], columns[with_unit_suffix(name)] / whole)
+        for name in PARTS[total]
+    ]
+    return sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
+
+
+def memory_capacity(space: Space, record: Record) -> float:
+    """Memory of one chip, be it a parameter or a constant of the system. [B]"""
+    name = f"{space.system.dram.name}_capacity"
+    chosen = {**record["derived"], **record["params"]}
+    return float(chosen[name]) if name in chosen else float(space.system.dram.capacity)
+
+
+def binding_tables(space: Space, record: Record, width: int) -> list[Table | Text]:
+    """Two tables of parts, side by side where they fit, and a sentence."""
+    capacity = memory_capacity(space, record)
+    used = record["breakdown"][with_unit_suffix("peak_memory")]
+    memory = parts_of(record, "peak_memory")
+    headroom = (
+        [Contribution("headroom_memory", capacity - used, (capacity - used) / used)]
+        if capacity > used
+        else []
+    )
+    time = bars(
+        f"{readable(record['breakdown'][with_unit_suffix('step_time')], 's')} per step",
+        parts_of(record, "step_time"),
+        "s",
+    )
+    space_used = bars(
+        f"{readable(used, 'B')} of {readable(capacity, 'B')}", [*memory, *headroom], "B", capacity
+    )
+    both: Table | Text
+    if width >= 90:
+        both = Table.grid(padding=(0, 4, 0, 0))
+        both.add_row(time, space_used)
+        return [both, Text(), Text(sentence(space, record))]
+    return [time, Text(), space_used, Text(), Text(sentence(space, record))]
+
+
+def bars(title: str, parts: Sequence[Contribution], unit: str, whole: float | None = None) -> Table:
+    """A table of parts with their shares as bars."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    whole = whole or sum(part.value for part in parts)
+    longest = max((part.value for part in parts), default=1.0)
+    table.add_row(Text(title, style="bold"), "", "", "")
+    for part in parts:
+        drawn = bar(part.value / longest, BAR) if part.name in PHRASES else ""
+        table.add_row(f"  {part.label}", readable(part.value, unit), percent(part.value / whole), drawn)
+    return table
+
+
+def sentence(space: Space, record: Record) -> str:
+    """What binds a design, in words."""
+    first, *others = sorted(binding_shares(record).items(), key=lambda item: -item[1])
+    text = f"Bound by {first[0]}, {percent(first[1])} of the step"
+    if others:
+        text += f"; next comes {others[0][0]}, {percent(others[0][1])}"
+    largest = parts_of(record, "peak_memory")[0]
+    memory = f"Memory is mostly {PHRASES[largest.name]}, {readable(largest.value, 'B')}."
+    return f"{text}. {memory}{limits(space, record)}"
+
+
+def binding_shares(record: Record) -> dict[str, float]:
+    """What a step waits for, in words -> its share of the step. [-]"""
+    shares: dict[str, float] = {}
+    for part in parts_of(record, "step_time"):
+        phrase = PHRASES[part.name]
+        shares[phrase] = shares.get(phrase, 0.0) + part.share
+    whole = record["breakdown"][with_unit_suffix("step_time")]
+    for name, phrase in BOUND_PHRASES.items():
+        share = record["breakdown"][with_unit_suffix(name)] / whole
+        shares[phrase] = share
+        shares["arithmetic"] = shares.get("arithmetic", 0.0) - share
+    return {phrase: share for phrase, share in shares.items() if share > 0}
+
+
+def limits(space: Space, record: Record) -> str:
+    """How far each limit is."""
+    shown = [
+        f"{limit.name} {'is broken by' if margin < 0 else 'has'} {readable(abs(margin), limit.unit)}"
+        + ("" if margin < 0 else " to spare")
+        for limit in space.limits
+        if (margin := record["margins"].get(limit.key)) is not None
+    ]
+    return f" Limits: {', '.join(shown)}." if shown else ""

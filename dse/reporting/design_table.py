@@ -1,0 +1,336 @@
+"""A table of designs that fits a given width: what they share goes below it, what does not fit is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from costmodel.formats.quantity import readable, readable_count
+from dse.records.text import Record, design_text, percent
+from dse.spaces.sections.several_systems import SYSTEM
+from dse.spaces.sections.training_run import UNITS
+from dse.spaces.sections.training_run import UNITS as RUN_UNITS
+from dse.spaces.space import Space
+
+#: Columns of a run that tables of designs have; reports say the others of one design, files of all.
+IN_TABLES = ("run_time", "run_cost")
+
+#: What a run takes, beside its time and its emissions -> unit.
+SPENT = {"run_cost_usd": "$", "run_energy_j": "J"}
+
+#: Below, minutes are shown in seconds; above, in hours. [s]
+A_MINUTE, HOURS = 60.0, 7200.0
+
+
+def run_text(record: Record) -> str:
+    """The run of a design: ``15T tokens: 73.7 days, 29.0M GPU-hours, $72.5M, 30.5 GWh, ...``."""
+    run = record["run"]
+    if "run_time_s" not in run:
+        return f"{readable_count(run['tokens'])} tokens: such a run never ends"
+    parts = [
+        readable(run["run_time_s"], UNITS["run_time"]),
+        f"{readable_count(run['gpu_hours'])} GPU-hours",
+        *(readable(run[key], unit) for key, unit in SPENT.items() if key in run),
+        *([f"{emitted(run['run_emissions_kg'])} CO2"] if "run_emissions_kg" in run else []),
+    ]
+    between = run["run_time_s"] / run["failures"]
+    return (
+        f"{readable_count(run['tokens'])} tokens: {', '.join(parts)}; goodput {percent(run['goodput'])}: "
+        f"a failure each {duration(between)}, a checkpoint each {duration(run['checkpoint_interval_s'])}"
+    )
+
+
+def emitted(mass: float) -> str:
+    """Three digits of a mass, in tonnes where there are some. [kg]
+
+    >>> emitted(6.912e6), emitted(340.0)
+    ('6,910 t', '340 kg')
+    """
+    tonnes = float(f"{mass / 1e3:.3g}")
+    return f"{tonnes:,.0f} t" if tonnes >= 100 else readable(mass, "kg")
+
+
+def duration(seconds: float) -> str:
+    """A time between two events, in minutes where that reads better. [s]
+
+    >>> [duration(s) for s in (42.0, 250.0, 11160.0)]
+    ['42 s', '4.2 min', '3.1 h']
+    """
+    return f"{seconds / 60:.2g} min" if A_MINUTE <= seconds < HOURS else readable(seconds, "s", digits=2)
+
+
+def step_key(workload: str) -> str:
+    """The breakdown's column of a workload's step time: ``dense.step_time_s``."""
+    return f"{workload}.step_time_s"
+
+
+def step_text(record: Record, workload: str) -> str:
+    """The step time of a workload on a machine, or a dash where it has no layout."""
+    key = step_key(workload)
+    return readable(record["breakdown"][key], "s") if workload in record["layouts"] else "-"
+
+
+def workload_lines(space: Space, record: Record) -> Sequence[str]:
+    """A line for each workload: ``dense (weight 0.7): 12.3 s, 84.1 GB with tp=8 pp=4``."""
+    lines = []
+    for own in space.workloads:
+        weight = "" if own.weight == 1 else f" (weight {own.weight:g})"
+        if own.name not in record["layouts"]:
+            lines.append(f"{own.name}{weight}: no legal layout")
+            continue
+        memory = readable(record["breakdown"][f"{own.name}.peak_memory_bytes"], "B")
+        layout = design_text(own.space, record["layouts"][own.name])
+        lines.append(f"{own.name}{weight}: {step_text(record, own.name)}, {memory} with {layout}")
+    return lines
+
+
+#: What an interval of predictions rests on, in words.
+EVIDENCE_TEXTS = {
+    "measured": "steps of such designs on such chips were measured",
+    "calibrated": "steps on such chips were measured, of other designs",
+    "extrapolated": "no steps on such chips, or on so many, were measured",
+}
+
+#: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
+GAP = 2
+
+#: Rows of a table that rich draws, a millisecond each.
+ROWS_DRAWN = 1000
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, lines apart, and a text per row."""
+
+    name: str
+    heading: tuple[str, ...]
+    cells: list[str]
+    leave_out: int = 0  #: of the columns that do not fit, the highest go first; 0 always stays
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        """Widest line. [characters]"""
+        return max(map(len, (*self.heading, *self.cells))) + GAP
+
+
+def design_table(
+    space: Space,
+    records: Sequence[Record],
+    width: int,
+    notes: Mapping[int, str] | None = None,
+    among: Sequence[Record] | None = None,
+    varying: Sequence[str] | None = None,
+) -> list[RenderableType]:
+    """A table of designs, and lines that say what it leaves out.
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    records : sequence of records
+        The designs, at least one.
+    width : int
+        [characters]
+    notes : mapping, optional
+        Row -> what is special about it.
+    among : sequence of records, optional
+        More designs, of which these are some: what all of them share goes below the table.
+    varying : sequence of str, optional
+        Parameters in which all of them differ, where not all are at hand.
+    """
+    among = among or records
+    varying = varying_parameters(space, among) if varying is None else varying
+    columns = [
+        *trial_columns(records),
+        *parameter_columns(space, records, varying),
+        *derived_columns(space, records),
+        *objective_columns(space, records),
+        *workload_columns(space, records),
+        *interval_columns(records),
+        *mfu_columns(records),
+        *note_columns(len(records), notes or {}),
+    ]
+    kept, left_out = fitted(columns, width)
+    alike = [p.name for p in space.parameters if p.name not in varying]
+    lines = []
+    evidence = {record.get("evidence", "") for record in among}
+    if len(evidence) == 1 and "" not in evidence:
+        lines.append(Text(f"step times: {EVIDENCE_TEXTS[evidence.pop()]}"))
+    if alike and len(among) > 1:
+        lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
+    if left_out:
+        lines.append(Text(f"too wide to show: {', '.join(left_out)}"))
+    return [*drawn(kept), *lines]
+
+
+def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:
+    """Parameters that are not alike in all records; all of them where there is but one record."""
+    names = [parameter.name for parameter in space.parameters]
+    return [name for name in names if varies(records, "params", name)] if len(records) > 1 else names
+
+
+def varies(records: Sequence[Record], group: str, name: str) -> bool:
+    """Whether some records differ in a value."""
+    return len({record[group].get(name) for record in records}) > 1
+
+
+def trial_columns(records: Sequence[Record]) -> list[Column]:
+    """The trial's number, where designs are trials, and which of its winners each is, where it has some."""
+    numbers = [name for name in ("trial", "winner") if name in records[0]]
+    return [Column(name, (name,), [str(record[name]) for record in records]) for name in numbers]
+
+
+def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[str]) -> list[Column]:
+    """Parameters: those of the machine, where some are open, before those of the layout."""
+    columns = []
+    machine = {"nodes", *space.system.units()}
+    for place, name in enumerate(sorted(names, key=lambda name: name not in machine), start=1):
+        parameter = space.by_name[name]
+        cells = [parameter.shown(record["params"][name]) for record in records]
+        columns.append(Column(name, lines_of(name), cells, place, left=bool(parameter.words)))
+    return columns
+
+
+def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """Derived columns that differ; the first to go when it is narrow. What follows from the system is its."""
+    units = {derived.name: derived.unit for derived in space.derived if derived.parameters != {SYSTEM}}
+    left_out = {name for name in RUN_UNITS if "run" in records[0] and name not in IN_TABLES}
+    left_out |= {objective.name for objective in space.objectives}
+    return [
+        Column(
+            name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + place
+        )
+        for place, (name, unit) in enumerate(units.items())
+        if varies(records, "derived", name) and name not in left_out
+    ]
+
+
+def text_of(values: Mapping[str, Any], name: str, unit: str) -> str:
+    """A number with its unit, or a dash where there is none."""
+    return readable(values[name], unit) if name in values else "-"
+
+
+def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """Objectives, always there."""
+    return [
+        Column(o.name, lines_of(o.name), [readable(record["values"][o.key], o.unit) for record in records])
+        for o in space.objectives
+    ]
+
+
+def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """The step time of each workload, where there are several."""
+    return [
+        Column(
+            f"{own.name} step time",
+            (own.name, "step", "time"),
+            [step_text(r, own.name) for r in records],
+            300,
+        )
+        for own in space.workloads
+    ]
+
+
+def interval_columns(records: Sequence[Record]) -> list[Column]:
+    """Between which times nine of ten steps are, and what that rests on where it differs."""
+    if not all("evidence" in record for record in records):
+        return []
+    columns = [Column("9 of 10 steps", ("9 of 10", "steps"), [interval_text(r) for r in records], 400)]
+    if len({record["evidence"] for record in records}) > 1:
+        columns.append(Column("evidence", ("evidence",), [r["evidence"] for r in records], 450, left=True))
+    return columns
+
+
+def interval_text(record: Record) -> str:
+    """The interval of a design's step time: ``30.1 to 37.2 s``."""
+    ends = [record[name] for name in ("step_time_low_s", "step_time_high_s")]
+    low, high = (readable(end, "s") for end in ends)
+    return f"{low.split()[0] if low.split()[1:] == high.split()[1:] else low} to {high}"
+
+
+def mfu_columns(records: Sequence[Record]) -> list[Column]:
+    """Model FLOPs utilization: how near the machine is to its peak."""
+    return [
+        Column("mfu", ("mfu",), [percent(record["breakdown"].get("mfu", 0.0)) for record in records], 500)
+    ]
+
+
+def note_columns(rows: int, notes: Mapping[int, str]) -> list[Column]:
+    """What is special about some rows."""
+    return [Column("", ("",), [notes.get(row, "") for row in range(rows)], left=True)] if notes else []
+
+
+def lines_of(name: str) -> tuple[str, ...]:
+    """A name as a heading of several lines.
+
+    >>> lines_of("gradient_accumulation_steps")
+    ('gradient', 'accumulation', 'steps')
+    """
+    return tuple(name.split("_"))
+
+
+def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
+    """The columns that fit, and the names of the others."""
+    kept, left_out = list(columns), []
+    while sum(column.width for column in kept) > width:
+        last = max(kept, key=lambda column: column.leave_out)
+        if last.leave_out == 0:
+            break
+        kept.remove(last)
+        left_out.append(last.name)
+    return kept, left_out[::-1]
+
+
+def drawn(columns: Sequence[Column]) -> list[RenderableType]:
+    """The table itself; the rows of a long one that come after the first ones as lines, which is quicker."""
+    table = ruled_table()
+    for column in columns:
+        heading = Text("\n".join(column.heading))
+        table.add_column(
+            heading,
+            justify="left" if column.left else "right",
+            vertical="bottom",
+            no_wrap=True,
+            min_width=column.width - GAP,
+        )
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    for row in rows[:ROWS_DRAWN]:
+        table.add_row(*row)
+    if len(rows) <= ROWS_DRAWN:
+        return [table]
+    placed = [str.ljust if column.left else str.rjust for column in columns]
+    widths = [column.width - GAP for column in columns]
+    return [
+        table,
+        Lines(
+            [
+                (" " * GAP).join(map(lambda put, cell, width: put(cell, width), placed, row, widths))
+                for row in rows[ROWS_DRAWN:]
+            ]
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines that are printed as they are."""
+
+    lines: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self.lines:
+            yield Segment(line[: options.max_width])
+            yield Segment.line()
+
+
+def ruled_table() -> Table:
+    """A table with a line below its headings, and no other."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)

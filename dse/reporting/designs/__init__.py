@@ -1,0 +1,1 @@
+"""Single designs for people: explanations, neighbours, differences, sensitivities, sweeps."""

@@ -1,0 +1,171 @@
+"""Sensitivities as a tornado of text bars, and as an SVG picture; importances of parameters as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from dse.explaining.importance import DRAWN, Importance
+from dse.explaining.sensitivity import Sensitivity
+from dse.records.text import bar, parameter_text, percent
+from dse.reporting.design_table import Column, drawn, fitted, lines_of
+from dse.reporting.designs.difference_report import signed_bar
+from dse.reporting.designs.explanation_report import heading
+from dse.reporting.designs.neighbours_report import relative
+from dse.reporting.study_report import Report
+
+#: Length of the longest bar. [characters]
+BAR = 8
+
+
+def importance_report(name: str, found: Importance, width: int) -> Report:
+    """For each objective what the best trials share, and what explains all designs."""
+    order = np.argsort(-(found.trials[0] + found.designs[0]), kind="stable").tolist()
+    columns = [Column("parameter", ("parameter",), [found.parameters[at] for at in order], left=True)]
+    for row, objective in enumerate(found.space.objectives):
+        heading = lines_of(objective.name)
+        for what, shares in (("trials", found.trials[row]), ("space", found.designs[row])):
+            bars = [bar(share, BAR) if share >= 0.005 else "" for share in shares[order]]
+            cells = [percent(share) for share in shares[order]]
+            columns += [
+                Column(f"{objective.name} {what}", (*heading, what), cells, row),
+                Column("", ("",), bars, 100 + row, left=True),
+            ]
+    kept, left_out = fitted(columns, width)
+    lines: Report = [
+        Text(f"Study {name}: importance of parameters, over {found.n_trials:,} feasible trials."),
+        Text(),
+        *drawn(kept),
+        Text(),
+        Text("trials: what tells the best tenth of the trials from all (PED-ANOVA); adds up to 100 %."),
+        Text(f"space: share of the variance that it alone explains, over {DRAWN:,} random legal designs."),
+    ]
+    names = [column for column in left_out if column]
+    return [*lines, Text(f"too wide to show: {', '.join(names)}")] if names else lines
+
+
+#: Rows of each part, unless all are asked for.
+ROWS_SHOWN = 18
+#: Height of a row, and of what is above and below the rows; width of names and of bars. [pixels]
+ROW, ABOVE, BELOW, NAMES, BARS = 20, 46, 34, 330, 430
+
+
+@dataclass(frozen=True, slots=True)
+class TornadoRow:
+    """A bar, and what it is of."""
+
+    name: str
+    share: float  #: change of the step time, or an elasticity [-]
+    text: str
+    faint: bool = False  #: of a design that breaks a limit
+
+
+def sensitivity_report(found: Sensitivity, *, everything: bool = False) -> Report:
+    """Two tornados: steps of parameters, and elasticities of the hardware."""
+    report: Report = [*heading(found.explanation), Text()]
+    steps, quantities = parameter_rows(found), quantity_rows(found)
+    for title, rows in (
+        ("one step of a parameter", steps),
+        ("1 % more of a quantity", quantities),
+    ):
+        shown = rows if everything else rows[:ROWS_SHOWN]
+        if not shown:
+            continue
+        longest = max(abs(row.share) for row in rows) or 1.0
+        limits = [Column("limits", ("limits",), ["broken" if r.faint else "" for r in shown], left=True)]
+        report += [
+            *drawn(
+                [
+                    Column("name", (title,), [row.name for row in shown], left=True),
+                    Column("step", ("step time",), [row.text for row in shown]),
+                    Column(
+                        "bar",
+                        ("faster       slower",),
+                        [signed_bar(row.share / longest) for row in shown],
+                        left=True,
+                    ),
+                    *(limits if any(row.faint for row in shown) else []),
+                ]
+            ),
+        ]
+        if len(rows) > len(shown):
+            report.append(Text(f"{len(rows) - len(shown)} more: --all shows them"))
+        report.append(Text())
+    return [*report, Text(f"{found.without} other quantities do not matter to the step time.")]
+
+
+def parameter_rows(found: Sensitivity) -> list[TornadoRow]:
+    """A bar for each step of a parameter."""
+    space, rows = found.explanation.space, []
+    for neighbour in found.parameters:
+        [(name, (old, new))] = neighbour.changes.items()
+        before, after = (parameter_text(space.by_name[name], value) for value in (old, new))
+        share = found.change(neighbour)
+        text = relative(share, 1.0)
+        rows.append(TornadoRow(f"{name} {before} to {after}", share, text, not neighbour.feasible))
+    return rows
+
+
+def quantity_rows(found: Sensitivity) -> list[TornadoRow]:
+    """A bar for each quantity."""
+    return [
+        TornadoRow(f"{e.quantity} of {readable(e.value, e.unit)}", e.elasticity, f"{e.elasticity:+.3f} %")
+        for e in found.elasticities
+    ]
+
+
+def table_text(found: Sensitivity) -> str:
+    """Rows of both parts as CSV."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = found.records()
+    return pd.DataFrame(rows).to_csv(index=False)
+
+
+def tornado_svg(found: Sensitivity) -> str:
+    """Both tornados as a picture, one above the other."""
+    parts = [("Step time after one step of a parameter", parameter_rows(found)[:ROWS_SHOWN])]
+    parts.append(("Step time after 1 % more of a quantity", quantity_rows(found)[:ROWS_SHOWN]))
+    height = sum(ABOVE + ROW * len(rows) + BELOW for _, rows in parts)
+    lines, top = [], 0
+    for title, rows in parts:
+        lines += panel(title, rows, top)
+        top += ABOVE + ROW * len(rows) + BELOW
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{NAMES + BARS + 90}" height="{height}" '
+            'font-family="sans-serif" font-size="12">',
+            '<rect width="100%" height="100%" fill="white"/>',
+            *lines,
+            "</svg>\n",
+        ]
+    )
+
+
+def panel(title: str, rows: Sequence[TornadoRow], top: int) -> list[str]:
+    """Bars left of the middle where faster, right of it where slower."""
+    longest = max((abs(row.share) for row in rows), default=0.0) or 1.0
+    middle = NAMES + BARS / 2
+    lines = [f'<text x="12" y="{top + 24}" font-size="15" font-weight="bold">{escape(title)}</text>']
+    for place, row in enumerate(rows):
+        y, width = top + ABOVE + ROW * place, abs(row.share) / longest * BARS / 2
+        left = middle - width if row.share < 0 else middle
+        colour = "#2a7f62" if row.share < 0 else "#c4552d"
+        faint = ' opacity="0.4"' if row.faint else ""
+        end = left - 4 if row.share < 0 else left + width + 4
+        anchor = "end" if row.share < 0 else "start"
+        lines += [
+            f'<text x="{NAMES - 12}" y="{y + 14}" text-anchor="end">{escape(row.name)}</text>',
+            f'<rect x="{left:.1f}" y="{y + 3}" width="{width:.1f}" height="14" fill="{colour}"{faint}/>',
+            f'<text x="{end:.1f}" y="{y + 14}" text-anchor="{anchor}">{escape(row.text)}</text>',
+        ]
+    bottom = top + ABOVE + ROW * len(rows)
+    lines.append(f'<path d="M{middle} {top + ABOVE - 6}V{bottom + 4}" stroke="#444"/>')
+    note = "pale: breaks a limit" if any(row.faint for row in rows) else ""
+    return [*lines, f'<text x="{NAMES}" y="{bottom + 20}" fill="#555">{note}</text>']

@@ -1,0 +1,143 @@
+"""Designs that a user named, as a table: what varies in columns, what is alike below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from dse.records.text import Record, counted, parameter_text, percent
+from dse.reporting.design_table import Column, drawn, fitted, interval_columns, lines_of, varies
+from dse.searching.named.sweep import NamedDesigns
+from dse.spaces.sections.parameters import Parameter
+
+#: Shown where a design has none.
+NOTHING: Final = "-"
+
+
+def sweep_report(found: NamedDesigns, width: int) -> list[RenderableType]:
+    """All rows, with what differs among them."""
+    records = found.records
+    parameters = parameters_of(found)
+    varying = [p for p in parameters if p.name in found.names or differs(records, "params", p.name)]
+    shown = [p for p in varying if differs(records, "params", p.name) or len(records) == 1]
+    columns = [
+        *(parameter_column(p, records, place) for place, p in enumerate(shown, start=1)),
+        *number_columns(found, records),
+        Column("", ("",), [short_reason(record["reason"]) for record in records], left=True),
+    ]
+    if not any(record["reason"] for record in records):
+        columns.pop()
+    kept, left_out = fitted(columns, width)
+    infeasible = found.legal - found.feasible
+    illegal = len(found) - found.legal
+    heading = f"{found.space.name}: {counted(len(found), 'design')}, {found.feasible:,} feasible"
+    heading += f", {infeasible:,} over a limit" if infeasible else ""
+    heading += f", {illegal:,} not legal" if illegal else ""
+    return [
+        Text(heading + "."),
+        Text(),
+        *drawn(kept),
+        *alike_lines(found, records, [p for p in parameters if p not in shown]),
+        *([Text(f"too wide to show: {', '.join(left_out)}")] if left_out else []),
+        *rule_lines(records),
+    ]
+
+
+def parameters_of(found: NamedDesigns) -> list[Parameter]:
+    """What was named, in the order in which it was, then the other parameters."""
+    own = found.space
+    known = {p.name: p for part in found.parts for p in part.space.parameters}
+    for part in found.parts:
+        for name, value in part.settings.items():
+            known.setdefault(name, Parameter(name, own.unit_of(name), (value,)))
+    return [*(known[name] for name in found.names), *(p for n, p in known.items() if n not in found.names)]
+
+
+def differs(records: Sequence[Record], group: str, name: str) -> bool:
+    """Whether records that have a value differ in it."""
+    return varies([record for record in records if name in record[group]], group, name)
+
+
+def parameter_column(parameter: Parameter, records: Sequence[Record], place: int) -> Column:
+    """A parameter; those that were named stay longest."""
+    cells = [
+        parameter.shown(record["params"][parameter.name]) if parameter.name in record["params"] else NOTHING
+        for record in records
+    ]
+    return Column(parameter.name, lines_of(parameter.name), cells, place, left=bool(parameter.words))
+
+
+def number_columns(found: NamedDesigns, records: Sequence[Record]) -> list[Column]:
+    """Derived columns, objectives, intervals and utilization, as far as they differ."""
+    space = found.space
+    columns = [
+        Column(d.name, lines_of(d.name), cells(records, "derived", d.name, d.unit), 1000 + place)
+        for place, d in enumerate(space.derived)
+        if d.name not in found.names and differs(records, "derived", d.name)
+    ]
+    columns += [
+        Column(o.name, lines_of(o.name), cells(records, "values", o.key, o.unit))
+        for o in space.objectives
+        if differs(records, "values", o.key) or len(records) == 1
+    ]
+    columns += [column for column in interval_columns(records) if len(set(column.cells)) > 1]
+    if differs(records, "breakdown", "mfu"):
+        shares = [number(record, "breakdown", "mfu") for record in records]
+        columns.append(Column("mfu", ("mfu",), [NOTHING if s is None else percent(s) for s in shares], 500))
+    return columns
+
+
+def number(record: Record, group: str, name: str) -> float | None:
+    """A finite number of a record, if it has one."""
+    value = record[group].get(name)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def cells(records: Sequence[Record], group: str, name: str, unit: str) -> list[str]:
+    """A number of each record with its unit."""
+    found = [number(record, group, name) for record in records]
+    return [NOTHING if value is None else readable(value, unit) for value in found]
+
+
+def short_reason(reason: str) -> str:
+    """A reason without the text of its rule, which stands below the table.
+
+    >>> short_reason("not legal: tp_stays_in_the_node (tp <= node_size)")
+    'not legal: tp_stays_in_the_node'
+    """
+    return reason.partition(" (")[0] if reason.startswith("not legal: ") else reason
+
+
+def alike_lines(
+    found: NamedDesigns, records: Sequence[Record], alike: Sequence[Parameter]
+) -> list[RenderableType]:
+    """What all designs that were priced share."""
+    priced = [record for record in records if record["values"]]
+    if len(records) < 2 or not priced:
+        return []
+    first = priced[0]
+    own = first["params"]
+    design = " ".join(f"{p.name}={parameter_text(p, own[p.name])}" for p in alike if p.name in own)
+    values = [
+        f"{o.name.replace('_', ' ')} {readable(value, o.unit)}"
+        for o in found.space.objectives
+        if not differs(records, "values", o.key) and (value := number(first, "values", o.key)) is not None
+    ]
+    shared = [text for text in (design, ", ".join(values)) if text]
+    return [Text(f"all have {'; '.join(shared)}")] if shared else []
+
+
+def rule_lines(records: Sequence[Record]) -> list[RenderableType]:
+    """What the rules say that rows break."""
+    broken = dict.fromkeys(record["reason"] for record in records if " (" in short_or(record["reason"]))
+    return [Text(f"{reason.removeprefix('not legal: ')[:-1].replace(' (', ': ', 1)}") for reason in broken]
+
+
+def short_or(reason: str) -> str:
+    """The reason where it names a rule, else nothing."""
+    return reason if reason.startswith("not legal: ") else ""

@@ -1,0 +1,135 @@
+"""Calibrations as text and as JSON: constants before and after, what told them, errors of rows held out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+from costmodel.columns import FloatArray
+from costmodel.formats.quantity import readable
+from dse.calibration.calibration import CalibratedConstant, CalibratedStage, Calibration
+from dse.records.text import counted
+from dse.reporting.design_table import Column, drawn
+from dse.validation.kernels import kind_of
+from dse.validation.summary import error_record
+
+
+def calibration_record(found: Calibration) -> dict[str, Any]:
+    """A calibration as one JSON object. Errors in percent, constants in SI units."""
+    return {
+        "constants": [
+            {
+                "name": own.name,
+                "unit": own.unit,
+                "before": own.before,
+                "after": own.after,
+                "standard_error": own.standard_error,
+                "at_bound": own.at_bound,
+                "rows": stage.name,
+            }
+            for stage in found.stages
+            for own in stage.constants
+        ],
+        "errors": [
+            {"rows_of": kind, "rows": len(before), **{
+                name: error_record(np.expm1(ratios))
+                for name, ratios in (("before", before), ("after", after), ("held_out", held_out))
+            }}
+            for kind, before, after, held_out in error_rows(found.stages)
+        ],
+        "left_out": {name: why for stage in found.stages for name, why in stage.left_out.items()},
+        "unused": dict(found.unused),
+    }  # fmt: skip
+
+
+def error_rows(
+    stages: Sequence[CalibratedStage],
+) -> Iterator[tuple[str, FloatArray, FloatArray, FloatArray]]:
+    """Each kind of rows with the ratios of its rows: before, after, held out."""
+    for stage in stages:
+        kinds = [kind_of(row) if row.is_kernel else "step" for row in stage.rows]
+        for kind in dict.fromkeys(kinds):
+            own = np.array([one == kind for one in kinds])
+            yield kind, stage.before[own], stage.after[own], stage.held_out[own]
+
+
+def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
+    """Tables of constants and of errors, and what was not fitted."""
+    shown: list[RenderableType] = [Text(headline(found))]
+    constants = [constant_cells(own, stage) for stage in found.stages for own in stage.constants]
+    if constants:
+        shown += [
+            Text(),
+            *_table(("constant", "before", "after", "standard\nerror", "told by"), constants, 1, 4),
+        ]
+    else:
+        shown += [Text(), Text("No constant is fitted: none predicts rows that are held out better.")]
+    errors = [
+        (
+            kind,
+            str(len(before)),
+            *(cell for ratios in (before, after, held_out) for cell in error_cells(ratios)),
+        )
+        for kind, before, after, held_out in error_rows(found.stages)
+    ]
+    headings = (
+        "rows of",
+        "rows",
+        *(f"{when}\n{what}" for when in ("before", "after", "held out") for what in ("mean", "median")),
+    )
+    shown += [Text(), Text("|predicted / measured - 1|"), Text(), *_table(headings, errors, 1)]
+    for title, reasons in (
+        ("Not fitted", [(name, why) for stage in found.stages for name, why in stage.left_out.items()]),
+        (
+            "Rows not used, by what they lack",
+            [(str(n), why) for why, n in Counter(found.unused.values()).most_common()],
+        ),
+    ):
+        if reasons:
+            wide = max(len(name) for name, _ in reasons)
+            shown += [
+                Text(),
+                Text(title),
+                Text(),
+                *(Text(f"  {name:{wide}}  {why}") for name, why in reasons),
+            ]
+    return shown
+
+
+def headline(found: Calibration) -> str:
+    """How many constants are fitted to how many rows."""
+    rows = sum(len(stage.rows) for stage in found.stages)
+    constants = sum(len(stage.constants) for stage in found.stages)
+    return f"{counted(constants, 'constant')} fitted to {counted(rows, 'row')}"
+
+
+def constant_cells(own: CalibratedConstant, stage: CalibratedStage) -> tuple[str, ...]:
+    """A constant as it is printed."""
+    told = counted(len(stage.rows), "row") + f" of {stage.name}" + (", at its bound" if own.at_bound else "")
+    return (
+        own.name,
+        *(readable(value, own.unit) for value in (own.before, own.after, own.standard_error)),
+        told,
+    )
+
+
+def error_cells(ratios: FloatArray) -> list[str]:
+    """Mean and median of the sizes of errors as they are printed."""
+    record = error_record(np.expm1(ratios))
+    found = [record[f"{what}_abs_error_percent"] for what in ("mean", "median")]
+    return ["-" if math.isnan(value) else f"{value:.1f} %" for value in found]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *left: int) -> list[RenderableType]:
+    """A table; of the columns the first, and others by their place, are words."""
+    columns = [
+        Column(heading, tuple(heading.split("\n")), [*cells], left=place == 0 or place in left)
+        for place, (heading, cells) in enumerate(zip(headings, zip(*rows, strict=True), strict=True))
+    ]
+    return drawn(columns)

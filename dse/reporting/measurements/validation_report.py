@@ -1,0 +1,175 @@
+"""Comparisons with measurements as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from dse.records.text import counted
+from dse.reporting.design_table import Column, drawn, fitted
+from dse.validation.comparison import ComparedRow
+from dse.validation.summary import ALL, dataset_record, kernel_record, kernels_by_kind, reasons
+
+#: A table: what it is called, its headings, and its rows of cells.
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+
+#: Key of errors -> heading of their column, in order.
+ERRORS: Final[Mapping[str, str]] = {
+    "median_abs_error_percent": "median",
+    "mean_abs_error_percent": "mean",
+    "p90_abs_error_percent": "p90",
+    "max_abs_error_percent": "max",
+    "bias_percent": "bias",
+}
+
+#: Columns that a narrow terminal goes without, the highest first.
+_LEFT_OUT: Final = {"max": 4, "p90": 3, "mean": 2, "bias": 1}
+
+
+def validation_report(rows: Sequence[ComparedRow], width: int) -> list[RenderableType]:
+    """All tables, each with its heading, and what rows that are not expressed lack."""
+    shown: list[RenderableType] = [Text(headline(rows))]
+    for title, headings, cells in tables(rows):
+        columns = [
+            Column(heading, tuple(heading.split("\n")), [*values], _LEFT_OUT.get(heading, 0), left=place == 0)
+            for place, (heading, values) in enumerate(zip(headings, zip(*cells, strict=True), strict=True))
+        ]
+        kept, left_out = fitted(columns, width)
+        below = [Text(f"too wide to show: {', '.join(left_out)}")] if left_out else []
+        shown += [Text(), Text(title), Text(), *drawn(kept), *below]
+    lacking = reason_rows(rows)
+    if lacking:
+        grid = Grid.grid(padding=(0, 2, 0, 0))
+        grid.add_column(justify="right")
+        for cells_of_reason in lacking:
+            grid.add_row(*cells_of_reason)
+        shown += [Text(), Text("Not expressed, by what rows lack"), Text(), grid]
+    return shown
+
+
+def headline(rows: Sequence[ComparedRow]) -> str:
+    """How many rows there are, and how many are priced."""
+    expressed = sum(one.expressed for one in rows)
+    sets = counted(len({one.row.dataset for one in rows}), "data set")
+    return f"{counted(len(rows), 'row')} of {sets}, {expressed:,} expressed"
+
+
+def tables(rows: Sequence[ComparedRow]) -> list[Table]:
+    """Steps, memory and kernels, those that there are."""
+    names = dict.fromkeys(one.row.dataset for one in rows)
+    sets = {name: [one for one in rows if one.row.dataset == name] for name in names}
+    found = [step_table(sets), memory_table(sets), kernel_table(rows)]
+    return [table for table in found if table[2]]
+
+
+def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
+    """Errors of step times of each data set, and the order of its layouts."""
+    timed = {name: [one for one in own if one.row.is_timed] for name, own in sets.items()}
+    return (
+        "Step time: |predicted / measured - 1|, and Kendall's tau of layouts of one run",
+        ("data set", "rows", "expressed", *ERRORS.values(), "tau"),
+        [
+            (
+                record["dataset"],
+                str(record["rows"]),
+                str(record["expressed"]),
+                *error_cells(record["step_time"]),
+                number(record["step_time"]["kendall_tau"], "{:.2f}"),
+            )
+            for record in records_of({name: own for name, own in timed.items() if own}, timed)
+        ],
+    )
+
+
+def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
+    """Errors of memory of each data set, and which runs were said not to fit."""
+    told = {
+        name: own
+        for name, own in sets.items()
+        if any(one.has_memory or (one.ran and one.said_not_to_fit) for one in own)
+    }
+    return (
+        "Memory, and runs that did not fit",
+        ("data set", "rows", "median", "mean", "bias", *_FITS),
+        [
+            (
+                record["dataset"],
+                str(memory["rows"]),
+                *(number(memory[key], form) for key, form in _MEMORY.items()),
+                *fit_cells(memory),
+            )
+            for record in records_of(told, sets)
+            for memory in [record["memory"]]
+        ],
+    )
+
+
+def fit_cells(memory: Mapping[str, float]) -> list[str]:
+    """How well runs that do not fit are told apart; precision where there are such runs at all."""
+    full = memory["out_of_memory_rows"]
+    precision = memory["out_of_memory_precision"] if full else math.nan
+    return [
+        str(full or "-"),
+        number(100 * memory["out_of_memory_recall"], "{:.0f} %"),
+        number(100 * precision, "{:.0f} %"),
+        f"{memory['false_alarms']} of {memory['ran_rows']}" if memory["ran_rows"] else "-",
+    ]
+
+
+#: Headings of what `fit_cells` makes.
+_FITS: Final = ("did not\nfit", "recall", "precision", "false\nalarms")
+
+#: Key of errors of memory -> how they are printed.
+_MEMORY: Final[Mapping[str, str]] = {
+    "median_abs_error_percent": "{:.1f} %",
+    "mean_abs_error_percent": "{:.1f} %",
+    "bias_percent": "{:+.1f} %",
+}
+
+
+def kernel_table(rows: Sequence[ComparedRow]) -> Table:
+    """Errors of single kernels of each kind, of all and by size."""
+    cells = []
+    for kind, own in kernels_by_kind(rows).items():
+        record = kernel_record(own)
+        cells.append((kind, str(record["expressed"]), *error_cells(record)))
+        for part in record["by_size"]:
+            size = f"  from {readable(part['from'], part['unit'])}"
+            cells.append((size, str(part["rows"]), *error_cells(part)))
+    return "Kernels", ("kind and\nsize", "rows", *ERRORS.values()), cells
+
+
+def records_of(
+    shown: Mapping[str, Sequence[ComparedRow]], sets: Mapping[str, Sequence[ComparedRow]]
+) -> list[dict[str, Any]]:
+    """Some data sets summed up, and the whole table as one where there are several."""
+    whole = {ALL: [one for own in sets.values() for one in own]} if len(shown) > 1 else {}
+    return [dataset_record(name, own) for name, own in {**shown, **whole}.items()]
+
+
+def error_cells(errors: Mapping[str, float]) -> list[str]:
+    """Errors as they are printed."""
+    return [number(errors[key], "{:+.1f} %" if key == "bias_percent" else "{:.1f} %") for key in ERRORS]
+
+
+def number(value: float, form: str) -> str:
+    """A number, or a dash where there is none."""
+    return "-" if math.isnan(value) else form.format(value)
+
+
+def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
+    """How many rows lack what, and of which data sets they are."""
+    return [
+        (
+            str(sum(counts.values())),
+            lacks,
+            ", ".join(f"{name} ({count})" for name, count in counts.items()),
+        )
+        for lacks, counts in reasons(rows).items()
+    ]

@@ -1,0 +1,1 @@
+"""Pages that are read without a network."""

@@ -1,0 +1,158 @@
+"""The designs of a study as figures show them: its front, designs that it beats, and the best so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.formats.quantity import readable
+from dse.explaining.importance import importance
+from dse.figures.front import FrontPicture, Shown, front_figure, thinned
+from dse.figures.parallel import parallel_figure
+from dse.figures.progress import history_figure, importance_figure
+from dse.fronts.pareto import as_costs
+from dse.searching.trials.trial_table import TrialTable
+from dse.spaces.space import Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+#: Feasible designs beside the front that parallel coordinates show.
+LINES: Final = 400
+
+
+def pareto_figure(table: TrialTable) -> go.Figure:
+    """The front by each pair of objectives, or of a single one the best so far by trial."""
+    return front_figure(front_picture(table))
+
+
+def lines_figure(table: TrialTable) -> go.Figure:
+    """Parameters and objectives of the front, and of some other feasible trials, as lines."""
+    return parallel_figure(table.space, line_records(table))
+
+
+def progress_figure(history: pd.DataFrame) -> go.Figure:
+    """Hypervolume after each finished trial."""
+    return history_figure(history["trial"].to_numpy(), history["hypervolume"].to_numpy())
+
+
+def shares_figure(table: TrialTable, profile: str) -> go.Figure:
+    """How much of each objective's variance over the space each parameter explains alone.
+
+    Raises
+    ------
+    DseError
+        If too few trials are feasible.
+    """
+    found = importance(table.space, table, profile)
+    return importance_figure({
+        objective.name: dict(zip(found.parameters, shares, strict=True))
+        for objective, shares in zip(table.space.objectives, found.designs.tolist(), strict=True)
+    })  # fmt: skip
+
+
+def line_records(table: TrialTable) -> list[dict[str, Any]]:
+    """Designs of parallel coordinates: the front, then at most `LINES` other feasible trials."""
+    front = table.front()
+    others = np.flatnonzero(table.feasible & ~np.isin(table.numbers, front.numbers))
+    return [*front.records(), *table.take(thinned(others, LINES)).records()]
+
+
+def front_picture(
+    table: TrialTable,
+    records: Sequence[Mapping[str, Any]] | None = None,
+    notable: Mapping[int, str] | None = None,
+) -> FrontPicture:
+    """The designs of a study as they are drawn.
+
+    Parameters
+    ----------
+    table : TrialTable
+        Its finished trials.
+    records : sequence of mappings, optional
+        Those of the front, where they are known already.
+    notable : mapping, optional
+        Row of the front -> what it is best at; by default the best of each objective.
+    """
+    if len(table.space.objectives) == 1:
+        return best_picture(table)
+    front = table.front()
+    records = front.records() if records is None else records
+    beaten = table.feasible & ~np.isin(table.numbers, front.numbers)
+    return FrontPicture(
+        axes=[Shown(o.name, o.unit, o.direction) for o in table.space.objectives],
+        front=front.values,
+        texts=design_texts(table.space, records),
+        dominated=thinned(table.take(np.flatnonzero(beaten)).values),
+        infeasible=infeasible_values(table),
+        notable=best_of_each(front) if notable is None else notable,
+    )
+
+
+def best_picture(table: TrialTable) -> FrontPicture:
+    """Every trial that was the best so far of a single objective, by its number."""
+    rows = improvements(table.costs[:, 0])
+    beaten = np.setdiff1d(np.flatnonzero(np.isfinite(table.costs[:, 0])), rows)
+    best, [objective] = table.take(rows), table.space.objectives
+    return FrontPicture(
+        axes=[Shown("trial", "-"), Shown(objective.name, objective.unit, objective.direction)],
+        front=by_trial(best),
+        texts=design_texts(table.space, best.records()),
+        dominated=thinned(by_trial(table.take(beaten))),
+        infeasible=np.empty((0, 2)),
+        name="best so far",
+        notable={len(rows) - 1: f"best {objective.name.replace('_', ' ')}"} if len(rows) else {},
+    )
+
+
+def infeasible_values(table: TrialTable) -> FloatArray:
+    """(trials, objectives) Finite values of some infeasible trials. [the unit of each]"""
+    values = table.take(np.flatnonzero(~table.feasible)).values  # noqa: PD011
+    found: FloatArray = thinned(values[np.isfinite(values).all(axis=1)])
+    return found
+
+
+def by_trial(table: TrialTable) -> FloatArray:
+    """(trials, 2) Number and only value of each. [-, the unit of the objective]"""
+    return np.column_stack([table.numbers.astype(np.float64), table.values[:, 0]])  # noqa: PD011
+
+
+def improvements(costs: FloatArray) -> Any:
+    """Rows that are better than all before them; NaN is worse than anything.
+
+    >>> improvements(np.array([np.nan, 3.0, 4.0, 2.0])).tolist()
+    [1, 3]
+    """
+    known = np.where(np.isnan(costs), np.inf, costs)
+    before = np.concatenate([[np.inf], np.minimum.accumulate(known)[:-1]])
+    return np.flatnonzero(known < before)
+
+
+def best_of_each(front: TrialTable) -> dict[int, str]:
+    """Row of a front -> the objectives that it is the best in."""
+    found: dict[int, list[str]] = {}
+    if len(front):
+        for column, objective in zip(
+            as_costs(front.values, front.directions).T, front.space.objectives, strict=True
+        ):
+            found.setdefault(int(np.argmin(column)), []).append(objective.name.replace("_", " "))
+    return {row: f"best {', '.join(names)}" for row, names in found.items()}
+
+
+def design_texts(space: Space, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the mouse says of each design: its trial, its values, and its parameters that are not shared."""
+    shared = {p.name for p in space.parameters if len({r["params"][p.name] for r in records}) <= 1}
+    own = [p for p in space.parameters if p.name not in shared or len(records) == 1]
+    return [
+        "<br>".join([
+            f"<b>trial {record['trial']}</b>",
+            *(f"{o.name.replace('_', ' ')} {readable(record['values'][o.key], o.unit)}"
+              for o in space.objectives),
+            *(f"{p.name}={p.shown(record['params'][p.name])}" for p in own),
+        ])
+        for record in records
+    ]  # fmt: skip

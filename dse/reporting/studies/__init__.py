@@ -1,0 +1,1 @@
+"""Studies for people: fronts, comparisons, and why nothing is feasible."""

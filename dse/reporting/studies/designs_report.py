@@ -1,0 +1,151 @@
+"""The designs of a study as tables to read: the front, all trials, or columns that the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.quantity import readable
+from dse.pricing.record_columns import RECORD_KEYS
+from dse.records.text import UNITS, Record, column_text, counted
+from dse.reporting.design_table import Column, design_table, drawn, lines_of, trial_columns
+from dse.reporting.study_report import Report
+from dse.spaces.sections.objectives import keyed
+from dse.spaces.space import Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dse.searching.study import BaseStudy
+    from dse.searching.trials.trial_table import Selection, TrialTable
+
+
+def designs_report(study: BaseStudy, part: Selection, width: int, *, most: int | None = None) -> Report:
+    """The whole front, or all finished trials, as one table; of more than `most`, both ends."""
+    table = study.table.front() if part == "front" else study.table
+    if not len(table):
+        return [Text(f"Study {study.name}: none so far.")]
+    if most is not None and len(table) > most:
+        return ends_report(study, part, table, width, most // 2)
+    feasible = table.feasible.tolist()
+    notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
+    records = [in_short(record) for record in table.each_record()]
+    return [*design_table(study.space, records, width, notes)]
+
+
+def ends_report(study: BaseStudy, part: Selection, table: TrialTable, width: int, rows: int) -> Report:
+    """The first and the last rows of a long table, and how to see the others."""
+    space, count = study.space, len(table)
+    records = [
+        in_short(record)
+        for first in (0, count - rows)
+        for record in table.take(np.arange(first, first + rows)).records()
+    ]
+    feasible = [*table.feasible[:rows].tolist(), *table.feasible[-rows:].tolist()]
+    notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
+    varying = [p.name for p in space.parameters if p.options is None or p.options.size > 1]
+    command = "pareto" if part == "front" else "trials"
+    return [
+        *design_table(space, records, width, notes, varying=varying),
+        Text(f"the first and the last {rows} of {counted(count, 'design' if part == 'front' else 'trial')}; "
+             f"all of them: dse {command} {study.name} -o {command}.csv"),
+    ]  # fmt: skip
+
+
+def in_short(record: Record) -> Record:
+    """What a table shows of a design."""
+    names = ("trial", "winner", "params", "derived", "values", "run", "layouts", *RECORD_KEYS)
+    kept = {name: record[name] for name in names if name in record}
+    shown = {n: v for n, v in record["breakdown"].items() if n == "mfu" or n.endswith(".step_time_s")}
+    return {**kept, "breakdown": shown}
+
+
+def chosen_report(study: BaseStudy, part: Selection, names: Sequence[str]) -> Report:
+    """The front or the trials of a study with some columns, in the order in which they are named.
+
+    Raises
+    ------
+    DseError
+        If one is no column.
+    """
+    records = (study.table.front() if part == "front" else study.table).records()
+    if not records:
+        raise DseError(f"study {study.name!r}: no designs to show yet")
+    columns = [column_of(study.space, records, name) for name in names]
+    return [*drawn([*trial_columns(records), *columns])]
+
+
+def column_of(space: Space, records: Sequence[Record], name: str) -> Column:
+    """A column of a table."""
+    cells = [_cell(space, record, name) for record in records]
+    if all(cell is None for cell in cells):
+        raise DseError(f"--columns: {name}: no column of this study{suggestion(name, _known(records[0]))}")
+    words = name in space.by_name and bool(space.by_name[name].words)
+    return Column(name, lines_of(name), ["-" if cell is None else cell for cell in cells], left=words)
+
+
+def _cell(space: Space, record: Record, name: str) -> str | None:
+    """A value of a design for people; None where it has none of this name."""
+    if name in record["params"]:
+        return space.by_name[name].shown(record["params"][name])
+    for unit, key in ((unit, key) for key, unit in UNITS.items() if name in (key, _bare(key, unit))):
+        if key in record["breakdown"]:
+            return (
+                column_text(record, key) if unit in ("-", "1/s") else readable(record["breakdown"][key], unit)
+            )
+    for derived in space.derived:
+        if name in (derived.name, keyed(derived.name, derived.unit)) and derived.name in record["derived"]:
+            return readable(record["derived"][derived.name], derived.unit)
+    for key, unit, values in _others(space, record):
+        if name in (key, _bare(key, unit)):
+            return readable(values[key], unit)
+    return None
+
+
+def _others(space: Space, record: Record) -> Iterator[tuple[str, str, Any]]:
+    """Objectives, margins and ends of intervals: name in tables, unit, and where it stands."""
+    yield from ((o.key, o.unit, record["values"]) for o in space.objectives if o.key in record["values"])
+    yield from (
+        (one.key, one.unit, record["margins"]) for one in space.limits if one.key in record["margins"]
+    )
+    yield from ((key, "s", record) for key in ("step_time_low_s", "step_time_high_s") if key in record)
+
+
+def _bare(key: str, unit: str) -> str:
+    """A name in tables without its unit."""
+    suffix = keyed("", unit)
+    return key.removesuffix(suffix) if suffix else key
+
+
+def _known(record: Record) -> list[str]:
+    """Names that there are."""
+    groups = (record["params"], record["breakdown"], record["derived"], record["values"], record["margins"])
+    return [name for group in groups for name in group]
+
+
+def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Some columns of a study's table, with the number of the trial.
+
+    Raises
+    ------
+    DseError
+        If one is no column.
+    """
+    known: dict[str, str] = {str(column): str(column) for column in frame.columns}
+    units = {
+        **UNITS,
+        **{o.key: o.unit for o in space.objectives},
+        **{one.key: one.unit for one in space.limits},
+    }
+    known |= {
+        _bare(key, unit): key for key, unit in units.items() if key in known and _bare(key, unit) not in known
+    }
+    for name in names:
+        if name not in known:
+            raise DseError(f"--columns: {name}: no column of this study{suggestion(name, known)}")
+    chosen = dict.fromkeys(["trial", *(known[name] for name in names)])
+    return frame[[name for name in chosen if name in frame.columns]]

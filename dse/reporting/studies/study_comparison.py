@@ -1,0 +1,216 @@
+"""Two studies side by side: whose designs are better, and what differs in the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from costmodel.columns import BoolArray, FloatArray
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
+from dse.fronts.hypervolume import Box
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.records.text import counted, parameter_text
+from dse.reporting.design_table import Column, drawn
+from dse.reporting.designs.neighbours_report import relative
+from dse.reporting.study_report import Report
+from dse.searching.record.creation import differences
+from dse.searching.study import BaseStudy
+from dse.spaces.sections.objectives import Objective
+from dse.spaces.space import Params
+
+
+@dataclass(frozen=True)
+class BestDesign:
+    """The best design of a study by one objective."""
+
+    trial: int
+    params: Params
+    value: float  #: [unit of the objective]
+
+
+@dataclass(frozen=True)
+class StudyPair:
+    """Two studies with the objectives that both have."""
+
+    studies: tuple[BaseStudy, BaseStudy]
+    objectives: tuple[Objective, ...]
+    best: tuple[tuple[BestDesign, BestDesign], ...]  #: of each objective, in both studies
+    finished: tuple[int, int]  #: trials [-]
+    feasible: tuple[int, int]  #: trials [-]
+    fronts: tuple[int, int]  #: designs of each front, by the common objectives [-]
+    beaten: tuple[int, int]  #: of those, how many a design of the other study dominates [-]
+    shares: tuple[int, int]  #: designs of the front of both together that are of each [-]
+    hypervolumes: tuple[float, float]  #: of each in the box around both fronts [-]
+
+    def to_json(self) -> dict[str, Any]:
+        """As one JSON object; pairs are in the order of the studies."""
+        one, other = self.studies
+        return {
+            "studies": [one.name, other.name],
+            "spaces_differ_in": differences(one.space, other.space),
+            "n_finished": list(self.finished),
+            "n_feasible": list(self.feasible),
+            "front": list(self.fronts),
+            "dominated_by_other": list(self.beaten),
+            "joint_front": list(self.shares),
+            "hypervolume": list(self.hypervolumes),
+            "best": {
+                objective.key: [
+                    {"trial": each.trial, "params": each.params, "value": each.value} for each in pair
+                ]
+                for objective, pair in zip(self.objectives, self.best, strict=True)
+            },
+        }
+
+
+def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
+    """Compare the feasible designs of two studies by the objectives that both have.
+
+    Raises
+    ------
+    DseError
+        If they have no objective in common, or one has found nothing feasible.
+    """
+    wanted = [
+        o
+        for o in one.space.objectives
+        if any((o.key, o.direction) == (p.key, p.direction) for p in other.space.objectives)
+    ]
+    if not wanted:
+        raise DseError(f"studies {one.name!r} and {other.name!r}: have no objective in common")
+    found = [front_costs(study, wanted) for study in (one, other)]
+    joint = np.concatenate([costs for costs, _ in found])
+    kept, size = non_dominated(joint), len(found[0][0])
+    box = Box.around(joint)
+    tables = [study.table for study in (one, other)]
+    return StudyPair(
+        studies=(one, other),
+        objectives=tuple(wanted),
+        best=tuple(
+            (best_design(one, found[0], at, o), best_design(other, found[1], at, o))
+            for at, o in enumerate(wanted)
+        ),
+        finished=(len(tables[0]), len(tables[1])),
+        feasible=(int(tables[0].feasible.sum()), int(tables[1].feasible.sum())),
+        fronts=(size, len(joint) - size),
+        beaten=(dominated(found[0][0], found[1][0]), dominated(found[1][0], found[0][0])),
+        shares=(int(kept[:size].sum()), int(kept[size:].sum())),
+        hypervolumes=(box.hypervolume(found[0][0]), box.hypervolume(found[1][0])),
+    )
+
+
+def front_costs(study: BaseStudy, objectives: list[Objective]) -> tuple[FloatArray, list[tuple[int, Params]]]:
+    """Costs of a study's front by some objectives, (points, objectives), with each trial and its design."""
+    table = study.table.found()
+    keys = [objective.key for objective in study.space.objectives]
+    places = [keys.index(objective.key) for objective in objectives]
+    rows = np.flatnonzero(table.feasible)
+    if not rows.size:
+        raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to compare")
+    costs = as_costs(table.values[rows][:, places], [objective.direction for objective in objectives])
+    front = np.flatnonzero(non_dominated(costs))
+    designs = [(trial.number, dict(trial.params)) for trial in table.take(rows[front]).trials]
+    return costs[front], designs
+
+
+def best_design(
+    study: BaseStudy, found: tuple[FloatArray, list[tuple[int, Params]]], at: int, objective: Objective
+) -> BestDesign:
+    """The design of a front that is best by one of its objectives."""
+    costs, designs = found
+    row = int(costs[:, at].argmin())
+    number, params = designs[row]
+    sign = -1.0 if objective.direction == "maximize" else 1.0
+    return BestDesign(number, params, sign * float(costs[row, at]))
+
+
+def dominated(costs: FloatArray, others: FloatArray) -> int:
+    """How many rows some other row dominates: nowhere worse, somewhere better. [-]
+
+    >>> dominated(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([[1.0, 2.0], [5.0, 0.0]]))
+    2
+    """
+    beaten: BoolArray = np.zeros(len(costs), dtype=bool)
+    for other in others:
+        beaten |= (other <= costs).all(axis=1) & (other < costs).any(axis=1)
+    return int(beaten.sum())
+
+
+def study_pair_report(pair: StudyPair) -> Report:
+    """Counts, best values, dominance, and what differs in the best designs."""
+    rows: list[tuple[str, ...]] = [
+        ("system", *(study.space.system.name for study in pair.studies), ""),
+        ("finished trials", *(f"{count:,}" for count in pair.finished), ""),
+        ("feasible trials", *(f"{count:,}" for count in pair.feasible), ""),
+        ("designs of its front", *(f"{count:,}" for count in pair.fronts), ""),
+        ("of them dominated by the other", *(f"{count:,}" for count in pair.beaten), ""),
+        ("share of the joint front", *(f"{count:,}" for count in pair.shares), ""),
+        ("hypervolume around both", *(f"{volume:.4f}" for volume in pair.hypervolumes), ""),
+    ]
+    for objective, (first, second) in zip(pair.objectives, pair.best, strict=True):
+        change = relative(second.value - first.value, abs(first.value)) if first.value else ""
+        values = (readable(each.value, objective.unit) for each in (first, second))
+        rows.append((f"best {objective.name}", *values, change))
+    lines: Report = [Text(heading(pair)), Text(), *drawn(table_columns(rows, pair, "")), Text()]
+    lines += [Text(verdict(pair)), Text()]
+    objective, (first, second) = pair.objectives[0], pair.best[0]
+    differing = [row for row in parameter_rows(pair, first, second) if row[1] != row[2]]
+    numbers = f"trial {first.trial} and trial {second.trial}"
+    if not differing:
+        return [*lines, Text(f"The best designs by {objective.name}, {numbers}, are alike.")]
+    lines.append(Text(f"What differs in the best designs by {objective.name}, {numbers}:"))
+    return [*lines, Text(), *drawn(table_columns(differing, pair, "parameter"))]
+
+
+def heading(pair: StudyPair) -> str:
+    """What is compared, and how the spaces differ."""
+    one, other = pair.studies
+    names = ", ".join(objective.name for objective in pair.objectives)
+    differing = differences(one.space, other.space)
+    spaces = f"their spaces differ in {', '.join(differing)}" if differing else "they search one space"
+    return f"Studies {one.name} and {other.name}, by {names}: {spaces}."
+
+
+def verdict(pair: StudyPair) -> str:
+    """Who dominates whom, in words."""
+    one, other = pair.studies
+    if pair.fronts == pair.shares:
+        return "No design of either front is better than one of the other."
+    texts = [
+        f"{counted(count, 'design')} of {whole:,} of {loser.name} {'is' if count == 1 else 'are'} "
+        f"dominated by {winner.name}"
+        for count, whole, loser, winner in (
+            (pair.beaten[0], pair.fronts[0], one, other),
+            (pair.beaten[1], pair.fronts[1], other, one),
+        )
+        if count
+    ]
+    return f"{'; '.join(texts)}."
+
+
+def parameter_rows(pair: StudyPair, one: BestDesign, other: BestDesign) -> list[tuple[str, ...]]:
+    """Each parameter of either space, with its value in both designs; a dash where a space has none."""
+    spaces = [study.space for study in pair.studies]
+    names = dict.fromkeys(p.name for space in spaces for p in space.parameters)
+    return [
+        (name, *(
+            parameter_text(space.by_name[name], best.params[name]) if name in best.params else "-"
+            for space, best in zip(spaces, (one, other), strict=True)
+        ), "")
+        for name in names
+    ]  # fmt: skip
+
+
+def table_columns(rows: list[tuple[str, ...]], pair: StudyPair, title: str) -> list[Column]:
+    """A column for the names of rows and one for each study, and the change where there is one."""
+    cells = [[row[at] for row in rows] for at in range(4)]
+    names = [title, *(study.name for study in pair.studies), "change"]
+    found = [
+        Column(name, (name,), own, left=not at)
+        for at, (name, own) in enumerate(zip(names, cells, strict=True))
+    ]
+    return found if any(cells[3]) else found[:3]

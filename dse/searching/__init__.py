@@ -1,0 +1,12 @@
+"""Studies: designs are proposed, evaluated and stored, or listed whole.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    samplers
+    trials
+    batches
+    record, progress_bar
+    study, summaries
+    exact, robust, starting_designs
+    named
+"""

@@ -1,0 +1,1 @@
+"""The search loop: batches that are proposed, claimed, evaluated and stored in their order."""

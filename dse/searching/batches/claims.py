@@ -1,0 +1,231 @@
+"""Who works on which batch of a study: claims, finished batches that wait for others, and their order.
+
+Batches become trials in their order. What a process works on is claimed by an attribute of the study; a batch
+that is finished before others that come before it is parked in another, and becomes trials when these are
+there, by whichever process comes to it. A claim is a courtesy: two processes that work on one batch find the
+same trials, and the first to store them wins. So a claim that a process left behind when it died does not
+hold the others up for long.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from costmodel.errors import DseError
+from dse.searching.batches.history import Batch, History
+from dse.storage.damage import DAMAGED, damaged
+from dse.storage.optuna_store import Store
+from dse.storage.recovery import KEY
+from dse.storage.shapes import COUNT, TEXT, JsonShape, has, is_number
+from dse.storage.trial_rows import packed_trial, unpacked_trial
+
+#: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
+CLAIM: Final = "dse:claim:"
+PARKED: Final = "dse:parked:"
+#: Study attribute: how often it was told to go on with another cost model.
+REVISION: Final = "dse:revision"
+
+#: How long a claim of another machine counts at least, and how many times what a batch took here. [s], [-]
+PATIENCE: Final = 30.0
+BATCHES: Final = 4.0
+#: The shortest and the longest time between two looks at what other processes do. [s]
+SHORTEST, LONGEST = 0.02, 0.5
+#: What a claim holds: a machine, a process of it, and the time when it was made [s since 1970].
+CLAIMED: Final = JsonShape(
+    "host, process and time",
+    lambda own: (
+        has({"host": TEXT, "process": COUNT, "time": JsonShape("", is_number)}, own)
+        and own["process"] < 2**31
+        and math.isfinite(own["time"])
+    ),
+)
+
+
+class StudyChanged(DseError):
+    """Another program has told the study to go on with another cost model."""
+
+
+class Turns:
+    """The batches of a study, as one process takes and stores them.
+
+    Parameters
+    ----------
+    store : Store
+        The database, open for writing.
+    study_id : int
+        The study. [-]
+    history : History
+        What is known of it.
+    budget : int
+        Trials in all. [-]
+    revision : int, optional
+        How often the study had been told to go on with another cost model. [-]
+    """
+
+    def __init__(
+        self, store: Store, study_id: int, history: History, budget: int, revision: int | None = None
+    ) -> None:
+        self._store = store
+        self._study_id = study_id
+        self._history = history
+        self._budget = budget
+        self._revision = revision
+        self._me = {"host": socket.gethostname(), "process": os.getpid()}
+        self._taken: int | None = None
+        self._since = time.monotonic()  # when it was taken
+        self._seen: dict[tuple[int, float], float] = {}  # claims of others, and since when they are known
+        self._longest = 0.0  # of batches here
+        self._pause = SHORTEST
+
+    def take(self) -> int | None:
+        """A batch to work on, or that is parked and can be stored; None once others have stored some. [-]"""
+        complete = self._history.complete
+        while self._taken is None:
+            self.look()
+            if self._history.complete != complete:
+                return None
+            if self._free() is not None:
+                with self._store.turn(self._study_id):
+                    self.look()
+                    if self._history.complete == complete:
+                        self._claim()
+            else:
+                time.sleep(self._pause)
+                self._pause = min(2 * self._pause, LONGEST)
+        return self._taken
+
+    def look(self) -> None:
+        """Learn of trials that others have stored."""
+        if self._store.rows(self._study_id) != self._history.rows:
+            self._history.refresh()
+
+    def _claim(self) -> None:
+        """Take the first batch that is free, within a turn."""
+        self._taken, self._since, self._pause = self._free(), time.monotonic(), SHORTEST
+        if self._taken is not None:
+            claim = {**self._me, "time": time.time()}
+            self._store.set_user_attrs(self._study_id, {f"{CLAIM}{self._taken}": claim})
+
+    def _free(self) -> int | None:
+        """The first batch that nobody works on; none that is parked but the next to be stored. [-]"""
+        window = self._history.window(self._budget)
+        parked = self._store.named(self._study_id, PARKED)
+        claimed = self._store.named(self._study_id, CLAIM)
+        for number in window:
+            if f"{PARKED}{number}" in parked and number > window.start:
+                continue
+            name = f"{CLAIM}{number}"
+            if name not in claimed or not self._respected(self._store.user_attr(self._study_id, name)):
+                return number
+        return None
+
+    def _respected(self, claim: Mapping[str, Any] | None) -> bool:
+        """Whether a claim is another's who may well be at work; what is none is nobody's."""
+        if claim is None or not CLAIMED.fits(claim) or self._me.items() <= claim.items():
+            return False
+        if claim["host"] == self._me["host"] and not alive(claim["process"]):
+            return False
+        first_seen = self._seen.setdefault((claim["process"], claim["time"]), time.monotonic())
+        age = max(time.monotonic() - first_seen, time.time() - claim["time"])
+        return bool(age < max(PATIENCE, BATCHES * self._longest))
+
+    def parked(self, number: int) -> Batch | None:
+        """A batch that was finished before its turn, if that has come."""
+        name = f"{PARKED}{number}"
+        packed = self._store.user_attr(self._study_id, name)
+        if packed is None:
+            return None
+        try:
+            finished = [unpacked_trial(trial, self._history.distributions) for trial in packed["trials"]]
+            batch = Batch(number, packed["base"], finished=finished, memory=packed["memory"])
+            self._history.check(batch, name)
+        except DAMAGED as error:
+            expected = "a finished batch of this study"
+            raise damaged(
+                self._store.where, f"study_user_attributes: {name}", str(packed), expected
+            ) from error
+        if not self._history.due(batch, self._budget):
+            self._store.drop_user_attrs(self._study_id, [name])
+            return None
+        return batch
+
+    def park(self, number: int, packed: Mapping[str, Any]) -> bool:
+        """Leave a finished batch, as `packed_batch` has it, for its turn; False if it is there already."""
+        name = f"{PARKED}{number}"
+        with self._store.turn(self._study_id):
+            self._check_unchanged()
+            self.look()
+            parked = self._store.named(self._study_id, PARKED)
+            wanted = number >= self._history.current and name not in parked
+            if wanted:
+                self._store.set_user_attrs(self._study_id, {name: packed})
+        return wanted
+
+    def settle(self, batch: Batch) -> int:
+        """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
+        self._longest = max(self._longest, time.monotonic() - self._since)
+        with self._store.turn(self._study_id):
+            self.look()  # here, where nobody adds trials: elsewhere, one who adds many would outrun it
+            added = self._settled(batch)
+            self._claim()
+        return added
+
+    def _settled(self, batch: Batch) -> int:
+        """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
+        history, store, study_id, number = self._history, self._store, self._study_id, batch.number
+        self._check_unchanged()
+        done, added = [f"{CLAIM}{number}"], 0
+        if number > history.current:
+            store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
+        elif due := history.due(batch, self._budget):
+            finished, batch.finished, added = batch.finished, due, len(due)
+            attributes = history.attributes(batch)
+            store.append(study_id, due, after=history.rows, user_attrs=attributes)
+            history.stored(batch, attributes)
+            batch.finished = finished
+            done += [] if history.due(batch, sys.maxsize) else [f"{PARKED}{number}"]
+        store.drop_user_attrs(study_id, done)
+        return added
+
+    def _check_unchanged(self) -> None:
+        """Refuse to store what was evaluated with another cost model than the study has by now."""
+        if self._store.user_attr(self._study_id, REVISION) != self._revision:
+            raise StudyChanged("another program has priced this study anew meanwhile; `dse resume` goes on")
+
+    def release(self) -> None:
+        """Give a batch that was taken back to the others."""
+        if self._taken is not None:
+            self._store.drop_user_attrs(self._study_id, [f"{CLAIM}{self._taken}"])
+            self._taken = None
+
+
+def drop_waiting(store: Store, study_id: int) -> None:
+    """Drop claims and finished batches that wait for their turn, in files too, which another key disowns:
+    they are proposed again."""
+    waiting = [name for prefix in (PARKED, CLAIM) for name in store.named(study_id, prefix)]
+    store.drop_user_attrs(study_id, [*waiting, KEY])
+
+
+def packed_batch(batch: Batch) -> dict[str, Any]:
+    """A finished batch as text and numbers that JSON knows."""
+    trials = [packed_trial(trial) for trial in batch.finished]
+    return {"base": batch.base, "trials": trials, "memory": batch.memory}
+
+
+def alive(process: int) -> bool:
+    """Whether there may be a process of that number on this machine."""
+    if os.name != "posix":  # elsewhere the question would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

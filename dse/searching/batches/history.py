@@ -1,0 +1,388 @@
+"""What a search knows of its study: designs seen, counts, and what its sampler learns from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.random import SeedSequence
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, Trial
+
+from costmodel.profiles.rules import WorkloadRules
+from dse.fronts.hypervolume import Box
+from dse.pricing.evaluation import evaluate
+from dse.pricing.space_rules import rules_for
+from dse.pricing.workers import Jobs
+from dse.searching.batches.learning_study import Twin, lessons_of
+from dse.searching.batches.sampler_memory import MEMORY, check_memory
+from dse.searching.samplers.concurrent_batches import Key, Known, Lane, base_of, memories_of
+from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesign, winner_values
+from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND
+from dse.searching.trials.stored_content import check_params, check_trials, stored_winners
+from dse.searching.trials.trial_attributes import (
+    BREAKDOWN,
+    finite,
+    is_feasible,
+    lesson,
+    trial_attributes,
+)
+from dse.spaces.space import Space
+from dse.storage.optuna_store import Moment, Store, StoredStudy
+from dse.storage.shapes import is_count, is_number, list_of
+from dse.storage.trial_columns import CONSTRAINT, TrialColumns, is_violated
+
+#: A trial, finished or not.
+T = TypeVar("T", Trial, FrozenTrial)
+
+#: Study attribute: corners of the box in which its hypervolume is measured.
+BOX = "dse:hypervolume_box"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a study proposes designs; fixed when the study is created."""
+
+    sampler: str
+    seed: int
+    batch_size: int
+    focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
+    lanes: int = 1  #: batches that may be under way at a time
+    own: BaseSampler | None = None  #: proposes in the place of `sampler`, in this process
+
+
+@dataclass
+class Batch:
+    """Trials that are proposed, evaluated and stored together."""
+
+    number: int
+    base: int  #: the batch from which it goes on
+    proposals: list[Trial] = field(default_factory=list)
+    finished: list[FrozenTrial] = field(default_factory=list)
+    memory: Mapping[str, Any] = field(default_factory=dict)  #: what the sampler remembers
+
+
+class History:
+    """Proposes batches of a study from the batches before them, and learns what came of them.
+
+    Parameters
+    ----------
+    space, plan : Space, Plan
+        What the study searches, and how.
+    store : Store
+        Where it is stored.
+    stored : StoredStudy
+        The study, as the database holds it. Only trials that dse evaluated count; other programs may add
+        theirs.
+    rules : WorkloadRules, optional
+        What evaluates designs; by default the native cost model.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        plan: Plan,
+        store: Store,
+        stored: StoredStudy,
+        rules: WorkloadRules | None = None,
+        jobs: Jobs = 1,
+    ) -> None:
+        self.space = space
+        self.rules = rules
+        self.jobs = jobs
+        self.plan = plan
+        self.rows = 0  #: trials in the database, in any state
+        self.complete = 0
+        self.infeasible = 0
+        self._store = store
+        self._stored = stored
+        self._minimize = np.array([direction == "minimize" for direction in stored.directions])
+        self._best = np.where(self._minimize, math.inf, -math.inf)
+        self._batches: dict[Key, int] = {}  # design -> its batch, of the full ones
+        self._tail: list[Key] = []  # designs of the batch in progress
+        self._short = -1  # a batch that needs more designs than those of its lane
+        sampler = legal_sampler(plan.sampler, space, SeedSequence(0), (), rules, own=plan.own)
+        lessons = lessons_of(sampler.base)
+        self._twin = Twin(stored.directions, lessons, plan.batch_size, plan.lanes)
+        self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
+        self._inner = inner_search(space, rules, stored, plan) if space.inner else None
+        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self._starts = [space.outer.key(start) for start in space.starting_points]
+        self.refresh()
+
+    @property
+    def current(self) -> int:
+        """The batch in progress: the first that is not full. [-]"""
+        return self.complete // self.plan.batch_size
+
+    # What the study holds.
+
+    def refresh(self) -> None:
+        """Read what the database holds beyond what is known."""
+        with self._store.snapshot():
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """The same, of a database as it is at one moment."""
+        moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
+        if moment.trials.ids.size:
+            check_params(self.space, moment.params, self._store.where, f"study {self._stored.name!r}")
+        designs = zip(*moment.params.values(), strict=True)
+        keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]
+        places = range(self.complete, self.complete + len(keys))
+        winners = self._stored_winners() if self._inner else {}
+        self._count(keys, moment.trials, winners)
+        self.rows = moment.rows
+        kept = range(max(self.current - 2 * self.plan.lanes + 1, 0), self.current)
+        self._memories = {number: self._memory(moment, number) for number in kept}
+        needed = self._needed(places)
+        ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
+        lessons = self._store.some_trials(ids, user_attrs=False)
+        self._twin.learn(dict(zip(needed, lessons, strict=True)))
+
+    def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
+        """Those of the trials beyond what is known."""
+        keys = [objective.key for objective in self.space.objectives]
+        return stored_winners(self._store, self._stored, keys, first=self.rows)
+
+    def _memory(self, moment: Moment, number: int) -> Mapping[str, Any]:
+        """What the sampler remembered after a batch."""
+        slot = self._slot(number)
+        memory: Mapping[str, Any] = moment.user_attrs.get(slot, {})
+        trials, place = (
+            (number + 1) * self.plan.batch_size,
+            f"study {self._stored.name!r}: study_user_attributes",
+        )
+        check_memory(self.space, memory, trials, self._store.where, f"{place}: {slot}")
+        return memory
+
+    def _slot(self, number: int) -> str:
+        """Study attribute with the memory of a batch: those from which batches may go on have one each."""
+        slots = 2 * self.plan.lanes - 1
+        return MEMORY if slots == 1 else f"{MEMORY}:{number % slots}"
+
+    def _needed(self, places: Sequence[int]) -> list[int]:
+        """Those of some trials that a sampler may read; what none reads any more is forgotten."""
+        first = max(self.current - self.plan.lanes, 0)
+        memories = [memory for number, memory in self._memories.items() if number >= first]
+        self._twin.keep(first * self.plan.batch_size, memories)
+        return self._twin.needed(places, first * self.plan.batch_size, memories)
+
+    def _count(self, keys: Sequence[Key], trials: TrialColumns, winners: Mapping[int, Any]) -> None:
+        """Take note of finished trials, and of what they have found beside themselves."""
+        first = self.complete - len(self._tail)
+        self.complete += len(keys)
+        self.infeasible += int((~trials.feasible).sum())
+        found = [trials.objectives[trials.feasible]]
+        if self._inner:
+            found = winner_values([o.key for o in self.space.objectives], trials, winners)
+            self._inner.learn(found)
+        values = np.vstack([self._best, *found])
+        self._best = np.where(self._minimize, values.min(axis=0), values.max(axis=0))
+        self._tail += keys
+        full = len(self._tail) // self.plan.batch_size * self.plan.batch_size
+        for place, key in enumerate(self._tail[:full], start=first):
+            self._batches.setdefault(key, place // self.plan.batch_size)
+        self._tail = self._tail[full:]
+
+    def best(self) -> dict[str, float]:
+        """Objective -> best value among the feasible designs; empty when there is none."""
+        if self.infeasible == self.complete:
+            return {}
+        return {o.key: float(best) for o, best in zip(self.space.objectives, self._best, strict=True)}
+
+    # What comes next.
+
+    def window(self, budget: int) -> range:
+        """Batches that can be proposed and evaluated now, within so many trials.
+
+        A batch that the budget cuts short has to wait until it is the batch in progress, and so has one that
+        its lane cannot fill, and all while designs to start from are not evaluated.
+        """
+        first, whole = self.current, budget // self.plan.batch_size
+        stop = max(min(first + self.plan.lanes, whole), first + 1)
+        if first == 0 or self._pending(first - 1):
+            stop = first + 1
+        if first < self._short < stop:
+            stop = self._short
+        return range(first, stop if self.complete < budget else first)
+
+    def _pending(self, last: int) -> bool:
+        """Whether designs to start from are not among the trials of the batches up to one."""
+        memory = self._memories.get(last, {})
+        if FOUND in memory:
+            return bool(memory[FOUND]["starts"] < len(self._starts))
+        known = Known(self._batches, last)
+        return any(start not in known for start in self._starts)
+
+    def proposed(self, number: int, budget: int) -> Batch | None:
+        """A batch, as far as it is not stored and within the budget; None where it has to wait for others.
+
+        It goes on from the batch before it in its lane. In its turn, it goes on from the very batch before
+        it, and takes designs of all lanes, where its lane has not enough of them.
+        """
+        lanes, own_turn = self.plan.lanes, number == self.current
+        alone = lanes == 1 or number == 0 or (own_turn and self._pending(number - 1))
+        batch = self._asked(number, number - 1 if alone else base_of(number, lanes), alone=alone)
+        if not alone and (
+            len(batch.proposals) < self.plan.batch_size or self._clashes(number, batch.proposals)
+        ):
+            if not own_turn:
+                self._short = number
+                return None
+            batch = self._asked(number, number - 1, alone=True)
+        if own_turn:
+            batch.proposals = self._left(batch.proposals, budget)
+        return batch
+
+    def check(self, batch: Batch, place: str) -> None:
+        """Refuse a batch that is none of this study; `place` is the study attribute where it stands.
+
+        Raises
+        ------
+        DseError, ValueError, TypeError, AttributeError
+            Naming what it holds, or else by the place.
+        """
+        where, trials = self._store.where, (batch.number + 1) * self.plan.batch_size
+        check_trials(self.space, batch.finished, where, self._stored.name)
+        check_memory(self.space, batch.memory, trials, where, place)
+        if not (is_count(batch.base + 1) and all(self._is_finished(trial) for trial in batch.finished)):
+            raise ValueError("no trials of this study")
+
+    def _is_finished(self, trial: FrozenTrial) -> bool:
+        """Whether a trial has a value for each objective, a design and numbers for its constraints."""
+        for key, value in trial.system_attrs.items():
+            if key.startswith(CONSTRAINT):
+                is_violated(key, value)
+        designs = all(
+            distribution._contains(distribution.to_internal_repr(trial.params[name]))
+            for name, distribution in trial.distributions.items()
+        )
+        values = list_of(is_number, trial.values) and len(trial.values or []) == len(self._minimize)
+        return designs and values
+
+    def due(self, batch: Batch, budget: int) -> list[FrozenTrial]:
+        """The finished trials of a batch that can be stored now, within the budget.
+
+        There are none if it is not its turn, or if others have found its designs.
+        """
+        clashing = batch.number != self.current or self._clashes(batch.number, batch.finished)
+        return [] if clashing else self._left(batch.finished, budget)
+
+    def _left(self, trials: Sequence[T], budget: int) -> list[T]:
+        """What is left to be stored of the batch in progress, within the budget."""
+        done, left = set(self._tail), self.plan.batch_size - len(self._tail)
+        fresh = [trial for trial in trials if self.space.outer.key(trial.params) not in done]
+        return fresh[: min(left, budget - self.complete)]
+
+    def _clashes(self, number: int, trials: Sequence[Trial] | Sequence[FrozenTrial]) -> bool:
+        """Whether designs of a batch are trials of batches before it."""
+        known = Known(self._batches, number - 1)
+        return any(self.space.outer.key(trial.params) in known for trial in trials)
+
+    def _asked(self, number: int, base: int, *, alone: bool) -> Batch:
+        """The designs of a batch that goes on from another; fewer where no more are found."""
+        sampler = self._sampler(number, base, alone=alone)
+        study = self._twin.study((base + 1) * self.plan.batch_size, self._memories.get(base, {}))
+        study.sampler = sampler
+        # Optuna asks no sampler for a design that is pinned as a whole: there is one.
+        size = self.plan.batch_size if sampler.varying else max(0, 1 - self.complete)
+        asked = []
+        try:
+            for _ in range(size):
+                asked.append(study.ask(sampler.distributions))
+        except SpaceExhausted:
+            pass  # the batch ends early; the next one will be empty
+        return Batch(number, base, asked)
+
+    def _sampler(self, number: int, base: int, *, alone: bool) -> LegalSampler:
+        """The sampler of a batch."""
+        lanes = self.plan.lanes
+        outer = self.space.outer.space.parameters
+        others = [self._memories.get(at, {}) for at in memories_of(base, lanes)[1:]]
+        return legal_sampler(
+            self.plan.sampler,
+            self.space,
+            SeedSequence([self.plan.seed, number]),
+            Known(self._batches, base),
+            self.rules,
+            own=self.plan.own,
+            lane=None if alone else Lane(number % lanes, lanes, outer),
+            focus=self.plan.focus,
+            jobs=self.jobs,
+            turn=number if lanes > 1 else None,
+            beside=[memory[FOUND] for memory in others if FOUND in memory],
+        )
+
+    # What becomes of it.
+
+    def evaluate(self, batch: Batch) -> None:
+        """Make finished trials of the proposals of a batch: what is exact is found for each."""
+        designs = [WholeDesign(trial.params) for trial in batch.proposals]
+        if self._inner:
+            begun, outer = batch.number == self.current, [design.params for design in designs]
+            designs = self._inner.whole(outer, self.jobs, base=batch.base, begun=begun)
+        columns = self.space.encode([design.params for design in designs])
+        evaluation = evaluate(self.space, columns, rules=self.rules, jobs=self.jobs)
+        attributes = trial_attributes(self.space, evaluation)
+        values, violations = finite(evaluation, self._minimize)
+        for row, (trial, design) in enumerate(zip(batch.proposals, designs, strict=True)):
+            for limit, violation in zip(self.space.limits, violations[row], strict=True):
+                trial.set_constraint(limit.key, float(violation))
+            if not np.isfinite(evaluation.values[row]).all():
+                trial.set_constraint("finite_objectives", 1.0)
+            frozen = trial.study.tell(trial, values[row].tolist())
+            for key, value in attributes[row].items():
+                frozen.set_user_attr(key, value)
+            batch.finished.append(self._completed(frozen, design) if self._inner else frozen)
+        batch.memory = self._twin.memory()
+
+    def _completed(self, trial: FrozenTrial, design: WholeDesign) -> FrozenTrial:
+        """A finished trial with its inner parameters, and what else was found with it."""
+        trial.params, trial.distributions = design.params, self.distributions
+        trial.set_user_attr(WINNERS, design.winners)
+        trial.set_user_attr(DESIGNS_PRICED, trial.user_attrs.get(DESIGNS_PRICED, 0) + design.priced)
+        return trial
+
+    def attributes(self, batch: Batch) -> dict[str, Any]:
+        """Study attributes to store with a batch: what the sampler remembers when it is whole."""
+        memory = {**batch.memory}
+        count = {}
+        if FOUND in memory:
+            before, base = (
+                self._memories.get(number, {}).get(FOUND, {}).get(DESIGNS_PRICED, 0)
+                for number in (batch.number - 1, batch.base)
+            )
+            count = {DESIGNS_PRICED: memory[FOUND][DESIGNS_PRICED] + before - base}
+            memory[FOUND] = {**memory[FOUND], **count}
+        whole = len(self._tail) + len(batch.finished) == self.plan.batch_size
+        return {**count, self._slot(batch.number): memory} if whole and memory else count
+
+    def stored(self, batch: Batch, attributes: Mapping[str, Any]) -> None:
+        """Take note of a batch that the database has accepted."""
+        finished = batch.finished
+        places = range(self.complete, self.complete + len(finished))
+        if batch.proposals and len(finished) == self.plan.batch_size:
+            self._twin.grow(places)
+        if self._slot(batch.number) in attributes:
+            self._memories[batch.number] = attributes[self._slot(batch.number)]
+            self._memories.pop(batch.number - 2 * self.plan.lanes + 1, None)
+        keys = [self.space.outer.key(trial.params) for trial in finished]
+        values = np.array([trial.values for trial in finished])
+        feasible = np.array([is_feasible(trial) for trial in finished])
+        numbers = np.arange(len(finished))
+        winners = {number: trial.user_attrs.get(WINNERS, ()) for number, trial in enumerate(finished)}
+        self._count(keys, TrialColumns(numbers, numbers, values, feasible), winners)
+        self.rows += len(finished)
+        needed = self._needed(places)
+        self._twin.learn({place: lesson(finished[place - places.start]) for place in needed})
+
+
+def inner_search(space: Space, rules: WorkloadRules | None, stored: StoredStudy, plan: Plan) -> InnerSearch:
+    """What finds the inner designs of a study."""
+    box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
+    return InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.lanes)

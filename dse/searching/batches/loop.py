@@ -1,0 +1,152 @@
+"""The search loop: propose a batch, evaluate it in one call, store it in one transaction.
+
+Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed
+and k. So the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or
+on how many processes work on it: `samplers.concurrent_batches` says what a batch knows, `batches.claims` who
+works on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from optuna.trial import FrozenTrial
+
+from costmodel.errors import DseError
+from costmodel.profiles.rules import WorkloadRules
+from dse.pricing.workers import Jobs
+from dse.searching.batches.claims import REVISION, Turns
+from dse.searching.batches.history import History, Plan
+from dse.searching.batches.recovery import kept_unless_stored, take_kept
+from dse.spaces.space import Space
+from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.recovery import RecoveryFiles
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands after a batch."""
+
+    complete: int  #: finished trials of the study
+    budget: int
+    infeasible: int
+    best: Mapping[str, float]  #: objective -> best value among the feasible designs
+
+
+@dataclass
+class Outcome:
+    """What a search did."""
+
+    complete: int = 0  #: finished trials of the study, old and new
+    added: int = 0  #: those that this search stored
+    failed: int = 0  #: trials that another program left unfinished, now marked as failed
+    exhausted: bool = False  #: every legal design has been evaluated
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("sampling", "evaluation", "storage", "waiting"), 0.0)
+    )
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the time of a block to `seconds`."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += perf_counter() - start
+
+
+def search(
+    store: Store,
+    stored: StoredStudy,
+    space: Space,
+    plan: Plan,
+    budget: int,
+    *,
+    rules: WorkloadRules | None = None,
+    jobs: Jobs = 1,
+    progress: Callable[[Progress], None] | None = None,
+    told: Callable[[Sequence[FrozenTrial]], bool] | None = None,
+) -> Outcome:
+    """Add trials until the study holds `budget` finished ones, or every legal design.
+
+    Several processes may search one study: they share its batches, as `dse.searching.batches.claims` says. An
+    interruption loses the batch that the process evaluates and nothing else; one that is evaluated, and that
+    the database does not take, waits in a file for the next run.
+
+    Parameters
+    ----------
+    store : Store
+        The database, open for writing.
+    stored, space, plan : StoredStudy, Space, Plan
+        The study as the database holds it, what it searches, and how.
+    budget : int
+        Finished trials in all. [-]
+    rules : WorkloadRules, optional
+        What evaluates designs; by default the native cost model.
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    progress : callable, optional
+        Called at the start and after every batch.
+    told : callable, optional
+        Called with the trials of each batch that this process stored; the search ends where it says so.
+
+    Returns
+    -------
+    outcome : Outcome
+    """
+    outcome = Outcome(failed=store.fail_running(stored.study_id))
+    with outcome.timed("storage"):
+        history = History(space, plan, store, stored, rules, jobs)
+        turns = Turns(store, stored.study_id, history, budget, stored.user_attrs.get(REVISION))
+        files = RecoveryFiles(store, stored)
+        take_kept(files, turns)
+    try:
+        while True:
+            outcome.complete = history.complete
+            if progress:
+                progress(Progress(history.complete, budget, history.infeasible, history.best()))
+            if history.complete >= budget:
+                return outcome
+            added = work(outcome, history, turns, budget, files)
+            stopped = added and told and told(store.numbered(stored.study_id, added))
+            if outcome.exhausted or stopped:
+                outcome.complete = history.complete
+                turns.release()
+                return outcome
+    except KeyboardInterrupt:
+        with suppress(DseError), store.database.hurried():  # a claim that stays there does no harm
+            turns.release()
+        raise
+
+
+def work(outcome: Outcome, history: History, turns: Turns, budget: int, files: RecoveryFiles) -> range:
+    """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some.
+
+    Returns
+    -------
+    added : range
+        Numbers of the trials that were stored. [-]
+    """
+    none = range(0)
+    with outcome.timed("waiting"):
+        number = turns.take()
+    if number is None:
+        return none
+    with outcome.timed("storage"):
+        batch = turns.parked(number)
+    if batch is None:
+        with outcome.timed("sampling"):
+            batch = history.proposed(number, budget)
+        outcome.exhausted = batch is not None and not batch.proposals
+        if batch is None or outcome.exhausted:
+            turns.release()
+            return none
+        with outcome.timed("evaluation"):
+            history.evaluate(batch)
+    with outcome.timed("storage"), kept_unless_stored(files, batch):
+        added = turns.settle(batch)
+    outcome.added += added
+    return range(history.rows - added, history.rows)

@@ -1,0 +1,83 @@
+"""What no design of a space can beat, where it is too large for its exact front: bounds, stopped halfway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.errors import DseError
+from dse.pricing.space_rules import rules_for
+from dse.pricing.workers import Pricer, Workers
+from dse.searching.exact.bounds import problem_of
+from dse.searching.exact.branching import BoundBroken, Search
+from dse.searching.exact.certificate import best_costs, regrets
+from dse.searching.study import BaseStudy
+
+#: Designs that are evaluated for a bound, unless it is told otherwise.
+EVALUATIONS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class StudyBound:
+    """How far the best values of a study may be from the best possible, at most."""
+
+    study: str
+    trials: int
+    designs_priced: int  #: designs that were evaluated, and corners of boxes
+    boxes_left: int  #: boxes of designs that were not looked into; 0: the bound is reached by a design
+    limits: dict[str, float]  #: objective, with its unit -> value that no legal design is better than
+    gaps: dict[str, float]  #: objective -> how much worse than that the study's best value is, relative
+
+
+def study_bound(
+    study: BaseStudy,
+    workers: Workers | None = None,
+    *,
+    evaluations: float = EVALUATIONS,
+    progress: Callable[[int, int], None] | None = None,
+) -> StudyBound:
+    """Bound the best values of a study's space by a branch and bound that stops after some evaluations.
+
+    Parameters
+    ----------
+    study : BaseStudy
+        What to compare.
+    workers : Workers, optional
+        Who evaluates designs; by default this process alone.
+    evaluations : float
+        Designs to evaluate, to the next round of boxes. The more, the closer the bound. [-]
+    progress : callable, optional
+        Called with designs evaluated and boxes left.
+
+    Raises
+    ------
+    DseError
+        If the study has found nothing feasible, or no bounds are known of its space.
+    """
+    lowest, space = best_costs(study), study.space
+    problem = problem_of(Pricer.of(space, rules_for(space, study.profile)))
+    unknown = DseError(
+        f"space {space.name}: no bounds are known, for its machine is closed or more of it may slow a step; "
+        f"compare the study with a long search: --reference {study.name}"
+    )
+    if problem is None:
+        raise unknown
+    search = Search(problem, workers or Workers())
+    try:
+        search.run(progress, enough=evaluations)
+    except BoundBroken:
+        raise unknown from None
+    least = np.minimum(search.least(), lowest)
+    signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in space.objectives]
+    names = [objective.name for objective in space.objectives]
+    return StudyBound(
+        study=study.name,
+        trials=len(study.table),
+        designs_priced=search.priced,
+        boxes_left=sum(map(len, search.waiting)),
+        limits=dict(zip((own.key for own in space.objectives), (least * signs).tolist(), strict=True)),
+        gaps=dict(zip(names, regrets(lowest, least[np.newaxis]).tolist(), strict=True)),
+    )

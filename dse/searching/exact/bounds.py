@@ -1,0 +1,301 @@
+"""What no design of a box can beat: bounds of objectives and limits over a layout and many machines.
+
+The fastest machine of a box has the most of every quantity of which more is never slower; it need not exist.
+No machine of the box is faster; none costs or draws less than one with the least of every quantity. From
+these, objectives and limits follow by interval arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
+from costmodel.machine.price import chip_power, chip_price
+from costmodel.profiles.work import TRAINING
+from costmodel.steps.result.breakdown import PARTS, ResultTable
+from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, DesignPoints
+from dse.fronts.pareto import as_costs
+from dse.pricing.evaluation import transformer_run
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Pricer
+from dse.searching.exact.machines import Forest, columns_of, forest, rows_at, sides
+from dse.spaces.designs.legal import Component
+from dse.spaces.formulas.expressions import Expression
+from dse.spaces.formulas.interval_arithmetic import Interval, interval_of, point
+from dse.spaces.formulas.names import WITH_UNIT
+from dse.spaces.space import Space
+
+#: Columns of a breakdown that no quantity of which more is never slower changes.
+OF_LAYOUTS: Final = ("peak_memory", *PARTS["peak_memory"], "model_flops", "world_size")
+#: Columns that the fastest machine bounds from below, and from above.
+FASTEST_LOW, FASTEST_HIGH = ("step_time",), ("tokens_per_second",)
+#: Most layouts whose boxes are looked at.
+MOST_LAYOUTS: Final = 2_000_000
+#: Designs that say how much each quantity decides.
+SAMPLE: Final = 512
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Some boxes: each a layout, and a node of each forest."""
+
+    layout: IntArray  #: (boxes,) number of the layout
+    nodes: IntArray  #: (boxes, forests)
+    timed: FloatArray  #: (boxes, columns) what the fastest machine of the box, or of one around it, comes to
+    new: BoolArray  #: (boxes,) whether that is of one around it
+
+    def __len__(self) -> int:
+        return self.layout.size
+
+    def take(self, rows: Any) -> Boxes:
+        """Some of them."""
+        return Boxes(self.layout[rows], self.nodes[rows], self.timed[rows], self.new[rows])
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A space whose machines are bounded: its layouts, one by one, and its machines as forests."""
+
+    pricer: Pricer
+    layouts: tuple[Component, ...]
+    forests: tuple[Forest, ...]
+    timed: tuple[str, ...]  #: columns that follow the fastest machine, of those that formulas use
+    fixed: tuple[str, ...]  #: columns that follow the layout alone, likewise
+    of_layouts: dict[str, FloatArray]  #: the latter, (layouts,) each
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Problem | None], tuple[str, str]]:
+        return _problem, (self.pricer.space.text, self.pricer.rules.profile)
+
+    @property
+    def num_layouts(self) -> int:
+        """Legal layouts."""
+        return math.prod(component.rows for component in self.layouts)
+
+    def layout_columns(self, layouts: IntArray) -> dict[str, FloatArray]:
+        """Parameters of some layouts, and what is derived from them."""
+        rows = rows_at(self.layouts, layouts)
+        columns: dict[str, FloatArray] = {}
+        for component, own in zip(self.layouts, rows, strict=True):
+            columns |= component.columns(own)
+        return columns_of(self.pricer.space, self.layouts, columns)
+
+    def machine_columns(self, nodes: IntArray, *, most: bool) -> dict[str, FloatArray]:
+        """One of the ends of everything that machines decide, over some boxes."""
+        columns: dict[str, FloatArray] = {}
+        for place, own in enumerate(self.forests):
+            columns |= own.of(own.high if most else own.low, nodes[:, place])
+        return columns
+
+    def single(self, boxes: Boxes) -> BoolArray:
+        """Which boxes hold one machine."""
+        below = [own.below[boxes.nodes[:, place]] for place, own in enumerate(self.forests)]
+        return np.asarray(np.max(below, axis=0) < 0)
+
+    def designs(self, boxes: Boxes) -> dict[str, FloatArray]:
+        """Encoded designs, one of each box: the layout on a machine near the middle."""
+        columns = self.layout_columns(boxes.layout)
+        for place, own in enumerate(self.forests):
+            columns |= own.component.columns(own.sample[boxes.nodes[:, place]])
+        return {parameter.name: columns[parameter.name] for parameter in self.pricer.space.parameters}
+
+    def unbounded(self, layout: IntArray, nodes: IntArray) -> Boxes:
+        """Boxes of whose fastest machines nothing is known yet."""
+        ends = [0.0 if name in FASTEST_LOW else np.inf for name in self.timed]
+        return Boxes(layout, nodes, np.tile(ends, (layout.size, 1)), np.ones(layout.size, dtype=bool))
+
+    def fastest(self, boxes: Boxes) -> dict[str, FloatArray]:
+        """Layouts of boxes on the fastest machine of each."""
+        return self.layout_columns(boxes.layout) | self.machine_columns(boxes.nodes, most=True)
+
+    def bounds(self, boxes: Boxes) -> tuple[FloatArray, BoolArray]:
+        """Costs that no design of a box is below, and whether one of the box may keep all limits.
+
+        Returns
+        -------
+        costs : (boxes, objectives) array
+            Less is better. [the unit of each]
+        possible : (boxes,) array of bool
+            [-]
+        """
+        space, known = self.pricer.space, self.intervals(boxes)
+        count, sought = len(boxes), []
+        for objective in space.objectives:
+            ends = interval_of(self.formulas[objective.expression], known, space.names)
+            sought.append(np.broadcast_to(ends[objective.direction == "maximize"], count))
+        costs = as_costs(np.stack(sought, axis=1), [objective.direction for objective in space.objectives])
+        possible = np.ones(count, dtype=bool)
+        for limit in space.limits:
+            possible &= interval_of(self.formulas[limit.expression], known, space.names)[1] > 0
+        return costs, possible
+
+    def intervals(self, boxes: Boxes) -> dict[str, Interval]:
+        """Ends of every name that formulas may use, over each box."""
+        space = self.pricer.space
+        low, high = (self.machine_columns(boxes.nodes, most=most) for most in (False, True))
+        layout = self.layout_columns(boxes.layout)
+        known = {name: point(values) for name, values in {**space.constants, **layout}.items()}
+        known |= {name: (low[name], high[name]) for name in low}
+        for place, name in enumerate(self.timed):
+            ends = boxes.timed[:, place], np.array(np.inf)
+            known[name] = ends if name in FASTEST_LOW else (np.array(0.0), ends[0])
+        known |= {name: point(values[boxes.layout]) for name, values in self.of_layouts.items()}
+        known |= self.price_and_power(boxes, low, layout)
+        for derived in space.derived:
+            if derived.evaluated:
+                known[derived.name] = interval_of(self.formulas[derived.expression], known, space.names)
+        return known
+
+    def price_and_power(
+        self, boxes: Boxes, low: Mapping[str, FloatArray], layout: Mapping[str, FloatArray]
+    ) -> dict[str, Interval]:
+        """Least price and power of the machines of each box. [$], [W]"""
+        rows, back = distinct_rows(*boxes.nodes.T.astype(np.float64))
+        if self.separate:
+            least = self.least_price_and_power(boxes.nodes[rows])[:, back]
+        else:
+            least = self.cheapest({**low, **layout})
+        chips = self.of_layouts["world_size"][boxes.layout]
+        names = "system_price", "system_power"
+        return {name: (chips * own, np.array(np.inf)) for name, own in zip(names, least, strict=True)}
+
+    @cached_property
+    def separate(self) -> bool:
+        """Whether layouts decide no quantity of the machine."""
+        return not {*self.layout_columns(np.zeros(1, dtype=np.int64))} & {*self.pricer.space.system.units()}
+
+    def least_price_and_power(self, nodes: IntArray) -> FloatArray:
+        """(2, boxes) Least price and power of a chip: with the least of all, or by one component."""
+        least = self.cheapest(self.machine_columns(nodes, most=False))
+        for place, own in enumerate(self.least_of_nodes):
+            least = np.maximum(least, own[:, nodes[:, place]])
+        return least
+
+    def cheapest(self, columns: Mapping[str, FloatArray]) -> FloatArray:
+        """(2, boxes) Price and power of a chip with some quantities. [$], [W]"""
+        system = self.pricer.space.system
+        machine = system.with_quantities({n: columns[n] for n in system.units() if n in columns})
+        count = max(values.size for values in columns.values())
+        return np.stack([np.broadcast_to(f(machine), count) for f in (chip_price, chip_power)])
+
+    @cached_property
+    def least_of_nodes(self) -> list[FloatArray]:
+        """By forest: (2, nodes) least price and power of a node's machines, other components at their least.
+
+        Nothing, that is 0, where trees of other components differ in a quantity of which more may cost less.
+        """
+        found = []
+        for own in self.forests:
+            others = [other for other in self.forests if other is not own]
+            least = np.zeros((2, own.below.size))
+            if all(other.is_alike for other in others):
+                leaves = np.flatnonzero(own.below < 0)
+                lowest = {
+                    name: ends for other in others for name, ends in other.of(other.low, other.roots).items()
+                }
+                beside = {name: np.full(leaves.size, ends.min()) for name, ends in lowest.items()}
+                least = np.full((2, own.below.size), np.inf)
+                least[:, leaves] = self.cheapest(beside | own.of(own.low, leaves))
+                for node in np.flatnonzero(own.below >= 0)[::-1]:  # children stand behind their parents
+                    child = own.below[node]
+                    least[:, node] = np.minimum(least[:, child], least[:, child + 1])
+            found.append(least)
+        return found
+
+    @cached_property
+    def formulas(self) -> dict[str, Expression]:
+        """Every formula of the space that needs evaluation, by its text."""
+        return formulas_of(self.pricer)
+
+
+def formulas_of(pricer: Pricer) -> dict[str, Expression]:
+    """Objectives, limits and columns of a space that need evaluation, by their text."""
+    space = pricer.space
+    texts = [*(o.expression for o in space.objectives), *(limit.expression for limit in space.limits)]
+    texts += [derived.expression for derived in space.derived if derived.evaluated]
+    return {text: Expression.parse(text) for text in texts}
+
+
+def breakdown_of(pricer: Pricer, columns: Mapping[str, FloatArray]) -> ResultTable:
+    """Evaluate layouts on machines that are given by their quantities."""
+    space = pricer.space
+    system = space.system.with_quantities({n: columns[n] for n in space.system.units() if n in columns})
+    return pricer.rules.step(system, {**space.constants, **columns})
+
+
+def problem_of(pricer: Pricer) -> Problem | None:
+    """A space as boxes; nothing where bounds say nothing of it, so that designs have to be listed.
+
+    There have to be components of machines, and a bound for every objective; and layouts for which more is
+    never slower, as `System.never_slower` says, all of them.
+    """
+    space = pricer.space
+    if pricer.rules.profile != NATIVE or space.workload.work != TRAINING or space.reads_intervals:
+        return None
+    if space.workloads or not 0 < space.legal.count < np.inf:
+        return None
+    layouts, machines = sides(pricer)
+    chosen = {*space.by_name, *(derived.name for derived in space.derived)}
+    weights = importance(pricer, [name for name in space.system.never_slower() if name in chosen])
+    if not machines or not weights or math.prod(own.rows for own in layouts) > MOST_LAYOUTS:
+        return None
+    forests = tuple(forest(space, component, weights) for component in machines)
+    used = {WITH_UNIT.get(name, name) for formula in formulas_of(pricer).values() for name in formula.names}
+    timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
+    fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
+    return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}))
+
+
+@lru_cache(maxsize=2)
+def _problem(text: str, profile: str) -> Problem | None:
+    """What a worker makes of a space's text, and keeps."""
+    space = Space.from_text(text)
+    return problem_of(Pricer(space, rules_for(space, profile)))
+
+
+def bounded(problem: Problem) -> Problem | None:
+    """The problem with what layouts decide; nothing where more may be slower, or nothing is bounded."""
+    pricer, every = problem.pricer, np.arange(problem.num_layouts)
+    boxes = problem.unbounded(every, np.tile([own.roots[0] for own in problem.forests], (every.size, 1)))
+    columns = problem.fastest(boxes)
+    design = transformer_run(pricer.space, columns, DesignPoints).design
+    if not lawful(design).all():
+        return None
+    found = breakdown_of(pricer, columns)
+    problem = replace(problem, of_layouts={name: getattr(found, name) for name in problem.fixed})
+    timed = [np.broadcast_to(getattr(found, name), every.size) for name in problem.timed]
+    best = replace(boxes, timed=np.stack(timed, axis=1)) if timed else boxes
+    return problem if np.isfinite(problem.bounds(best)[0]).all() else None
+
+
+def lawful(design: DesignPoints) -> BoolArray:
+    """Which designs are of the kind that more of a machine never slows; (points,).
+
+    Not so, or not by argument: shardings solved anew and explicit tiles, schedules timed pass by pass, states
+    that are exchanged layer by layer, and exchanges of experts that hide twice or beside activations on their
+    way to hosts.
+    """
+    solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
+    twice = (design.overlap_ep > 0) & (design.offload_activations > 0) | (design.overlap_shared_expert > 0)
+    told = design.tiling == EXPLICIT_TILES
+    return np.asarray(design.plain_pipeline & ~(solved | told | (design.zero_stage > 1) | twice))
+
+
+def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:
+    """How much time, price and power move with some quantities, relative to each other. [-]"""
+    space = pricer.space
+    columns = space.known_values(space.legal.random(SAMPLE, np.random.default_rng(0)))
+    usual, weights = breakdown_of(pricer, columns), {}
+    for name in names:
+        moved = breakdown_of(pricer, {**columns, name: 1.25 * columns[name]})
+        ratios = [
+            np.abs(getattr(moved, key) / getattr(usual, key) - 1).mean()
+            for key in ("step_time", "system_price", "system_power")
+        ]
+        weights[name] = float(sum(ratios)) + 1e-6  # whatever matters little is halved last
+    return weights

@@ -1,0 +1,218 @@
+"""The exact front of spaces too large to list: branch and bound over boxes of machines.
+
+A box of which a known design beats the bound is dropped with all its designs, and so is one that breaks a
+limit for certain. Others are halved, down to single machines, which are evaluated. Designs from the middle of
+promising boxes are evaluated on the way: what they beat need not be looked into.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.errors import DseError
+from dse.fronts.pareto import non_dominated
+from dse.pricing.evaluation import evaluate
+from dse.pricing.workers import Workers
+from dse.searching.exact.bounds import Boxes, Problem, breakdown_of
+from dse.searching.exact.capacity import smallest_capacities
+from dse.searching.exact.dominance import FrontIndex
+from dse.searching.exact.enumeration import costs_of
+
+#: Boxes that are halved at a time, which bounds the memory; and fewest that are worth sending to a process.
+MOST_BOXES: Final = 1 << 18
+WORTH_SENDING: Final = 1 << 12
+#: Promising boxes of a round of which a design is evaluated.
+MOST_PROBES: Final = 4096
+#: Most designs that are evaluated before it is said to be too many.
+MOST_PRICED: Final = 1e9
+
+
+#: By how much a design may cost less than its bound, relative to that, for rounding. [-]
+ROUNDING: Final = 1e-9
+
+
+class BoundBroken(Exception):
+    """A design costs less than bounds allow."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a round over some boxes came to."""
+
+    boxes: Boxes  #: halves of those that may hold something new
+    designs: dict[str, FloatArray]  #: of boxes of one machine, feasible, and not beaten before
+    costs: FloatArray  #: (designs, objectives) of these [the unit of each]
+    probes: FloatArray  #: (probes, objectives) costs of other designs that were evaluated
+    priced: int  #: designs evaluated, and corners of boxes
+
+
+class Search:
+    """The state of a branch and bound."""
+
+    def __init__(self, problem: Problem, workers: Workers) -> None:
+        self.problem, self.workers, self.space = problem, workers, problem.pricer.space
+        self.designs = {parameter.name: np.empty(0) for parameter in self.space.parameters}
+        #: (designs, objectives) of the designs found that no other found beats; and the front that prunes,
+        #: which knows others beside.
+        self.costs = np.empty((0, len(self.space.objectives)))
+        self.front = self.costs
+        self.priced = 0  #: designs evaluated, and corners of boxes
+        self.waiting = [start(problem)]  #: boxes not yet looked into
+
+    def run(self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf) -> None:
+        """Work until no box is left, or enough designs are evaluated.
+
+        Raises
+        ------
+        DseError
+            If more than `MOST_PRICED` designs have to be evaluated.
+        """
+        waiting = self.waiting
+        while waiting and self.priced < enough:
+            taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
+            tasks = [(self.problem, self.front, boxes) for boxes in taken]
+            for found in self.workers.map(explored, tasks):
+                self.add(found)
+                left = range(0, len(found.boxes), MOST_BOXES)
+                waiting += [found.boxes.take(slice(at, at + MOST_BOXES)) for at in left]
+            if progress:
+                progress(self.priced, sum(map(len, waiting)))
+            if self.priced > MOST_PRICED:
+                raise DseError(
+                    f"space {self.space.name}: {self.priced:.3g} designs evaluated, and bounds leave more; "
+                    "pin some parameters with --set, or search instead"
+                )
+
+    def least(self) -> FloatArray:
+        """(objectives,) What no legal design costs less than, in each objective. [the unit of each]
+
+        Designs of boxes that were dropped break a limit, or cost no less than one that is known; others cost
+        no less than the bounds of their boxes.
+        """
+        known = [self.front, *(self.problem.bounds(boxes)[0] for boxes in self.waiting)]
+        return np.asarray(np.concatenate(known).min(axis=0))
+
+    def shares(self, taken: list[Boxes]) -> list[Boxes]:
+        """As many sets of boxes as there are workers, where that is worth it."""
+        count = min(self.workers.jobs, sum(map(len, taken)) // WORTH_SENDING)
+        if len(taken) >= count:
+            return taken
+        every = joined(taken)
+        return [every.take(slice(worker, None, count)) for worker in range(count)]
+
+    def add(self, found: Explored) -> None:
+        """Take what a round found: designs, and costs that prune."""
+        self.priced += found.priced
+        costs = np.unique(np.concatenate([self.front, found.costs, found.probes]), axis=0)
+        self.front = costs[non_dominated(costs)]
+        costs = np.concatenate([self.costs, found.costs])
+        rows = np.flatnonzero(non_dominated(costs))
+        self.costs = costs[rows]
+        self.designs = {
+            name: np.concatenate([values, found.designs[name]])[rows] for name, values in self.designs.items()
+        }
+
+
+def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
+    """A round over some boxes, with a front that prunes."""
+    problem, front, boxes = task
+    index = FrontIndex(front)
+    boxes = boxes.take(still_open(problem, index, boxes)[0])
+    corners = int(boxes.new.sum())
+    boxes = timed(problem, boxes)
+    rows, costs = still_open(problem, index, boxes)
+    boxes = boxes.take(rows)
+    single = problem.single(boxes)
+    designs, found = evaluated(problem, boxes.take(single), costs[single])
+    rest, costs = boxes.take(~single), costs[~single]
+    promising = np.flatnonzero(non_dominated(costs))
+    promising = promising[:: -(-promising.size // MOST_PROBES) or 1]
+    tried = rest.take(promising)
+    return Explored(
+        boxes=halves(problem, rest),
+        designs=designs,
+        costs=found,
+        probes=evaluated(problem, tried, costs[promising])[1],
+        priced=corners + int(single.sum()) + len(tried),
+    )
+
+
+def still_open(problem: Problem, front: FrontIndex, boxes: Boxes) -> tuple[IntArray, FloatArray]:
+    """Boxes that may hold a design which the front does not beat, and the bounds of those."""
+    if not len(boxes):
+        return np.zeros(0, dtype=np.int64), np.empty((0, len(problem.pricer.space.objectives)))
+    costs, possible = problem.bounds(boxes)
+    rows = np.flatnonzero(possible)
+    kept = ~front.beats(costs[rows])
+    return rows[kept], costs[rows[kept]]
+
+
+def timed(problem: Problem, boxes: Boxes) -> Boxes:
+    """The boxes with what their own fastest machines come to."""
+    new = np.flatnonzero(boxes.new)
+    times = boxes.timed.copy()
+    if new.size:
+        new = new[np.lexsort([boxes.layout[new], *boxes.nodes[new].T[::-1]])]
+        breakdown = breakdown_of(problem.pricer, problem.fastest(boxes.take(new)))
+        for place, name in enumerate(problem.timed):
+            times[new, place] = getattr(breakdown, name)
+    return Boxes(boxes.layout, boxes.nodes, times, np.zeros(len(boxes), dtype=bool))
+
+
+def evaluated(problem: Problem, boxes: Boxes, bounds: FloatArray) -> tuple[dict[str, FloatArray], FloatArray]:
+    """A design of each box, and its costs; those that are feasible.
+
+    Raises
+    ------
+    BoundBroken
+        If one costs less than its box was said to at least: more of a machine slows a design of the space.
+    """
+    space, designs = problem.pricer.space, problem.designs(boxes)
+    costs = costs_of(space, evaluate(space, designs, rules=problem.pricer.rules))
+    rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
+    if (costs[rows] < bounds[rows] - ROUNDING * np.abs(bounds[rows])).any():
+        raise BoundBroken
+    return {name: values[rows] for name, values in designs.items()}, costs[rows]
+
+
+def start(problem: Problem) -> Boxes:
+    """All designs as boxes: of each layout, the whole trees; of capacities that hold it, the smallest."""
+    layouts, enough = np.arange(problem.num_layouts), smallest_capacities(problem)
+    trees = np.array(list(itertools.product(*(own.roots for own in problem.forests))))
+    boxes = problem.unbounded(np.repeat(layouts, len(trees)), np.tile(trees, (layouts.size, 1)))
+    if enough is not None:
+        place, nodes = enough
+        boxes.nodes[:, place] = nodes[boxes.layout]
+        boxes = boxes.take(boxes.nodes[:, place] >= 0)
+    return boxes
+
+
+def halves(problem: Problem, boxes: Boxes) -> Boxes:
+    """Both halves of boxes, along the forest whose node leaves most open."""
+    if not len(boxes):
+        return boxes
+    spread = np.stack([own.spread[boxes.nodes[:, at]] for at, own in enumerate(problem.forests)])
+    whole = np.stack([own.below[boxes.nodes[:, at]] < 0 for at, own in enumerate(problem.forests)])
+    along = np.argmax(np.where(whole, -1.0, spread), axis=0)
+    parts = []
+    for child in (0, 1):
+        nodes, new = boxes.nodes.copy(), np.zeros(len(boxes), dtype=bool)
+        for at, own in enumerate(problem.forests):
+            rows = np.flatnonzero(along == at)
+            nodes[rows, at] = own.below[nodes[rows, at]] + child
+            new[rows] = ~own.inherits[nodes[rows, at]]
+        parts.append(Boxes(boxes.layout, nodes, boxes.timed, new))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Boxes]) -> Boxes:
+    """All of some boxes together."""
+    return Boxes(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in Boxes.__dataclass_fields__)
+    )

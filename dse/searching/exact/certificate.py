@@ -1,0 +1,147 @@
+"""How far a study is from the exact front of its space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from dse.pricing.space_rules import nominal_rate, rules_for
+from dse.pricing.workers import Workers
+from dse.searching.exact.exact_front import ExactFront, exact_front
+from dse.searching.study import BaseStudy
+
+#: A space is quick where its designs take so long at their nominal rate. [s]
+QUICK: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far the front of a study is from the exact one."""
+
+    study: str
+    trials: int
+    hypervolume_ratio: float  #: of the study's front to the exact one, in the study's box
+    found: int  #: designs of the exact front that the study has evaluated
+    of: int  #: designs of the exact front
+    gaps: dict[str, float]  #: objective -> how much worse than the best possible its best value is, relative
+    #: Objective -> feasible designs that are better than the study's best; None where not counted, for bounds
+    #: ruled them out.
+    ranks: dict[str, int | None]
+    worst_gap: (
+        float  #: every exact design is matched by one of the study's within this share, in all objectives
+    )
+    worst_missed: (
+        dict[str, Any] | None
+    )  #: parameters of the exact design that is matched worst, if any is not
+
+
+def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
+    """Compare a study with the exact front of its space.
+
+    Parameters
+    ----------
+    study : BaseStudy
+        What to certify.
+    exact : ExactFront
+        Of its space; the study's `best_costs` are what it counted designs against.
+
+    Raises
+    ------
+    DseError
+        If the study searches another space, or there is nothing to compare.
+    """
+    if study.space.fingerprint != exact.space.fingerprint:
+        raise DseError(f"study {study.name!r}: searches another space; leave SPACE out to enumerate its own")
+    found, best = study.table.front().costs, exact.costs
+    lowest = best_costs(study)
+    key = study.space.legal.key
+    seen = {key(trial.params) for trial in study.table.found().trials}
+    names = [objective.name for objective in study.space.objectives]
+    short = match_gaps(found, best)
+    worst = int(np.argmax(short))
+    gaps = regrets(lowest, best)
+    return Certificate(
+        study=study.name,
+        trials=len(study.table.trials),
+        hypervolume_ratio=study.hypervolume / study.box.hypervolume(best),
+        found=sum(key(params) in seen for params in exact.space.decode(exact.designs)),
+        of=len(best),
+        gaps=dict(zip(names, gaps.tolist(), strict=True)),
+        ranks=dict(zip(names, ranks(exact, gaps), strict=True)),
+        worst_gap=float(short[worst]),
+        worst_missed=exact.records()[worst]["params"] if short[worst] > 0 else None,
+    )
+
+
+def best_costs(study: BaseStudy) -> FloatArray:
+    """(objectives,) Least costs of a study's feasible trials. [the unit of each]
+
+    Raises
+    ------
+    DseError
+        If there is none.
+    """
+    costs = study.table.front().costs
+    if not len(costs):
+        raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to certify")
+    return np.asarray(costs.min(axis=0), dtype=np.float64)
+
+
+def regrets(lowest: FloatArray, best: FloatArray) -> FloatArray:
+    """(objectives,) By how much the least costs found miss the least of a front, relative to these. [-]"""
+    least = best.min(axis=0)
+    return np.asarray((lowest - least) / np.maximum(np.abs(least), np.finfo(float).tiny), dtype=np.float64)
+
+
+def match_gaps(found: FloatArray, best: FloatArray) -> FloatArray:
+    """By how much the nearest of some designs falls short of each exact one, in its worst objective.
+
+    Parameters
+    ----------
+    found, best : (points, objectives) array
+        Costs of a study's front, and of the exact one. [the unit of each]
+
+    Returns
+    -------
+    short : (points,) array
+        Relative to the exact design's costs; 0 where it is matched. [-]
+    """
+    worst = np.full((len(best), len(found)), -np.inf)
+    for own, exact in zip(found.T, best.T, strict=True):
+        scale = np.where(exact == 0, 1.0, np.abs(exact))
+        np.maximum(worst, (own - exact[:, np.newaxis]) / scale[:, np.newaxis], out=worst)
+    return np.asarray(worst.min(axis=1), dtype=np.float64)
+
+
+def ranks(exact: ExactFront, gaps: FloatArray) -> list[int | None]:
+    """Designs better than the study's best, by objective."""
+    if exact.tally is not None:
+        return [int(count) for count in exact.tally.better]
+    return [None if gap > 0 else 0 for gap in gaps.tolist()]
+
+
+def certified(study: BaseStudy, workers: Workers | None = None) -> Certificate:
+    """The certificate of a study, its space enumerated for it."""
+    return certificate(
+        study,
+        exact_front(
+            study.space,
+            rules=rules_for(study.space, study.profile),
+            workers=workers,
+            best=best_costs(study).tolist(),
+        ),
+    )
+
+
+def quick_certificate(study: BaseStudy) -> Certificate | None:
+    """The certificate of a study whose space takes no time to speak of; nothing where it takes longer.
+
+    Whether it does, the number of its designs says at a nominal rate, on every machine alike.
+    """
+    if study.space.legal.count > QUICK * nominal_rate(study.space) or not study.table.feasible.any():
+        return None
+    return certified(study)

@@ -1,0 +1,106 @@
+"""Every design of a range of numbers evaluated: its front, and how many designs break what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate_alike, untimed_margins
+from dse.pricing.workers import Pricer
+from dse.searching.exact.dominance import FrontIndex
+from dse.spaces.space import Space
+
+#: Designs that are listed, evaluated and filtered at once.
+CHUNK: Final = 65536
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What some of the designs of a space come to; those of two ranges add up."""
+
+    legal: int  #: designs evaluated
+    feasible: int  #: those of them that keep all limits, and have a number
+    broken: IntArray  #: (limits,) designs that break each limit
+    unpriced: int  #: designs that keep all limits, but of which some objective is no number
+    better: IntArray  #: (objectives,) feasible designs that are better than given costs
+    numbers: IntArray  #: (front,) designs that none of the range beats, by number
+    costs: FloatArray  #: (front, objectives), less is better
+
+    @classmethod
+    def empty(cls, space: Space) -> Self:
+        """That of no designs."""
+        limits, objectives = len(space.limits), len(space.objectives)
+        none = np.zeros(0, dtype=np.int64)
+        counts = np.zeros(limits, dtype=np.int64), np.zeros(objectives, dtype=np.int64)
+        return cls(0, 0, counts[0], 0, counts[1], none, np.empty((0, objectives)))
+
+    def __add__(self, other: Tally) -> Tally:
+        """Of both ranges together: the front of the union is that of the two fronts."""
+        numbers = np.concatenate([self.numbers, other.numbers])
+        costs = np.concatenate([self.costs, other.costs])
+        kept = np.flatnonzero(non_dominated(costs))
+        return Tally(
+            self.legal + other.legal,
+            self.feasible + other.feasible,
+            self.broken + other.broken,
+            self.unpriced + other.unpriced,
+            self.better + other.better,
+            numbers[kept],
+            costs[kept],
+        )
+
+    @property
+    def order(self) -> IntArray:
+        """The front's rows: the best of the first objective first, ties by number. [-]"""
+        return np.lexsort([self.numbers, *self.costs.T[::-1]])
+
+
+def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
+    """(points, objectives) Values turned so that less is better; NaN where infeasible. [the unit of each]"""
+    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
+    return np.where(evaluation.feasible[:, None], costs, np.nan)
+
+
+def tally(pricer: Pricer, best: Sequence[float], low: int, high: int) -> Tally:
+    """Evaluate the designs of a range of numbers.
+
+    Parameters
+    ----------
+    pricer : Pricer
+        The space, and what evaluates its designs.
+    best : sequence of float
+        Costs, one per objective, that designs are counted against. [the unit of each]
+    low, high : int
+        The first number, and that behind the last. [-]
+    """
+    total = Tally.empty(pricer.space)
+    for start in range(low, high, CHUNK):
+        total = _added(total, pricer, best, np.arange(start, min(start + CHUNK, high)))
+    return total
+
+
+def _added(total: Tally, pricer: Pricer, best: Sequence[float], numbers: IntArray) -> Tally:
+    """A tally with some more designs; what breaks a limit anyway is not timed, where limits do not ask."""
+    space = pricer.space
+    columns = space.legal.at(numbers)
+    margins = untimed_margins(space, columns, pricer.rules)
+    timed = np.arange(numbers.size) if margins is None else np.flatnonzero((margins >= 0).all(axis=1))
+    evaluation = evaluate_alike(space, {name: own[timed] for name, own in columns.items()}, pricer.rules)
+    costs, kept = costs_of(space, evaluation), evaluation.margins >= 0
+    rows = np.flatnonzero(evaluation.feasible)
+    rows = rows[~FrontIndex(total.costs).beats(costs[rows])]
+    return total + Tally(
+        legal=numbers.size,
+        feasible=int(evaluation.feasible.sum()),
+        broken=np.asarray((~(kept if margins is None else margins >= 0)).sum(axis=0), dtype=np.int64),
+        unpriced=int((kept.all(axis=1) & ~evaluation.feasible).sum()),
+        better=np.asarray((costs < np.asarray(best)).sum(axis=0), dtype=np.int64),
+        numbers=numbers[timed[rows]],
+        costs=costs[rows],
+    )

@@ -1,0 +1,74 @@
+"""How far a study is from what a long search finds, where a space is too large for its exact front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.random import SeedSequence
+
+from dse.fronts.pareto import non_dominated
+from dse.pricing.space_rules import rules_for
+from dse.pricing.workers import Jobs
+from dse.searching.exact.certificate import best_costs, match_gaps, regrets
+from dse.searching.samplers.archive import Archive
+from dse.searching.samplers.screening import Screening
+from dse.searching.samplers.screening_sampler import ScreeningSampler
+from dse.searching.study import BaseStudy
+
+#: Trials for which a reference run prices designs at once.
+TRIALS: Final = 10_000
+#: What its random numbers come from, beside those of any study.
+SEED: Final = 2**31
+
+
+@dataclass(frozen=True)
+class Reference:
+    """How far the front of a study is from that of a long search; better designs than either may exist."""
+
+    study: str
+    trials: int
+    designs_priced: int  #: by the reference run
+    hypervolume_ratio: float  #: of the study's front to that of both together, in the study's box
+    gaps: dict[str, float]  #: objective -> how much worse than the best known its best value is, relative
+    worst_gap: float  #: every design known is matched by one of the study's within this share
+
+
+def reference(study: BaseStudy, jobs: Jobs = 1) -> Reference:
+    """Compare a study with a search that prices as many designs as ten thousand of its trials would.
+
+    Parameters
+    ----------
+    study : BaseStudy
+        What to compare.
+    jobs : int or Workers
+        Processes that price, or who else does. [-]
+
+    Raises
+    ------
+    DseError
+        If the study has found nothing feasible.
+    """
+    lowest, rules = best_costs(study), rules_for(study.space, study.profile)
+    sampler = ScreeningSampler(study.space, rules=rules, jobs=jobs)
+    shape = len(study.space.parameters), len(study.space.objectives)
+    search = Screening(
+        sampler.lattice,
+        sampler.priced,
+        Archive.empty(*shape),
+        TRIALS * sampler.designs_per_trial,
+        np.random.default_rng(SeedSequence([SEED])),
+    )
+    found = study.table.front().costs
+    known = np.concatenate([search.run(0, np.empty((0, shape[0]))).costs, found])
+    known = known[non_dominated(known)]
+    names = [objective.name for objective in study.space.objectives]
+    return Reference(
+        study=study.name,
+        trials=len(study.table),
+        designs_priced=search.priced,
+        hypervolume_ratio=study.hypervolume / study.box.hypervolume(known),
+        gaps=dict(zip(names, regrets(lowest, known).tolist(), strict=True)),
+        worst_gap=float(match_gaps(found, known).max()),
+    )

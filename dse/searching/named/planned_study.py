@@ -1,0 +1,130 @@
+"""The best designs of a small space, listed whole, as a study: so that commands on studies work on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from dse.pricing.evaluation import untimed_margins
+from dse.pricing.space_rules import rules_for
+from dse.pricing.workers import Workers
+from dse.searching.batches.loop import Progress
+from dse.searching.exact.exact_front import ExactFront, exact_front
+from dse.searching.study import BaseStudy
+from dse.spaces.space import Params, Space
+
+#: Most legal designs that are listed: half a minute on one core.
+LISTED: Final = 2e6
+#: Most designs of an exact front that are kept as trials.
+KEPT: Final = 24
+#: Names that are tried for a study before giving up.
+MOST_NAMES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Closest:
+    """The design that comes closest to a limit that none keeps."""
+
+    params: Params
+    limit: str
+    margin: float  #: [the unit of the limit]
+    unit: str
+
+
+def listed_front(space: Space, workers: Workers) -> ExactFront | None:
+    """The exact front of a space that is small enough to be listed."""
+    return exact_front(space, workers=workers, method="list") if space.legal.count <= LISTED else None
+
+
+def stored_front(exact: ExactFront, name: str, *, storage: str | None, again: bool) -> BaseStudy:
+    """A study whose trials are the designs of an exact front, or about `KEPT` of a long one, the best too.
+
+    Parameters
+    ----------
+    exact : ExactFront
+        What to store.
+    name : str
+        Of the study.
+    storage : str, optional
+        Database URL, as for `BaseStudy.create`.
+    again : bool
+        Whether to take another name where a study of another space has this one.
+    """
+    designs = exact.space.decode(exact.designs)
+    rows = np.unique(np.linspace(0, len(designs) - 1, min(KEPT, len(designs))).round().astype(int))
+    kept = sorted({*rows.tolist(), *exact.best.values()})
+    study = opened(exact.space, name, storage, again=again)
+    missing = {f"front_{row}": designs[row] for row in kept} if not len(study.table) else {}
+    if missing:
+        study.steer(None, missing)
+        study.run(len(missing))
+    return study
+
+
+def searched(
+    space: Space,
+    name: str,
+    budget: int,
+    *,
+    storage: str | None,
+    again: bool,
+    workers: Workers,
+    progress: Callable[[Progress], None] | None,
+) -> BaseStudy:
+    """A study of a space that is too large to list; arguments are those of `stored_front` and of a run."""
+    study = opened(space, name, storage, again=again)
+    study.run(budget, jobs=workers, progress=progress)
+    return study
+
+
+def opened(space: Space, name: str, storage: str | None, *, again: bool) -> BaseStudy:
+    """The study of that name, or of that name and a number where one of another space has it."""
+    for number in range(1, MOST_NAMES):
+        try:
+            return BaseStudy.open(space, name if number == 1 else f"{name}_{number}", storage=storage)
+        except DseError as error:
+            if not again or "searches another space" not in str(error):
+                raise
+    raise DseError(
+        f"study {name!r}: {MOST_NAMES} studies of that name search other spaces; choose another name"
+    )
+
+
+def closest(space: Space) -> Closest:
+    """The legal design that comes closest to the first limit that none keeps, by what needs no times."""
+    rules, found = rules_for(space), None
+    for designs in _blocks(space):
+        margins = untimed_margins(space, designs, rules)
+        if margins is None:
+            break
+        best = int(margins[:, 0].argmax())
+        if found is None or margins[best, 0] > found.margin:
+            limit = space.limits[0]
+            [params] = space.decode({key: own[[best]] for key, own in designs.items()})
+            found = Closest(params, limit.name, float(margins[best, 0]), limit.unit)
+    if found is None:
+        raise DseError(f"space {space.name}: no legal design keeps all limits")
+    return found
+
+
+def fits(space: Space) -> bool:
+    """Whether some legal design keeps all limits that need no times."""
+    rules = rules_for(space)
+    for designs in _blocks(space):
+        margins = untimed_margins(space, designs, rules)
+        if margins is None or (margins >= 0).all(axis=1).any():
+            return True
+    return False
+
+
+def _blocks(space: Space) -> Iterator[dict[str, FloatArray]]:
+    """Legal designs by the block: all, or many random ones where there are too many."""
+    if space.legal.count <= LISTED:
+        yield from space.legal.enumerate(1 << 16)
+    else:
+        yield space.legal.random(1 << 16, np.random.default_rng(0))

@@ -1,0 +1,1 @@
+"""What a study keeps about itself, and what has changed since."""

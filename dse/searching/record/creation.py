@@ -1,0 +1,133 @@
+"""What a study keeps about itself in its database, so that this alone is enough to go on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+import numpy as np
+import optuna
+import yaml
+
+from costmodel.errors import DseError
+from dse.fronts.hypervolume import Box
+from dse.fronts.pareto import as_costs
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate, remedies
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.searching.batches.history import BOX
+from dse.searching.record.checking import packed
+from dse.searching.record.digest import content, shipped_parts
+from dse.searching.samplers.samplers import lanes_of, sampler_choice
+from dse.spaces.space import Batch, Space
+from dse.storage.optuna_store import Store, StoredStudy
+
+#: Attributes of a study in the database, beside those of `dse.searching.batches.history`.
+SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
+SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
+BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
+LANES, INNER = "dse:lanes", "dse:exact_parameters"
+
+#: What held when its trials were priced: see `digest`; versions of programs that went on with it; and how
+#: many trials, from the first, are taken as they are stored.
+DIGEST, CONTINUED = "dse:digest", "dse:continued_by"
+ACCEPTED = "dse:accepted"
+
+#: Designs for which a study remembers what the cost model gives.
+REFERENCES: Final = 8
+#: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
+BOX_SAMPLE = 1024
+#: The same of machines, each of which has all layouts of its workloads priced.
+MACHINES_SAMPLE = 64
+
+
+def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
+    """What a study keeps about itself, so that the database alone is enough to go on."""
+    drawn = drawn_designs(space, profile)
+    return {
+        SPACE: space.text,
+        SPACE_NAME: space.name,
+        FINGERPRINT: space.fingerprint,
+        DIGEST: digest(space, *drawn),
+        SAMPLER: sampler,
+        SEED: seed,
+        BATCH_SIZE: sampler_choice(sampler).batch_size,
+        LANES: lanes_of(sampler, space),
+        PROFILE: profile,
+        BOX: box_around(space, profile, *drawn),
+        VERSIONS: versions(),
+    } | ({INNER: [parameter.name for parameter in space.inner]} if space.inner else {})
+
+
+def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, Any]) -> StoredStudy:
+    """Store a study that has no trials yet; if another process was first, its study."""
+    return store.create_study(
+        name,
+        [objective.direction for objective in space.objectives],
+        metric_names=[objective.key for objective in space.objectives],
+        user_attrs=attributes,
+    )
+
+
+def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
+    """Random legal designs, the same ones of each space, with what evaluation says of them."""
+    points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
+    designs = space.legal.random(points, np.random.default_rng(0))
+    return designs, evaluate(space, designs, rules=rules_for(space, profile))
+
+
+def digest(space: Space, designs: Batch, evaluation: Evaluation) -> dict[str, Any]:
+    """What holds when trials are priced: the content of the space, of the parts of it that ship, and what the
+    cost model gives for some of its designs, feasible ones and others."""
+    rows = [np.flatnonzero(own)[: REFERENCES // 2] for own in (evaluation.feasible, ~evaluation.feasible)]
+    some = np.concatenate(rows)
+    columns = {name: values[some] for name, values in designs.items()}
+    return {
+        "content": content(space),
+        "shipped": shipped_parts(space),
+        "reference": packed(space, columns, evaluation.take(some)),
+    }
+
+
+def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
+    """Ideal and reference point from random legal designs, the feasible ones if there are any.
+
+    It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
+    """
+    return box_around(space, profile, *drawn_designs(space, profile))
+
+
+def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
+    """The same of the designs that were drawn."""
+    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
+    usable = np.isfinite(costs).all(axis=1)
+    if (usable & evaluation.feasible).any():
+        usable &= evaluation.feasible
+    if not usable.any():
+        unpriced = np.isnan(evaluation.breakdown.time)
+        wanting = remedies(space, profile, {name: column[unpriced] for name, column in designs.items()})
+        raise DseError(
+            f"space {space.name}: no legal design has finite objectives under profile {profile}"
+            + (f", {wanting}" if wanting else "; check its expressions, and what the profile knows")
+        )
+    box = Box.around(costs[usable])
+    return [box.ideal.tolist(), box.reference.tolist()]
+
+
+def versions() -> dict[str, str]:
+    """What made a study: program and libraries."""
+    return {
+        "dse": version("dse"),
+        "optuna": optuna.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def differences(one: Space, other: Space) -> list[str]:
+    """Which keys of two spaces differ, as their files spell them."""
+    texts = yaml.safe_load(one.text), yaml.safe_load(other.text)
+    keys = dict.fromkeys(key for text in texts for key in text if key != "description")
+    return [key for key in keys if texts[0].get(key) != texts[1].get(key)]

@@ -1,0 +1,1 @@
+"""How designs are proposed: Optuna's methods, and screening by bulk pricing."""

@@ -1,0 +1,179 @@
+"""The designs that a screening search has found: what nothing priced so far beats, and what comes close."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, IntArray
+from dse.fronts.pareto import low_and_span, non_dominated, shortfalls
+from dse.searching.samplers.hill_climbing import Climbers
+
+#: Most designs of the front that are kept, beside those that became trials.
+MOST_KEPT: Final = 4096
+#: What a packed column may unpack to: far more than `MOST_KEPT` designs, and those that are trials. [B]
+LARGEST: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Designs that nothing priced so far beats, with what is known of each, and the next best.
+
+    Designs are rows of places, as `dse.spaces.lattice.Lattice` has them.
+    """
+
+    places: FloatArray  #: (designs, parameters)
+    costs: FloatArray  #: (designs, objectives), less is better [the unit of each]
+    explored: FloatArray  #: (designs,) 1 where neighbours are priced, 2 where it was polished, else 0
+    sent: BoolArray  #: (designs,) whether it became a trial
+    reserve: FloatArray  #: (others, parameters): feasible designs that are beaten, the least beaten first
+    climbers: Climbers  #: where they are
+    complete: bool = False  #: whether every legal design is priced
+
+    @classmethod
+    def empty(cls, parameters: int, objectives: int) -> Self:
+        """No designs."""
+        places, climbers = np.empty((0, parameters)), Climbers.empty(parameters, objectives)
+        return cls(places, np.empty((0, objectives)), np.empty(0), np.empty(0, dtype=bool), places, climbers)
+
+    def take(self, rows: IntArray | BoolArray) -> Archive:
+        """Some of the front's designs."""
+        return replace(
+            self,
+            places=self.places[rows],
+            costs=self.costs[rows],
+            explored=self.explored[rows],
+            sent=self.sent[rows],
+        )
+
+    def joined(self, places: FloatArray, costs: FloatArray, *, ties: bool = False) -> Archive:
+        """With other designs; those that nothing beats are kept, of equal costs all or the first.
+
+        Rows with NaN are infeasible.
+        """
+        rows = np.flatnonzero(non_dominated(costs))
+        fresh = np.zeros(rows.size)
+        both = replace(
+            self,
+            places=np.concatenate([self.places, places[rows]]),
+            costs=np.concatenate([self.costs, costs[rows]]),
+            explored=np.concatenate([self.explored, fresh]),
+            sent=np.concatenate([self.sent, fresh > 0]),
+        )
+        kept = np.flatnonzero(non_dominated(both.costs))
+        if not ties:
+            kept = kept[np.sort(np.unique(both.costs[kept], axis=0, return_index=True)[1])]
+        return both.take(kept)
+
+    def merged(self, other: Archive) -> Archive:
+        """With what another batch has found; of equal costs a trial is kept, else the first."""
+        names = ("places", "costs", "explored", "sent")
+        both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
+        order = np.argsort(~both["sent"], kind="stable")
+        both = {name: column[order] for name, column in both.items()}
+        _, first, owners = np.unique(both["costs"], axis=0, return_index=True, return_inverse=True)
+        explored = np.zeros(first.size)
+        np.maximum.at(explored, owners.ravel(), both["explored"])
+        both["explored"] = explored[owners.ravel()]
+        first.sort()
+        kept = first[non_dominated(both["costs"][first])]
+        found = Archive(**both, reserve=self.reserve, climbers=self.climbers, complete=self.complete)
+        return found.take(kept)
+
+    def thinned(self) -> Archive:
+        """At most about `MOST_KEPT` designs: one of each cell of a grid that is as fine as that allows."""
+        if len(self.places) <= MOST_KEPT:
+            return self
+        low, span = low_and_span(self.costs)
+        scaled = (self.costs - low) / span
+        kept = np.arange(len(scaled))
+        for cells in 2 ** np.arange(16, 3, -1):
+            first = np.unique(np.floor(scaled * cells), axis=0, return_index=True)[1]
+            ends = np.concatenate([np.flatnonzero(self.sent), self.costs.argmin(axis=0)])
+            kept = np.union1d(first, ends)
+            if kept.size <= MOST_KEPT:
+                break
+        return self.take(kept)
+
+    def packed(self) -> dict[str, Any]:
+        """All of it as text and numbers that JSON knows."""
+        names = ("places", "costs", "explored", "sent", "reserve")
+        climbers = ("places", "costs", "violations", "weights")
+        return {
+            **{name: _text(getattr(self, name)) for name in names},
+            "climbers": {name: _text(getattr(self.climbers, name)) for name in climbers},
+            "complete": self.complete,
+        }
+
+    @classmethod
+    def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
+        """The opposite of `packed`.
+
+        Raises
+        ------
+        ValueError, LookupError, TypeError, AttributeError
+            If it is no such thing.
+        """
+        climbers = {name: _array(text) for name, text in packed["climbers"].items()}
+        archive = cls(
+            places=_array(packed["places"]).reshape(-1, parameters),
+            costs=_array(packed["costs"]).reshape(-1, objectives),
+            explored=_array(packed["explored"]),
+            sent=_array(packed["sent"]) > 0,
+            reserve=_array(packed["reserve"]).reshape(-1, parameters),
+            climbers=Climbers(
+                climbers["places"].reshape(-1, parameters),
+                climbers["costs"].reshape(-1, objectives),
+                climbers["violations"],
+                climbers["weights"].reshape(-1, objectives),
+            ),
+            complete=bool(packed["complete"]),
+        )
+        front = archive.places, archive.costs, archive.explored, archive.sent
+        for columns in (front, archive.climbers.columns()):
+            if len({len(column) for column in columns}) > 1:
+                raise ValueError("columns of unequal length")
+        return archive
+
+
+def _text(values: FloatArray | BoolArray) -> str:
+    return base64.b64encode(zlib.compress(values.astype(np.float64).tobytes(), 6)).decode("ascii")
+
+
+def _array(text: str) -> FloatArray:
+    unpacking = zlib.decompressobj()
+    try:
+        unpacked = unpacking.decompress(base64.b64decode(text), LARGEST)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacking.eof:
+        raise ValueError(f"cut short, or unpacks to more than {LARGEST:,} bytes")
+    return np.frombuffer(unpacked, dtype=np.float64).copy()
+
+
+def least_beaten(costs: FloatArray, front: FloatArray, n: int) -> IntArray:
+    """Rows of the `n` designs that the front beats by least, the least first.
+
+    Parameters
+    ----------
+    costs : (designs, objectives) array
+        Less is better; NaN where infeasible. [the unit of each]
+    front : (others, objectives) array
+        What nothing beats. [the unit of each]
+    n : int
+        [-]
+
+    Notes
+    -----
+    A design is beaten by the least share of the front's span that would have to be taken off all of its
+    costs so that no design of the front beat it.
+    """
+    rows = np.flatnonzero(~np.isnan(costs).any(axis=1))
+    low, span = low_and_span(front)
+    beaten = shortfalls((costs[rows] - low) / span, (front - low) / span)
+    return rows[np.argsort(beaten, kind="stable")[:n]]

@@ -1,0 +1,196 @@
+"""Inner searches: the exact parameters of a space are tried whole beside each design that a sampler proposes.
+
+A sampler proposes outer designs. All of their legal inner designs are priced in bulk, and those that none of
+them beats, the winners, stand for the outer design. One of them, the representative, becomes the trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.profiles.rules import WorkloadRules
+from dse.fronts.hypervolume import Box
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts.thinning import Undominated, most_dominating
+from dse.pricing.evaluation import evaluate
+from dse.pricing.workers import Jobs
+from dse.searching.samplers.screening_sampler import corner
+from dse.spaces.designs.exact_parameters import OuterDesigns
+from dse.spaces.space import Batch, Params, Space
+from dse.storage.trial_columns import TrialColumns
+
+#: Trial attribute: the winners beside the representative, their inner parameters and their values.
+WINNERS: Final = "winners"
+#: Most of these.
+MOST_WINNERS: Final = 64
+
+
+@dataclass(frozen=True)
+class WholeDesign:
+    """The design of a trial, and what was found with it."""
+
+    params: Params
+    winners: list[dict[str, Any]] = field(default_factory=list)  #: the others, as the trial keeps them
+    priced: int = 0  #: inner designs
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Inner designs of one outer design."""
+
+    designs: Batch
+    costs: FloatArray  #: (designs, objectives), less is better, NaN where infeasible [the unit of each]
+    violations: FloatArray  #: (designs,) of limits [-]
+
+    def joined(self, other: Candidates) -> Candidates:
+        """Both."""
+        return Candidates(
+            {name: np.concatenate([own, other.designs[name]]) for name, own in self.designs.items()},
+            np.concatenate([self.costs, other.costs]),
+            np.concatenate([self.violations, other.violations]),
+        )
+
+    def best(self) -> Candidates:
+        """Those that none beats, of equal costs the first; where none is feasible, the nearest to it."""
+        rows = np.flatnonzero(non_dominated(self.costs))
+        rows = rows[np.unique(self.costs[rows], axis=0, return_index=True)[1]]
+        return self.take(rows if rows.size else np.argsort(self.violations, kind="stable")[:1])
+
+    def take(self, rows: IntArray | slice) -> Candidates:
+        """Some of them."""
+        designs = {name: own[rows] for name, own in self.designs.items()}
+        return Candidates(designs, self.costs[rows], self.violations[rows])
+
+
+class InnerSearch:
+    """Finds the best inner designs of outer ones, and knows what those of a study have found.
+
+    Parameters
+    ----------
+    space : Space
+        With exact parameters.
+    rules : WorkloadRules
+        What prices designs.
+    box : Box
+        Where the hypervolume of the study is measured.
+    batch_size : int
+        Trials of a batch. [-]
+    lanes : int
+        Batches that may be under way at a time: how many fronts of the past are kept. [-]
+    """
+
+    def __init__(self, space: Space, rules: WorkloadRules, box: Box, batch_size: int, lanes: int) -> None:
+        self.space = space
+        self.rules = rules
+        self.box = box
+        self.batch_size = batch_size
+        self.lanes = lanes
+        self.directions = [objective.direction for objective in space.objectives]
+        #: Costs of the front before the first batch, after it, and so on; old ones are forgotten.
+        self._fronts = {-1: np.empty((0, len(space.objectives)))}
+        self._tail: list[FloatArray] = []  # costs that each trial of the batch in progress has found
+
+    def learn(self, found: Sequence[FloatArray]) -> None:
+        """Take note of what some trials have found: values of their winners, (winners, objectives) each."""
+        self._tail += [as_costs(values, self.directions) for values in found]
+        while len(self._tail) >= self.batch_size:
+            last, front = max(self._fronts.items())
+            costs = np.unique(np.concatenate([front, *self._tail[: self.batch_size]]), axis=0)
+            self._fronts[last + 1], self._tail = costs[non_dominated(costs)], self._tail[self.batch_size :]
+            self._fronts.pop(last - self.lanes, None)
+
+    def whole(self, proposals: Sequence[Params], jobs: Jobs, *, base: int, begun: bool) -> list[WholeDesign]:
+        """The designs that some outer ones become, one after the other: each counts for those after it.
+
+        Parameters
+        ----------
+        proposals : sequence of Params
+            The outer designs.
+        jobs : int or Workers
+            Processes that price, or who else does. [-]
+        base : int
+            The last batch whose trials count. [-]
+        begun : bool
+            Whether those of the batch in progress count, too.
+        """
+        # The same boxes wherever a batch was interrupted, so that sums round alike.
+        front = self._fronts[base]
+        left = Undominated(self.box.reference, front)
+        for cost in np.concatenate([front[:0], *(self._tail if begun else ())]):
+            left.add(cost)
+        found, priced = self._candidates(proposals, jobs)
+        return [self._represented(own, left, n) for own, n in zip(found, priced.tolist(), strict=True)]
+
+    def _candidates(self, proposals: Sequence[Params], jobs: Jobs) -> tuple[list[Candidates], IntArray]:
+        """The best inner designs of each outer one, and how many were priced."""
+        outer = self.space.outer
+        assert isinstance(outer, OuterDesigns)
+        sampled = outer.space.parameters
+        columns = {p.name: np.array([p.code(own[p.name]) for own in proposals]) for p in sampled}
+        best: dict[int, Candidates] = {}
+        priced = np.zeros(len(proposals), dtype=np.intp)
+        for owner, designs in outer.inner(columns, len(proposals)):
+            evaluation = evaluate(self.space, designs, rules=self.rules, jobs=jobs)
+            costs = as_costs(evaluation.values, self.directions)
+            costs[~evaluation.feasible] = np.nan
+            missing = np.where(np.isfinite(evaluation.values).all(axis=1), 0.0, np.inf)
+            violations = np.maximum(evaluation.violations, 0.0).sum(axis=1) + missing
+            block = Candidates(designs, costs, violations)
+            owners, starts, counts = np.unique(owner, return_index=True, return_counts=True)
+            priced[owners] += counts
+            for one, start, count in zip(owners.tolist(), starts.tolist(), counts.tolist(), strict=True):
+                own = block.take(slice(start, start + count)).best()
+                best[one] = best[one].joined(own).best() if one in best else own
+        return [best[one] for one in range(len(proposals))], priced
+
+    def _represented(self, found: Candidates, left: Undominated, priced: int) -> WholeDesign:
+        """The design that adds most to the study's hypervolume, and the others of its front."""
+        if np.isnan(found.costs).any():
+            [params] = self.space.decode(found.designs)
+            return WholeDesign(params, [], priced)
+        gains = left.gains(found.costs)
+        nearest = self.box.scaled(found.costs).sum(axis=1).argmin()  # where none adds anything
+        first = int(gains.argmax() if gains.max() > 0 else nearest)
+        others = np.delete(np.arange(len(gains)), first)
+        if others.size > MOST_WINNERS:
+            end, there = corner(found.costs), found.costs[[first]]
+            others = np.sort(others[most_dominating(found.costs[others], MOST_WINNERS, end, there)])
+        kept = found.take(np.append(first, others))
+        for cost in kept.costs:
+            left.add(cost)
+        params, *rest = self.space.decode(kept.designs)
+        values = as_costs(kept.costs[1:], self.directions).tolist()  # turned twice is as it was
+        keys, names = [o.key for o in self.space.objectives], [p.name for p in self.space.inner]
+        winners = [
+            {"params": {name: own[name] for name in names}, "values": dict(zip(keys, costs, strict=True))}
+            for own, costs in zip(rest, values, strict=True)
+        ]
+        return WholeDesign(params, winners, priced)
+
+
+def winner_values(
+    keys: Sequence[str], columns: TrialColumns, winners: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> list[FloatArray]:
+    """Values of all that finished trials have found, (winners, objectives) each, the representative first.
+
+    Parameters
+    ----------
+    keys : sequence of str
+        Names of the values.
+    columns : TrialColumns
+        The trials.
+    winners : mapping
+        Trial identity -> the trial's attribute `WINNERS`.
+    """
+    others = [
+        [[own["values"][key] for key in keys] for own in winners.get(i, ())] for i in columns.ids.tolist()
+    ]
+    found = zip(columns.objectives, columns.feasible.tolist(), others, strict=True)
+    return [
+        np.array([own, *rest] if feasible else []).reshape(-1, len(keys)) for own, feasible, rest in found
+    ]

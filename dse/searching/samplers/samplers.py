@@ -1,0 +1,279 @@
+"""Samplers by name, and the wrapper that makes whatever they propose legal and new."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.random import SeedSequence
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from costmodel.errors import DseError, suggestion
+from costmodel.profiles.rules import WorkloadRules
+from dse.pricing.space_rules import rules_for
+from dse.searching.samplers.concurrent_batches import Key, Known, Lane
+from dse.spaces.sections.parameters import decoded
+from dse.spaces.space import Params, Space
+
+
+class SpaceExhausted(Exception):
+    """Every legal design of the space has been proposed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A sampler on offer."""
+
+    description: str
+    batch_size: int  #: trials that are proposed, and evaluated, together
+    build: Callable[..., BaseSampler | None]  #: from a seed; None draws legal designs
+    joint: bool = True  #: samples all parameters together; else it says which
+    lanes: int = 1  #: batches under way at a time, of a new study
+    learns: bool = True  #: from trials, so that its first batch is drawn; else it knows what to propose
+    needs: tuple[str, ...] = ()  #: packages that do not come with dse
+
+
+def screening(space: Space, rules: WorkloadRules, seed: int, **options: Any) -> BaseSampler:
+    """The sampler that prices designs itself."""
+    from dse.searching.samplers.screening_sampler import ScreeningSampler
+
+    return ScreeningSampler(space, rules=rules, seed=seed, **options)
+
+
+#: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
+SAMPLERS: Mapping[str, Choice] = {
+    "screening": Choice(
+        "prices some hundreds of designs for each that it proposes (the default)",
+        50,
+        screening,
+        lanes=2,
+        learns=False,
+    ),
+    "nsga2": Choice(
+        "genetic search by non-dominated sorting",
+        20,
+        lambda space, rules, seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
+    ),
+    "nsga3": Choice(
+        "genetic search by reference points, for three objectives and more",
+        20,
+        lambda space, rules, seed: optuna.samplers.NSGAIIISampler(population_size=20, seed=seed),
+    ),
+    "tpe": Choice(
+        "tree-structured Parzen estimator: ahead up to a few hundred trials, ten times as slow",
+        10,
+        lambda space, rules, seed: optuna.samplers.TPESampler(seed=seed),
+        joint=False,
+    ),
+    "gp": Choice(
+        "Gaussian process: for very few trials, about a second each",
+        5,
+        lambda space, rules, seed: optuna.samplers.GPSampler(seed=seed),
+        needs=("scipy", "torch"),
+    ),
+    "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None, lanes=4),
+}
+DEFAULT_SAMPLER = "screening"
+
+#: Draws of a design, times the number of lanes, until one is of a lane: few miss it.
+DRAWS_EACH = 8
+
+
+def sampler_choice(name: str) -> Choice:
+    """The sampler of that name.
+
+    Raises
+    ------
+    DseError
+        For an unknown name, or one whose packages are not installed.
+    """
+    if name not in SAMPLERS:
+        raise DseError(f"sampler {name!r}: unknown{suggestion(name, SAMPLERS)}")
+    choice = SAMPLERS[name]
+    missing = [package for package in choice.needs if find_spec(package) is None]
+    if missing:
+        raise DseError(f"sampler {name!r}: needs {' and '.join(missing)}; pip install {' '.join(missing)}")
+    return choice
+
+
+def lanes_of(name: str, space: Space) -> int:
+    """Batches that may be under way at a time in a new study; one where the first prices every design. [-]"""
+    from dse.searching.samplers.screening_sampler import priced_whole
+
+    choice = sampler_choice(name)
+    return choice.lanes if choice.learns or not priced_whole(space) else 1
+
+
+class SeenDesigns:
+    """Designs seen before a batch, of which there may be very many, those that it adds itself, and all those
+    of other lanes."""
+
+    def __init__(self, before: Collection[Key] | Known, lane: Lane | None) -> None:
+        self._before = before
+        self._lane = lane
+        self._own: set[Key] = set()
+
+    def __contains__(self, key: Key) -> bool:
+        return (
+            key in self._own
+            or key in self._before
+            or (self._lane is not None and not self._lane.has_key(key))
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._own) or bool(self._before)
+
+    def add(self, key: Key) -> None:
+        """Take note of a design."""
+        self._own.add(key)
+
+
+class LegalSampler(BaseSampler):
+    """Makes each proposal of another sampler legal, and different from every design before it.
+
+    A sampler that learns from trials has nothing to learn from at first: its first batch is the space's
+    starting points, and others drawn uniformly from the legal designs. Later, a proposal is replaced by the
+    nearest legal design, and one that was seen before by a new neighbour of it. `Study.ask` then records the
+    design that is really evaluated. Of a space with exact parameters it samples the others.
+    """
+
+    def __init__(
+        self,
+        base: BaseSampler | None,
+        space: Space,
+        rng: np.random.Generator,
+        *,
+        seen: Collection[Key] | Known = (),
+        lane: Lane | None = None,
+        joint: bool = True,
+        learns: bool = True,
+    ) -> None:
+        self.base = base
+        self.legal = space.outer
+        self.parameters = self.legal.space.parameters
+        self.rng = rng
+        self.joint = joint
+        self.distributions = {p.name: p.distribution() for p in self.parameters}
+        self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
+        self.seen = SeenDesigns(seen, lane)
+        self.lane = lane
+        self.informed = base is not None and (bool(self.seen) or not learns)
+        self.starts = space.starting_points if learns else []
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> Params:
+        # A genetic sampler counts generations as it proposes, so it is asked even where it knows nothing.
+        proposal = self._proposal(self.base, study, trial) if self.base else {}
+        legal = self.legal
+        starts = [start for start in self.starts if legal.key(start) not in self.seen]
+        if starts:
+            params = starts[0]
+        elif self.informed:
+            params = legal.nearest(proposal, self.rng)
+        else:
+            params = self._drawn()
+        if legal.key(params) in self.seen:
+            params = self._new_neighbour(params)
+        self.seen.add(legal.key(params))
+        return params
+
+    def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> Params:
+        """What the base sampler would try, legal or not."""
+        # Every trial has every parameter, so there is no need to look through all of them for a common set.
+        together = self.varying if self.joint else base.infer_relative_search_space(study, trial)
+        known = base.sample_relative(study, trial, together)
+        return {
+            name: known[name] if name in known else base.sample_independent(study, trial, name, distribution)
+            for name, distribution in self.distributions.items()
+        }
+
+    def _drawn(self) -> Params:
+        """A design at random, of this lane if one comes soon."""
+        for _ in range(self.lane.lanes * DRAWS_EACH if self.lane else 1):
+            [params] = decoded(self.parameters, self.legal.random(1, self.rng))
+            if self.lane is None or self.lane.has_key(self.legal.key(params)):
+                break
+        return params
+
+    def _new_neighbour(self, params: Params) -> Params:
+        for neighbour in self.legal.neighbours(params, self.rng):
+            if self.legal.key(neighbour) not in self.seen:
+                return neighbour
+        raise SpaceExhausted
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise AssertionError(f"{param_name}: every parameter is sampled relative to the others")
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        if self.base is not None:
+            self.base.before_trial(study, trial)
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        if self.base is not None:
+            self.base.after_trial(study, trial, state, values)
+
+
+def legal_sampler(
+    name: str,
+    space: Space,
+    seeds: SeedSequence,
+    seen: Collection[Key] | Known,
+    rules: WorkloadRules | None = None,
+    *,
+    own: BaseSampler | None = None,
+    lane: Lane | None = None,
+    **options: Any,
+) -> LegalSampler:
+    """A fresh sampler of that name for one batch.
+
+    Parameters
+    ----------
+    name : str
+        One of `SAMPLERS`.
+    space : Space
+        What it samples.
+    seeds : SeedSequence
+        Source of all its random numbers.
+    seen : collection of keys
+        Designs that it must not propose again.
+    rules : WorkloadRules, optional
+        What prices designs for samplers that know their space; by default the native cost model.
+    own : BaseSampler, optional
+        One of Optuna's or the user's in the place of that.
+    lane : Lane, optional
+        The designs that it may propose; all by default.
+    options : mapping
+        What the default sampler is told beside: see `ScreeningSampler`.
+    """
+    if own is not None:
+        return LegalSampler(own, space, np.random.default_rng(seeds), seen=seen, lane=lane, joint=False)
+    choice = sampler_choice(name)
+    more = {} if choice.learns else {**options, "taken": seen if space.inner else (), "lane": lane}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]), **more)
+    return LegalSampler(
+        base,
+        space,
+        np.random.default_rng(seeds),
+        seen=seen,
+        lane=lane,
+        joint=choice.joint,
+        learns=choice.learns,
+    )

@@ -1,0 +1,305 @@
+"""An Optuna sampler whose proposals were found by bulk pricing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+import optuna
+from numpy.random import Generator, SeedSequence
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.profiles.rules import WorkloadRules
+from dse.fronts.pareto import as_costs, low_and_span
+from dse.fronts.thinning import most_dominating
+from dse.pricing.evaluation import evaluate
+from dse.pricing.space_rules import nominal_rate, rules_for
+from dse.pricing.workers import Jobs
+from dse.searching.samplers.archive import Archive
+from dse.searching.samplers.concurrent_batches import Key, Known, Lane
+from dse.searching.samplers.screening import WHOLE, Screening
+from dse.spaces.lattice import Lattice
+from dse.spaces.space import Space
+
+#: Study attribute: how many batches there were, what they found, and among how many designs.
+FOUND: Final = "dse:screening"
+#: Trial attribute, and study attribute: designs that were priced to find it, or all its trials.
+DESIGNS_PRICED: Final = "designs_priced"
+
+#: What a study has found before its first batch.
+NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
+
+#: Trials whose designs are found together.
+BATCH_SIZE: Final = 50
+#: CPU time that pricing may take for each trial. [s]
+TIME_SHARE: Final = 1.8e-3
+#: The first batch prices as many designs as so many others.
+FIRST_BATCH: Final = 4
+#: The same where several batches are under way at the same time, but the first alone; and rounds of a batch:
+#: more, since the next learn from it later. Each polishes the best design of one objective, in turn.
+FIRST_SHARED, SHARED_ROUNDS = 3, 3
+#: How far beyond the worst values of a front its hypervolume is measured, as a share of its span.
+BEYOND: Final = 0.1
+#: Beaten designs that are kept to become trials when there are no others.
+RESERVE: Final = 1024
+
+
+class ScreeningSampler(BaseSampler):
+    """Proposes designs that bulk pricing has found: see `dse.searching.samplers.screening`.
+
+    It works on any Optuna study whose trials suggest the parameters of a space; what is no parameter of the
+    space is drawn at random. What it has found is an attribute of the study, so that a study that is loaded
+    again is continued.
+
+    Parameters
+    ----------
+    space : Space
+        What the trials suggest, and the objectives that matter.
+    rules : WorkloadRules, optional
+        What prices designs; by default the native cost model.
+    seed : int
+        Source of all its random numbers, with the number of the batch. [-]
+    batch_size : int
+        Trials whose designs are found together. [-]
+    designs_per_trial : int, optional
+        Designs priced for each trial; by default what takes some milliseconds by the nominal rate of `rules`.
+    focus : str
+        A condition, such as ``step_time < 15 s``, beside which no design is sought.
+    taken : collection of keys
+        Outer designs that are trials already; only of a space with exact parameters do they matter.
+    lane : Lane, optional
+        The designs that it may propose, the space's starting points not among them; all by default.
+    turn : int, optional
+        The number of the batch, where several are under way at the same time. [-]
+    beside : sequence of mappings
+        What other batches have found, beside the one before: their study attributes `FOUND`.
+    jobs : int or Workers
+        Processes that price, or who else does. [-]
+
+    Examples
+    --------
+    >>> space = Space.load("gpt3_175b_1024_a100")
+    >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=ScreeningSampler(space))
+    >>> trial = study.ask(ScreeningSampler(space).distributions)
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        rules: WorkloadRules | None = None,
+        seed: int = 0,
+        batch_size: int = BATCH_SIZE,
+        designs_per_trial: int | None = None,
+        focus: str = "",
+        taken: Collection[Key] | Known = (),
+        lane: Lane | None = None,
+        turn: int | None = None,
+        beside: Sequence[Mapping[str, Any]] = (),
+        jobs: Jobs = 1,
+    ) -> None:
+        self.space = space.focused(focus) if focus else space
+        self.focus = focus
+        self.taken = taken
+        self.lane = lane
+        self.turn = turn
+        self.beside = beside
+        self.rules = rules or rules_for(space)
+        self.seed = seed
+        self.batch_size = batch_size
+        self.designs_per_trial = designs_per_trial or designs_per_trial_of(space)
+        self.jobs = jobs
+        self.lattice = Lattice(self.space)
+        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self._directions = [objective.direction for objective in space.objectives]
+        self._queue: list[tuple[dict[str, Any], int]] = []
+        self._others = optuna.samplers.RandomSampler(seed=seed)
+        self._lock = Lock()
+
+    def reseed_rng(self) -> None:
+        self._others.reseed_rng()
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        with self._lock:
+            if not self._queue:
+                self._queue = self.next_batch(study)
+            params, priced = self._queue.pop(0)
+        study._storage.set_trial_user_attr(trial._trial_id, DESIGNS_PRICED, priced)
+        return {
+            name: params[name] if self.distributions.get(name) == distribution
+            else self.sample_independent(study, trial, name, distribution)
+            for name, distribution in search_space.items()
+        }  # fmt: skip
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._others.sample_independent(study, trial, param_name, param_distribution)
+
+    def next_batch(self, study: Study) -> list[tuple[dict[str, Any], int]]:
+        """Designs of the next batch, each with the number of designs that were priced for it."""
+        found = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
+        number, archive = found["batches"], self._archive(found)
+        rng = np.random.default_rng(SeedSequence([self.seed, number]))
+        search = self._search(archive, number, rng)
+        starts = self._starts[len(self._starts) if self.lane else found["starts"] :][: self.batch_size]
+        archive = search.run(RESERVE, starts)
+        chosen, archive = self._chosen(archive, starts)
+        missing = self.batch_size - len(chosen)
+        if missing:
+            chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
+        attribute = {
+            "batches": number + 1,
+            "starts": len(self._starts) if self.lane else found["starts"] + len(starts),
+            "focus": self.focus,
+            DESIGNS_PRICED: found[DESIGNS_PRICED] + search.priced,
+            "archive": archive.packed(),
+        }
+        study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
+        shares = np.diff(np.arange(self.batch_size + 1) * search.priced // self.batch_size).tolist()
+        return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
+
+    def _search(self, archive: Archive, number: int, rng: Generator) -> Screening:
+        """The search of a batch that so many others came before, from one to the next."""
+        batch = self.designs_per_trial * self.batch_size
+        if self.turn is None:
+            return Screening(self.lattice, self.priced, archive, batch * (1 if number else FIRST_BATCH), rng)
+        if (
+            self.lane and self.lane.number and number == 1
+        ):  # where the first batch's are is known to all lanes
+            archive = replace(archive, climbers=archive.climbers.aimed(rng))
+        return Screening(
+            self.lattice,
+            self.priced,
+            archive,
+            batch * (1 if number else FIRST_SHARED),
+            rng,
+            self._open if self.lane else None,
+            self._polished(self.turn),
+            rounds=SHARED_ROUNDS,
+        )
+
+    def _polished(self, turn: int) -> list[int]:
+        """Objectives whose best designs a batch polishes: in the first of all and in the first of each lane,
+        which are the dearest, each lane some of them."""
+        objectives = range(len(self._directions))
+        if turn == 0:
+            return [0]
+        if self.lane is None or turn > self.lane.lanes:
+            return list(objectives)
+        return [objective for objective in objectives if objective % self.lane.lanes == self.lane.number]
+
+    def _archive(self, found: Mapping[str, Any]) -> Archive:
+        """What earlier batches have found; priced again where they had another focus."""
+        shape = len(self.space.parameters), len(self.space.objectives)
+        empty = Archive.empty(*shape)
+        if not found["batches"]:
+            return empty
+        archive = Archive.unpacked(found["archive"], *shape)
+        if found["focus"] == self.focus:
+            for other in self.beside:
+                if other["focus"] == self.focus:
+                    archive = archive.merged(Archive.unpacked(other["archive"], *shape))
+            return archive
+        places = np.concatenate([archive.places, archive.reserve])
+        places = places[self.lattice.legal(places)]
+        return empty.joined(places, self.priced(places)[0]) if len(places) else empty
+
+    def priced(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Costs of designs, NaN where infeasible, and the sum of violations, or less the least margin. [-]"""
+        evaluation = evaluate(self.space, self.lattice.columns(places), rules=self.rules, jobs=self.jobs)
+        costs = as_costs(evaluation.values, self._directions)
+        broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
+        tightest = evaluation.violations.max(axis=1, initial=-1.0)
+        costs = np.where(evaluation.feasible[:, None], costs, np.nan)
+        return costs, np.where(evaluation.feasible, tightest, broken)
+
+    @cached_property
+    def _starts(self) -> FloatArray:
+        """The space's starting points, as places."""
+        return self.lattice.places(self.space.encode(self.space.starting_points))
+
+    def _chosen(self, archive: Archive, starts: FloatArray) -> tuple[FloatArray, Archive]:
+        """The designs of a batch: starts, the best of each objective, what adds most, then the reserve."""
+        owners, taken = self._owners(np.concatenate([starts, archive.places, archive.reserve]))
+        ends = [len(starts), len(starts) + len(archive.places)]
+        (_, own, others), (_, known, beaten) = np.split(owners, ends), np.split(taken, ends)
+        sent = archive.sent | (archive.places[:, None] == starts).all(axis=2).any(axis=1) | known
+        archive = replace(archive, sent=sent)
+        rows = self._rows(archive, own, self.batch_size - len(starts))
+        sent[rows] = True
+        free = np.flatnonzero(self._open(archive.reserve) & ~beaten & ~np.isin(others, own[rows]))
+        free = free[np.sort(np.unique(others[free], return_index=True)[1])]
+        spare = archive.reserve[free[: self.batch_size - len(starts) - rows.size]]
+        left = replace(archive, reserve=archive.reserve[free[len(spare) :]])
+        return np.concatenate([starts, archive.places[rows], spare]), left
+
+    def _rows(self, archive: Archive, owners: IntArray, size: int) -> IntArray:
+        """At most `size` rows of the front that were not sent, no two of one outer design."""
+        unsent = ~archive.sent & self._open(archive.places)
+        fresh = np.flatnonzero(unsent)
+        if not fresh.size:
+            return fresh
+        best = np.unique(archive.costs.argmin(axis=0))
+        rows = distinct(best[unsent[best]], owners)[:size]
+        there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
+        more = wanted = size
+        while rows.size < size and more == wanted:  # else nothing adds anything
+            rest = fresh[~np.isin(owners[fresh], owners[rows])]
+            wanted = size - rows.size
+            found = rest[most_dominating(archive.costs[rest], wanted, corner(archive.costs), there)]
+            there, more = np.concatenate([there, archive.costs[found]]), found.size
+            rows = np.concatenate([rows, distinct(found, owners)])
+        equal = fresh[~np.isin(owners[fresh], owners[rows])]  # adds nothing, but is no worse
+        return np.concatenate([rows, distinct(equal, owners)[: size - rows.size]])
+
+    def _open(self, places: FloatArray) -> BoolArray:
+        """(designs,) Which designs this batch may propose, as far as lanes go."""
+        if self.lane is None or not len(places):
+            return np.ones(len(places), dtype=bool)
+        return self.lane.has(self.lattice.columns(places))
+
+    def _owners(self, places: FloatArray) -> tuple[IntArray, BoolArray]:
+        """Numbers that tell outer designs apart, and whether these are trials already, (designs,) each."""
+        if not self.space.inner:
+            return np.arange(len(places)), np.zeros(len(places), dtype=bool)
+        outer = [at for at, parameter in enumerate(self.space.parameters) if not parameter.exact]
+        _, first, owners = np.unique(places[:, outer], axis=0, return_index=True, return_inverse=True)
+        designs = self.space.decode(self.lattice.columns(places[first]))
+        taken = np.array([self.space.outer.key(design) in self.taken for design in designs], dtype=bool)
+        return owners.ravel(), taken[owners.ravel()]
+
+
+def distinct(rows: IntArray, owners: IntArray) -> IntArray:
+    """The rows whose owner none before them has. [-]"""
+    return rows[np.sort(np.unique(owners[rows], return_index=True)[1])]
+
+
+def corner(costs: FloatArray) -> FloatArray:
+    """Where the hypervolume of a front ends: somewhat beyond its worst values. [the unit of each]"""
+    far: FloatArray = costs.max(axis=0) + BEYOND * low_and_span(costs)[1]
+    return far
+
+
+def priced_whole(space: Space) -> bool:
+    """Whether the first batch of a study prices every legal design."""
+    batch = designs_per_trial_of(space) * BATCH_SIZE * FIRST_BATCH
+    return space.legal.count <= WHOLE * batch
+
+
+def designs_per_trial_of(space: Space) -> int:
+    """Designs to be priced for one trial: as many as take `TIME_SHARE` by their nominal rate. [-]"""
+    return max(1, round(TIME_SHARE * nominal_rate(space)))

@@ -1,0 +1,374 @@
+"""A study: a space, how it is searched, and what was found, all in one database."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from costmodel.columns import IntArray
+from costmodel.errors import DseError
+from dse.fronts.hypervolume import Box
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Jobs
+from dse.searching.batches.history import BOX, Plan
+from dse.searching.batches.loop import Outcome, Progress, search
+from dse.searching.progress_bar import Callback, reporting, stopped
+from dse.searching.record.creation import (
+    BATCH_SIZE,
+    BUDGET,
+    FINGERPRINT,
+    FOCUS,
+    LANES,
+    PROFILE,
+    SAMPLER,
+    SEED,
+    SPACE,
+    new_attributes,
+    new_study,
+)
+from dse.searching.record.stored_study import check_attributes, stored_space
+from dse.searching.record.study_changes import OnChanges, StudyChanges, refuse_mixing, refuse_other
+from dse.searching.samplers.samplers import DEFAULT_SAMPLER, sampler_choice
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
+from dse.searching.trials.exact_winners import winner_columns
+from dse.searching.trials.stored_content import check_trials, stored_winners
+from dse.searching.trials.trial_attributes import BREAKDOWN
+from dse.searching.trials.trial_frames import Details
+from dse.searching.trials.trial_table import TrialTable
+from dse.spaces.space import Params, Space
+from dse.storage.database import optuna_url, shown, storage_url
+from dse.storage.optuna_store import Store, StoredStudy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class BaseStudy(StudyChanges):
+    """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
+
+    Nothing is kept open between calls, so a study that another process continues is read afresh.
+    """
+
+    def __init__(self, stored: StoredStudy, space: Space, storage: str) -> None:
+        self.name = stored.name
+        self.space = space
+        self.storage = storage
+        self.attributes = stored.user_attrs
+        self._stored = stored
+        self._table: TrialTable | None = None
+        self._counts: Counter[TrialState] = Counter()
+
+    @classmethod
+    def create(
+        cls,
+        space: Space,
+        name: str | None = None,
+        *,
+        storage: str | None = None,
+        seed: int = 0,
+        sampler: str | None = None,
+        profile: str = NATIVE,
+    ) -> Self:
+        """Start a study.
+
+        Parameters
+        ----------
+        space : Space
+            What to search.
+        name : str, optional
+            Name of the study; the space's own by default.
+        storage : str, optional
+            Database URL; ``$DSE_STORAGE`` or ``sqlite:///dse.db`` by default.
+        seed : int
+            The same seed gives the same trials. [-]
+        sampler : str, optional
+            One of `dse.searching.samplers.samplers.SAMPLERS`.
+        profile : str
+            The rules that evaluate designs, one of `costmodel.profiles.registry.PROFILES`.
+
+        Raises
+        ------
+        DseError
+            If there is a study of that name, or the database cannot be used.
+        """
+        storage, name = storage_url(storage), name or space.name
+        attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed, profile)
+        with Store(storage, "create") as store:
+            if store.find(name):
+                raise DseError(
+                    f"study {name!r}: already in {store.where}; continue it, or choose another name"
+                )
+            return cls(new_study(store, name, space, attributes), space, storage)
+
+    @classmethod
+    def load(cls, name: str, *, storage: str | None = None) -> Self:
+        """The study of that name, its space included.
+
+        Raises
+        ------
+        DseError
+            If there is no such study, or dse did not make it.
+        """
+        storage = storage_url(storage)
+        with Store(storage, "read") as store:
+            return cls.of(store.study(name), storage)
+
+    @classmethod
+    def of(cls, stored: StoredStudy, storage: str) -> Self:
+        """The study that a database holds; a `DseError` if dse did not make it."""
+        return cls(stored, stored_space(stored, shown(storage)), storage)
+
+    @classmethod
+    def open(
+        cls,
+        space: Space,
+        name: str | None = None,
+        *,
+        storage: str | None = None,
+        seed: int | None = None,
+        sampler: str | None = None,
+        profile: str | None = None,
+        changes: OnChanges = "refuse",
+    ) -> Self:
+        """The study of that name if it searches this very space, else a new one.
+
+        With other `changes` it may search this space from now on, where that has the same parameters and
+        objectives: "accept" leaves its trials as they are, "reprice" prices all of them anew.
+
+        Raises
+        ------
+        DseError
+            If the study of that name searches another space, or with another seed, sampler or profile than
+            asked for.
+        """
+        storage, name = storage_url(storage), name or space.name
+        sampler_choice(
+            sampler or DEFAULT_SAMPLER
+        )  # a wrong name is reported before a database comes into being
+        rules_for(space, profile or NATIVE)
+        with Store(storage, "create") as store:
+            stored = store.find(name)
+            if stored is None:
+                attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed or 0, profile or NATIVE)
+                stored = new_study(store, name, space, attributes)
+        same = stored.user_attrs.get(FINGERPRINT) == space.fingerprint
+        study = cls(stored, space, storage) if same else cls.of(stored, storage)
+        check_attributes(stored, shown(storage))
+        refuse_mixing(study, seed=seed, sampler=sampler, profile=profile)
+        refuse_other(study, space, changes)
+        study.settle(changes, None if study.space.fingerprint == space.fingerprint else space)
+        return study
+
+    def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
+        """Change what its next batches seek, for this run and those that resume it.
+
+        Parameters
+        ----------
+        focus : str, optional
+            A condition, such as ``step_time < 15 s``, beside which no design is sought; "" lifts it.
+        starts : mapping
+            Designs to be evaluated first, or parts of such, by name.
+
+        Raises
+        ------
+        DseError
+            If the space has no such designs, or the sampler knows no focus.
+        """
+        changes: dict[str, Any] = {}
+        if focus is not None:
+            if self.plan.sampler != DEFAULT_SAMPLER:
+                raise DseError(f"study {self.name!r}: a focus needs sampler {DEFAULT_SAMPLER}, it has "
+                               f"{self.plan.sampler}")  # fmt: skip
+            if focus:
+                self.space.within_focus(focus)
+            changes[FOCUS] = focus
+        if starts:
+            self.space = self.space.with_layouts(starts)
+            changes[SPACE] = self.space.text
+        if changes:
+            self.attributes = {**self.attributes, **changes}
+            with Store(self.storage, "write") as store:
+                store.set_user_attrs(self._stored.study_id, changes)
+
+    @property
+    def plan(self) -> Plan:
+        """How the study proposes designs."""
+        own = self.attributes
+        focus, lanes = own.get(FOCUS, ""), own.get(LANES, 1)
+        return Plan(own[SAMPLER], own[SEED], own[BATCH_SIZE], focus, lanes)
+
+    @property
+    def profile(self) -> str:
+        """Name of the rules that price its designs."""
+        return str(self.attributes.get(PROFILE, NATIVE))
+
+    @property
+    def budget(self) -> int:
+        """Finished trials that the last run was to reach. [-]
+
+        Raises
+        ------
+        DseError
+            If there was no run yet.
+        """
+        if BUDGET not in self.attributes:
+            raise DseError(f"study {self.name!r}: was not run yet, so it has no budget; give it one")
+        return int(self.attributes[BUDGET])
+
+    def run(
+        self,
+        budget: int | None = None,
+        *,
+        jobs: Jobs = 1,
+        sampler: BaseSampler | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Outcome:
+        """Search until the study holds `budget` finished trials in all, or every legal design.
+
+        A KeyboardInterrupt passes through; all batches before it are stored.
+
+        Parameters
+        ----------
+        budget : int, optional
+            Finished trials in all, those of earlier runs included; by default that of the last run. It
+            is stored, so that a run that was killed can be resumed to its end. [-]
+        jobs : int or Workers
+            Processes that evaluate designs, or who else does. [-]
+        sampler : BaseSampler, optional
+            One of Optuna's or your own, which proposes in the place of the study's for this run. What it
+            proposes is made legal and new; it learns from all trials that the study has. The same trials come
+            again only if it proposes the same.
+        progress : callable or bool, optional
+            Called at the start and after every batch; True draws a bar, in notebooks too.
+        callbacks : sequence of callables
+            Called with the study in Optuna's hands and each trial that this run stored, once its batch is;
+            ``study.stop()`` there ends the run, as in `optuna.Study.optimize`.
+        """
+        budget = self.budget if budget is None else budget
+        if budget < 1:
+            raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
+        self.check_unchanged()
+        with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
+            if budget != self.attributes.get(BUDGET):
+                self.attributes = {**self.attributes, BUDGET: budget}
+                store.set_user_attrs(self._stored.study_id, {BUDGET: budget})
+            return search(
+                store,
+                self._stored,
+                self.space,
+                replace(self.plan, own=sampler),
+                budget,
+                rules=rules_for(self.space, self.profile),
+                jobs=jobs,
+                progress=update,
+                told=partial(stopped, self.optuna, callbacks) if callbacks else None,
+            )
+
+    @property
+    def table(self) -> TrialTable:
+        """The finished trials, read again when there are more of them."""
+        study_id = self._stored.study_id
+        with Store(self.storage, "read") as store, store.snapshot():
+            counts = store.counts(study_id)
+            if self._table is None or counts != self._counts:
+                columns, found = store.columns(self._stored, attribute=BREAKDOWN), None
+                if self.space.inner:
+                    keys = [objective.key for objective in self.space.objectives]
+                    found = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
+                self._table = TrialTable(
+                    self.space,
+                    columns,
+                    self._trials,
+                    self.profile,
+                    found,
+                    Details(self.storage, self._stored),
+                )
+                self._counts = counts
+            return self._table
+
+    def _forget(self) -> None:
+        """Read trials and box again when they are wanted."""
+        self._table = None
+        self.__dict__.pop("box", None)
+
+    def _trials(self, ids: IntArray) -> list[FrozenTrial]:
+        """All that is known of some trials."""
+        with Store(self.storage, "read") as store:
+            trials = store.some_trials(ids)
+        check_trials(self.space, trials, store.where, self.name)
+        return trials
+
+    def trials(self) -> pd.DataFrame:
+        """All finished trials; names of columns end in their units."""
+        return self.table.to_frame()
+
+    def pareto_front(self) -> pd.DataFrame:
+        """The feasible designs found that no other beats, the best of the first objective first."""
+        return self.table.front().to_frame()
+
+    def design(self, trial: int | None = None) -> tuple[int, Params]:
+        """A finished trial and its parameters; by default the best one by the first objective. [-]
+
+        Raises
+        ------
+        DseError
+            If there is none.
+        """
+        table = self.table.found()
+        rows = np.flatnonzero(table.numbers == trial)
+        if trial is None:
+            table, rows = table.front(), np.arange(1)
+            if not len(table):
+                raise DseError(f"study {self.name!r}: has found nothing feasible yet; name a --trial")
+        elif not rows.size:
+            table = self.table
+            rows = np.flatnonzero(table.numbers == trial)
+        if not rows.size:
+            raise DseError(f"study {self.name!r}: has no finished trial {trial}")
+        [found] = table.take(rows[:1]).trials
+        return found.number, dict(found.params)
+
+    @property
+    def designs_priced(self) -> int:
+        """Designs that were priced to find its trials; 0 where each trial is all that was priced. [-]"""
+        with Store(self.storage, "read") as store:
+            if self.space.inner:
+                return sum(store.attribute(self._stored, DESIGNS_PRICED).values())
+            return int(store.study(self.name).user_attrs.get(DESIGNS_PRICED, 0))
+
+    @cached_property
+    def box(self) -> Box:
+        """Where hypervolume is measured: between the best and the worst values of legal random designs."""
+        ideal, reference = (np.array(corner) for corner in self.attributes[BOX])
+        return Box(ideal, reference)
+
+    @property
+    def hypervolume(self) -> float:
+        """What the front dominates, as a multiple of `box`; above 1 where it surpasses the ideal. [-]"""
+        return self.box.hypervolume(self.table.front().costs)
+
+    def hypervolume_history(self) -> pd.DataFrame:
+        """Hypervolume after each finished trial: columns ``trial`` and ``hypervolume``."""
+        import pandas as pd
+
+        table, found = self.table, self.table.found()
+        last = np.searchsorted(found.numbers, table.numbers, side="right") - 1
+        return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(found.costs)[last]})
+
+    @cached_property
+    def optuna(self) -> optuna.Study:
+        """The same study in Optuna's hands, for its plots, importances and dashboards."""
+        from sqlalchemy.pool import NullPool
+
+        # Optuna never closes its connections; without a pool it holds none between calls.
+        storage = optuna.storages.RDBStorage(optuna_url(self.storage), engine_kwargs={"poolclass": NullPool})
+        return optuna.load_study(study_name=self.name, storage=storage)

@@ -1,0 +1,73 @@
+"""What a database holds: each study in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optuna.trial import TrialState
+
+from dse.searching.record.creation import INNER, SAMPLER, SPACE, SPACE_NAME
+from dse.searching.record.stored_study import check_attributes
+from dse.searching.trials.exact_winners import winner_columns
+from dse.searching.trials.stored_content import stored_winners
+from dse.searching.trials.trial_attributes import BREAKDOWN
+from dse.storage import shapes
+from dse.storage.database import storage_url
+from dse.storage.optuna_store import METRIC_NAMES, Store, StoredStudy
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One study of a database, in a line."""
+
+    name: str
+    space: str | None  #: None when dse did not make the study
+    sampler: str | None
+    complete: int
+    failed: int
+    running: int
+    infeasible: int
+    best: Mapping[str, float]  #: objective -> best value among the feasible trials
+
+
+def studies(storage: str | None = None) -> list[Summary]:
+    """What a database holds, the oldest study first.
+
+    Raises
+    ------
+    DseError
+        If there is no database, or it cannot be read.
+    """
+    with Store(storage_url(storage), "read") as store, store.snapshot():
+        return [summary(store, store.study(name)) for name in store.names()]
+
+
+def summary(store: Store, stored: StoredStudy) -> Summary:
+    """Counts and best values of one study."""
+    counts = store.counts(stored.study_id)
+    ours = SPACE in stored.user_attrs
+    if ours:
+        check_attributes(stored, store.where)
+    columns = store.columns(stored, attribute=BREAKDOWN if ours else None)
+    names = stored.system_attrs.get(METRIC_NAMES) or [f"value_{i}" for i in range(len(stored.directions))]
+    shapes.NAMES.check(names, store.where, f"study {stored.name!r}: study_system_attributes: {METRIC_NAMES}")
+    found = columns
+    if INNER in stored.user_attrs:
+        found = winner_columns(names, columns, stored_winners(store, stored, names))
+    feasible = found.objectives[found.feasible]
+    best = {
+        name: float(values.min() if direction == "minimize" else values.max())
+        for name, direction, values in zip(names, stored.directions, feasible.T, strict=False)
+        if len(feasible)
+    }
+    return Summary(
+        name=stored.name,
+        space=stored.user_attrs.get(SPACE_NAME),
+        sampler=stored.user_attrs.get(SAMPLER),
+        complete=len(columns.ids),
+        failed=counts[TrialState.FAIL],
+        running=counts[TrialState.RUNNING],
+        infeasible=int((~columns.feasible).sum()),
+        best=best,
+    )

@@ -1,0 +1,64 @@
+"""What trials have found beside themselves: the winners of their inner searches, as rows and as trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from dse.pricing.evaluation import evaluate
+from dse.pricing.space_rules import rules_for
+from dse.searching.samplers.exact_search import WINNERS, winner_values
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
+from dse.searching.trials.trial_attributes import trial_attributes
+from dse.spaces.space import Space
+from dse.storage.trial_columns import TrialColumns
+
+
+def winner_columns(
+    keys: Sequence[str], columns: TrialColumns, winners: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> TrialColumns:
+    """Finished trials with a row for each of their winners; arguments are those of `winner_values`."""
+    found = winner_values(keys, columns, winners)
+    counts = np.array([max(1, len(values)) for values in found], dtype=np.intp)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    places = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    every = columns.take(rows)
+    values = every.objectives.copy()
+    values[every.feasible] = np.concatenate([values[:0], *found])
+    return TrialColumns(every.ids, every.numbers, values, every.feasible, places)
+
+
+def winner_trials(
+    space: Space, profile: str, trials: Sequence[FrozenTrial], places: Sequence[int]
+) -> list[FrozenTrial]:
+    """Trials as if one of their winners were the trial, with all that pricing says of it.
+
+    Parameters
+    ----------
+    space : Space
+        What they search.
+    profile : str
+        Name of the rules that priced them.
+    trials : sequence of FrozenTrial
+        One for each winner.
+    places : sequence of int
+        Which winner of each; the trial itself is the first. [-]
+    """
+    found = list(trials)
+    rows = [row for row, place in enumerate(places) if place]
+    if not rows:
+        return found
+    winners = [trials[row].user_attrs[WINNERS][places[row] - 1] for row in rows]
+    designs = [{**trials[row].params, **own["params"]} for row, own in zip(rows, winners, strict=True)]
+    evaluation = evaluate(space, space.encode(designs), rules=rules_for(space, profile))
+    attributes = trial_attributes(space, evaluation)
+    for row, winner, params, told in zip(rows, winners, designs, attributes, strict=True):
+        own = copy(trials[row])
+        own.params, own.values = params, list(winner["values"].values())
+        own.user_attrs = {**told, DESIGNS_PRICED: trials[row].user_attrs[DESIGNS_PRICED]}
+        found[row] = own
+    return found

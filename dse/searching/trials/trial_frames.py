@@ -1,0 +1,245 @@
+"""Finished trials as tables and as JSON, made from what the database holds without a record of each."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.profiles.registry import NATIVE
+from dse.predictions.intervals import EVIDENCE
+from dse.pricing.record_columns import RECORD_KEYS, space_interval
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
+from dse.searching.trials.stored_content import check_params, decoded_attribute, decoded_tables
+from dse.searching.trials.trial_attributes import BEFORE, BREAKDOWN, DERIVED, FEASIBLE_BEFORE, MARGINS
+from dse.spaces.space import Space
+from dse.storage.damage import DAMAGED, damaged
+from dse.storage.database import shown
+from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.trial_columns import TrialColumns, TrialDetails
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: User attributes of a trial that tables show.
+SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED, BEFORE)
+
+#: Between the members of a group, and of a design, as `json.dumps` indents them in an object of a study.
+_MEMBER, _GROUP = ",\n        ", ",\n      "
+_ENCODER: Final = json.JSONEncoder(separators=(_MEMBER, ": "), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Details:
+    """What a database holds of the trials of a study beside their values, read when it is wanted."""
+
+    storage: str
+    stored: StoredStudy
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Keys of the breakdowns of all finished trials."""
+        with Store(self.storage, "read") as store:
+            return store.keys(self.stored, BREAKDOWN)
+
+    @cached_property
+    def priced(self) -> bool:
+        """Whether trials say how many designs were priced for them."""
+        with Store(self.storage, "read") as store:
+            return store.has(self.stored, DESIGNS_PRICED)
+
+    @cached_property
+    def before(self) -> list[str]:
+        """Keys of what trials had before they were priced anew; none where none was."""
+        with Store(self.storage, "read") as store:
+            return store.keys(self.stored, BEFORE)
+
+    def of(self, ids: IntArray) -> TrialDetails:
+        """Those of some trials, (trials,) identities. [-]"""
+        with Store(self.storage, "read") as store:
+            return store.details(ids, SHOWN)
+
+
+@dataclass(frozen=True)
+class StoredTrials:
+    """Some trials of a study, with what is stored of them."""
+
+    space: Space
+    profile: str
+    columns: TrialColumns
+    values: FloatArray  #: (trials, objectives), NaN where not finite [the unit of each]
+    source: Details
+
+    @cached_property
+    def details(self) -> TrialDetails:
+        """What is stored of them."""
+        found = self.source.of(self.columns.ids)
+        if len(self.columns.ids):
+            check_params(self.space, found.params, self._where, self._place(0))
+        return found
+
+    @cached_property
+    def tables(self) -> Mapping[str, list[dict[str, float]]]:
+        """Attributes that map names to numbers, of each trial; nothing where a trial has none.
+
+        Raises
+        ------
+        DseError
+            If one of them is something else.
+        """
+        texts = self.details.attributes
+        return {
+            name: decoded_tables(name, texts[name], self._where, self._place)
+            for name in (DERIVED, MARGINS, BREAKDOWN, BEFORE)
+        }
+
+    @property
+    def _where(self) -> str:
+        """The database, as messages name it."""
+        return shown(self.source.storage)
+
+    def _place(self, row: int) -> str:
+        """A trial, as messages name it."""
+        return f"study {self.source.stored.name!r}, trial {self.columns.numbers[row]}"
+
+    def frame(self) -> pd.DataFrame:
+        """One row per trial: parameters, derived columns, objectives, margins, breakdown."""
+        import pandas as pd
+
+        space, told = self.space, self.details
+        data: dict[str, Any] = {"trial": self.columns.numbers}
+        data |= {parameter.name: told.params[parameter.name] for parameter in space.parameters}
+        objectives = {o.key: self.values[:, place] for place, o in enumerate(space.objectives)}
+        margins = self._numbers(MARGINS, [limit.key for limit in space.limits])
+        breakdown = self._numbers(BREAKDOWN, self.source.keys)
+        for group in (
+            self._numbers(DERIVED, [derived.name for derived in space.derived]),
+            objectives,
+            {f"margin_{name}": column for name, column in margins.items()},
+            breakdown,
+            self._numbers(BEFORE, self.source.before),
+        ):
+            data |= {name: column for name, column in group.items() if name not in data}
+        if FEASIBLE_BEFORE in data:
+            found = [None if math.isnan(value) else value > 0 for value in data[FEASIBLE_BEFORE].tolist()]
+            data[FEASIBLE_BEFORE] = pd.array(found, dtype="boolean")
+        times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
+        data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
+        if self.source.priced:
+            counts = self._designs_priced()
+            data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
+        data["feasible"] = self.columns.feasible
+        data["completed"] = [self._completed(row) for row in range(len(told.completed))]
+        return pd.DataFrame(data)
+
+    def _designs_priced(self) -> list[int | None]:
+        """How many designs were priced for each trial; None where it does not say. [-]"""
+        known: dict[str, int | None] = {"": None}
+        for row, text in enumerate(self.details.attributes[DESIGNS_PRICED]):
+            if text not in known:
+                known[text] = decoded_attribute(DESIGNS_PRICED, text, self._where, self._place(row))
+        return [known[text] for text in self.details.attributes[DESIGNS_PRICED]]
+
+    def _completed(self, row: int) -> datetime | None:
+        """When a trial was finished."""
+        try:
+            return moment_of(self.details.completed[row])
+        except DAMAGED as error:
+            place, found = f"{self._place(row)}: trials: datetime_complete", self.details.completed[row]
+            raise damaged(self._where, place, found, "a moment, such as 2026-01-31 12:00:00") from error
+
+    def _numbers(self, attribute: str, keys: Sequence[str]) -> dict[str, FloatArray]:
+        """Columns of an attribute that maps names to numbers; NaN where a trial has none."""
+        return number_columns(self.tables[attribute], keys)
+
+    def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
+        """Ends of the interval of each step time [s], and what it rests on; nothing of other profiles."""
+        if self.profile != NATIVE or not len(times):
+            return ()
+        codes = {}
+        for parameter in self.space.parameters:
+            own = self.details.params[parameter.name]
+            known = {value: parameter.code(value) for value in set(own)}
+            codes[parameter.name] = np.array([known[value] for value in own])
+        found = space_interval(self.space, self.space.known_values(codes), len(times))
+        evidence = [EVIDENCE[code] for code in found.evidence.tolist()]
+        return (times * found.low).tolist(), (times * found.high).tolist(), evidence
+
+    def json_texts(self) -> Iterator[str]:
+        """Each trial as JSON, indented as in an object of the study."""
+        told = self.details
+        keys = [objective.key for objective in self.space.objectives]
+        times = np.array([row.get("step_time_s", math.nan) for row in self.tables[BREAKDOWN]])
+        counts = self._designs_priced()
+        ends = zip(*self.intervals(times), strict=True) if self.profile == NATIVE else iter(())
+        names = [parameter.name for parameter in self.space.parameters]
+        designs = zip(*(told.params[name] for name in names), strict=True)
+        for row, design in enumerate(designs):
+            values = [value if math.isfinite(value) else None for value in self.values[row].tolist()]
+            members = {
+                "trial": str(self.columns.numbers[row]),
+                "params": _group(_ENCODER.encode(dict(zip(names, design, strict=True)))),
+                "values": _group(_ENCODER.encode(dict(zip(keys, values, strict=True)))),
+                "margins": _stored(told.attributes[MARGINS][row]),
+                "breakdown": _stored(told.attributes[BREAKDOWN][row]),
+            }
+            if told.attributes[BEFORE][row]:
+                members[BEFORE] = _stored(told.attributes[BEFORE][row])
+            if counts[row] is not None:
+                members[DESIGNS_PRICED] = str(counts[row])
+            for name, value in zip(RECORD_KEYS, next(ends, ()), strict=False):
+                members[name] = _scalar(value)
+            body = _GROUP.join(f'"{name}": {text}' for name, text in members.items())
+            yield f"{{\n      {body}\n    }}"
+
+
+def number_columns(
+    rows: Sequence[dict[str, float]], keys: Sequence[str] | None = None
+) -> dict[str, FloatArray]:
+    """Columns of mappings of names to numbers, (rows,), under some names or all that they have; NaN where one
+    has none. [as stored]"""
+    if keys is None:
+        kinds = dict.fromkeys(tuple(row) for row in rows)
+        keys = [*dict.fromkeys(key for kind in kinds for key in kind)]
+    if not keys:
+        return {}
+    lacking = dict.fromkeys(keys, math.nan)
+    every = [row if row.keys() == lacking.keys() else lacking | row for row in rows]
+    of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
+    table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
+    return dict(zip(keys, table, strict=False))
+
+
+def _scalar(value: float | str) -> str:
+    """A number or a word; null for what JSON cannot say."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value) if math.isfinite(value) else "null"
+
+
+def _group(text: str) -> str:
+    """Members in lines of their own between braces."""
+    return text if text == "{}" else f"{{\n        {text[1:-1]}\n      }}"
+
+
+def _stored(text: str) -> str:
+    """A mapping of names to numbers as it is stored, its members in lines of their own."""
+    plain = text.count('"') == 2 * text.count('": ') and "NaN" not in text and "Infinity" not in text
+    if plain:
+        return _group(text.replace(", ", _MEMBER) or "{}")
+    found = {key: value if math.isfinite(value) else None for key, value in json.loads(text).items()}
+    return _group(_ENCODER.encode(found))
+
+
+def moment_of(stored: str | datetime | None) -> datetime | None:
+    """A time that is stored in UTC, as one that knows its zone; PostgreSQL has a type for times."""
+    moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return moment.replace(tzinfo=UTC) if moment else None

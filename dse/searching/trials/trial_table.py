@@ -1,0 +1,232 @@
+"""Finished trials as records, as arrays of costs, and as pandas tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from costmodel.columns import BoolArray, FloatArray, IntArray
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.pricing.record_columns import RECORD_KEYS, with_intervals, with_runs
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
+from dse.searching.trials.exact_winners import winner_trials
+from dse.searching.trials.trial_attributes import BEFORE, BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
+from dse.searching.trials.trial_frames import Details, StoredTrials
+from dse.spaces.space import Space
+from dse.storage.trial_columns import TrialColumns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Trials that are loaded at once, all that is known of them.
+BLOCK = 1000
+
+#: Which of the designs that a trial has found a row is, where it has some.
+WINNER: Final = "winner"
+
+#: What of a study is shown: its non-dominated designs, or every finished trial.
+Selection = Literal["front", "trials"]
+
+
+class TrialTable:
+    """The finished trials of a study, by number. What they are besides their values is read when wanted.
+
+    Parameters
+    ----------
+    space : Space
+        What the study searches.
+    columns : TrialColumns
+        Its finished trials.
+    load : callable
+        Trials of some identities, by number.
+    profile : str
+        Name of the rules that priced them.
+    found : TrialColumns, optional
+        Their winners, a row for each, where the space has exact parameters.
+    details : Details, optional
+        What the database holds of them, where tables say just that.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        columns: TrialColumns,
+        load: Callable[[IntArray], list[FrozenTrial]],
+        profile: str,
+        found: TrialColumns | None = None,
+        details: Details | None = None,
+    ) -> None:
+        self.space = space
+        self.directions = [objective.direction for objective in space.objectives]
+        self.columns = columns
+        self._load = load
+        self._profile = profile
+        self._found = found
+        self._details = details
+
+    def __len__(self) -> int:
+        return len(self.columns.ids)
+
+    @property
+    def numbers(self) -> IntArray:
+        """(trials,) [-]"""
+        return self.columns.numbers
+
+    @property
+    def feasible(self) -> BoolArray:
+        """(trials,) Whether each keeps every limit. [-]"""
+        return self.columns.feasible
+
+    @property
+    def values(self) -> FloatArray:
+        """(trials, objectives) Objective values; NaN where they were not finite. [the unit of each]"""
+        found = self.columns.objectives
+        return np.where(np.abs(found) < WORST, found, np.nan)
+
+    @property
+    def costs(self) -> FloatArray:
+        """(trials, objectives) Values turned so that less is better; NaN where infeasible."""
+        return np.where(self.feasible[:, None], as_costs(self.values, self.directions), np.nan)
+
+    @cached_property
+    def trials(self) -> list[FrozenTrial]:
+        """All that is known of each; much, where there are many: see `blocks`."""
+        loaded = {trial.number: trial for trial in self._load(self.columns.ids)}
+        trials = [loaded[number] for number in self.numbers.tolist()]
+        return winner_trials(self.space, self._profile, trials, self.winners.tolist())
+
+    @property
+    def winners(self) -> IntArray:
+        """(trials,) Which of the designs that a trial has found each row is; 0 is the trial itself. [-]"""
+        places = self.columns.winners
+        return np.zeros(len(self), dtype=np.intp) if places is None else places
+
+    def take(self, rows: IntArray) -> TrialTable:
+        """Some of the trials, in the order of the rows."""
+        return TrialTable(
+            self.space, self.columns.take(rows), self._load, self._profile, details=self._details
+        )
+
+    def found(self) -> TrialTable:
+        """All designs that the trials have found: their winners, or themselves where nothing is exact."""
+        if self._found is None:
+            return self
+        return TrialTable(self.space, self._found, self._load, self._profile, details=self._details)
+
+    def blocks(self) -> Iterator[TrialTable]:
+        """The trials in tables of at most `BLOCK`, for what goes through all of them one by one."""
+        if len(self) <= BLOCK:
+            yield self
+            return
+        rows = np.arange(len(self))
+        for first in range(0, len(self), BLOCK):
+            yield self.take(rows[first : first + BLOCK])
+
+    def front(self) -> TrialTable:
+        """The feasible designs found that no other beats, the best of the first objective first."""
+        found = self.found()
+        costs = found.costs
+        rows = np.flatnonzero(non_dominated(costs))
+        return found.take(rows[np.lexsort(costs[rows].T[::-1])])
+
+    def records(self) -> list[dict[str, Any]]:
+        """One nested record per trial, as in JSON output; names end in their units."""
+        return with_intervals(self.space, with_runs(self.space, self._records()), self._profile)
+
+    def _records(self) -> list[dict[str, Any]]:
+        """The same of what is stored."""
+        keys = [objective.key for objective in self.space.objectives]
+        places = [{} if self.columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
+        return [
+            {
+                "trial": trial.number,
+                **place,
+                "params": trial.params,
+                "derived": trial.user_attrs.get(DERIVED, {}),
+                "values": dict(zip(keys, values, strict=True)),
+                "margins": trial.user_attrs.get(MARGINS, {}),
+                "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
+                **{
+                    key: trial.user_attrs[key]
+                    for key in (LAYOUTS, BEFORE, DESIGNS_PRICED)
+                    if key in trial.user_attrs
+                },
+            }
+            for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
+        ]
+
+    def each_record(self) -> Iterator[dict[str, Any]]:
+        """The same one after the other, a block of trials at a time."""
+        for block in self.blocks():
+            yield from block.records()
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per trial, one column per number; margins are called ``margin_...``."""
+        import pandas as pd
+
+        return pd.concat([*self.frames()], ignore_index=True)
+
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """The same in pieces, at least one, all of the same columns."""
+        import pandas as pd
+
+        if not len(self):
+            yield pd.DataFrame(columns=self._names())
+        elif self.as_stored:
+            yield from (block.frame() for block in self.stored_blocks())
+        else:
+            yield pd.concat([block._frame_of_records() for block in self.blocks()], ignore_index=True)
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether what the database holds of each trial is all that tables say of it."""
+        return self._details is not None and self.columns.winners is None and not self.space.workloads
+
+    def stored_blocks(self) -> Iterator[StoredTrials]:
+        """What the database holds of the trials, some at a time; for tables that are `as_stored`."""
+        assert self._details is not None
+        for block in self.blocks():
+            yield StoredTrials(self.space, self._profile, block.columns, block.values, self._details)
+
+    def _frame_of_records(self) -> pd.DataFrame:
+        """One row per trial that is loaded with all that is known of it."""
+        import pandas as pd
+
+        rows = [
+            flat(record) | {"feasible": feasible, "completed": in_utc(trial.datetime_complete)}
+            for record, feasible, trial in zip(
+                self.records(), self.feasible.tolist(), self.trials, strict=True
+            )
+        ]
+        return pd.DataFrame(rows)
+
+    def _names(self) -> list[str]:
+        """The columns that a table has even without trials."""
+        parameters = [parameter.name for parameter in self.space.parameters]
+        objectives = [objective.key for objective in self.space.objectives]
+        margins = [f"margin_{limit.key}" for limit in self.space.limits]
+        place = [] if self.columns.winners is None else [WINNER]
+        return ["trial", *place, *parameters, *objectives, *margins, "feasible", "completed"]
+
+
+def flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested record as one row; a name that comes twice (an objective, a breakdown column) stays once."""
+    numbers = {name: record[name] for name in ("trial", WINNER) if name in record}
+    row = {**numbers, **record["params"]}
+    for workload, layout in record.get(LAYOUTS, {}).items():
+        row |= {f"{workload}.{name}": value for name, value in layout.items()}
+    margins = {f"margin_{name}": value for name, value in record["margins"].items()}
+    before = record.get(BEFORE, {})
+    for group in (record["derived"], record["values"], margins, record["breakdown"], before):
+        row |= {name: value for name, value in group.items() if name not in row}
+    return row | {name: record[name] for name in (*RECORD_KEYS, DESIGNS_PRICED) if name in record}
+
+
+def in_utc(local: datetime | None) -> datetime | None:
+    """A time of a trial, which is naive and local, as one that knows its zone."""
+    return local.astimezone(UTC) if local else None

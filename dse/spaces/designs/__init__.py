@@ -1,0 +1,1 @@
+"""Legal designs of a space: drawn, repaired, completed and listed, never searched for."""

@@ -1,0 +1,1 @@
+"""Formulas of spaces: parsed, checked for names and units, evaluated on columns and on boxes."""

@@ -1,0 +1,324 @@
+"""Formulas of search spaces: parsed, checked for names and units, and turned into functions of columns.
+
+The grammar is Python's, read with `ast`, and nothing is evaluated by Python: arithmetic, comparisons,
+``and or not`` (or ``& | ~``), ``a if c else b``, some functions, words of a column (``recompute == full``),
+and quantities with units (``72 GiB``).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, quantity, unit_name
+from dse.spaces.formulas.functions import LISTS, OF_MANY, OF_MODEL, OF_ONE, OWN, UnitFunction
+from dse.spaces.formulas.margins import Compiled, comparison, fixed, joined, negated, reduced, truth
+
+#: Most characters of a formula. Reading a number takes the square of its digits. [characters]
+LONGEST: Final = 10_000
+_LONG_NUMBER: Final = re.compile(r"[\d_]{1000}")
+#: A word such as 1f1b, which Python would not read as a name.
+WORD_FROM_A_DIGIT: Final = re.compile(r"(?<![\w.'\"])\d+[a-df-wyz]\d+[a-z]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a formula may know of a column before it has values."""
+
+    dimension: Dimension = PURE_NUMBER
+    words: Sequence[str] = ()  #: of a column that is written in words; a word's code is its place
+    boolean: bool = False
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A formula that has been parsed, its names not yet looked up."""
+
+    text: str
+    tree: ast.expr
+    quantities: Mapping[str, str]  #: name that stands in for a quantity in the tree -> its text
+
+    @classmethod
+    def parse(cls, text: str) -> Expression:
+        """Read the grammar.
+
+        Raises
+        ------
+        DseError
+            If the text is no formula.
+        """
+        if len(text) > LONGEST or _LONG_NUMBER.search(text):
+            raise DseError(f"'{text[:40]}...': not a formula: longer than any ({len(text):,} characters)")
+        quantities: dict[str, str] = {}
+
+        def stand_in(match: re.Match[str]) -> str:
+            name = f"quantity_{len(quantities)}_"
+            quantities[name] = match[0]
+            return name
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # what Python warns of is no formula either
+                spelt = WORD_FROM_A_DIGIT.sub(r"'\g<0>'", QUANTITY_IN_FORMULA.sub(stand_in, text))
+                tree = ast.parse(spelt.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            what = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise DseError(f"{text!r}: not a formula: {what}") from None
+        return cls(" ".join(text.split()), tree, quantities)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names that occur, words included, functions not."""
+        called = {id(node.func) for node in ast.walk(self.tree) if isinstance(node, ast.Call)}
+        names = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and id(n) not in called}
+        return frozenset(names - self.quantities.keys())
+
+    @cached_property
+    def called(self) -> frozenset[str]:
+        """Names of the functions that it calls."""
+        calls = (node.func for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        return frozenset(function.id for function in calls if isinstance(function, ast.Name))
+
+    def compiled(self, known: Mapping[str, Name]) -> Compiled:
+        """The formula as a function of the columns that are known.
+
+        Raises
+        ------
+        DseError
+            For an unknown name, operands whose units differ, or a mixture of numbers, words and conditions.
+        """
+        try:
+            return _Compiler(known, self.quantities).visit(self.tree)
+        except _Mistake as mistake:
+            raise DseError(f"{self.text!r}: {mistake}") from None
+        except RecursionError:
+            raise DseError(f"'{self.text[:40]}...': not a formula: nested too deeply") from None
+
+
+class _Mistake(Exception):
+    """Something in a formula that cannot be compiled."""
+
+
+_ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.FloorDiv: np.floor_divide,
+    ast.Mod: np.mod,
+    ast.Pow: np.power,
+}
+_COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]]] = {
+    ast.LtE: ("<=", np.less_equal),
+    ast.Lt: ("<", np.less),
+    ast.GtE: (">=", np.greater_equal),
+    ast.Gt: (">", np.greater),
+    ast.Eq: ("==", np.equal),
+    ast.NotEq: ("!=", np.not_equal),
+}
+
+
+class _Compiler:
+    """Walks a formula once; each node becomes a closure with its kind and unit."""
+
+    def __init__(self, known: Mapping[str, Name], quantities: Mapping[str, str]) -> None:
+        self.known = known
+        self.quantities = quantities
+
+    def visit(self, node: ast.expr) -> Compiled:
+        """A node of any kind: a method for each that the grammar has."""
+        method: Callable[[Any], Compiled] = getattr(self, f"visit_{type(node).__name__}", self.refused)
+        return method(node)
+
+    def refused(self, node: ast.expr) -> Compiled:
+        raise _Mistake(f"{self.written(node)} is not understood in a formula")
+
+    def number(self, node: ast.expr) -> Compiled:
+        """A node that must be a number; a condition counts as 0 or 1."""
+        found = self.visit(node)
+        if found.kind == "boolean":
+            return Compiled("number", lambda v: np.asarray(found.function(v), dtype=np.float64))
+        if found.kind != "number":
+            raise _Mistake(f"{self.written(node)} is a {found.kind}; expected a number")
+        return found
+
+    def condition(self, node: ast.expr) -> Compiled:
+        """A node that must be a condition."""
+        found = self.visit(node)
+        if found.kind != "boolean":
+            raise _Mistake(
+                f"{self.written(node)} is no condition; comparisons joined by & | ~ need parentheses "
+                "(or write and, or, not)"
+            )
+        return found
+
+    def written(self, node: ast.expr) -> str:
+        """A node as the file has it."""
+        text = ast.unparse(node)
+        for name, quantity_text in self.quantities.items():
+            text = text.replace(name, quantity_text)
+        return repr(text)
+
+    def visit_Constant(self, node: ast.Constant) -> Compiled:
+        if isinstance(node.value, bool):
+            return truth(lambda v: node.value)
+        if not isinstance(node.value, int | float) or abs(node.value) > 1e300:
+            return self.refused(node)
+        return fixed(float(node.value))
+
+    def visit_Name(self, node: ast.Name) -> Compiled:
+        name = node.id
+        if name in self.quantities:
+            try:
+                found = quantity(self.quantities[name])
+            except ValueError as error:
+                raise _Mistake(f"{self.quantities[name]}: {error}") from None
+            return fixed(found.value, found.dimension)
+        if name in ("true", "false"):
+            return truth(lambda v: name == "true")
+        if name == "inf":
+            return fixed(np.inf)
+        if name not in self.known:
+            raise _Mistake(f"{name}: unknown name{suggestion(name, self.known)}")
+        column = self.known[name]
+        if column.boolean:
+            return truth(lambda v: np.not_equal(v[name], 0))
+        return Compiled("word" if column.words else "number", lambda v: v[name], column.dimension)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Compiled:
+        if isinstance(node.op, ast.Not | ast.Invert):
+            return negated(self.condition(node.operand))
+        operand = self.number(node.operand)
+        sign = -1.0 if isinstance(node.op, ast.USub) else 1.0
+        if operand.constant is not None:
+            return fixed(sign * operand.constant, operand.dimension)
+        return Compiled("number", lambda v: sign * operand.function(v), operand.dimension)
+
+    def visit_BinOp(self, node: ast.BinOp) -> Compiled:
+        if isinstance(node.op, ast.BitAnd | ast.BitOr):
+            parts = [self.condition(node.left), self.condition(node.right)]
+            return joined(parts, all_of=isinstance(node.op, ast.BitAnd))
+        if type(node.op) not in _ARITHMETIC:
+            return self.refused(node)
+        left, right = self.number(node.left), self.number(node.right)
+        combine, a, b = _ARITHMETIC[type(node.op)], left.function, right.function
+        return Compiled("number", lambda v: combine(_real(a(v)), b(v)), self.unit_of(node, left, right))
+
+    def unit_of(self, node: ast.BinOp, left: Compiled, right: Compiled) -> Dimension:
+        """Unit of an operation; the operands of a sum must agree."""
+        if isinstance(node.op, ast.Mult):
+            return _product(left.dimension, right.dimension, 1)
+        if isinstance(node.op, ast.Div):
+            return _product(left.dimension, right.dimension, -1)
+        if isinstance(node.op, ast.Pow):
+            whole = right.constant is not None and right.constant.is_integer()
+            if right.dimension != PURE_NUMBER or (left.dimension != PURE_NUMBER and not whole):
+                raise _Mistake(f"{self.written(node)}: a quantity needs a whole number as exponent")
+            return _product(PURE_NUMBER, left.dimension, int(right.constant or 0) if whole else 0)
+        common = self.agreed(node, left, right)
+        return PURE_NUMBER if isinstance(node.op, ast.FloorDiv) else common
+
+    def agreed(self, node: ast.expr, *operands: Compiled) -> Dimension:
+        """The unit that all operands have; a 0 written out has any."""
+        measured = [operand for operand in operands if operand.constant != 0] or [operands[0]]
+        units = list(dict.fromkeys(operand.dimension for operand in measured))
+        if len(units) > 1:
+            shown = ["a pure number" if u == PURE_NUMBER else unit_name(u) for u in units]
+            raise _Mistake(f"{self.written(node)}: units differ: {' against '.join(shown)}")
+        return units[0]
+
+    def visit_Compare(self, node: ast.Compare) -> Compiled:
+        sides = [node.left, *node.comparators]
+        parts = [
+            self.compared(ast.Compare(left, [operator], [right]))
+            for left, operator, right in zip(sides, node.ops, sides[1:], strict=False)
+        ]
+        return parts[0] if len(parts) == 1 else joined(parts, all_of=True)
+
+    def compared(self, node: ast.Compare) -> Compiled:
+        """A comparison of two sides."""
+        if type(node.ops[0]) not in _COMPARISONS:
+            return self.refused(node)
+        sign, compare = _COMPARISONS[type(node.ops[0])]
+        of_words, left, right = self.sides(node.left, node.comparators[0])
+        a, b = left.function, right.function
+        if of_words:
+            return truth(lambda v: compare(a(v), b(v)))
+        return comparison(sign, lambda v: compare(a(v), b(v)), a, b, self.agreed(node, left, right))
+
+    def sides(self, left: ast.expr, right: ast.expr) -> tuple[bool, Compiled, Compiled]:
+        """Whether a comparison is of words, and its sides; a word is its code in the column beside it."""
+        for column, word in ((left, right), (right, left)):
+            known = self.known.get(column.id) if isinstance(column, ast.Name) else None
+            if known is None or not known.words:
+                continue
+            text = word.id if isinstance(word, ast.Name) else getattr(word, "value", None)
+            if text not in known.words:
+                hint = suggestion(str(text), known.words)
+                raise _Mistake(f"{self.written(word)} is not a value of {ast.unparse(column)}{hint}")
+            code = fixed(float(known.words.index(str(text))))
+            return (True, self.visit(column), code) if column is left else (True, code, self.visit(column))
+        return False, self.number(left), self.number(right)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Compiled:
+        return joined([self.condition(part) for part in node.values], all_of=isinstance(node.op, ast.And))
+
+    def visit_IfExp(self, node: ast.IfExp) -> Compiled:
+        test, yes, no = self.condition(node.test), self.number(node.body), self.number(node.orelse)
+        return Compiled(
+            "number",
+            lambda v: np.where(test.function(v), yes.function(v), no.function(v)),
+            self.agreed(node, yes, no),
+        )
+
+    def visit_Call(self, node: ast.Call) -> Compiled:
+        name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+        known = (*LISTS, *OF_ONE, *OF_MANY, *OF_MODEL, *OWN)
+        if name not in known or node.keywords:
+            own = ", or make one known by dse.formula_function in Python"
+            raise _Mistake(f"{name}: unknown function{suggestion(name, known)}{own}")
+        arguments = [self.number(argument) for argument in node.args]
+        measured = OWN.get(name) or OF_MODEL.get(name)
+        many, listed = max(1, len(arguments)), LISTS.get(name, (None, 1))[1]
+        wanted = len(measured.of) if measured else many if name in OF_MANY else listed
+        if len(arguments) != wanted:
+            raise _Mistake(f"{name}: expected {wanted} argument{'s' * (wanted > 1)}, got {len(arguments)}")
+        return self.measured(node, measured, arguments) if measured else self.plain(node, name, arguments)
+
+    def plain(self, node: ast.Call, name: str, arguments: Sequence[Compiled]) -> Compiled:
+        """A function of numbers that share a unit."""
+        functions, common = [argument.function for argument in arguments], self.agreed(node, *arguments)
+        if name in LISTS:
+            return Compiled("list", lambda v: LISTS[name][0](*(f(v) for f in functions)), common)
+        if name in OF_MANY:
+            return Compiled("number", lambda v: reduced(OF_MANY[name], [f(v) for f in functions]), common)
+        function, keeps_unit = OF_ONE[name]
+        if not keeps_unit and common != PURE_NUMBER:
+            raise _Mistake(f"{self.written(node)}: expected a pure number, got {unit_name(common)}")
+        return Compiled("number", lambda v: function(functions[0](v)), common)
+
+    def measured(self, node: ast.Call, called: UnitFunction, arguments: Sequence[Compiled]) -> Compiled:
+        """A function whose arguments each have a unit of their own."""
+        for argument, own, unit in zip(node.args, arguments, called.dimensions, strict=True):
+            if own.dimension != unit and own.constant != 0:
+                found, expected = unit_name(own.dimension), unit_name(unit)
+                raise _Mistake(f"{called.name}: {self.written(argument)} is in {found}; expected {expected}")
+        functions = [argument.function for argument in arguments]
+        return Compiled("number", lambda v: called(*(f(v) for f in functions)), called.dimension)
+
+
+def _real(value: Any) -> Any:
+    """A number as NumPy has it: written-out numbers divide by zero without an exception too."""
+    return np.float64(value) if isinstance(value, float) else value
+
+
+def _product(a: Dimension, b: Dimension, power: int) -> Dimension:
+    return tuple(x + power * y for x, y in zip(a, b, strict=True))

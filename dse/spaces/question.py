@@ -1,0 +1,361 @@
+"""The space of a question: a model, so many chips of a system, and every layout that is legal there.
+
+What is opened, and how far, follows from model and machine: tensor parallelism within a node, stages of whole
+layers where they share out, context parallelism for long sequences, and what experts need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.errors import DseError
+from costmodel.formats import shipped
+from costmodel.formats.framework_file import load_framework
+from costmodel.formats.hugging_face import import_model, is_configuration
+from costmodel.formats.model_file import load_model
+from costmodel.formats.strict_yaml import dump, parse, read_text
+from costmodel.formats.system_file import load_system
+from costmodel.machine.system import System
+from costmodel.training.model import ModelShape
+from dse.spaces.space import Space
+
+#: Tokens of a step where nothing is said: of models below, and from, so many parameters.
+SMALL_BATCH_TOKENS, LARGE_BATCH_TOKENS, LARGE_MODEL = 2**22, 2**24, 1e11
+#: Software of runs where nothing is said.
+USUAL_FRAMEWORK: Final = "megatron_core"
+#: Most ranks of tensor parallelism: those of a usual node, or of larger ones as far as it pays.
+USUAL_NODE, MOST_TP = 8, 16
+MOST_PP, MOST_VPP, MOST_EP = 64, 12, 64
+#: Tokens from which on sequences are shared out, least tokens of a rank's part, and most of a micro-batch.
+LONG_SEQUENCE, LEAST_PART, MOST_IN_MICRO_BATCH = 16384, 4096, 32768
+#: How far from a number of chips without a legal split another is sought.
+MOST_AWAY: Final = 4096
+#: Models of so few experts split each of them, too.
+FEW_EXPERTS: Final = 16
+#: `--precision` -> the format that it stands for, where that has another word.
+PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked: which split of a model over so many chips."""
+
+    model: str  #: name of a shipped model, or path of a model file or of a Hugging Face configuration
+    system: str
+    chips: int
+    seq_len: int | None = None  #: None: the model's [tokens]
+    sequences: int | None = None  #: of a step; None: as `batch_tokens` says
+    batch_tokens: float | None = None  #: about so many in a step; None: by the size of the model
+    precision: Sequence[str] = ()  #: formats to choose from; () is bf16
+    framework: str = ""  #: "": `USUAL_FRAMEWORK`
+    tokens: float | None = None  #: of the whole run
+    max_days: float | None = None  #: that the whole run may take
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """The model of a question."""
+
+    name: str
+    written: str | dict[str, Any]  #: as a space has it
+    shape: ModelShape
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The space of a question, and what was assumed to make it."""
+
+    data: dict[str, Any]  #: as its file has it
+    space: Space
+    model: PlannedModel
+    assumed: tuple[str, ...]  #: options that nobody gave
+
+
+def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
+    """The model that a word names: one that ships, a model file, or a Hugging Face configuration.
+
+    Raises
+    ------
+    DseError
+        If it is none, or no transformer.
+    """
+    if is_configuration(Path(word)):
+        found = import_model(Path(word), seq_len=seq_len)
+        return PlannedModel(
+            found.model.name, {"name": found.model.name, **found.fields}, found.model, found.notes
+        )
+    shape = load_model(word)
+    if not isinstance(shape, ModelShape):
+        raise DseError(f"{word}: no transformer; plans are of transformers")
+    if word in shipped.names("models"):
+        return PlannedModel(shape.name, word, shape)
+    data = parse(read_text(Path(word)), word).data
+    return PlannedModel(shape.name, {"name": shape.name, **data}, shape)
+
+
+def planned_space(question: Question) -> Planned:
+    """The space of a question; one without a legal design is refused.
+
+    Raises
+    ------
+    DseError
+        If model, system or framework are none, or nothing is legal: saying which number of chips would do.
+    """
+    model, system = planned_model(question.model, question.seq_len), load_system(question.system)
+    plan = _Layouts(question, model, system)
+    data = plan.data(question.chips)
+    space = space_of(data)
+    if space.legal.count == 0:
+        raise DseError(plan.refusal(space))
+    return Planned(data, space, model, (*plan.assumed(question.chips),))
+
+
+def with_chips(question: Question, planned: Planned, chips: int) -> Space | None:
+    """The same question of another number of chips, and the same batch; None where nothing is legal."""
+    plan = _Layouts(question, planned.model, planned.space.system)
+    data = plan.data(chips, batch=planned.data["given"]["global_batch_size"])
+    space = space_of(data) if plan.may_split(chips, data["given"]["global_batch_size"]) else None
+    return space if space and space.legal.count else None
+
+
+def space_of(data: dict[str, Any]) -> Space:
+    """The space that the content of a file describes."""
+    return Space.from_data(data)
+
+
+class _Layouts:
+    """What is opened for a question, for any number of chips."""
+
+    def __init__(self, question: Question, model: PlannedModel, system: System) -> None:
+        self.question, self.model, self.system = question, model, system
+        self.shape = model.shape
+        self.seq_len = int(question.seq_len or model.shape.seq_len)
+        self.framework = load_framework(question.framework or USUAL_FRAMEWORK)
+        layers = int(self.shape.num_layers)
+        self.counted = layers % 4 != 0 and (layers + 2) % 8 == 0
+        self.whole = layers % 4 == 0 or self.counted
+        self.shared_out = layers + (2 if self.counted else 0)
+
+    def tp(self, chips: int) -> list[int]:
+        """Sizes of tensor parallelism: powers of two that divide heads and chips, within a node."""
+        heads = int(self.shape.num_attention_heads)
+        if self.shape.attention != "mla":
+            heads = math.gcd(heads, int(self.shape.num_query_groups))
+        if self.shape.linear_attention != "none":
+            heads = math.gcd(heads, int(self.shape.linear_key_heads))
+        node = int(self.system.network[0].size)
+        most = min(max(node, USUAL_NODE), MOST_TP)
+        return [size for size in powers_of_two(most) if heads % size == 0 and chips % size == 0]
+
+    def pp(self, chips: int) -> list[int]:
+        """Numbers of stages."""
+        most = min(MOST_PP, int(self.shape.num_layers))
+        sizes = divisors(self.shared_out) if self.whole else list(powers_of_two(most // 2))
+        return [size for size in sizes or [1] if size <= most and chips % size == 0]
+
+    def vpp(self, stages: Sequence[int]) -> list[int]:
+        """Numbers of chunks of a stage."""
+        if not self.whole:
+            return [1, 2] if len(stages) > 1 else [1]
+        total = self.shared_out
+        return [
+            size
+            for size in divisors(total)
+            if size <= MOST_VPP and (size == 1 or any(pp > 1 and total % (pp * size) == 0 for pp in stages))
+        ]
+
+    def cp(self, chips: int, batch: int) -> list[int]:
+        """Ranks that share a sequence: for long ones, or where there are more replicas than sequences."""
+        most = self.seq_len // LEAST_PART if self.seq_len >= LONG_SEQUENCE else 1
+        replicas = chips // (max(self.tp(chips)) * max(self.pp(chips)))
+        most = max(most, 2 ** math.ceil(math.log2(max(1, replicas / batch))))
+        return [size for size in powers_of_two(most) if chips % size == 0 and self.seq_len % (2 * size) == 0]
+
+    def batch(self, chips: int) -> int:
+        """Sequences of a step: as asked, or about so many tokens in a number that the chips share out."""
+        asked = self.question
+        if asked.sequences:
+            return asked.sequences
+        large = self.shape.num_parameters >= LARGE_MODEL
+        tokens = asked.batch_tokens or (LARGE_BATCH_TOKENS if large else SMALL_BATCH_TOKENS)
+        wanted = max(1.0, tokens / self.seq_len)
+        odd = chips // (chips & -chips)
+        odd = odd if odd <= 2 * wanted else 1
+        return int(odd * 2 ** max(0, round(math.log2(wanted / odd))))
+
+    def may_split(self, chips: int, batch: int) -> bool:
+        """Whether some sizes use all chips and all of the batch."""
+        sizes = (self.tp(chips), self.pp(chips), self.cp(chips, batch))
+        return any(
+            chips % (tp * pp * cp) == 0 and batch % (chips // (tp * pp * cp)) == 0
+            for tp in sizes[0]
+            for pp in sizes[1]
+            for cp in sizes[2]
+        )
+
+    def parameters(self, chips: int, batch: int) -> dict[str, Any]:
+        """What a design chooses."""
+        stages, cp = self.pp(chips), self.cp(chips, batch)
+        fits = [n for n in (1, 2, 4, 8) if n == 1 or n * self.seq_len <= MOST_IN_MICRO_BATCH]
+        shared = {"cp": cp, "cp_communication": ["p2p", "all_gather", "a2a"]} if len(cp) > 1 else {}
+        modules = {}
+        if self.shape.num_experts:
+            modules = {f"recompute_{name}": [False, True] for name in ("layernorm", "moe_act")}
+            modules |= {"recompute_mla_up_proj": [False, True]} if self.shape.attention == "mla" else {}
+        zero = [1, 2, 3] if self.framework.given.get("zero", 1) == 1 else []
+        return {
+            "tp": self.tp(chips),
+            **shared,
+            "pp": stages,
+            "vpp": self.vpp(stages),
+            **(self.experts(chips, stages) if self.shape.num_experts else {}),
+            "micro_batch_size": fits,
+            "recompute": ["none", "full"] if modules else ["none", "selective", "full"],
+            **modules,
+            **({"zero": zero} if zero else {}),
+            **({"precision": self.precisions()} if self.question.precision else {}),
+        }
+
+    def experts(self, chips: int, stages: Sequence[int]) -> dict[str, Any]:
+        """What a design of experts chooses beside."""
+        experts = int(self.shape.num_experts)
+        spread = [size for size in powers_of_two(MOST_EP) if experts % size == 0 and chips % size == 0]
+        halves = {"schedule": ["1f1b", "dualpipe"]} if any(size % 2 == 0 for size in stages) else {}
+        return {
+            "ep": spread,
+            **({"etp": self.tp(chips)} if experts <= FEW_EXPERTS else {}),
+            **halves,
+            "dispatcher": ["all_to_all", "all_gather", "two_hop"],
+            "overlap_ep": [False, True],
+        }
+
+    def precisions(self) -> list[str]:
+        """Formats to choose from."""
+        return [PRECISIONS.get(word, word) for word in self.question.precision]
+
+    def constraints(self, parameters: dict[str, Any]) -> dict[str, str]:
+        """What must hold beside the rules of every space."""
+        layers = "(num_layers + count_embedding + count_loss)" if self.counted else "num_layers"
+        rules = {
+            "whole_layers_per_chunk": f"{layers} % (pp * vpp) == 0",
+            "a_layer_for_each_chunk": "pp * vpp <= num_layers",
+            "interleaving_needs_a_pipeline": "vpp == 1 or (pp > 1 and gradient_accumulation_steps % pp == 0)",
+            "one_word_without_cp": "cp > 1 or cp_communication == p2p",
+            "one_dispatcher_without_ep": "ep > 1 or dispatcher == all_to_all",
+            "dualpipe_overlaps_exchanges": "schedule != dualpipe or overlap_ep",
+            "modules_are_recomputed_alone": "recompute != full or not ("
+            + " or ".join(name for name in parameters if name.startswith("recompute_"))
+            + ")",
+            "sharding_needs_replicas": "dp > 1 or zero == 1",
+            "fits_in_memory": f"peak_memory <= {self.system.dram.name}_capacity",
+        }
+        if self.question.max_days:
+            rules["ends_in_time"] = f"run_time <= {self.question.max_days:g} days"
+        without = {
+            *(["whole_layers_per_chunk"] if not self.whole else ["a_layer_for_each_chunk"]),
+            *(["one_word_without_cp"] if "cp" not in parameters else []),
+            *(["one_dispatcher_without_ep"] if "ep" not in parameters else []),
+            *(["dualpipe_overlaps_exchanges"] if "schedule" not in parameters else []),
+            *(["modules_are_recomputed_alone"] if "recompute_layernorm" not in parameters else []),
+            *(["sharding_needs_replicas"] if "zero" not in parameters else []),
+        }
+        return {name: text for name, text in rules.items() if name not in without}
+
+    def data(self, chips: int, batch: int | None = None) -> dict[str, Any]:
+        """Content of the space's file."""
+        batch = batch or self.batch(chips)
+        parameters = self.parameters(chips, batch)
+        given: dict[str, Any] = {"world_size": chips, "global_batch_size": batch}
+        if self.seq_len != self.shape.seq_len:
+            given["seq_len"] = self.seq_len
+        if self.counted:
+            given |= {"count_embedding": True, "count_loss": True}
+        groups = "tp * cp * pp" if "cp" in parameters else "tp * pp"
+        derived = {
+            "dp": f"world_size / ({groups})",
+            "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)",
+        }
+        if self.framework.given.get("sequence_parallel", True):
+            derived["sequence_parallel"] = "tp > 1"
+        title = self.shape.title or self.shape.name
+        return {
+            "schema": "search_space/v1",
+            "name": f"plan_{self.model.name}_{chips}",
+            "description": f"How to split {title} over {chips:,} chips of {self.system.name}",
+            "model": self.model.written,
+            "system": self.question.system,
+            "framework": self.question.framework or USUAL_FRAMEWORK,
+            **({"run": {"tokens": int(self.question.tokens)}} if self.question.tokens else {}),
+            "given": given,
+            "parameters": parameters,
+            "derived": derived,
+            "constraints": self.constraints(parameters),
+            "objectives": {"minimize": ["step_time", "peak_memory"]},
+        }
+
+    def assumed(self, chips: int) -> Iterator[str]:
+        """What was not asked for, and so assumed, each with the option that would say otherwise."""
+        asked, batch = self.question, self.batch(chips)
+        if not asked.seq_len:
+            yield f"--seq-len {self.seq_len}"
+        if not asked.sequences:
+            yield f"--global-batch-size {batch} ({batch * self.seq_len / 1e6:.1f} million tokens)"
+        if not asked.precision:
+            yield "--precision bf16"
+        if not asked.framework:
+            yield f"--framework {USUAL_FRAMEWORK}"
+
+    def refusal(self, space: Space) -> str:
+        """Why nothing is legal, and which number of chips would do."""
+        chips, batch = self.question.chips, self.batch(self.question.chips)
+        asked = self.question.sequences
+        message = f"{chips:,} chips: no legal split of {self.model.name}"
+        if self.may_split(chips, batch):
+            reasons = "; ".join(f"{name} ({text})" for name, text in space.legal.blocking())
+            return f"{message}: breaks {reasons}"
+        near = [other for other in self.near(chips) if self.may_split(other, asked or self.batch(other))]
+        others = sorted(near[:1] + [other for other in near if (other > chips) != (near[0] > chips)][:1])
+        message += f" at {batch:,} sequences a step"
+        return (
+            f"{message}; {' or '.join(f'{other:,}' for other in others)} chips would do"
+            if others
+            else message
+        )
+
+    def near(self, chips: int) -> Iterator[int]:
+        """Other numbers of chips, the nearest first, up to twice as many and half as many."""
+        for away in range(1, min(chips, MOST_AWAY) + 1):
+            if chips - away >= max(1, chips // 2):
+                yield chips - away
+            yield chips + away
+
+
+def space_text(data: dict[str, Any]) -> str:
+    """A space's content as a file that people change: a line for each name."""
+    lines = []
+    for key, value in data.items():
+        if not isinstance(value, dict) or key == "given":
+            lines.append(dump({key: value}, compact=isinstance(value, dict)))
+            continue
+        inner = "".join(dump({name: own}, compact=isinstance(own, list)) for name, own in value.items())
+        lines.append(f"{key}:\n" + "".join(f"  {line}\n" for line in inner.splitlines()))
+    return "".join(lines)
+
+
+def powers_of_two(most: int) -> Iterator[int]:
+    """1, 2, 4, ... up to `most`."""
+    return (2**power for power in range(max(1, most).bit_length()))
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors of a number, in rising order.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    return [size for size in range(1, number + 1) if number % size == 0]

@@ -1,0 +1,111 @@
+"""What a space names that lies elsewhere: its model, or the program that it runs, and its machines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import DseError
+from costmodel.formats import shipped
+from costmodel.formats.model_file import read_model
+from costmodel.formats.strict_yaml import Section
+from costmodel.formats.system_file import read_system
+from costmodel.hlo.program.program import SCHEMA as PROGRAM_SCHEMA
+from costmodel.hlo.program.program import program_data, read_program
+from costmodel.machine.system import System
+from costmodel.profiles.work import Workload
+from dse.spaces.sections import frameworks, power_budget, several_systems
+
+
+def with_model(section: Section, name: str, base: Path) -> tuple[Section, Workload, Mapping[str, Any]]:
+    """The space with its program written out, if it names one; what is done with its model, and what the
+    model's file says."""
+    work = ""
+    if "workload" in section:
+        source = section.section("workload")
+        source.only(("hlo", "kind"))
+        if "kind" in source:
+            work = source.text("kind")
+        else:
+            section = _with_program(section, base)
+    part, model_name = _named(section, "model", "models", name, base)
+    is_program = part.data.get("schema") == PROGRAM_SCHEMA
+    model = read_program(part, model_name) if is_program else read_model(part, model_name)
+    section.source.finish()
+    try:
+        return section, Workload.of(model, work), part.data
+    except DseError as error:
+        section.section("workload").mistake("kind", str(error))
+        section.source.finish()
+        raise
+
+
+def _with_program(section: Section, base: Path) -> Section:
+    """The same space with the program that `workload` names written out as its model."""
+    source = section.section("workload")
+    path = source.text("hlo")
+    if "model" in section:
+        section.mistake("workload", "a space has a model or a workload, not both")
+    section.source.finish()
+    from costmodel import hlo
+
+    try:
+        written = program_data(hlo.program(hlo.Analysis(hlo.load_module(base / path))))
+    except DseError as error:
+        source.mistake("hlo", str(error))
+        section.source.finish()
+        raise
+    data = {key: value for key, value in section.data.items() if key != "workload"}
+    return Section(section.source, section.at, {**data, "model": written})
+
+
+def with_system(
+    section: Section, name: str, base: Path, columns: Collection[str]
+) -> tuple[Section, str, System, Mapping[str, Any]]:
+    """The space with what follows from its machine and its software written out; the software's name; the
+    machine, and what its file says."""
+    section, systems = _first_system(section, base)
+    budget = power_budget.is_derived(section.data.get("system"))
+    holder, key = (section.section("system"), "base") if budget else (section, "system")
+    part, system_name = _named(holder, key, "systems", name, base)
+    system = read_system(part, system_name)
+    section.source.finish()
+    if budget:
+        section = power_budget.written_out(section, system, part.data)
+    section, framework = frameworks.written_out(section, columns, system.quantities(), base)
+    return several_systems.written_out(section, systems), framework, system, part.data
+
+
+def _first_system(section: Section, base: Path) -> tuple[Section, list[System]]:
+    """The space with the first of a list of systems as its own, and all of them; none if it has one."""
+    names = section.data.get("system")
+    if not isinstance(names, list):
+        return section, []
+    if not names:
+        section.mistake("system", "expected systems, such as [a100_80g_dgx, h100_80g_dgx]")
+        section.source.finish()
+    of_each = [Section(section.source, section.at, {**section.data, "system": name}) for name in names]
+    parts = [_named(own, "system", "systems", "", base) for own in of_each]
+    return of_each[0], [read_system(part, name) for part, name in parts]
+
+
+def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tuple[Section, str]:
+    """The model or system that `key` names, gives the path of, or holds; and its name."""
+    written = section.data.get(key)
+    if isinstance(written, dict):
+        return section.section(key), name
+    if not isinstance(written, str):
+        section.mistake(
+            key if key in section else None,
+            f"{key}: expected a name, a path, or the {kind.removesuffix('s')} itself",
+        )
+        section.source.finish()
+    try:
+        name, _, part = shipped.opened(str(written), kind, base)
+    except DseError as error:
+        section.mistake(key, str(error))
+        section.source.finish()
+        raise
+    part.source.mistakes = section.source.mistakes  # reported together
+    return part, name

@@ -1,0 +1,77 @@
+"""`sharding: sample` and `tiling: sample` of a search space, written out as one parameter for each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from costmodel.formats.strict_yaml import Section
+from costmodel.training.design import MOST_TILE_EXPONENT, tile_columns, tiled_product
+from costmodel.training.design_table import Domain
+from costmodel.training.kinds import ATTENTION_PRODUCTS
+
+#: What a sampled sharding needs of the sizes that it splits.
+EVEN: Final = "hidden_size % tp == 0 and ffn_hidden_size % tp == 0 and seq_len % tp == 0"
+
+
+def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
+    """The same space with a parameter for the split of each kernel, and the tile of each product.
+
+    Names that the file has itself stay as they are. Mistakes are noted in the section's source. Models whose
+    designs have no such `columns` are left to the reader of the file, which tells what it does not know.
+    """
+    if "sharding" not in columns:
+        return section
+    given = section.mapping("given")
+    parameters = section.mapping("parameters")
+    shardings = {name: columns[name] for name in columns if name.endswith("_sharding")}
+    tiles = [name for name in columns if name.endswith(("_tile_m", "_tile_n"))]
+    _check(section, given, parameters, {"sharding": [*shardings], "tiling": tiles})
+    named = {*given, *parameters, *section.mapping("derived")}
+    added: dict[str, Any] = {}
+    rules: dict[str, str] = {}
+    if given.get("sharding") == "sample":
+        added |= {name: [*domain.words] for name, domain in shardings.items()}
+        rules |= {"tp_splits_evenly": EVEN} if "tp" in named else {}
+    if given.get("tiling") == "sample":
+        for product in _products(tiles, given, parameters):
+            m, n = tile_columns(product)
+            added |= {name: [*range(MOST_TILE_EXPONENT + 1)] for name in (m, n)}
+            rules[f"{product}_tile_fits"] = f"{m} + {n} >= 1 and abs({m} - {n}) <= 1"
+    new = {name: options for name, options in added.items() if name not in named}
+    constraints = {**rules, **section.mapping("constraints")}
+    if not added:
+        return section
+    data = {**section.data, "parameters": {**parameters, **new}, "constraints": constraints}
+    return Section(section.source, section.at, data)
+
+
+def _products(tiles: Iterable[str], given: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Products that some design has: fused attention has none of its own."""
+    unfused = "attention" in parameters or given.get("attention") == "unfused"
+    products = dict.fromkeys(tiled_product(name) for name in tiles)
+    yield from (name for name in products if unfused or name not in ATTENTION_PRODUCTS)
+
+
+def _check(
+    section: Section,
+    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    kernel_columns: Mapping[str, Sequence[str]],
+) -> None:
+    """Note choices that contradict each other: `kernel_columns` count where their name is "sample"."""
+    for name, columns in kernel_columns.items():
+        options = parameters.get(name)
+        if isinstance(options, list) and "sample" in options:
+            section.section("parameters").mistake(
+                name, "sample is no option beside others; write it under given"
+            )
+        explicit = next((column for column in columns if column in {*given, *parameters}), None)
+        if explicit and given.get(name) != "sample":
+            section.mistake(None, f"{explicit}: counts with {name}: sample alone; write that under given")
+    sequence_parallel = parameters.get("sequence_parallel", given.get("sequence_parallel"))
+    if {"sharding"} & {*given, *parameters} and sequence_parallel not in (None, False, [False]):
+        section.mistake(
+            None,
+            "sequence_parallel: is sharding: megatron_sp by another name; leave it out, or set it to false",
+        )

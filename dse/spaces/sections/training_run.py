@@ -1,0 +1,162 @@
+"""`run` of a search space: a whole training run in place of a step, written out as values and formulas.
+
+    run:
+      tokens: 15T
+      gpu_hour_price: 2.5 $/h
+
+Its columns follow from those of a step, so that objectives, limits, tables and files have them as they have
+any derived column. What the section leaves out has a default, and each default a source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from costmodel.formats.quantity import count_value, exact, si_value
+from costmodel.formats.strict_yaml import Section
+from dse.spaces.formulas.expressions import Expression
+
+#: Section of a space that this module reads.
+KEY: Final = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """What a run has where its section does not say."""
+
+    unit: str
+    written: str  #: value, or formula where `kind` is "derived"
+    kind: str  #: measured, assumed or derived
+    source: str
+
+
+#: Entry of the section -> what it is where it is left out.
+DEFAULTS: Final[Mapping[str, Default]] = {
+    "chip_mtbf": Default(
+        "s", "50676 h", "measured", "419 unexpected interruptions in 54 days of 16,384 H100s [Llama2024], "
+        "section 3.3.4; of other chips assumed",
+    ),
+    "restart_time": Default(
+        "s", "10 min", "assumed", "found in less than 10 minutes, caught up within 15 [Jiang2024]"
+    ),
+    "storage_bandwidth": Default(
+        "B/s", "122 MB/s", "assumed", "of one chip: 2 TB/s that the storage of 16,384 chips sustains "
+        "[Llama2024], section 3.3.1",
+    ),
+    "checkpoint_size": Default(
+        "B", "num_parameters * 14 B", "derived", "bf16 weights, and in fp32 master weights and two moments "
+        "of Adam [Rajbhandari2020]",
+    ),
+    "checkpoint_time": Default(
+        "s", "checkpoint_size / (world_size * storage_bandwidth)", "derived",
+        "training stands still while all chips write; copies made beside it take less",
+    ),
+    "amortization_time": Default("s", "1461 days", "assumed", "four years of use, all day"),
+    "electricity_price": Default(
+        "$/J", "0.08 $/kWh", "assumed", "industry in the United States, 2023 [EIA2023]"
+    ),
+    "grid_intensity": Default(
+        "kg/J", "429 g/kWh", "assumed", "average of the United States' grid [Patterson2021]"
+    ),
+}  # fmt: skip
+#: Entry without a default: machines are rented at this price, or else bought.
+RENTAL: Final = "gpu_hour_price"
+RENTAL_UNIT: Final = "$/s"
+
+#: Columns of a run -> how each follows; `run_cost` is by one of the two below.
+FORMULAS: Final[Mapping[str, str]] = {
+    "run_steps": "ceil(tokens / round(tokens_per_second * step_time))",  # or by the batch, where it is named
+    "checkpoint_interval": "daly_interval(checkpoint_time, chip_mtbf / world_size)",
+    "goodput": "daly_goodput(checkpoint_interval, checkpoint_time, restart_time, chip_mtbf / world_size)",
+    "run_time": "run_steps * step_time / goodput",
+    "gpu_hours": "world_size * run_time / 1 h",
+    "failures": "world_size * run_time / chip_mtbf",
+    "downtime": "min(run_time, failures * restart_time + "
+    "run_steps * step_time / checkpoint_interval * checkpoint_time)",
+    "run_energy": "average_power * (run_time - downtime * (1 - idle_energy / energy_per_step))",
+    "run_emissions": "run_energy * grid_intensity",
+}
+OWNED: Final = "system_price * run_time / amortization_time + run_energy * electricity_price"
+RENTED: Final = "world_size * run_time * gpu_hour_price"
+BY_BATCH: Final = "ceil(tokens / (global_batch_size * seq_len))"
+#: Columns of a run in the order in which reports have them, and their units.
+UNITS: Final[Mapping[str, str]] = {
+    "run_steps": "-", "run_time": "s", "gpu_hours": "-", "run_cost": "$", "run_energy": "J",
+    "run_emissions": "kg", "goodput": "-", "failures": "-", "checkpoint_interval": "s",
+    "checkpoint_time": "s", "checkpoint_size": "B", "downtime": "s",
+}  # fmt: skip
+
+
+def written_out(section: Section, dimensions: Collection[str]) -> Section:
+    """The same space with its run as given values and derived columns, but for names that it has itself.
+
+    Mistakes are noted in the section's source. `dimensions` are names of the model's.
+    """
+    if KEY not in section:
+        return section
+    run = section.section(KEY)
+    run.only(("tokens", RENTAL, *DEFAULTS), "entry")
+    tokens = run.value("tokens", count_value, 1.0)
+    units = {RENTAL: RENTAL_UNIT, **{name: default.unit for name, default in DEFAULTS.items()}}
+    own = {
+        name: run.value(name, partial(_positive, unit), 1.0) for name, unit in units.items() if name in run
+    }
+    taken = {name for key in ("given", "parameters", "derived") for name in section.mapping(key)}
+    formulas = {**FORMULAS, "run_cost": RENTED if RENTAL in own else OWNED}
+    if "global_batch_size" in taken and "seq_len" in dimensions:
+        formulas["run_steps"] = BY_BATCH
+    given: dict[str, Any] = {name: exact(value, units[name]) for name, value in own.items()}
+    defaults = {name: own for name, own in DEFAULTS.items() if name not in {*given, *taken}}
+    formulas |= {name: own.written for name, own in defaults.items() if own.kind == "derived"}
+    given |= {name: own.written for name, own in defaults.items() if own.kind != "derived"}
+    formulas = _needed({name: text for name, text in formulas.items() if name not in taken})
+    read = {name for text in formulas.values() for name in Expression.parse(text).names}
+    for name in ({*own} & taken) | ({"tokens"} & taken):
+        run.mistake(name, "the space says this itself, by the same name")
+    for name in {*own} - read - taken:
+        run.mistake(name, "counts for nothing beside the other entries")
+    given = {name: value for name, value in given.items() if name in read}
+    return _merged(section, {"given": {"tokens": int(tokens), **given}, "derived": formulas})
+
+
+def _positive(unit: str, written: Any) -> float:
+    """A quantity above nothing. [the unit given]"""
+    value = si_value(written, unit)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{written!r}: expected more than nothing")
+    return value
+
+
+def _needed(formulas: Mapping[str, str]) -> dict[str, str]:
+    """Columns of a run, and of the defaults that are formulas those that some other one reads."""
+    kept = dict(formulas)
+    for name in ("checkpoint_time", "checkpoint_size"):
+        if not any(name in Expression.parse(text).names for text in kept.values()):
+            kept.pop(name, None)
+    return kept
+
+
+def _merged(section: Section, added: Mapping[str, Mapping[str, Any]]) -> Section:
+    """The space with more entries; what is wrong with these is reported at the line of the run."""
+    data, source = {key: value for key, value in section.data.items() if key != KEY}, section.source
+    for key, entries in added.items():
+        for name in entries:
+            source.lines[key, name] = source.lines.get((KEY,), 1)
+        own = section.data.get(key) or {}
+        data[key] = {**entries, **own} if isinstance(own, dict) else own  # which is reported when it is read
+    return Section(source, section.at, data)
+
+
+def has_run(data: Mapping[str, Any]) -> bool:
+    """Whether a space, as its text has it, is of whole runs."""
+    return "tokens" in (data.get("given") or {}) and "goodput" in (data.get("derived") or {})
+
+
+def with_tokens(data: Mapping[str, Any], tokens: float) -> dict[str, Any]:
+    """A space, as its text has it, whose runs are of so many tokens."""
+    if has_run(data):
+        return {**data, "given": {**data["given"], "tokens": int(tokens)}}
+    return {**data, KEY: {"tokens": int(tokens)}}
