@@ -66,11 +66,11 @@ class ModuleCost:
         return cls(str(path), analysis, program, barriers, load_system(system) if system else None)
 
     def on(self, system: str) -> Self:
-        """The same module on a system."""
+        """Record of a module on a system."""
         return self.on_machine(load_system(system))
 
     def on_machine(self, system: System) -> Self:
-        """The same module on a machine."""
+        """Record of a module on a machine."""
         return replace(self, system=system)
 
     @cached_property
