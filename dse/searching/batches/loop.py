@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 from costmodel.errors import DseError
 from costmodel.profiles.rules import WorkloadRules
 from dse.pricing.workers import Jobs
-from dse.searching.batches.claims import REVISION, Turns
+from dse.searching.batches.claims import Turns
 from dse.searching.batches.history import History, Plan
 from dse.searching.batches.recovery import kept_unless_stored, take_kept
 from dse.spaces.space import Space
@@ -100,7 +100,7 @@ def search(
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
         history = History(space, plan, store, stored, rules, jobs)
-        turns = Turns(store, stored.study_id, history, budget, stored.user_attrs.get(REVISION))
+        turns = Turns(store, stored.study_id, history, budget)
         files = RecoveryFiles(store, stored)
         take_kept(files, turns)
     try:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from costmodel.errors import DseError
 from dse.pricing.workers import uninterrupted
-from dse.searching.batches.claims import StudyChanged, Turns, packed_batch
+from dse.searching.batches.claims import Turns, packed_batch
 from dse.searching.batches.history import Batch
 from dse.storage.optuna_store import StudyDeleted
 from dse.storage.recovery import RecoveryFiles
@@ -27,7 +27,7 @@ def kept_unless_stored(files: RecoveryFiles, batch: Batch) -> Iterator[None]:
     """
     try:
         yield
-    except (StudyDeleted, StudyChanged):
+    except StudyDeleted:
         raise
     except (DseError, KeyboardInterrupt) as error:
         with uninterrupted():
