@@ -142,17 +142,6 @@ class Turns:
             return None
         return batch
 
-    def park(self, number: int, packed: Mapping[str, Any]) -> bool:
-        """Leave a finished batch, as `packed_batch` has it, for its turn; False if it is there already."""
-        name = f"{PARKED}{number}"
-        with self._store.turn(self._study_id):
-            self.look()
-            parked = self._store.named(self._study_id, PARKED)
-            wanted = number >= self._history.current and name not in parked
-            if wanted:
-                self._store.set_user_attrs(self._study_id, {name: packed})
-        return wanted
-
     def settle(self, batch: Batch) -> int:
         """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
         self._longest = max(self._longest, time.monotonic() - self._since)
