@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dse.cli.options import (
     DEFAULT_BUDGET,
@@ -120,7 +120,8 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     )
     add_workers(parser)
     add_storage(parser)
-    add_changes(parser)
+    for former in ("--accept-changes", "--reprice"):
+        parser.add_argument(former, action=FormerOption, nargs=0, help=argparse.SUPPRESS)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -145,24 +146,17 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     )
 
 
-def add_changes(parser: argparse.ArgumentParser) -> None:
-    """``--accept-changes`` and ``--reprice``."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--accept-changes",
-        dest="changes",
-        action="store_const",
-        const="accept",
-        default="refuse",
-        help="go on although cost model, space, model or system are not those that priced the trials",
-    )
-    group.add_argument(
-        "--reprice",
-        dest="changes",
-        action="store_const",
-        const="reprice",
-        help="price all trials anew first, and keep their old values beside the new",
-    )
+class FormerOption(argparse.Action):
+    """An option of earlier versions: what to do instead, in a line."""
+
+    def __call__(self, _: argparse.ArgumentParser, __: argparse.Namespace, ___: Any, option: str | None = None
+                 ) -> NoReturn:  # fmt: skip
+        from costmodel.errors import DseError
+
+        raise DseError(
+            f"{option}: is gone: a study keeps the prices that it has; begin anew from its best designs: "
+            "`dse search ... --study NEW --warm-start STUDY`"
+        )
 
 
 def run_search(args: argparse.Namespace) -> int:
@@ -180,9 +174,7 @@ def run_search(args: argparse.Namespace) -> int:
         seed=args.seed,
         sampler=args.sampler,
         profile=args.profile,
-        changes=args.changes,
     )
-    note_repricing(study)
     study.steer(args.focus, starts)
     return run_study(study, args)
 
@@ -213,17 +205,7 @@ def run_resume(args: argparse.Namespace) -> int:
 
     study = Study.load(args.study, storage=args.storage)
     prepare(args, study.space)
-    study.settle(args.changes, jobs=args.jobs)
-    note_repricing(study)
     return run_study(study, args)
-
-
-def note_repricing(study: Study) -> None:
-    """Say on stderr what pricing all trials anew has changed, if that was done."""
-    from dse.reporting.studies.repricing_report import repricing_text
-
-    if study.repricing and study.repricing.trials:
-        print(f"dse: {repricing_text(study.space, study.repricing)}", file=sys.stderr)
 
 
 def prepare(args: argparse.Namespace, space: Space) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Final
 
 from dse.cli.options import Commands, add_storage, add_study, add_workers, command
+
+#: Trials that are evaluated where not all are. [-]
+SAMPLE: Final = 100
 
 
 def register(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -14,14 +18,15 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         commands,
         "check",
         run,
-        summary="price the trials of a study again and say what differs",
-        about="Price all trials of a study again, and say which stored figures are not what the cost\n"
-        "model gives: after an update of dse, or where somebody may have changed the database. Nothing\n"
-        "is written; `dse resume STUDY --reprice` stores what the model gives now. Exit code 1 if any\n"
-        "figure differs by more than 1e-9 of itself.",
-        examples=["dse check gpt3_175b_1024_a100", "dse check gpt3_175b_1024_a100 --format json"],
+        summary="evaluate trials of a study again and say what differs",
+        about="Evaluate 100 trials of a study again, from its first to its last, or all of them, and say\n"
+        "which stored figures are not, to the last bit, what the cost model gives: after an update of\n"
+        "dse, or where somebody may have changed the database. Nothing is written. Exit code 1 if any\n"
+        "figure differs.",
+        examples=["dse check gpt3_175b_1024_a100", "dse check gpt3_175b_1024_a100 --all --format json"],
     )
     add_study(parser)
+    parser.add_argument("--all", action="store_true", help="evaluate every trial")
     parser.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
     add_workers(parser)
     add_storage(parser)
@@ -32,18 +37,13 @@ def run(args: argparse.Namespace) -> int:
     from dse.library.study import Study
     from dse.pricing.workers import Workers
     from dse.records.text import show
-    from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report, checked
+    from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
 
     study = Study.load(args.study, storage=args.storage)
-    changes, foreign, workers = (
-        study.content_changes(),
-        study.foreign,
-        Workers(args.jobs, args.backend, args.scheduler),
-    )
-    found = CheckedStudy()
+    workers = Workers(args.jobs, args.backend, args.scheduler)
+    found = CheckedStudy(study, study.differing(workers, most=None if args.all else SAMPLE))
     if args.format == "json":
-        sys.stdout.writelines(check_json(study, changes, foreign, workers, found))
+        sys.stdout.writelines(check_json(found))
     else:
-        found = checked(study, workers)
-        show(sys.stdout, lambda _: check_report(study, found, changes, foreign))
+        show(sys.stdout, lambda _: check_report(found))
     return 1 if found.differing else 0

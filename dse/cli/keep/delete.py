@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 def of_space(store: Store, study_id: int) -> str:
     """Which space a study is of, in words; none where what it holds of that cannot be read."""
     from costmodel.errors import DseError, printable
-    from dse.searching.record.creation import SPACE_NAME
+    from dse.searching.study_attributes import SPACE_NAME
 
     try:
         space = store.user_attr(study_id, SPACE_NAME)

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from dse.library.study import Study
     from dse.records.tables import write_file
     from dse.reporting.pages.study_page import study_page, study_picture
-    from dse.storage.recovery import file_name
+    from dse.storage.atomic_files import file_name
 
     checked_ending(args.out, (".html", ".svg"))
     study = Study.load(args.study, storage=args.storage)

@@ -17,8 +17,8 @@ from dse.records.text import counted, parameter_text
 from dse.reporting.design_table import Column, drawn
 from dse.reporting.designs.neighbours_report import relative
 from dse.reporting.study_report import Report
-from dse.searching.record.creation import differences
 from dse.searching.study import BaseStudy
+from dse.searching.study_attributes import differences
 from dse.spaces.sections.objectives import Objective
 from dse.spaces.space import Params
 
