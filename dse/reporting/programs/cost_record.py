@@ -20,7 +20,7 @@ from costmodel.hlo.program.program import Program, ProgramKernel
 from costmodel.hlo.summary.figures import collectives_by_group
 from costmodel.hlo.text.module import custom_call_target
 from costmodel.hlo.work.kernel_graph import Barriers
-from costmodel.hlo.work.library_calls import is_known
+from costmodel.hlo.work.matrix_products import is_known
 from costmodel.kernels.group_links import held_ranks
 from costmodel.machine.system import System
 from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
