@@ -50,7 +50,8 @@ class Box:
             f'height="{self.height:.0f}" rx="5"/>'
         ]
         parts += [
-            f'<text class="{kind}" x="{self.left + 9:.0f}" y="{self.top + 4 + LINE * place:.0f}">{escape(text)}</text>'
+            f'<text class="{kind}" x="{self.left + 9:.0f}" '
+            f'y="{self.top + 4 + LINE * place:.0f}">{escape(text)}</text>'
             for place, (kind, text) in enumerate(self.lines, 1)
         ]
         return "\n".join(parts)
@@ -111,18 +112,19 @@ def picture() -> str:
         boxes = [*placed(package, top + 46)]
         by_name, foot = {box.name: box for box in boxes}, max(box.top + box.height for box in boxes)
         about = (ast.get_docstring(tree(package)) or "").partition("\n\n")[0]
-        lines = sum(FILES[name].read_text().count("\n") for name in FILES if name.split(".")[0] == package)
         parts.append(
-            f'<rect class="{package}" x="8" y="{top:.0f}" width="{WIDTH - 16}" height="{foot - top + 16:.0f}" rx="9"/>'
+            f'<rect class="{package}" x="8" y="{top:.0f}" width="{WIDTH - 16}" '
+            f'height="{foot - top + 16:.0f}" rx="9"/>'
             f'<text x="{MARGIN}" y="{top + 27:.0f}"><tspan class="package">{package}</tspan>'
             f"<tspan dx='12'>{escape(about)}</tspan></text>"
         )
         pairs = direct({*arrows_between(package)})
         parts += [arrow(by_name[a], by_name[b]) for a, b in sorted(pairs)]
         parts += [box.svg() for box in boxes]
-        top, _ = foot + 40, lines
+        top = foot + 40
     head = (
-        '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" '
+        'markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#8fa3b5"/></marker>'
     )
     return (

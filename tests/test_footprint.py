@@ -44,7 +44,7 @@ def test_designs_that_are_alike_are_evaluated_once():
     columns, rules = space.legal.at(np.add.outer(starts, np.arange(64)).ravel()), rules_for(space)
     known, whole = space.known_values(columns), evaluate(space, columns)
     found = evaluate_alike(space, columns, rules)
-    assert rules.alike(machine(space, known), known)[0].size < whole.num_points / 2
+    assert rules.alike(machine(space, known), known).rows.size < whole.num_points / 2
     for column, values in whole.breakdown.columns().items():
         assert (found.breakdown.columns()[column] == values).all(), column
     assert (found.values == whole.values).all()

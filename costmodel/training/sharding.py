@@ -122,5 +122,5 @@ class Assignments:
 
 @cache
 def assignments_of(layers: tuple[Layer, ...], last: Layer | None = None) -> Assignments:
-    """The assignments of a model's kinds of layers, of which the last layer has the last unless another is given."""
+    """Assignments of kinds of layers; the last of them is that of the last layer unless another is given."""
     return Assignments(layers, last or layers[-1])
