@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from costmodel.errors import DseError
+from costmodel.installation import installation
 from costmodel.profiles.registry import Profile, register_profile, register_work, registered, registered_work
 from costmodel.profiles.rules import Rules, WorkloadRules
 from dse.pricing.space_rules import rules_for
@@ -199,7 +200,7 @@ def _cluster(scheduler: str | None) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        raise DseError("--backend dask needs the extra: pip install 'dse[dask]'") from None
+        raise DseError(f"--backend dask needs the extra: {installation('dask')}") from None
     from joblib import parallel_config
 
     if scheduler is None:
