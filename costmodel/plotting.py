@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from costmodel.installation import installation
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -42,7 +43,7 @@ def plotly() -> Any:
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise DseError("figures need Plotly: pip install 'dse[report]'") from None
+        raise DseError(f"figures need Plotly: {installation('report')}") from None
     return go
 
 

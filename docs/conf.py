@@ -10,15 +10,16 @@ import argparse
 import importlib
 import os
 import re
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
+
+from dse import __version__
 
 HERE = Path(__file__).parent
 ROOT, MADE = HERE.parent, HERE / "made"
 
 project = "dse"
-release = version = version_of("dse")
+release = version = __version__
 copyright = "the authors of dse, Apache 2.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}

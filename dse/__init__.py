@@ -16,6 +16,10 @@ Rooms in the order in which they are read; those on one line do not know each ot
     __main__
 """
 
+from costmodel.installation import VERSION
+
+__version__ = VERSION
+
 TYPE_CHECKING = False  # as type checkers know it: `typing` would take longer to import than all that follows
 if TYPE_CHECKING:
     from costmodel.errors import DseError

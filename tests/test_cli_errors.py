@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from costmodel.installation import VERSION
 from dse.cli import main
 
 #: Arguments -> what the one line on stderr says; exit code 1.
@@ -142,12 +143,10 @@ def test_a_command_that_is_proposed_is_one_for_any_name(tmp_path, monkeypatch, c
 
 
 def test_version(capsys):
-    from importlib.metadata import version
-
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out == f"dse {version('dse')}\n"
+    assert capsys.readouterr().out == f"dse {VERSION}\n"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from costmodel.references import REFERENCES
 from dse.cli import parser
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, SAMPLERS
 from tests.house import MODULES, ROOMS, arrows, arrows_between, children, floors, imported, tree
+from tests.house_picture import PICTURE, picture
 
 #: Reference models stand beside the native one and beside each other.
 REFERENCE_MODELS = ("deepflow", "dfmodel", "simai")
@@ -30,6 +31,13 @@ WITH_ROOMS = [room for room in ROOMS if any(f"{room}.{name}" in ROOMS for name i
 #: The most modules in a folder. [-]
 MOST_MODULES = 20
 
+#: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
+BUDGETS = [
+    ("costmodel dse", "", 70_000),
+    ("costmodel", "costmodel.formats costmodel.hlo costmodel.profiles", 15_000),
+    ("dse.searching dse.storage", "", 8_000),
+]
+
 
 def functions(module: ast.AST) -> Iterator[ast.FunctionDef]:
     """Every function and method."""
@@ -41,6 +49,14 @@ def test_no_folder_has_too_many_modules():
     assert not {room: size for room, size in sizes.items() if size > MOST_MODULES}
 
 
+@pytest.mark.parametrize(("rooms", "others", "most"), BUDGETS)
+def test_rooms_keep_to_their_budgets(rooms, others, most):
+    def within(names: str) -> set[str]:
+        return {name for name in MODULES for room in names.split() if f"{name}.".startswith(f"{room}.")}
+
+    assert sum(MODULES[name].read_text().count("\n") for name in within(rooms) - within(others)) <= most
+
+
 @pytest.mark.parametrize("room", WITH_ROOMS)
 def test_imports_go_down_from_floor_to_floor(room):
     """What stands on one floor does not know the others there, and nothing knows what is above it."""
@@ -48,6 +64,11 @@ def test_imports_go_down_from_floor_to_floor(room):
     assert sorted(found) == children(room), f"the docstring of {room} lists what stands in it"
     wrong = [pair for ends, pair in arrows_between(room).items() if found[ends[1]] >= found[ends[0]]]
     assert not wrong
+
+
+def test_the_picture_of_the_house_is_that_of_its_source():
+    """`python -m tests.house_picture` draws it anew."""
+    assert PICTURE.read_text() == picture()
 
 
 def test_the_cost_model_knows_nothing_of_studies():

@@ -97,6 +97,18 @@ def test_links_lead_somewhere(page):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_places_in_the_code_that_a_page_names_are_there(page):
+    """But for those of other software, of the profile that a recipe makes, and of whichever reader."""
+    elsewhere = re.compile(
+        r"megatron/|torchtitan/|costmodel/profiles/ideal_links/|rules\.py|tests/data/corpus/READER/"
+    )
+    beginnings = (ROOT, ROOT / "costmodel", ROOT / "dse", ROOT / "tests")
+    place = r"`((?:\w+/)*\w+\.py|(?:costmodel|dse|tests|search_spaces)(?:/\w+)+/?)`"
+    named = {path for path in re.findall(place, page.read_text()) if not elsewhere.match(path)}
+    assert not {path for path in named if not any((root / path).exists() for root in beginnings)}
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_imports_of_the_docs_work(page):
     """Their snippets need files of the reader's own; what they import is there."""

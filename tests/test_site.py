@@ -13,7 +13,7 @@ import costmodel
 import dse
 from dse.cli import parser
 
-pytest.importorskip("sphinx", reason="the site needs the extra: pip install 'dse[docs]'")
+pytest.importorskip("sphinx", reason="the site needs the extra: pip install 'dse-training[docs]'")
 
 ROOT = Path(__file__).parents[1]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from costmodel.installation import DISTRIBUTION, installation
 
 ROOT = Path(__file__).parent.parent
 MODULES = [
@@ -28,9 +32,44 @@ def dependencies() -> dict[str, str]:
     """Everything that some part of the project needs from elsewhere -> what is asked of its version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [line for own in project["optional-dependencies"].values() for line in own]
-    lines = [line for line in (*project["dependencies"], *extras) if not line.startswith("dse[")]
+    lines = [line for line in (*project["dependencies"], *extras) if not line.startswith("dse-training[")]
     found = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?(.*)", line) for line in lines]
     return {match[1]: match[2] for match in found if match}
+
+
+def test_every_extra_that_is_named_exists():
+    """Of this distribution alone: the package index has another project called dse."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == DISTRIBUTION
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]
+    texts = {path: path.read_text() for path in [*MODULES, *pages, ROOT / "pyproject.toml"]}
+    named = {
+        extra
+        for text in texts.values()
+        for found in re.findall(rf"{DISTRIBUTION}\[([\w,]+)\]|installation\(.(\w+).\)|'\.\[(\w+)\]'", text)
+        for extra in "".join(found).split(",")
+    }
+    assert {"report", "dashboard", "dask", "postgresql"} <= named <= set(project["optional-dependencies"])
+    assert not [path for path, text in texts.items() if re.search(r"install [^`\n]*\bdse\[", text)]
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'dse-training[report]'"),
+        ({"url": "https://host/dse.whl", "archive_info": {}}, "pip install 'dse-training[report]'"),
+        ({"url": "file:///home/me/my%20dse", "dir_info": {}}, "pip install '/home/me/my dse[report]'"),
+        (
+            {"url": "file:///dse", "dir_info": {"editable": True}},
+            "pip install -e '/dse[report]'",
+        ),
+    ],
+)
+def test_an_extra_comes_from_where_the_program_came_from(origin, command, monkeypatch):
+    """An index may not have it, and another version than the one of the clone would be another program."""
+    own = SimpleNamespace(read_text=lambda file: origin and json.dumps(origin))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: own)
+    assert installation("report") == command
 
 
 def test_every_dependency_has_a_lower_bound():

@@ -14,8 +14,9 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from typing import Any, NoReturn
+from typing import Any
 
+from costmodel.installation import VERSION
 from dse.cli.act import cost, evaluate, export, fit, import_model
 from dse.cli.ask import enumerate, plan, search
 from dse.cli.keep import calibrate, catalogue, check, completion, delete, validate
@@ -118,12 +119,11 @@ def crash_report(error: Exception) -> str:
     import platform
     import tempfile
     import traceback
-    from importlib.metadata import version
 
     from costmodel.errors import masked
 
     words = " ".join(map(ascii, sys.argv))
-    machine = f"dse {version('dse')}, Python {platform.python_version()}, {platform.platform()}"
+    machine = f"dse {VERSION}, Python {platform.python_version()}, {platform.platform()}"
     report = masked("\n".join([words, machine, "", *traceback.format_exception(error)]))
     with tempfile.NamedTemporaryFile(
         "w", prefix="dse-crash-", suffix=".txt", encoding="utf-8", errors="backslashreplace", delete=False
@@ -148,7 +148,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    top.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
+    top.add_argument(
+        "--version", action="version", version=f"dse {VERSION}", help="print the version and exit"
+    )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for group in COMMANDS:
         group.register(commands)
@@ -164,13 +166,3 @@ class Parser(argparse.ArgumentParser):
 
             known = list(map(str, action.choices))
             raise argparse.ArgumentError(action, f"{value!r} is not one{suggestion(str(value), known)}")
-
-
-class Version(argparse.Action):
-    """Look the version up only when it is asked for: that takes as long as all the rest of start-up."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"dse {version('dse')}")
-        parser.exit()

@@ -173,6 +173,6 @@ def say(message: str) -> None:
     """Print lines on stderr that steer no terminal and tell no password."""
     from costmodel.errors import masked, printable
 
-    with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can be told
+    with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can read it
         for line in message.splitlines():
             print(f"dse: {printable(masked(line))}", file=sys.stderr)

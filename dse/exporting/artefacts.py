@@ -132,7 +132,7 @@ def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
 def setup_artefact(
     graph: DfmodelGraph, run: DataflowRun, resolved: TransformerRun, form: str, profile: str
 ) -> Artefact:
-    """One design as DFModel's set-up, text or binary."""
+    """A design as DFModel's set-up, text or binary."""
     from costmodel.errors import DseError
     from costmodel.profiles.dfmodel.assigned import (
         design_sharding,
@@ -164,7 +164,7 @@ class FileVersions:
 
     @classmethod
     def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
-        """Those of the profile that evaluated a design; otherwise the first that can say its overlap."""
+        """Rules of the profile that evaluated a design; otherwise the first that can say its overlap."""
         from costmodel.profiles.dfmodel.setup import OVERLAPS
         from costmodel.profiles.registry import profile_named
 
@@ -174,7 +174,7 @@ class FileVersions:
         return cls(own, "gen3" if newest else own)
 
     def note(self, form: str) -> Iterator[str]:
-        """That a file looks like one of another generation, where it does."""
+        """Note that a file looks like one of another generation, where it does."""
         looks = "gen3" if self.blocks in ("gen2b", "gen3") else self.blocks if form == "dfmodel" else "gen1"
         if looks != self.generation:
             yield f"looks like a file of {looks}; price it with --profile dfmodel-{self.generation}"

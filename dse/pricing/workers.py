@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from costmodel.errors import DseError
+from costmodel.installation import installation
 from costmodel.profiles.registry import Profile, register_profile, register_work, registered, registered_work
 from costmodel.profiles.rules import Rules, WorkloadRules
 from dse.pricing.space_rules import rules_for
@@ -66,7 +67,7 @@ class Pricer:
 
     @classmethod
     def of(cls, space: Space, rules: WorkloadRules | None = None) -> Pricer:
-        """With the native rules unless others are given."""
+        """Pricer of a space, with the native rules unless others are given."""
         return cls(space, rules or rules_for(space))
 
     def __reduce__(self) -> tuple[Callable[..., Pricer], tuple[object, ...]]:
@@ -172,7 +173,7 @@ Jobs = int | Workers
 
 
 def workers_of(jobs: Jobs) -> Workers:
-    """Who works, of a number of processes or as told."""
+    """Workers for a number of processes, or the workers that are given."""
     return jobs if isinstance(jobs, Workers) else Workers(jobs)
 
 
@@ -199,7 +200,7 @@ def _cluster(scheduler: str | None) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        raise DseError("--backend dask needs the extra: pip install 'dse[dask]'") from None
+        raise DseError(f"--backend dask needs the extra: {installation('dask')}") from None
     from joblib import parallel_config
 
     if scheduler is None:

@@ -70,12 +70,13 @@ def dashboard(url: str) -> Any:
         If it is not installed, or there is no such database.
     """
     from costmodel.errors import DseError
+    from costmodel.installation import installation
     from dse.storage.optuna_store import Store
 
     try:
         from optuna_dashboard import wsgi
     except ImportError:
-        raise DseError("needs optuna-dashboard: pip install 'dse[dashboard]'") from None
+        raise DseError(f"needs optuna-dashboard: {installation('dashboard')}") from None
     with Store(url, "read"):  # a clear message where there is none
         pass
     return wsgi(DashboardStorage(url))

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, quote
 
 from costmodel.errors import DseError, masked
+from costmodel.installation import installation
 
 #: Where studies live when neither ``--storage`` nor ``$DSE_STORAGE`` says otherwise.
 DEFAULT_URL = "sqlite:///dse.db"
@@ -188,7 +189,7 @@ class Database:
             import psycopg
         except ImportError:
             raise DseError(
-                f"storage {self.where}: needs a driver; install it: pip install 'dse[postgresql]'"
+                f"storage {self.where}: needs a driver; install it: {installation('postgresql')}"
             ) from None
         self._driver_error = psycopg.Error
         with self._failures_in_one_line():

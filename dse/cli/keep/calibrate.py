@@ -19,7 +19,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         summary="fit the constants of a machine to measurements",
         about="Fit a few physical constants of a system to products, collectives and steps of one machine:\n"
         "as many as predict rows that are held out better, and none that the rows cannot tell apart.\n"
-        "Writes a system file in which each says its standard error and what told it.\n"
+        "Writes a system file in which each says its standard error and the rows that it rests on.\n"
         "docs/validation.md lists the columns; benchmarks/measure_gpu.py fills them.",
         examples=[
             "dse calibrate mine.csv --system h100_80g_dgx -o my_system.yaml",

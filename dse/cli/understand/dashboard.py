@@ -19,7 +19,7 @@ def register(commands: Commands[argparse.ArgumentParser]) -> None:
         summary="look at studies in Optuna's dashboard",
         about="Serve optuna-dashboard to a browser of this machine, until Ctrl-C: studies as they grow,\n"
         "their feasible front alone, and every number of a breakdown as a column that can be sorted.\n"
-        "Needs it: pip install 'dse[dashboard]'.",
+        "Needs it: pip install 'dse-training[dashboard]'.",
         examples=["dse dashboard", "dse dashboard --port 8000 --storage postgresql://me@host/dse"],
     )
     parser.add_argument(

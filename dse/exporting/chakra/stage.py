@@ -100,7 +100,7 @@ class StageGraph:
         return last
 
     def _work(self, one: Pass) -> PassWork:
-        """That of a pass; gradients of weights are of the backward pass unless they have one of their own."""
+        """Work of a pass; gradients of weights are of the backward pass unless they have one of their own."""
         from costmodel.steps.pass_work import together
 
         passes = self.work.passes[self.stage]
