@@ -115,9 +115,11 @@ def stored_designs(
     details = store.details(stored.study_id, columns.ids, (*FOLLOWING, WINNERS))
     keys = [objective.key for objective in space.objectives]
     found = []
+    with store.reading(stored.study_id, "trial_params"):
+        designs = {parameter.name: details.params[parameter.name] for parameter in space.parameters}
     with store.reading(stored.study_id, "trial_user_attributes"):
         for row, number in enumerate(columns.numbers.tolist()):
-            params = {parameter.name: details.params[parameter.name][row] for parameter in space.parameters}
+            params = {name: values[row] for name, values in designs.items()}
             texts = {name: details.attributes[name][row] for name in (*FOLLOWING, WINNERS)}
             own = {name: json.loads(text) for name, text in texts.items() if text}
             winners = own.pop(WINNERS, ())

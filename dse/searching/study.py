@@ -387,8 +387,10 @@ class BaseStudy:
         """All that is known of some trials."""
         with Store(self.storage, "read") as store:
             trials = store.some_trials(self._stored.study_id, ids)
+            with store.reading(self._stored.study_id, "trial_params"):
+                _ = [trial.params[name] for trial in trials for name in self.space.by_name]
             with store.reading(self._stored.study_id, "trial_user_attributes"):
-                check_trials(self.space, trials)
+                check_trials(trials)
         return trials
 
     def trials(self) -> pd.DataFrame:

@@ -124,7 +124,7 @@ class Turns:
             return None
         with self._store.reading(self._study_id, "study_user_attributes"):
             finished = [unpacked_trial(trial, self._history.distributions) for trial in packed["trials"]]
-            check_trials(self._history.space, finished)
+            check_trials(finished)
             batch = Batch(number, index(packed["base"]), finished=finished, memory=dict(packed["memory"]))
         if not self._history.due(batch, self._budget):
             self._store.drop_user_attrs(self._study_id, [name])

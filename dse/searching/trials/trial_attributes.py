@@ -26,8 +26,8 @@ LAYOUTS = "layouts"
 WORST = 1e150
 
 
-def check_trials(space: Space, trials: Iterable[FrozenTrial]) -> None:
-    """Refuse trials that lack parameters of a space, or whose attributes are not what dse stores.
+def check_trials(trials: Iterable[FrozenTrial]) -> None:
+    """Refuse trials whose attributes are not what dse stores.
 
     Raises
     ------
@@ -35,7 +35,6 @@ def check_trials(space: Space, trials: Iterable[FrozenTrial]) -> None:
         Whatever that is.
     """
     for trial in trials:
-        operator.itemgetter(*space.by_name)(trial.params)
         attributes = trial.user_attrs
         for table in (BREAKDOWN, DERIVED, MARGINS):
             math.fsum(attributes.get(table, {}).values())
