@@ -227,16 +227,16 @@ def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, t
     assert "ZeroDivisionError: postgresql://me:***@host/db" in report.read_text()
 
 
-#: Content of a database that is none -> what the line of every command that reads it says.
+#: Content of a database that is none -> the table that the line of every command that reads it names.
 DAMAGE = {
-    "UPDATE study_user_attributes SET value_json = '7'": "study 's': study_user_attributes: dse:",
-    "UPDATE study_directions SET direction = 'SIDEWAYS'": "study 's': study_directions: SIDEWAYS",
-    "UPDATE trial_user_attributes SET value_json = '[1]'": ": trial_user_attributes: ",
-    "UPDATE trial_params SET param_value = 1e9": ": trial_params: ",
-    "DELETE FROM trial_params WHERE param_name = 'tp'": ": trial_params: ",
-    "UPDATE trial_values SET value = 'abc'": ": trial_values: 0, abc, FINITE",
-    "UPDATE trials SET state = 'ASLEEP'": "study 's': trials: ASLEEP",
-    "DELETE FROM study_directions": "study 's': study_directions: nothing",
+    "UPDATE study_user_attributes SET value_json = '7'": "study_user_attributes",
+    "UPDATE study_directions SET direction = 'SIDEWAYS'": "study_directions: KeyError('SIDEWAYS')",
+    "UPDATE trial_user_attributes SET value_json = '[1]'": "trial_user_attributes",
+    "UPDATE trial_params SET param_value = 1e9": "trial_params",
+    "DELETE FROM trial_params WHERE param_name = 'tp'": "trial_params",
+    "UPDATE trial_values SET value = 'abc'": "trial_values",
+    "UPDATE trials SET state = 'ASLEEP'": "trials: KeyError('ASLEEP')",
+    "DELETE FROM study_directions": "study_directions",
 }
 
 
@@ -246,14 +246,15 @@ def stored(tmp_path_factory):
 
 
 @pytest.mark.parametrize("statement", DAMAGE)
-def test_content_that_is_none_is_told_with_its_place(statement, stored, tmp_path, capsys):
+def test_a_study_that_cannot_be_read_is_named_with_its_table(statement, stored, tmp_path, capsys):
     file = tmp_path / "dse.db"
     assert database.changed(file, stored[0], statement, ())
     for line in ("trials s --format json", "pareto s", "explain s", "resume s --budget 8"):
         assert main([*line.split(), "--storage", f"sqlite:///{file}"]) == 1
         [told] = capsys.readouterr().err.splitlines()[-1:]
-        assert DAMAGE[statement] in told
-        assert told.endswith("restore a copy of the database")
+        assert told.startswith(f"dse: study 's' of sqlite:///{file} cannot be read: {DAMAGE[statement]}")
+        assert told.endswith("restore a copy of the database, or delete the study with `dse delete s`")
+    assert main(["delete", "s", "--yes", "--storage", f"sqlite:///{file}"]) == 0
 
 
 @pytest.mark.parametrize("waiting", ["5", "[]", '{"base": 1, "trials": [{}], "memory": {}}'])
@@ -265,8 +266,7 @@ def test_what_waits_for_its_turn_and_is_no_batch_is_told(waiting, stored, tmp_pa
     rows = ", ".join(f"(1, 'dse:parked:{number}', '{waiting}')" for number in range(9))
     assert database.changed(file, stored[0], insert + rows, ())
     assert main(["resume", "s", "--budget", "50", "--storage", f"sqlite:///{file}"]) == 1
-    assert "study_user_attributes: dse:parked:" in (told := capsys.readouterr().err)
-    assert told.endswith("expected a finished batch of this study; restore a copy of the database\n")
+    assert f"study 's' of sqlite:///{file} cannot be read: study_user_attributes: " in capsys.readouterr().err
 
 
 def test_whatever_stands_in_a_database_every_command_has_a_result_or_a_line(tmp_path):

@@ -116,7 +116,7 @@ def check_columns(url):
         assert columns.objectives.tolist() == [trial.values for trial in complete]
         assert columns.feasible.tolist() == [False, False, False, True, False, False]
         assert columns.feasible.tolist() == [max(t.constraints.values()) <= 0 for t in complete]
-        assert store.some_trials(columns.ids[::-1]) == complete
+        assert store.some_trials(study.study_id, columns.ids[::-1]) == complete
         priced = store.moment(study, attribute="breakdown", first=1)
         assert (priced.rows, priced.trials.numbers.tolist()) == (7, [2, 6])
         assert priced.params == {

@@ -6,7 +6,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     trials
     batches
     study_attributes, progress_bar
-    stored_study, price_check
+    price_check
     study, summaries
     exact, robust, starting_designs
     named

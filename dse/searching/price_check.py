@@ -27,7 +27,7 @@ from dse.searching.trials.trial_attributes import (
     trial_attributes,
 )
 from dse.spaces.space import Params, Space
-from dse.storage.optuna_store import Store
+from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns
 
 #: Trials that are read and evaluated at a time.
@@ -71,7 +71,12 @@ class StoredDesign:
 
 
 def mismatches(
-    store: Store, columns: TrialColumns, space: Space, rules: WorkloadRules, jobs: Jobs = 1
+    store: Store,
+    stored: StoredStudy,
+    columns: TrialColumns,
+    space: Space,
+    rules: WorkloadRules,
+    jobs: Jobs = 1,
 ) -> Iterator[tuple[int, list[Mismatch]]]:
     """Trials evaluated again, some thousands at a time: how many, and their figures that differ in any bit.
 
@@ -79,8 +84,10 @@ def mismatches(
     ----------
     store : Store
         The database, within a transaction.
+    stored : StoredStudy
+        The study.
     columns : TrialColumns
-        The trials.
+        Trials of it.
     space, rules : Space, WorkloadRules
         What they search, and what evaluates them now.
     jobs : int or Workers
@@ -88,7 +95,7 @@ def mismatches(
     """
     for first in range(0, len(columns.ids), BLOCK):
         some = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
-        designs = stored_designs(store, some, space)
+        designs = stored_designs(store, stored, some, space)
         evaluation = evaluate(space, space.encode([own.params for own in designs]), rules=rules, jobs=jobs)
         known = {name for own in designs for name in own.figures}  # others are younger than all of these
         units = units_of(space, evaluation)
@@ -101,23 +108,28 @@ def mismatches(
         yield len(some.ids), sorted(found, key=lambda mismatch: mismatch.trial)
 
 
-def stored_designs(store: Store, columns: TrialColumns, space: Space) -> list[StoredDesign]:
+def stored_designs(
+    store: Store, stored: StoredStudy, columns: TrialColumns, space: Space
+) -> list[StoredDesign]:
     """Designs of some trials as a database holds them: each trial's own, then its winners."""
-    details = store.details(columns.ids, (*FOLLOWING, WINNERS))
+    details = store.details(stored.study_id, columns.ids, (*FOLLOWING, WINNERS))
     keys = [objective.key for objective in space.objectives]
     found = []
-    for row, number in enumerate(columns.numbers.tolist()):
-        params = {parameter.name: details.params[parameter.name][row] for parameter in space.parameters}
-        texts = {name: details.attributes[name][row] for name in (*FOLLOWING, WINNERS)}
-        own = {name: json.loads(text) for name, text in texts.items() if text}
-        winners = own.pop(WINNERS, ())
-        values = dict(zip(keys, columns.objectives[row].tolist(), strict=True))
-        figures = {"values": values, "feasible": bool(columns.feasible[row]), **own}
-        found.append(StoredDesign(number, "", params, dict(leaves(figures))))
-        for place, winner in enumerate(winners if space.inner else ()):
-            figures = dict(leaves({"values": winner["values"], "feasible": True}))
-            design = params | winner["params"]
-            found.append(StoredDesign(number, f"{WINNERS}[{place}].", design, figures))
+    with store.reading(stored.study_id, "trial_params"):
+        designs = {parameter.name: details.params[parameter.name] for parameter in space.parameters}
+    with store.reading(stored.study_id, "trial_user_attributes"):
+        for row, number in enumerate(columns.numbers.tolist()):
+            params = {name: values[row] for name, values in designs.items()}
+            texts = {name: details.attributes[name][row] for name in (*FOLLOWING, WINNERS)}
+            own = {name: json.loads(text) for name, text in texts.items() if text}
+            winners = own.pop(WINNERS, ())
+            values = dict(zip(keys, columns.objectives[row].tolist(), strict=True))
+            figures = {"values": values, "feasible": bool(columns.feasible[row]), **own}
+            found.append(StoredDesign(number, "", params, dict(leaves(figures))))
+            for place, winner in enumerate(winners if space.inner else ()):
+                figures = dict(leaves({"values": winner["values"], "feasible": True}))
+                design = params | winner["params"]
+                found.append(StoredDesign(number, f"{WINNERS}[{place}].", design, figures))
     return found
 
 
@@ -150,14 +162,16 @@ def spread(columns: TrialColumns, count: int) -> TrialColumns:
     return columns.take(np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.intp)))
 
 
-def price_change(store: Store, columns: TrialColumns, space: Space, rules: WorkloadRules) -> str:
+def price_change(
+    store: Store, stored: StoredStudy, columns: TrialColumns, space: Space, rules: WorkloadRules
+) -> str:
     """What the model gives otherwise than some trials hold, as one line; nothing where it gives the same.
 
     Arguments are those of `mismatches`. Of many trials it looks at some.
     """
     some = spread(columns, int(np.clip(LOOK_SECONDS * nominal_rate(space), FEWEST, MOST)))
     differing = [
-        own for _, found in mismatches(store, some, space, rules) for own in found if own.is_of_prices
+        own for _, found in mismatches(store, stored, some, space, rules) for own in found if own.is_of_prices
     ]
     if not differing:
         return ""

@@ -25,7 +25,6 @@ from dse.searching.price_check import Mismatch, mismatches, price_change, spread
 from dse.searching.progress_bar import Callback, reporting, stopped
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
-from dse.searching.stored_study import check_attributes, stored_space
 from dse.searching.study_attributes import (
     ACCEPTED,
     BATCH_SIZE,
@@ -39,18 +38,19 @@ from dse.searching.study_attributes import (
     SPACE,
     VERSIONS,
     changed_values,
+    check_attributes,
     differences,
     new_attributes,
     new_study,
+    stored_space,
     versions,
 )
-from dse.searching.trials.exact_winners import winner_columns
-from dse.searching.trials.stored_content import check_trials, stored_winners
-from dse.searching.trials.trial_attributes import BREAKDOWN
+from dse.searching.trials.exact_winners import stored_winners, winner_columns
+from dse.searching.trials.trial_attributes import BREAKDOWN, check_trials
 from dse.searching.trials.trial_frames import Details
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.space import Params, Space
-from dse.storage.database import optuna_url, shown, storage_url
+from dse.storage.database import optuna_url, storage_url
 from dse.storage.optuna_store import Store, StoredStudy
 
 if TYPE_CHECKING:
@@ -133,12 +133,8 @@ class BaseStudy:
         """
         storage = storage_url(storage)
         with Store(storage, "read") as store:
-            return cls.of(store.study(name), storage)
-
-    @classmethod
-    def of(cls, stored: StoredStudy, storage: str) -> Self:
-        """The study that a database holds; a `DseError` if dse did not make it."""
-        return cls(stored, stored_space(stored, shown(storage)), storage)
+            stored = store.study(name)
+            return cls(stored, stored_space(store, stored), storage)
 
     @classmethod
     def open(
@@ -170,9 +166,9 @@ class BaseStudy:
             if stored is None:
                 attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed or 0, profile or NATIVE)
                 stored = new_study(store, name, space, attributes)
-        same = stored.user_attrs.get(FINGERPRINT) == space.fingerprint
-        study = cls(stored, space, storage) if same else cls.of(stored, storage)
-        check_attributes(stored, shown(storage))
+            check_attributes(store, stored)
+            same = stored.user_attrs[FINGERPRINT] == space.fingerprint
+            study = cls(stored, space if same else stored_space(store, stored), storage)
         study._refuse_mixing(seed=seed, sampler=sampler, profile=profile)
         study._refuse_other(space)
         return study
@@ -216,7 +212,9 @@ class BaseStudy:
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
             columns = columns.take(np.flatnonzero(columns.numbers >= self.attributes.get(ACCEPTED, 0)))
-            changed = price_change(store, columns, self.space, rules_for(self.space, self.profile))
+            changed = price_change(
+                store, self._stored, columns, self.space, rules_for(self.space, self.profile)
+            )
         return [*self.other_version(), changed] if changed else []
 
     def other_version(self) -> list[str]:
@@ -242,7 +240,9 @@ class BaseStudy:
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
             columns = columns if most is None else spread(columns, most)
-            yield from mismatches(store, columns, self.space, rules_for(self.space, self.profile), jobs)
+            yield from mismatches(
+                store, self._stored, columns, self.space, rules_for(self.space, self.profile), jobs
+            )
 
     @property
     def foreign(self) -> int:
@@ -386,8 +386,11 @@ class BaseStudy:
     def _trials(self, ids: IntArray) -> list[FrozenTrial]:
         """All that is known of some trials."""
         with Store(self.storage, "read") as store:
-            trials = store.some_trials(ids)
-        check_trials(self.space, trials, store.where, self.name)
+            trials = store.some_trials(self._stored.study_id, ids)
+            with store.reading(self._stored.study_id, "trial_params"):
+                _ = [trial.params[name] for trial in trials for name in self.space.by_name]
+            with store.reading(self._stored.study_id, "trial_user_attributes"):
+                check_trials(trials)
         return trials
 
     def trials(self) -> pd.DataFrame:

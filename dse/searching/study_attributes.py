@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,9 @@ from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.searching.batches.history import BOX
 from dse.searching.samplers.samplers import lanes_of, sampler_choice
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Batch, Space
+from dse.storage.damage import unreadable
 from dse.storage.optuna_store import Store, StoredStudy
 
 #: Attributes of a study in the database, beside those of `dse.searching.batches.history`.
@@ -36,6 +39,8 @@ WORDS: Final = ("source", "kind", "description", "title", "name")
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
+#: Most trials of a batch, and most batches under way, that a study may ask for. [-]
+MOST_AT_ONCE: Final = 100_000
 #: The same of machines, each of which has all layouts of its workloads priced.
 MACHINES_SAMPLE = 64
 
@@ -65,6 +70,49 @@ def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, An
         metric_names=[objective.key for objective in space.objectives],
         user_attrs=attributes,
     )
+
+
+def check_attributes(store: Store, stored: StoredStudy) -> None:
+    """Refuse a study whose own attributes are not what dse stores.
+
+    Raises
+    ------
+    DseError
+        Saying that it cannot be read.
+    """
+    own = stored.user_attrs
+    with store.reading(stored.study_id, "study_user_attributes"):
+        texts = (own[SPACE], own[FINGERPRINT], own[SAMPLER])
+        "".join((*texts, *(own.get(name, "") for name in (SPACE_NAME, PROFILE, FOCUS))))
+        "".join((*own.get(INNER, ()), *own.get(VERSIONS, {}).values()))
+        counts = own[SEED], *(own.get(name, 0) for name in (BUDGET, ACCEPTED, DESIGNS_PRICED))
+        if min(counts) < 0 or not all(0 < own.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, LANES)):
+            raise ValueError("a count out of its range")
+        list(map(index, (*counts, own[BATCH_SIZE], own.get(LANES, 1))))
+        ideal, reference = np.array(own[BOX], dtype=np.float64)
+        if len(ideal) != len(stored.directions) or not np.isfinite([ideal, reference]).all():
+            raise ValueError(f"{BOX} of other objectives")
+        if not (ideal < reference).all():
+            raise ValueError(f"{BOX} without an inside")
+
+
+def stored_space(store: Store, stored: StoredStudy) -> Space:
+    """The space of a study, whose attributes are checked.
+
+    Raises
+    ------
+    DseError
+        If dse did not make the study, or it cannot be read.
+    """
+    if SPACE not in stored.user_attrs:
+        raise DseError(
+            f"study {stored.name!r}: not made by dse, it holds no search space; use optuna.load_study"
+        )
+    check_attributes(store, stored)
+    try:
+        return Space.from_text(stored.user_attrs[SPACE])
+    except DseError as error:
+        raise unreadable(stored.name, store.where, f"study_user_attributes: {SPACE}", error) from error
 
 
 def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:

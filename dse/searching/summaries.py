@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 from optuna.trial import TrialState
 
-from dse.searching.stored_study import check_attributes
-from dse.searching.study_attributes import INNER, SAMPLER, SPACE, SPACE_NAME
-from dse.searching.trials.exact_winners import winner_columns
-from dse.searching.trials.stored_content import stored_winners
+from dse.searching.study_attributes import INNER, SAMPLER, SPACE, SPACE_NAME, check_attributes
+from dse.searching.trials.exact_winners import stored_winners, winner_columns
 from dse.searching.trials.trial_attributes import BREAKDOWN
-from dse.storage import shapes
 from dse.storage.database import storage_url
 from dse.storage.optuna_store import METRIC_NAMES, Store, StoredStudy
 
@@ -48,10 +45,11 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     counts = store.counts(stored.study_id)
     ours = SPACE in stored.user_attrs
     if ours:
-        check_attributes(stored, store.where)
+        check_attributes(store, stored)
     columns = store.columns(stored, attribute=BREAKDOWN if ours else None)
-    names = stored.system_attrs.get(METRIC_NAMES) or [f"value_{i}" for i in range(len(stored.directions))]
-    shapes.NAMES.check(names, store.where, f"study {stored.name!r}: study_system_attributes: {METRIC_NAMES}")
+    with store.reading(stored.study_id, "study_system_attributes"):
+        told = stored.system_attrs.get(METRIC_NAMES) or [f"value_{i}" for i in range(len(stored.directions))]
+        names = ["".join(name) for name in told]  # no text, no name
     found = columns
     if INNER in stored.user_attrs:
         found = winner_columns(names, columns, stored_winners(store, stored, names))

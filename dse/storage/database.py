@@ -9,7 +9,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -148,6 +148,7 @@ class Database:
         self._patience = PATIENCE.get()
         self._path = Path()  # of SQLite
         self._identity: tuple[int, int] | None = None
+        self.table = ""  #: which a query read last
         self._connection: Any
         if self.is_sqlite:
             self._connection = self._sqlite(url, mode)
@@ -292,16 +293,22 @@ class Database:
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """What a query finds."""
+        self.table = table_of(statement)
         rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
         return rows
 
     def each(self, statement: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
         """What a query finds, row by row, some thousands at a time in memory; within a transaction."""
+        self.table = table_of(statement)
         server_side = {} if self.is_sqlite else {"name": "each"}
-        with closing(self._connection.cursor(**server_side)) as cursor:
+        cursor = self._connection.cursor(**server_side)
+        try:
             cursor.execute(self._spelt(statement), parameters)
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
                 yield from rows
+        finally:
+            with suppress(self._driver_error):  # whoever stops halfway may let go of the connection first
+                cursor.close()
 
     def change(self, statement: str, **parameters: Any) -> int:
         """Number of rows that a statement changed. [-]"""
@@ -350,6 +357,12 @@ def patience(seconds: float | None) -> Iterator[None]:
         yield
     finally:
         PATIENCE.reset(token)
+
+
+def table_of(query: str) -> str:
+    """The first table that a query names; nothing where it names none."""
+    found = re.search(r"FROM (\w+)", query)
+    return found[1] if found else ""
 
 
 def identity(path: Path) -> tuple[int, int] | None:

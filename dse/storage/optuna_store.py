@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
 from dse.spaces.sections.objectives import Direction
-from dse.storage.damage import DAMAGED, damaged_row
+from dse.storage.damage import DAMAGED, unreadable
 from dse.storage.database import Database, Mode, optuna_url
 from dse.storage.trial_columns import (
     FINISHED,
@@ -69,57 +69,29 @@ def set_up(database: Database, url: str) -> None:
 DIRECTIONS: Final[Mapping[str, Direction]] = {"MINIMIZE": "minimize", "MAXIMIZE": "maximize"}
 
 
-def read_names(database: Database) -> list[str]:
-    """Names of the studies, oldest first."""
-    found = database.rows("SELECT study_id, study_name FROM studies ORDER BY study_id")
-    for study_id, name in found:
-        if not isinstance(name, str):
-            raise damaged_row(database, "studies", [name], study_id=study_id)
-    return [name for _, name in found]
-
-
 def read_directions(database: Database, study_id: int) -> tuple[Direction, ...]:
     """Direction of each objective of a study."""
     query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
-    found = [direction for (direction,) in database.rows(query, study_id=study_id)]
-    if not found or not all(direction in DIRECTIONS for direction in found):
-        raise damaged_row(database, "study_directions", found, study_id=study_id)
-    return tuple(DIRECTIONS[direction] for direction in found)
+    found = database.rows(query, study_id=study_id)
+    if not found:
+        raise LookupError("no objectives")
+    return tuple(DIRECTIONS[direction] for (direction,) in found)
 
 
 def read_study_attributes(
     database: Database, kind: str, study_id: int, name: str | None = None
 ) -> dict[str, Any]:
     """The "user" or "system" attributes of a study; only one of them, if one is named."""
-    table = f"study_{kind}_attributes"
-    query = f'SELECT "key", value_json FROM {table} WHERE study_id = :study_id'
+    query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
     only = "" if name is None else ' AND "key" = :name'
     named = {} if name is None else {"name": name}
-    found = {}
-    for key, text in database.rows(query + only, study_id=study_id, **named):
-        try:
-            found[key] = json.loads(text)
-        except DAMAGED as error:
-            raise damaged_row(database, table, [key, text], study_id=study_id) from error
-    return found
-
-
-def read_counts(database: Database, study_id: int) -> Counter[TrialState]:
-    """How many trials a study has in each state."""
-    query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
-    found = database.rows(query, study_id=study_id)
-    unknown = [state for state, _ in found if state not in TrialState.__members__]
-    if unknown:
-        raise damaged_row(database, "trials", unknown, study_id=study_id)
-    return Counter({TrialState[state]: count for state, count in found})
+    return {key: json.loads(text) for key, text in database.rows(query + only, study_id=study_id, **named)}
 
 
 def read_last(database: Database, study_id: int) -> tuple[int, int]:
     """Identity of the last trial of a study, and how many there are: numbers go on without a gap. [-]"""
     query = "SELECT trial_id, number FROM trials WHERE study_id = :id ORDER BY trial_id DESC LIMIT 1"
     found = database.rows(query, id=study_id)
-    if found and not isinstance(found[0][1], int):
-        raise damaged_row(database, "trials", found[0][1:], study_id=study_id)
     return (found[0][0], found[0][1] + 1) if found else (0, 0)
 
 
@@ -211,12 +183,38 @@ class Store:
         with self.database.transaction():
             yield
 
+    @contextmanager
+    def reading(self, study_id: int, table: str = "") -> Iterator[None]:
+        """A block that reads a study, as it is at one moment, and takes apart what it holds.
+
+        Parameters
+        ----------
+        study_id : int
+            The study. [-]
+        table : str
+            What the block takes apart; by default the table that it read last.
+
+        Raises
+        ------
+        DseError
+            If that is none of what is stored for a study: `unreadable`.
+        """
+        with self.database.transaction():
+            try:
+                yield
+            except DAMAGED as error:
+                table = table or self.database.table
+                query = "SELECT study_name FROM studies WHERE study_id = :study_id"
+                [(name,)] = self.database.rows(query, study_id=study_id) or [(study_id,)]
+                raise unreadable(str(name), self.where, table, error) from error
+
     def names(self) -> list[str]:
         """Names of the studies, oldest first."""
         if not self._has_tables:
             return []
         with self.database.transaction():
-            return read_names(self.database)
+            found = self.database.rows("SELECT study_name FROM studies ORDER BY study_id")
+        return [str(name) for (name,) in found]
 
     def find(self, name: str) -> StoredStudy | None:
         """The study of that name, if there is one."""
@@ -226,10 +224,11 @@ class Store:
             study_id = self._study_id(name)
             if study_id is None:
                 return None
-            directions = read_directions(self.database, study_id)
-            user_attrs, system_attrs = (
-                read_study_attributes(self.database, kind, study_id) for kind in ("user", "system")
-            )
+            with self.reading(study_id):
+                directions = read_directions(self.database, study_id)
+                user_attrs, system_attrs = (
+                    read_study_attributes(self.database, kind, study_id) for kind in ("user", "system")
+                )
         return StoredStudy(study_id, name, directions, user_attrs, system_attrs)
 
     def _study_id(self, name: str) -> int | None:
@@ -310,7 +309,7 @@ class Store:
 
     def user_attr(self, study_id: int, name: str) -> Any:
         """One attribute of a study; None where it has none of that name."""
-        with self.database.transaction():
+        with self.reading(study_id):
             return read_study_attributes(self.database, "user", study_id, name).get(name)
 
     def drop_user_attrs(self, study_id: int, names: Sequence[str]) -> None:
@@ -322,17 +321,19 @@ class Store:
 
     def rows(self, study_id: int) -> int:
         """Trials of a study, in any state. [-]"""
-        with self.database.transaction():
+        with self.reading(study_id):
             return read_last(self.database, study_id)[1]
 
     def counts(self, study_id: int) -> Counter[TrialState]:
         """How many trials a study has in each state."""
-        with self.database.transaction():
-            return read_counts(self.database, study_id)
+        query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
+        with self.reading(study_id):
+            found = self.database.rows(query, study_id=study_id)
+            return Counter({TrialState[state]: count for state, count in found})
 
     def trials(self, study_id: int) -> list[FrozenTrial]:
         """Every trial of a study, by number, in five queries."""
-        with self.database.transaction():
+        with self.reading(study_id):
             return read_trials(self.database, f"SELECT trial_id FROM trials WHERE study_id = {study_id:d}")
 
     def numbered(self, study_id: int, numbers: range) -> list[FrozenTrial]:
@@ -341,12 +342,12 @@ class Store:
             f"SELECT trial_id FROM trials WHERE study_id = {study_id:d} "
             f"AND number >= {numbers.start:d} AND number < {numbers.stop:d}"
         )
-        with self.database.transaction():
+        with self.reading(study_id):
             return read_trials(self.database, query)
 
-    def some_trials(self, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
-        """Trials of these identities, (trials,), by number; without what is told of them if so wanted."""
-        with self.database.transaction():
+    def some_trials(self, study_id: int, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
+        """Trials of a study with these identities, (trials,), by number; user attributes if wanted."""
+        with self.reading(study_id):
             found = [
                 trial
                 for first in range(0, len(ids), IDS_AT_ONCE)
@@ -358,14 +359,14 @@ class Store:
             ]
         return sorted(found, key=lambda trial: trial.number)
 
-    def details(self, ids: IntArray, names: Sequence[str]) -> TrialDetails:
-        """What trials of these identities, (trials,), hold beside their values: see `read_details`."""
-        with self.database.transaction():
+    def details(self, study_id: int, ids: IntArray, names: Sequence[str]) -> TrialDetails:
+        """What trials of a study with these identities, (trials,), hold beside values: `read_details`."""
+        with self.reading(study_id):
             return read_details(self.database, ids, names)
 
     def keys(self, stored: StoredStudy, name: str) -> list[str]:
         """Every key that a user attribute has in the finished trials of a study."""
-        with self.database.transaction():
+        with self.reading(stored.study_id):
             return read_keys(self.database, stored.study_id, name)
 
     def has(self, stored: StoredStudy, name: str) -> bool:
@@ -378,12 +379,12 @@ class Store:
 
     def columns(self, stored: StoredStudy, *, attribute: str | None = None) -> TrialColumns:
         """Finished trials of a study in bulk; only those that have a user attribute, if one is named."""
-        with self.database.transaction():
+        with self.reading(stored.study_id):
             return read_columns(self.database, stored.study_id, len(stored.directions), attribute=attribute)
 
     def attribute(self, stored: StoredStudy, name: str, *, first: int = 0) -> dict[int, Any]:
         """Identity -> a user attribute, of the finished trials of a number and later that have it."""
-        with self.database.transaction():
+        with self.reading(stored.study_id):
             return read_attribute(self.database, stored.study_id, name, first=first)
 
     def moment(self, stored: StoredStudy, *, attribute: str, first: int) -> Moment:
@@ -399,7 +400,7 @@ class Store:
             Only those of this number and later. [-]
         """
         database, study_id = self.database, stored.study_id
-        with database.transaction():
+        with self.reading(study_id):
             rows = read_last(self.database, study_id)[1]
             trials = read_columns(
                 database, study_id, len(stored.directions), attribute=attribute, first=first

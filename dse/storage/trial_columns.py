@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -15,8 +15,6 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, json_to_distribution
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.errors import DseError
-from dse.storage.damage import DAMAGED, damaged_row
 from dse.storage.database import Database
 
 #: Infinite values are stored by name, without a number.
@@ -54,7 +52,7 @@ class TrialDetails:
 
     params: Mapping[str, list[Any]]  #: parameter -> values
     attributes: Mapping[str, list[str]]  #: user attribute -> JSON texts, "" where a trial has none
-    completed: list[str | datetime | None]  #: when each was finished, as the database has it: in UTC
+    completed: list[datetime | None]  #: when each was finished, in UTC
 
 
 def read_columns(
@@ -84,11 +82,7 @@ def read_columns(
         )
     named = meant if attribute is None else meant | {"attribute": attribute}
     found = list(database.each(f"{heads} ORDER BY number", **named))
-    try:
-        trials = np.array(found, dtype=np.intp).reshape(-1, 2)
-    except DAMAGED as error:
-        odd = next(cells for _, *cells in found if not isinstance(cells[0], int))
-        raise damaged_row(database, "trials", odd, study_id=study_id) from error
+    trials = np.array(found, dtype=np.intp).reshape(-1, 2)
     row_of = {trial_id: row for row, trial_id in enumerate(trials[:, 0].tolist())}
     values = _values(database, meant, row_of, objectives)
     feasible = np.ones(len(trials), dtype=bool)
@@ -105,15 +99,9 @@ def _values(
     query = f"SELECT trial_id, objective, value, value_type FROM trial_values WHERE trial_id IN ({FINISHED})"
     for trial_id, objective, value, kind in database.each(query, **meant):
         if trial_id in row_of:
-            try:
-                values[row_of[trial_id], places[objective]] = number_of(value, kind)
-            except DAMAGED as error:
-                cells = objective, value, kind
-                raise damaged_row(database, "trial_values", cells, trial_id=trial_id) from error
-    lacking = np.isnan(values).any(axis=1)
-    if lacking.any():
-        trial_id = list(row_of)[int(lacking.argmax())]
-        raise damaged_row(database, "trial_values", ["a value is missing"], trial_id=trial_id)
+            values[row_of[trial_id], places[objective]] = number_of(value, kind)
+    if np.isnan(values).any():
+        raise LookupError("a trial without a value")
     return values
 
 
@@ -158,13 +146,8 @@ def read_attribute(database: Database, study_id: int, name: str, *, first: int =
         "SELECT trial_id, value_json FROM trial_user_attributes "
         f'WHERE trial_id IN ({FINISHED}) AND "key" = :name'
     )
-    found: dict[int, Any] = {}
-    for trial_id, text in database.each(query, study_id=study_id, first=first, name=name):
-        try:
-            found[trial_id] = json.loads(text)
-        except DAMAGED as error:
-            raise damaged_row(database, "trial_user_attributes", [name, text], trial_id=trial_id) from error
-    return found
+    found = database.each(query, study_id=study_id, first=first, name=name)
+    return {trial_id: json.loads(text) for trial_id, text in found}
 
 
 def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> TrialDetails:
@@ -178,18 +161,13 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
         Finished trials of one study, which have the same parameters. [-]
     names : sequence of str
         User attributes that are wanted.
-
-    Raises
-    ------
-    DseError
-        If their parameters are not the same.
     """
     meant = ", ".join(map(str, ids.tolist()))
     row_of = {trial_id: row for row, trial_id in enumerate(ids.tolist())}
-    completed: list[str | datetime | None] = [None] * len(ids)
+    completed: list[datetime | None] = [None] * len(ids)
     query = f"SELECT trial_id, datetime_complete FROM trials WHERE trial_id IN ({meant})"
     for trial_id, moment in database.each(query):
-        completed[row_of[trial_id]] = moment
+        completed[row_of[trial_id]] = moment_of(moment)
     attributes = {name: [""] * len(ids) for name in names}
     wanted = {f"name_{place}": name for place, name in enumerate(names)}
     query = (
@@ -213,56 +191,27 @@ def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str,
     width = len(found) // len(ids)
     names = [name for name, _ in found[:width]]
     if [name for name, _ in found] != names * len(ids):
-        raise _odd_params(database, meant)
+        raise LookupError("trials of unlike parameters")
     decode = _distributions(database, int(ids[0]))
     back = np.argsort(np.argsort(ids)).tolist()
     params = {}
     for place, name in enumerate(names):
         numbers = [number for _, number in found[place::width]]
-        known = {}
-        for row, number in enumerate(numbers):
-            if number not in known:
-                trial_id = int(np.sort(ids)[row])
-                known[number] = _external(database, decode, trial_id, name, number)
+        known = {number: value_of(decode[name], number) for number in set(numbers)}
         params[name] = [known[numbers[row]] for row in back]
     return params
-
-
-def _odd_params(database: Database, meant: str) -> DseError:
-    """That a trial has other parameters than most: the first such."""
-    query = f"SELECT trial_id, param_name FROM trial_params WHERE trial_id IN ({meant}) ORDER BY trial_id"
-    names: dict[int, list[Any]] = {
-        trial_id: []
-        for (trial_id,) in database.rows(f"SELECT trial_id FROM trials WHERE trial_id IN ({meant})")
-    }
-    for trial_id, name in database.rows(query):
-        names[trial_id].append(name)
-    sets = {trial_id: frozenset(own) for trial_id, own in names.items()}
-    usual = Counter(sets.values()).most_common(1)[0][0]
-    odd = next(trial_id for trial_id, own in sets.items() if own != usual)
-    return damaged_row(database, "trial_params", names[odd], trial_id=odd)
-
-
-def _external(
-    database: Database, decode: Mapping[str, BaseDistribution], trial_id: int, name: str, number: Any
-) -> Any:
-    """What a stored parameter of a trial means."""
-    try:
-        return value_of(decode[name], number)
-    except DAMAGED as error:
-        raise damaged_row(database, "trial_params", [name, number], trial_id=trial_id) from error
 
 
 def _distributions(database: Database, trial_id: int) -> dict[str, BaseDistribution]:
     """What the stored parameters of a trial mean."""
     query = "SELECT param_name, distribution_json FROM trial_params WHERE trial_id = :trial_id"
-    found = {}
-    for name, text in database.rows(query, trial_id=trial_id):
-        try:
-            found[name] = distribution_of(text)
-        except DAMAGED as error:
-            raise damaged_row(database, "trial_params", [name, text], trial_id=trial_id) from error
-    return found
+    return {name: distribution_of(text) for name, text in database.rows(query, trial_id=trial_id)}
+
+
+def moment_of(stored: str | datetime | None) -> datetime | None:
+    """A time that is stored in UTC, as one that knows its zone; PostgreSQL has a type for times."""
+    moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return moment.replace(tzinfo=UTC) if moment else None
 
 
 def read_keys(database: Database, study_id: int, name: str) -> list[str]:
@@ -281,14 +230,8 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
         f'SELECT trial_id, "key", value_json FROM trial_system_attributes WHERE trial_id IN ({FINISHED}) '
         f'AND (substr("key", 1, {len(CONSTRAINT)}) = :prefix OR "key" = :name)'
     )
-    found = set()
-    for trial_id, key, text in database.each(query, prefix=CONSTRAINT, name=CONSTRAINTS, **meant):
-        try:
-            if is_violated(key, json.loads(text)):
-                found.add(trial_id)
-        except DAMAGED as error:
-            raise damaged_row(database, "trial_system_attributes", [key, text], trial_id=trial_id) from error
-    return found
+    found = database.each(query, prefix=CONSTRAINT, name=CONSTRAINTS, **meant)
+    return {trial_id for trial_id, key, text in found if is_violated(key, json.loads(text))}
 
 
 def is_violated(key: str, violation: Any) -> bool:
@@ -333,8 +276,8 @@ def read_params(database: Database, study_id: int, ids: IntArray, *, first: int 
         if trial_id in row_of:
             values = known.get(name, {})
             if number not in values:
-                values[number] = _external(database, distributions, trial_id, name, number)
+                values[number] = value_of(distributions[name], number)
             columns[name][row_of[trial_id]] = values[number]
     if any(None in column for column in columns.values()):
-        raise _odd_params(database, ", ".join(map(str, ids.tolist())))
+        raise LookupError("trials of unlike parameters")
     return columns

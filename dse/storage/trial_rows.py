@@ -13,7 +13,6 @@ from typing import Any
 from optuna.distributions import BaseDistribution, distribution_to_json
 from optuna.trial import FrozenTrial, TrialState
 
-from dse.storage.damage import DAMAGED, damaged_row
 from dse.storage.database import Database
 from dse.storage.trial_columns import (
     CONSTRAINT,
@@ -74,13 +73,7 @@ def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> list[FrozenTrial]:
-    """Trials whose identities a list or a query gives, by number; user attributes only if wanted.
-
-    Raises
-    ------
-    DseError
-        If a row of them cannot be read, saying which.
-    """
+    """Trials whose identities a list or a query gives, by number; user attributes only if wanted."""
     read = _TrialReader()
     tables: dict[str, tuple[str, str, Callable[..., None]]] = {
         "trials": ("number, state, datetime_start, datetime_complete", "number", read.head),
@@ -94,10 +87,7 @@ def read_trials(database: Database, meant: str, *, user_attrs: bool = True) -> l
             continue
         query = f"SELECT trial_id, {columns} FROM {table} WHERE trial_id IN ({meant}) ORDER BY {order}"
         for trial_id, *cells in database.rows(query):
-            try:
-                fill(trial_id, *cells)
-            except DAMAGED as error:
-                raise damaged_row(database, table, cells, trial_id=trial_id) from error
+            fill(trial_id, *cells)
     return list(read.trials.values())
 
 

@@ -9,18 +9,17 @@ hold the others up for long.
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import sys
 import time
 from collections.abc import Mapping
+from operator import index
 from typing import Any, Final
 
 from dse.searching.batches.history import Batch, History
-from dse.storage.damage import DAMAGED, damaged
+from dse.searching.trials.trial_attributes import check_trials
 from dse.storage.optuna_store import Store
-from dse.storage.shapes import COUNT, TEXT, JsonShape, has, is_number
 from dse.storage.trial_rows import packed_trial, unpacked_trial
 
 #: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
@@ -32,15 +31,6 @@ PATIENCE: Final = 30.0
 BATCHES: Final = 4.0
 #: The shortest and the longest time between two looks at what other processes do. [s]
 SHORTEST, LONGEST = 0.02, 0.5
-#: What a claim holds: a machine, a process of it, and the time when it was made [s since 1970].
-CLAIMED: Final = JsonShape(
-    "host, process and time",
-    lambda own: (
-        has({"host": TEXT, "process": COUNT, "time": JsonShape("", is_number)}, own)
-        and own["process"] < 2**31
-        and math.isfinite(own["time"])
-    ),
-)
 
 
 class Turns:
@@ -113,14 +103,18 @@ class Turns:
         return None
 
     def _respected(self, claim: Mapping[str, Any] | None) -> bool:
-        """Whether a claim is another's who may well be at work; what is none is nobody's."""
-        if claim is None or not CLAIMED.fits(claim) or self._me.items() <= claim.items():
+        """Whether a claim is another's who may well be at work."""
+        if claim is None:
             return False
-        if claim["host"] == self._me["host"] and not alive(claim["process"]):
-            return False
-        first_seen = self._seen.setdefault((claim["process"], claim["time"]), time.monotonic())
-        age = max(time.monotonic() - first_seen, time.time() - claim["time"])
-        return bool(age < max(PATIENCE, BATCHES * self._longest))
+        with self._store.reading(self._study_id, "study_user_attributes"):
+            if self._me.items() <= claim.items():
+                return False
+            process, since = index(claim["process"]), float(claim["time"])
+            if claim["host"] == self._me["host"] and not alive(process):
+                return False
+        first_seen = self._seen.setdefault((process, since), time.monotonic())
+        age = max(time.monotonic() - first_seen, time.time() - since)
+        return age < max(PATIENCE, BATCHES * self._longest)
 
     def parked(self, number: int) -> Batch | None:
         """A batch that was finished before its turn, if that has come."""
@@ -128,15 +122,10 @@ class Turns:
         packed = self._store.user_attr(self._study_id, name)
         if packed is None:
             return None
-        try:
+        with self._store.reading(self._study_id, "study_user_attributes"):
             finished = [unpacked_trial(trial, self._history.distributions) for trial in packed["trials"]]
-            batch = Batch(number, packed["base"], finished=finished, memory=packed["memory"])
-            self._history.check(batch, name)
-        except DAMAGED as error:
-            expected = "a finished batch of this study"
-            raise damaged(
-                self._store.where, f"study_user_attributes: {name}", str(packed), expected
-            ) from error
+            check_trials(finished)
+            batch = Batch(number, index(packed["base"]), finished=finished, memory=dict(packed["memory"]))
         if not self._history.due(batch, self._budget):
             self._store.drop_user_attrs(self._study_id, [name])
             return None

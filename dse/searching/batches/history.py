@@ -18,12 +18,12 @@ from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.learning_study import Twin, lessons_of
-from dse.searching.batches.sampler_memory import MEMORY, check_memory
+from dse.searching.samplers.archive import Archive
 from dse.searching.samplers.concurrent_batches import Key, Known, Lane, base_of, memories_of
 from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND
-from dse.searching.trials.stored_content import check_params, check_trials, stored_winners
+from dse.searching.trials.exact_winners import stored_winners
 from dse.searching.trials.trial_attributes import (
     BREAKDOWN,
     finite,
@@ -33,12 +33,13 @@ from dse.searching.trials.trial_attributes import (
 )
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Moment, Store, StoredStudy
-from dse.storage.shapes import is_count, is_number, list_of
-from dse.storage.trial_columns import CONSTRAINT, TrialColumns, is_violated
+from dse.storage.trial_columns import TrialColumns
 
 #: A trial, finished or not.
 T = TypeVar("T", Trial, FrozenTrial)
 
+#: Study attribute: what a sampler remembers after a batch (a genetic sampler, its parents).
+MEMORY = "dse:sampler_memory"
 #: Study attribute: corners of the box in which its hypervolume is measured.
 BOX = "dse:hypervolume_box"
 
@@ -129,19 +130,19 @@ class History:
     def _refresh(self) -> None:
         """The same, of a database as it is at one moment."""
         moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
-        if moment.trials.ids.size:
-            check_params(self.space, moment.params, self._store.where, f"study {self._stored.name!r}")
-        designs = zip(*moment.params.values(), strict=True)
-        keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]
+        with self._store.reading(self._stored.study_id, "trial_params"):
+            designs = zip(*moment.params.values(), strict=True)
+            keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]
         places = range(self.complete, self.complete + len(keys))
         winners = self._stored_winners() if self._inner else {}
         self._count(keys, moment.trials, winners)
         self.rows = moment.rows
         kept = range(max(self.current - 2 * self.plan.lanes + 1, 0), self.current)
-        self._memories = {number: self._memory(moment, number) for number in kept}
+        with self._store.reading(self._stored.study_id, "study_user_attributes"):
+            self._memories = {number: self._memory(moment, number) for number in kept}
         needed = self._needed(places)
         ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
-        lessons = self._store.some_trials(ids, user_attrs=False)
+        lessons = self._store.some_trials(self._stored.study_id, ids, user_attrs=False)
         self._twin.learn(dict(zip(needed, lessons, strict=True)))
 
     def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
@@ -151,13 +152,9 @@ class History:
 
     def _memory(self, moment: Moment, number: int) -> Mapping[str, Any]:
         """What the sampler remembered after a batch."""
-        slot = self._slot(number)
-        memory: Mapping[str, Any] = moment.user_attrs.get(slot, {})
-        trials, place = (
-            (number + 1) * self.plan.batch_size,
-            f"study {self._stored.name!r}: study_user_attributes",
-        )
-        check_memory(self.space, memory, trials, self._store.where, f"{place}: {slot}")
+        memory: Mapping[str, Any] = moment.user_attrs.get(self._slot(number), {})
+        if FOUND in memory:
+            Archive.unpacked(memory[FOUND]["archive"], len(self.space.parameters), len(self.space.objectives))
         return memory
 
     def _slot(self, number: int) -> str:
@@ -238,32 +235,6 @@ class History:
         if own_turn:
             batch.proposals = self._left(batch.proposals, budget)
         return batch
-
-    def check(self, batch: Batch, place: str) -> None:
-        """Refuse a batch that is none of this study; `place` is the study attribute where it stands.
-
-        Raises
-        ------
-        DseError, ValueError, TypeError, AttributeError
-            Naming what it holds, or else by the place.
-        """
-        where, trials = self._store.where, (batch.number + 1) * self.plan.batch_size
-        check_trials(self.space, batch.finished, where, self._stored.name)
-        check_memory(self.space, batch.memory, trials, where, place)
-        if not (is_count(batch.base + 1) and all(self._is_finished(trial) for trial in batch.finished)):
-            raise ValueError("no trials of this study")
-
-    def _is_finished(self, trial: FrozenTrial) -> bool:
-        """Whether a trial has a value for each objective, a design and numbers for its constraints."""
-        for key, value in trial.system_attrs.items():
-            if key.startswith(CONSTRAINT):
-                is_violated(key, value)
-        designs = all(
-            distribution._contains(distribution.to_internal_repr(trial.params[name]))
-            for name, distribution in trial.distributions.items()
-        )
-        values = list_of(is_number, trial.values) and len(trial.values or []) == len(self._minimize)
-        return designs and values
 
     def due(self, batch: Batch, budget: int) -> list[FrozenTrial]:
         """The finished trials of a batch that can be stored now, within the budget.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,26 @@ from dse.searching.samplers.exact_search import WINNERS, winner_values
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.trial_attributes import trial_attributes
 from dse.spaces.space import Space
+from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns
+
+
+def stored_winners(
+    store: Store, stored: StoredStudy, keys: Sequence[str], *, first: int = 0
+) -> dict[int, list[dict[str, Any]]]:
+    """Identity -> the winners of each finished trial of a number and later that has some, with some values.
+
+    Raises
+    ------
+    DseError
+        If they are something else.
+    """
+    with store.reading(stored.study_id):
+        found = store.attribute(stored, WINNERS, first=first)
+        for own in chain(*found.values()):
+            own["params"].keys()
+            math.fsum(own["values"][key] for key in keys)
+    return found
 
 
 def winner_columns(

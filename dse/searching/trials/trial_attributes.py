@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -13,6 +14,7 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import FloatArray
 from dse.pricing.evaluated import Evaluation
 from dse.pricing.several_workloads import layouts_of, prefixed_columns
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
 
 #: Trial attributes: what the evaluation of a design says beside the objectives.
@@ -22,6 +24,23 @@ LAYOUTS = "layouts"
 
 #: Stands for a value that is not finite; its square does not overflow.
 WORST = 1e150
+
+
+def check_trials(trials: Iterable[FrozenTrial]) -> None:
+    """Refuse trials whose attributes are not what dse stores.
+
+    Raises
+    ------
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError
+        Whatever that is.
+    """
+    for trial in trials:
+        attributes = trial.user_attrs
+        for table in (BREAKDOWN, DERIVED, MARGINS):
+            math.fsum(attributes.get(table, {}).values())
+        for layout in attributes.get(LAYOUTS, {}).values():
+            layout.keys()
+        operator.index(attributes.get(DESIGNS_PRICED, 0))
 
 
 def is_feasible(trial: FrozenTrial) -> bool:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,13 +18,10 @@ from costmodel.profiles.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.record_columns import RECORD_KEYS, space_interval
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
-from dse.searching.trials.stored_content import check_params, decoded_attribute, decoded_tables
 from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, MARGINS
 from dse.spaces.space import Space
-from dse.storage.damage import DAMAGED, damaged
-from dse.storage.database import shown
 from dse.storage.optuna_store import Store, StoredStudy
-from dse.storage.trial_columns import TrialColumns, TrialDetails
+from dse.storage.trial_columns import TrialColumns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +32,17 @@ SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED)
 #: Between the members of a group, and of a design, as `json.dumps` indents them in an object of a study.
 _MEMBER, _GROUP = ",\n        ", ",\n      "
 _ENCODER: Final = json.JSONEncoder(separators=(_MEMBER, ": "), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class DecodedDetails:
+    """What some trials hold beside their values, a list each in the same order."""
+
+    params: Mapping[str, list[Any]]  #: parameter -> values
+    tables: Mapping[str, list[dict[str, float]]]  #: user attribute -> names and numbers
+    designs_priced: list[int | None]
+    texts: Mapping[str, list[str]]  #: user attribute -> JSON texts, "" where a trial has none
+    completed: list[datetime | None]  #: when each was finished, in UTC
 
 
 @dataclass(frozen=True)
@@ -56,10 +64,18 @@ class Details:
         with Store(self.storage, "read") as store:
             return store.has(self.stored, DESIGNS_PRICED)
 
-    def of(self, ids: IntArray) -> TrialDetails:
-        """Those of some trials, (trials,) identities. [-]"""
-        with Store(self.storage, "read") as store:
-            return store.details(ids, SHOWN)
+    def of(self, ids: IntArray, names: Sequence[str]) -> DecodedDetails:
+        """Those of some trials, (trials,) identities, which have some parameters. [-]"""
+        with Store(self.storage, "read") as store, store.snapshot():
+            found = store.details(self.stored.study_id, ids, SHOWN)
+            with store.reading(self.stored.study_id, "trial_params"):
+                params = {name: found.params[name] for name in names}
+            with store.reading(self.stored.study_id, "trial_user_attributes"):
+                tables = {
+                    name: decoded_tables(found.attributes[name]) for name in (DERIVED, MARGINS, BREAKDOWN)
+                }
+                counts = [int(text) if text else None for text in found.attributes[DESIGNS_PRICED]]
+        return DecodedDetails(params, tables, counts, found.attributes, found.completed)
 
 
 @dataclass(frozen=True)
@@ -73,36 +89,9 @@ class StoredTrials:
     source: Details
 
     @cached_property
-    def details(self) -> TrialDetails:
+    def details(self) -> DecodedDetails:
         """What is stored of them."""
-        found = self.source.of(self.columns.ids)
-        if len(self.columns.ids):
-            check_params(self.space, found.params, self._where, self._place(0))
-        return found
-
-    @cached_property
-    def tables(self) -> Mapping[str, list[dict[str, float]]]:
-        """Attributes that map names to numbers, of each trial; nothing where a trial has none.
-
-        Raises
-        ------
-        DseError
-            If one of them is something else.
-        """
-        texts = self.details.attributes
-        return {
-            name: decoded_tables(name, texts[name], self._where, self._place)
-            for name in (DERIVED, MARGINS, BREAKDOWN)
-        }
-
-    @property
-    def _where(self) -> str:
-        """The database, as messages name it."""
-        return shown(self.source.storage)
-
-    def _place(self, row: int) -> str:
-        """A trial, as messages name it."""
-        return f"study {self.source.stored.name!r}, trial {self.columns.numbers[row]}"
+        return self.source.of(self.columns.ids, [parameter.name for parameter in self.space.parameters])
 
     def frame(self) -> pd.DataFrame:
         """One row per trial: parameters, derived columns, objectives, margins, breakdown."""
@@ -124,31 +113,15 @@ class StoredTrials:
         times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
         data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
         if self.source.priced:
-            counts = self._designs_priced()
+            counts = told.designs_priced
             data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
         data["feasible"] = self.columns.feasible
-        data["completed"] = [self._completed(row) for row in range(len(told.completed))]
+        data["completed"] = told.completed
         return pd.DataFrame(data)
-
-    def _designs_priced(self) -> list[int | None]:
-        """How many designs were priced for each trial; None where it does not say. [-]"""
-        known: dict[str, int | None] = {"": None}
-        for row, text in enumerate(self.details.attributes[DESIGNS_PRICED]):
-            if text not in known:
-                known[text] = decoded_attribute(DESIGNS_PRICED, text, self._where, self._place(row))
-        return [known[text] for text in self.details.attributes[DESIGNS_PRICED]]
-
-    def _completed(self, row: int) -> datetime | None:
-        """When a trial was finished."""
-        try:
-            return moment_of(self.details.completed[row])
-        except DAMAGED as error:
-            place, found = f"{self._place(row)}: trials: datetime_complete", self.details.completed[row]
-            raise damaged(self._where, place, found, "a moment, such as 2026-01-31 12:00:00") from error
 
     def _numbers(self, attribute: str, keys: Sequence[str]) -> dict[str, FloatArray]:
         """Columns of an attribute that maps names to numbers; NaN where a trial has none."""
-        return number_columns(self.tables[attribute], keys)
+        return number_columns(self.details.tables[attribute], keys)
 
     def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
         """Ends of the interval of each step time [s], and what it rests on; nothing of other profiles."""
@@ -167,8 +140,8 @@ class StoredTrials:
         """Each trial as JSON, indented as in an object of the study."""
         told = self.details
         keys = [objective.key for objective in self.space.objectives]
-        times = np.array([row.get("step_time_s", math.nan) for row in self.tables[BREAKDOWN]])
-        counts = self._designs_priced()
+        times = np.array([row.get("step_time_s", math.nan) for row in told.tables[BREAKDOWN]])
+        counts = told.designs_priced
         ends = zip(*self.intervals(times), strict=True) if self.profile == NATIVE else iter(())
         names = [parameter.name for parameter in self.space.parameters]
         designs = zip(*(told.params[name] for name in names), strict=True)
@@ -178,8 +151,8 @@ class StoredTrials:
                 "trial": str(self.columns.numbers[row]),
                 "params": _group(_ENCODER.encode(dict(zip(names, design, strict=True)))),
                 "values": _group(_ENCODER.encode(dict(zip(keys, values, strict=True)))),
-                "margins": _stored(told.attributes[MARGINS][row]),
-                "breakdown": _stored(told.attributes[BREAKDOWN][row]),
+                "margins": _stored(told.texts[MARGINS][row]),
+                "breakdown": _stored(told.texts[BREAKDOWN][row]),
             }
             if counts[row] is not None:
                 members[DESIGNS_PRICED] = str(counts[row])
@@ -187,6 +160,22 @@ class StoredTrials:
                 members[name] = _scalar(value)
             body = _GROUP.join(f'"{name}": {text}' for name, text in members.items())
             yield f"{{\n      {body}\n    }}"
+
+
+def decoded_tables(texts: Sequence[str]) -> list[dict[str, float]]:
+    """Mappings of names to numbers from their texts, all at once; nothing where there is no text.
+
+    Raises
+    ------
+    ValueError, TypeError, AttributeError, OverflowError
+        If one of them is something else.
+    """
+    rows: list[dict[str, float]] = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
+    if len(rows) != len(texts):
+        raise ValueError("no table")
+    for row in rows:
+        math.fsum(row.values())
+    return rows
 
 
 def number_columns(
@@ -225,9 +214,3 @@ def _stored(text: str) -> str:
         return _group(text.replace(", ", _MEMBER) or "{}")
     found = {key: value if math.isfinite(value) else None for key, value in json.loads(text).items()}
     return _group(_ENCODER.encode(found))
-
-
-def moment_of(stored: str | datetime | None) -> datetime | None:
-    """A time that is stored in UTC, as one that knows its zone; PostgreSQL has a type for times."""
-    moment = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
-    return moment.replace(tzinfo=UTC) if moment else None
