@@ -80,14 +80,16 @@ def svg(chart: alt.ChartType) -> str:
     places: dict[str, str] = {}  # Vega counts what it names on through all pictures of a process
     named = re.compile(r"\b(clip|gradient_)\d+")
     text = named.sub(lambda at: places.setdefault(at[0], f"{at[1]}{len(places)}"), written.getvalue())
+    text = re.sub(r' (?:d|transform)="[^"]*"', lambda at: re.sub(r"(\.\d\d)\d+", r"\1", at[0]), text)
     start, rest = text.split(">", 1)
     return f'{start} role="img" aria-label="{about}">{style}{rest}\n'
 
 
 def rows(frame: pd.DataFrame) -> alt.InlineData:
-    """A table as the data of a chart, of any length: callers thin what would be too many marks."""
-    whole = frame.astype(object)
-    return alt.InlineData(values=whole.where(whole.notna(), None).to_dict("records"))
+    """A table as the data of a chart: of any length, for callers thin what would be too many marks."""
+    kinds = {name: "string" if dtype.kind in "OUT" else "number" for name, dtype in frame.dtypes.items()}
+    whole = frame.astype({name: int for name, dtype in frame.dtypes.items() if dtype.kind == "b"})
+    return alt.InlineData(values=whole.to_csv(index=False), format=alt.CsvDataFormat(type="csv", parse=kinds))
 
 
 def label(unit: str) -> str:
@@ -131,7 +133,12 @@ def quantity(field: str, name: str, unit: str, values: Any, *, zero: bool = Fals
     """Axis and scale of a column that holds a quantity, as arguments of ``alt.X`` and ``alt.Y``."""
     log = far_apart([float(value) for value in values])
     scale = alt.Scale(type="log" if log else "linear", zero=zero and not log, nice=False, padding=14)
-    return {"shorthand": f"{field}:Q", "scale": scale, "axis": axis(name, unit, log=log)}
+    return {
+        "shorthand": f"{field}:Q",
+        "scale": scale,
+        "axis": axis(name, unit, log=log),
+        "title": words(name),
+    }
 
 
 def bars_of_parts(

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from io import StringIO
 from xml.etree import ElementTree
 
 import numpy as np
@@ -160,12 +161,12 @@ def titles(chart):
     """Titles of the axes of each panel of a front."""
     panels = chart.to_dict().get("vconcat", [chart.to_dict()])
     designs = [panel["layer"][0]["encoding"] for panel in panels]
-    return [(drawn["x"]["axis"]["title"], drawn["y"]["axis"]["title"]) for drawn in designs]
+    return [(drawn["x"]["title"], drawn["y"]["title"]) for drawn in designs]
 
 
 def tables(chart):
     """Rows of a chart's data."""
-    return [pd.DataFrame(rows) for rows in chart.to_dict()["datasets"].values()]
+    return [pd.read_csv(StringIO(rows)) for rows in chart.to_dict()["datasets"].values()]
 
 
 def test_figures_follow_the_objectives_of_the_study(small_space, study):

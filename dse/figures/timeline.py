@@ -29,6 +29,9 @@ KIND_COLOURS: Final = {
     "host": (COLOURS[8], COLOURS[8]),
 }
 
+#: Of an event, what is drawn or said.
+COLUMNS: Final = ("stage", "micro_batch", "chunk", "kind", "start_s", "end_s")
+
 #: What an event is coloured by.
 SHADE: Final = "datum.micro_batch > 0 && datum.micro_batch % 2 ? datum.kind + ', odd' : datum.kind"
 
@@ -52,7 +55,7 @@ def timeline_figure(events: pd.DataFrame) -> alt.Chart:
         ``start_s``, ``end_s``.
     """
     stages = drawn_stages(events)
-    shown = events[events["stage"].isin(stages)].round({"start_s": 6, "end_s": 6})
+    shown = events.loc[events["stage"].isin(stages), list(COLUMNS)].round(6)
     shown["kind"] = shown["kind"].map(words)
     kinds = list(dict.fromkeys(shown["kind"]))
     colours = {words(kind): shades for kind, shades in KIND_COLOURS.items() if words(kind) in kinds}

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import altair as alt
 import vl_convert
-
-from costmodel.plotting import look
 
 #: Where the style and the script of pages are.
 ASSETS: Final = Path(__file__).with_name("assets")
@@ -63,8 +61,8 @@ def page(
     scripts : sequence of str
         JavaScript that runs when the body is there.
     """
-    drawn = {"config": look("light"), "figures": {name: spec(chart) for name, chart in figures.items()}}
-    data = json.dumps(drawn, allow_nan=False).replace("</", "<\\/")
+    drawn = {name: chart.to_dict() for name, chart in figures.items()}
+    data = json.dumps({"figures": drawn}, allow_nan=False).replace("</", "<\\/")
     version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
     vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version) if figures else ""
     run = "".join(f"<script>{script}</script>\n" for script in (vega, asset("figures.js"), *scripts))
@@ -74,16 +72,6 @@ def page(
         f"<style>{asset('style.css')}{style}</style></head>\n"
         f'<body>{body}\n<script type="application/json" id="data">{data}</script>\n{run}</body></html>\n'
     )
-
-
-def spec(chart: alt.ChartType) -> dict[str, Any]:
-    """What Vega-Lite draws, without the look that a page has once; tables name their columns once."""
-    found: dict[str, Any] = chart.to_dict()
-    found["datasets"] = {
-        name: {"columns": [*rows[0]] if rows else [], "rows": [[*row.values()] for row in rows]}
-        for name, rows in found["datasets"].items()
-    }
-    return {key: value for key, value in found.items() if key not in ("config", "$schema")}
 
 
 def plot(name: str) -> str:

@@ -41,11 +41,13 @@ def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
         raise DseError("no design of these has a number to draw")
     by_name = {p.name: p for p in parameters_of(found)}
     first, second = by_name[found.names[0]], by_name[found.names[1]] if len(found.names) > 1 else None
-    keys = {value: f"{second.name} {second.shown(value)}" if second else "" for value in lines}
+    keys = {
+        value: f"{second.name} {second.shown(value)}" if second else words(objective.name) for value in lines
+    }
     data = pd.DataFrame([
-        (at, record["values"][objective.key], keys[value], record["feasible"])
+        (place(first, at), record["values"][objective.key], keys[value], record["feasible"])
         for value, line in lines.items() for at, record in line.items()
-    ], columns=["x", "y", "line", "feasible"], dtype=object)  # fmt: skip
+    ], columns=["x", "y", "line", "feasible"])  # fmt: skip
     across = [record["params"][first.name] for record in found.records]
     up = quantity("y", objective.name, objective.unit, data["y"], zero=True)
     colour = alt.Color(
@@ -67,13 +69,16 @@ def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
     return styled(alt.layer(*layers).properties(title=heading, width=WIDTH, height=HEIGHT), title)
 
 
+def place(first: Parameter, value: Any) -> Any:
+    """Where a value is on the axis of its name: at a number or at a word."""
+    return first.shown(value) if isinstance(value, str | bool) else value
+
+
 def horizontal(first: Parameter, values: list[Any]) -> alt.X:
     """The axis of the first name: a place for each word, else a scale, with every value marked if few."""
-    if any(isinstance(value, str | bool) for value in values):
-        texts = {str(value).lower(): first.shown(value) for value in values}
-        shown = alt.Axis(title=words(first.name), labelAngle=0, labelExpr=f"{json.dumps(texts)}[datum.label]")
-        return alt.X("x:O", sort=list(dict.fromkeys(values)), axis=shown)
-    distinct = sorted(set(values))
+    distinct = list(dict.fromkeys(place(first, value) for value in values))
+    if any(isinstance(value, str) for value in distinct):
+        return alt.X("x:O", sort=distinct, axis=alt.Axis(title=words(first.name), labelAngle=0))
     drawn = quantity("x", first.name, first.unit, distinct)
     if len(distinct) <= TICKS:
         marks = json.dumps([readable(value, first.unit) for value in distinct])

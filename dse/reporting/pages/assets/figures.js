@@ -4,22 +4,17 @@
 const page = JSON.parse(document.getElementById("data").textContent);
 const LEGEND_ENTRY = 150; // pixels
 
-function table(data) {
-  // Rows of a data set as objects.
-  return (data?.rows ?? []).map((row) => Object.fromEntries(data.columns.map((name, at) => [name, row[at]])));
-}
-
 async function draw(place) {
   const figure = page.figures[place.dataset.figure];
-  const datasets = Object.fromEntries(Object.entries(figure.datasets).map(([name, data]) => [name, table(data)]));
   const columns = Math.max(1, Math.floor(place.clientWidth / LEGEND_ENTRY));
-  const config = { ...page.config, legend: { ...page.config.legend, columns } };
+  const config = { ...figure.config, legend: { ...figure.config.legend, columns } };
   const size = { width: "container", autosize: { type: "fit-x", contains: "padding" } };
   const options = { renderer: "svg", downloadFileName: place.dataset.figure,
     actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false } };
-  const { view } = await vegaEmbed(place, { ...figure, ...size, datasets, config }, options);
+  const { view } = await vegaEmbed(place, { ...figure, ...size, config }, options);
   place.view = view;
-  place.rows = Object.values(datasets).flat().filter((one) => one.row !== undefined);
+  place.rows = Object.keys(figure.datasets).flatMap((name) => view.data(name))
+    .filter((one) => one.row !== undefined).map((one) => ({ ...one, row: Number(one.row) }));
   place.dispatchEvent(new Event("drawn", { bubbles: true }));
 }
 

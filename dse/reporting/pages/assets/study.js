@@ -109,7 +109,7 @@ function point(row) {
 
 function within(box, one) {
   // Whether a row of a figure's data is in the box that is drawn over the figure.
-  const between = (value, [a, b]) => value >= Math.min(a, b) && value <= Math.max(a, b);
+  const between = (value, [a, b]) => Number(value) >= Math.min(a, b) && Number(value) <= Math.max(a, b);
   if (box.coordinate) return !box.coordinate.includes(one.coordinate) || between(one.at, box.at);
   return Object.entries(box).every(([field, range]) => between(one[field], range));
 }
