@@ -126,30 +126,22 @@ def tree_parts(tree: pd.DataFrame, whole: str, unit: str) -> pd.DataFrame:
     for path, value in zip(paths, leaves, strict=True):
         for depth in range(len(path) + 1):
             values[path[:depth]] = values.get(path[:depth], 0.0) + value
-    hues = dict(zip(dict.fromkeys(path[0] for path in paths), cycle(COLOURS), strict=False))
+    hues = dict(zip(dict.fromkeys(path[:1] for path in paths), cycle(COLOURS), strict=False))
     total, found = values[()] or 1.0, []
     filled: dict[tuple[str, ...], float] = {(): 0.0}  # where the next part of each begins
     for path, value in values.items():
         start = filled.get(path[:-1], 0.0)
         filled[path], filled[path[:-1]] = start, start + value / total if path else 0.0
         found.append(
-            (
-                len(path),
-                start,
-                start + value / total,
-                (path or (whole,))[-1],
-                value,
-                hues.get(path[0] if path else ""),
-            )
+            (len(path), start, start + value / total, (path or (whole,))[-1], value, hues.get(path[:1]))
         )
-    parts = pd.DataFrame(found, columns=["depth", "start", "end", "part", "value", "colour"])
-    parts["middle"], parts["centre"], parts["below"] = (
-        (parts["start"] + parts["end"]) / 2,
-        parts["depth"] + 0.5,
-        parts["depth"] + 1,
+    parts = pd.DataFrame(found, columns=["depth", "start", "end", "part", "amount", "colour"])
+    return parts.assign(
+        middle=(parts["start"] + parts["end"]) / 2,
+        centre=parts["depth"] + 0.5,
+        below=parts["depth"] + 1,
+        share=parts["amount"] / total,
+        value=[readable(value, unit) for value in parts["amount"]],
+        part=parts["part"].map(words),
+        colour=parts["colour"].fillna(COLOURS[8]),
     )
-    parts["share"], parts["value"] = (
-        parts["value"] / total,
-        [readable(value, unit) for value in parts["value"]],
-    )
-    return parts.assign(part=parts["part"].map(words), colour=parts["colour"].fillna(COLOURS[8]))

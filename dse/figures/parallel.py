@@ -45,7 +45,7 @@ def parallel_figure(space: Space, records: Sequence[Mapping[str, Any]]) -> alt.L
     names = [p for p in space.parameters if len({record["params"][p.name] for record in records}) > 1]
     coordinates = [
         *(parameter_coordinate(p, [record["params"][p.name] for record in records]) for p in names),
-        *(objective_coordinate(o, [record["values"][o.key] for record in records]) for o in space.objectives),
+        *(between([record["values"][o.key] for record in records], o.unit) for o in space.objectives),
     ]
     titles = [words(name) for name in (*(p.name for p in names), *(o.name for o in space.objectives))]
     lines = pd.DataFrame({
@@ -54,15 +54,9 @@ def parallel_figure(space: Space, records: Sequence[Mapping[str, Any]]) -> alt.L
         "row": np.tile(np.arange(len(records)), len(titles)),
         "first": np.tile([record["values"][first.key] for record in records], len(titles)),
     })  # fmt: skip
-    ticks = pd.DataFrame(
-        [
-            (title, at, text)
-            for title, (_, marks) in zip(titles, coordinates, strict=True)
-            for text, at in marks
-        ],
-        columns=["coordinate", "at", "text"],
-    )
-    chart = alt.layer(axes(titles), line_marks(lines, first, titles), *tick_texts(ticks, titles))
+    marks = [pd.DataFrame(ticks, columns=["text", "at"]).assign(coordinate=title)
+             for title, (_, ticks) in zip(titles, coordinates, strict=True)]  # fmt: skip
+    chart = alt.layer(axes(titles), line_marks(lines, first, titles), *tick_texts(pd.concat(marks), titles))
     size = {"width": COORDINATE * len(titles), "height": HIGH}
     about = f"{len(records)} designs as lines over {', '.join(titles)}"
     return styled(chart.properties(**size), about).configure_view(stroke=None)
@@ -125,17 +119,9 @@ def parameter_coordinate(parameter: Parameter, values: Sequence[Any]) -> tuple[A
     return np.array([place[value] for value in values]), ticks
 
 
-def objective_coordinate(
-    objective: Objective, values: Sequence[float]
-) -> tuple[Any, list[tuple[str, float]]]:
-    """Where each design is on the coordinate of an objective, and its ticks. [-]"""
-    return between(values, objective.unit)
-
-
 def between(values: Sequence[float], unit: str) -> tuple[Any, list[tuple[str, float]]]:
     """Values as shares of what they span, and some of them as text. [-]"""
     low, high = min(values), max(values)
     places = np.linspace(0, 1, TICKS).tolist() if high > low else [0.0]
-    return (np.array(values) - low) / (high - low or 1.0), [
-        (readable(low + at * (high - low), unit), at) for at in places
-    ]
+    ticks = [(readable(low + at * (high - low), unit), at) for at in places]
+    return (np.array(values) - low) / (high - low or 1.0), ticks
