@@ -242,9 +242,10 @@ def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
 
         write_report(lambda width: sweep_report(found, width), output)
     elif form == "svg":
+        from costmodel.plotting import svg
         from dse.reporting.pictures.sweep_plot import sweep_plot
 
-        write_content([sweep_plot(found).encode()], form, output)
+        write_content([svg(sweep_plot(found)).encode()], form, output)
     elif form == "json":
         write_content(json_pieces(found), form, output)
     else:

@@ -52,17 +52,19 @@ def run(args: argparse.Namespace) -> int:
     """Sweep."""
     from dse.explaining.sensitivity import sensitivity
     from dse.records.tables import json_text
-    from dse.reporting.designs.sensitivity_report import sensitivity_report, table_text, tornado_svg
+    from dse.reporting.designs.sensitivity_report import sensitivity_report, table_text
 
     form = form_of(args.format, args.output, ENDINGS)
     found = sensitivity(named_design(args))
     if form == "table":
         write_report(lambda _: sensitivity_report(found, everything=args.all), args.output)
         return 0
-    texts = {
-        "json": lambda: json_text(found.to_json()) + "\n",
-        "csv": lambda: table_text(found),
-        "svg": lambda: tornado_svg(found),
-    }
-    write_content([texts[form]().encode()], form, args.output)
+    if form == "svg":
+        from costmodel.plotting import svg
+        from dse.reporting.pictures.tornado import tornado
+
+        text = svg(tornado(found))
+    else:
+        text = table_text(found) if form == "csv" else json_text(found.to_json()) + "\n"
+    write_content([text.encode()], form, args.output)
     return 0
