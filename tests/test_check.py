@@ -1,23 +1,19 @@
 """A study knows what priced its trials: what is stored is what the cost model gives, or it is said."""
 
 import json
+import re
 import sqlite3
 from dataclasses import replace
 
-import numpy as np
 import optuna
 import pytest
 import yaml
 
 from costmodel.errors import DseError
-from costmodel.formats import shipped
 from dse.cli import main
 from dse.library.study import Study
-from dse.searching.record import study_changes
-from dse.searching.record.creation import CONTINUED, DIGEST, VERSIONS
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
-from tests.servers import postgresql_server
 from tests.test_workloads import chips
 
 EXACT = {"recompute": {"options": ["none", "selective", "full"], "by": "exact"}}
@@ -39,17 +35,16 @@ KINDS = {
 }
 
 
-def space_of(kind, small_space, given=None):
-    """The space of a kind of study; `given` is what it holds fixed beside."""
+def space_of(kind, small_space):
+    """The space of a kind of study."""
     changes, _ = KINDS[kind]
     if isinstance(changes, str):
-        return Space.load(changes).set_to(given or {})
+        return Space.load(changes)
     if "workloads" in changes:
-        space = chips(large={"model": "gpt_22b", "weight": 1.0}, small={"model": "llama3_8b", "weight": 2.0})
-        return space.set_to(given or {})
+        return chips(large={"model": "gpt_22b", "weight": 1.0}, small={"model": "llama3_8b", "weight": 2.0})
     data = yaml.safe_load(small_space)
     parts = {key: own for key, own in changes.items() if key in data}
-    space = Space.from_data({**data, **parts}).set_to(given or {})
+    space = Space.from_data({**data, **parts})
     space = space.robust() if "robust" in changes else space
     return space.with_tokens(changes["tokens"]) if "tokens" in changes else space
 
@@ -78,31 +73,13 @@ def study(url, small_space):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_study_is_checked_and_priced_anew(kind, url, small_space):
+def test_every_kind_of_study_is_priced_again_to_the_bit(kind, url, small_space):
     _, how = KINDS[kind]
     study = Study.create(space_of(kind, small_space), "one", storage=url, **how)
     study.run(16)
     study = Study.load("one", storage=url)
     assert study.changes() == []
-    assert differing(study) == []
-    other = space_of(kind, small_space, {"kernel_launch": "50 us", "host_power_overhead": 1.7})
-    lines = study_changes.content_changes(
-        study.attributes[DIGEST]["content"], study_changes.content(other), other
-    )
-    assert all("kernel_launch" in line or "host_power_overhead" in line for line in lines)
-    assert len(lines) == 2
-    before = study.trials()
-    study.settle("reprice", other)
-    assert study.changes() == []
-    assert differing(study) == []
-    assert study.repricing.trials == study.repricing.changed == len(before)
-    after = study.trials()
-    objective = study.space.objectives[0]
-    was = after[objective.key.replace(objective.name, f"{objective.name}_before")]
-    np.testing.assert_array_equal(was, before[objective.key])
-    study.run(20)  # goes on, over the new values
-    assert differing(Study.load("one", storage=url)) == []
-    assert len(study.table.front().records())
+    assert [(trials, found) for trials, found in study.differing()] == [(len(study.table), [])]
 
 
 #: What somebody changes of trial 7: table, column, new value, which row; and a figure that is another then.
@@ -143,10 +120,6 @@ def test_what_somebody_changed_in_the_database_is_found(forged, study, capsys):
     assert (found["n_checked"], found["n_differing"]) == (20, 1)
     assert main(command) == 1
     assert "1 of 20 trials are not as the cost model gives them" in capsys.readouterr().out
-    assert main(["resume", "small", "--reprice", "--budget", "24", "--storage", study.storage]) == 0
-    assert "20 trials priced anew: 1 changed" in capsys.readouterr().err
-    assert main(command) == 0
-    assert capsys.readouterr().out == "Study small: 24 trials priced again, all as stored.\n"
 
 
 def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
@@ -156,9 +129,15 @@ def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
         DseError, match=r"trial 7: step_time_s: 1 ms stored, the cost model gives .* s \(1 of 20"
     ):
         again.run(30)
-    again.settle("accept")
-    Study.load("small", storage=study.storage).run(30)  # taken as it is, and remembered
-    assert {own.trial for own in differing(again)} == {7}
+
+
+def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, capsys, monkeypatch):
+    monkeypatch.setattr("dse.cli.keep.check.SAMPLE", 3)
+    command = ["check", "small", "--storage", study.storage]
+    assert main(command) == 0
+    assert capsys.readouterr().out == "Study small: 3 trials priced again, all as stored.\n"
+    assert main([*command, "--all"]) == 0
+    assert capsys.readouterr().out == "Study small: 20 trials priced again, all as stored.\n"
 
 
 def slower(monkeypatch, factor):
@@ -175,123 +154,71 @@ def slower(monkeypatch, factor):
     monkeypatch.setattr(kind, "step", changed)
 
 
-def test_another_cost_model_asks(study, monkeypatch, capsys):
+def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch):
     slower(monkeypatch, 1 + 1e-12)
-    assert Study.load("small", storage=study.storage).changes() == []  # last bits
+    again = Study.load("small", storage=study.storage)
+    assert again.changes() == []
+    assert {own.trial for own in differing(again)} == {*range(20)}
+
+
+def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch, capsys):
     slower(monkeypatch, 1.5)
-    monkeypatch.setattr(study_changes, "versions", lambda: {"dse": "99.0"})
-    command = ["resume", "small", "--budget", "30", "--storage", study.storage]
-    assert main(command) == 1
-    told = capsys.readouterr().err
-    assert "version: dse " in told
-    assert "99.0 now" in told
-    assert "(20 of 20 looked at differ)" in told
-    assert "--accept-changes" in told
-    assert "--reprice" in told
-    assert main([*command, "--reprice"]) == 0
-    told = capsys.readouterr().err
-    assert "20 trials priced anew: 20 changed, step_time by up to 50 %" in told
-    table = Study.load("small", storage=study.storage).trials()
-    np.testing.assert_allclose(table["step_time_s"][:20], 1.5 * table["step_time_before_s"][:20])
-    assert table["step_time_before_s"][20:].isna().all()
-
-
-def test_another_version_that_prices_alike_is_a_note(study, monkeypatch, caplog):
-    made = study.attributes[VERSIONS]["dse"]
-    now = {**study.attributes[VERSIONS], "dse": "99.0"}
-    monkeypatch.setattr(study_changes, "versions", lambda: now)
-    for budget in (22, 24):
-        Study.load("small", storage=study.storage).run(budget)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"dse: study small was made by dse {made}; 99.0 prices its designs alike"
-    ]
-    assert Study.load("small", storage=study.storage).attributes[CONTINUED] == [now]
-
-
-def test_a_study_made_without_a_digest_goes_on(study, caplog):
-    with Store(study.storage, "write") as store:
-        store.drop_user_attrs(study._stored.study_id, [DIGEST, VERSIONS])
-    Study.load("small", storage=study.storage).run(22)
-    assert "was made without a digest" in caplog.text
-    assert (
-        Study.load("small", storage=study.storage).attributes[DIGEST].keys()
-        == study.attributes[DIGEST].keys()
+    monkeypatch.setattr("dse.searching.study.versions", lambda: {"dse": "99.0"})
+    assert main(["resume", "small", "--budget", "30", "--storage", study.storage]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"dse: study 'small': its trials were priced otherwise: version: dse \S+ stored, 99.0 now; "
+        r"trial 0: step_time_s: .* stored, the cost model gives .* \(20 of 20 looked at differ\); "
+        r"`dse check small` lists what differs; begin anew from its best designs: "
+        r"`dse search ... --study NEW --warm-start small`",
+        line,
     )
+    assert len(Study.load("small", storage=study.storage).table) == 20
 
 
-@pytest.fixture
-def shipped_files(tmp_path, monkeypatch):
-    """The files that ship, where they can be changed."""
-    for kind in ("models", "systems", "spaces", "frameworks"):
-        (tmp_path / kind).mkdir()
-        for path in (shipped.ROOT / kind).glob("*.yaml"):
-            (tmp_path / kind / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(shipped, "ROOT", tmp_path)
-    return tmp_path
+def test_what_a_refusal_proposes_begins_anew(study, small_space, tmp_path, monkeypatch):
+    (tmp_path / "small.yaml").write_text(small_space)
+    slower(monkeypatch, 1.5)
+    command = ["search", str(tmp_path / "small.yaml"), "--sampler", "random", "--budget", "20"]
+    assert main([*command, "--study", "new", "--warm-start", "small", "--storage", study.storage]) == 0
+    new, old = (Study.load(name, storage=study.storage) for name in ("new", "small"))
+    assert new.changes() == []
+    best = old.pareto_front().iloc[0]
+    same = (new.trials()[["tp", "pp", "recompute"]] == best[["tp", "pp", "recompute"]]).all(axis=1)
+    assert new.trials()[same]["step_time_s"].item() == pytest.approx(1.5 * best["step_time_s"])
 
 
-def test_a_system_that_ships_otherwise_is_named_with_both_values(url, small_space, shipped_files):
-    space = Space.from_text(small_space)
-    Study.create(space, "small", storage=url).run(10)
-    path = shipped_files / "systems" / "a100_80g_dgx.yaml"
-    text = path.read_text()
+@pytest.mark.parametrize("option", ["--reprice", "--accept-changes"])
+@pytest.mark.parametrize("command", [["resume", "small"], ["search", "small.yaml"]])
+def test_options_of_earlier_versions_say_what_to_do(option, command, capsys):
+    assert main([*command, option]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dse: {option}: is gone")
+    assert "`dse search ... --study NEW --warm-start STUDY`" in line
+
+
+def test_trials_that_were_accepted_by_an_earlier_version_are_not_looked_at(study):
+    forge(study, "a value")
+    with Store(study.storage, "write") as store:
+        store.set_user_attrs(
+            study._stored.study_id, {"dse:accepted": 20, "dse:digest": {}, "dse:revision": 1}
+        )
+    Study.load("small", storage=study.storage).run(24)
+    assert {own.trial for own in differing(Study.load("small", storage=study.storage))} == {7}
+
+
+def test_another_system_is_another_study_and_both_values_are_named(study, small_space):
+    text = Space.from_text(small_space).text
     assert "1.41 GHz" in text
-    path.write_text(text.replace("1.41 GHz", "1.5 GHz"))
-    with pytest.raises(
-        DseError, match=r"system a100_80g_dgx: clock: 1.41 GHz stored, 1.5 GHz as it ships now"
+    for other, what in (
+        (
+            Space.from_text(text.replace("1.41 GHz", "1.5 GHz")),
+            r"system\S*clock: 1.41 GHz stored, 1.5 GHz now",
+        ),
+        (Space.from_text(text).set_to({"clock": "1.5 GHz"}), "given.clock: none stored, 1.5 GHz now"),
     ):
-        Study.load("small", storage=url).run(12)
-    with pytest.raises(
-        DseError, match=r"searches another space .*system clock: 1.41 GHz stored, 1.5 GHz now"
-    ):
-        Study.open(Space.from_text(small_space), "small", storage=url)
-    kept = Study.load("small", storage=url)
-    kept.settle("accept")  # with the system that it has
-    kept.run(12)
-    assert float(Study.load("small", storage=url).space.system.chip.clock) == 1.41e9
-    taken = Study.open(Space.from_text(small_space), "small", storage=url, changes="reprice")
-    assert float(taken.space.system.chip.clock) == 1.5e9
-    assert differing(taken) == []
-    taken.run(14)
-
-
-def test_trials_that_another_space_has_not_are_not_taken_over(study, small_space):
-    space = Space.from_text(small_space)
-    for changed, why in (
-        (space.pinned({"tp": 8}), "searches another space"),
-        (space.set_to({"world_size": 32}), "is no design of this space"),
-    ):
-        with pytest.raises(DseError, match=why):
-            Study.open(changed, "small", storage=study.storage, changes="reprice")
-    assert differing(Study.load("small", storage=study.storage)) == []
-
-
-def all_of(storage):
-    """What a database holds of trials, and of their study."""
-    with sqlite3.connect(storage.removeprefix("sqlite:///")) as database:
-        tables = ("trial_values", "trial_user_attributes", "trial_system_attributes", "study_user_attributes")
-        return [sorted(map(str, database.execute(f"SELECT * FROM {table}"))) for table in tables]
-
-
-def test_pricing_anew_is_all_or_nothing(study, small_space, monkeypatch):
-    from dse.searching.record import repricing
-
-    before, renewed = all_of(study.storage), repricing._renewed
-    monkeypatch.setattr(repricing, "_renewed", lambda *args: renewed(*args) and 1 / 0)
-    other = Space.from_text(small_space).set_to({"kernel_launch": "50 us"})
-    with pytest.raises(ZeroDivisionError):
-        study.settle("reprice", other)
-    assert all_of(study.storage) == before
-
-
-def test_who_searches_a_study_meanwhile_ends_and_adds_nothing(study):
-    def reprice(progress):
-        if progress.complete == 20:
-            Study.load("small", storage=study.storage).settle("reprice")
-
-    with pytest.raises(DseError, match="another program has priced this study anew meanwhile"):
-        study.run(40, progress=reprice)
-    assert len(Study.load("small", storage=study.storage).trials()) == 20
+        with pytest.raises(DseError, match=rf"searches another space \(differs in \w+\): {what}; continue"):
+            Study.open(other, "small", storage=study.storage)
 
 
 def test_trials_of_other_programs_are_counted_and_not_checked(study, capsys):
@@ -302,17 +229,3 @@ def test_trials_of_other_programs_are_counted_and_not_checked(study, capsys):
     assert main(["check", "small", "--storage", study.storage]) == 0
     assert "1 trial of other programs cannot be checked" in capsys.readouterr().out
     assert study.pareto_front()["step_time_s"].min() > 0.001
-
-
-def test_on_postgresql_too(small_space):
-    with postgresql_server() as url:
-        if url is None:
-            pytest.skip("needs psycopg and the PostgreSQL server programs")
-        study = Study.create(Space.from_text(small_space), "small", storage=url)
-        study.run(16)
-        other = Space.from_text(small_space).set_to({"kernel_launch": "50 us"})
-        study = Study.open(other, "small", storage=url, changes="reprice")
-        assert study.repricing.changed == 16
-        assert differing(study) == []
-        study.run(20)
-        assert len(study.trials()["step_time_before_s"].dropna()) == 16

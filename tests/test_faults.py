@@ -1,8 +1,8 @@
-"""Faults while a batch is evaluated: it waits in a file, and the study becomes what it would have been."""
+"""Faults while a search runs: the next run makes the study what it would have been."""
 
 import os
+import pkgutil
 import random
-import re
 import resource
 import signal
 import sqlite3
@@ -22,9 +22,7 @@ from dse.searching.batches.claims import CLAIM, PARKED, alive
 from dse.spaces.space import Space
 from dse.storage import atomic_files as files
 from dse.storage.database import patience
-from dse.storage.deletion import delete_study
 from dse.storage.optuna_store import Store
-from dse.storage.recovery import LARGEST
 from tests.processes import HEEDING, python_after
 from tests.servers import Wire, temporary_server
 
@@ -76,7 +74,7 @@ def undisturbed(space, tmp_path_factory):
 
 @pytest.fixture
 def befall(monkeypatch):
-    """Lets something happen while a search evaluates its n-th batch; the list says how many it evaluated."""
+    """Lets something happen while a search evaluates its n-th batch."""
     evaluate, batches = history.evaluate, []
 
     def armed(n, happening):
@@ -86,15 +84,9 @@ def befall(monkeypatch):
                 happening()
             return evaluate(*args, **kwargs)
 
-        batches.clear()
         monkeypatch.setattr(history, "evaluate", disturbed)
-        return batches
 
     return armed
-
-
-def recovery_files(*folders):
-    return [path for folder in folders for path in folder.rglob("dse-recovery-*")]
 
 
 def marks(study):
@@ -103,61 +95,94 @@ def marks(study):
     return [name for name in attributes if name.startswith((CLAIM, PARKED))]
 
 
-def check_recovered(study, batches, undisturbed, tmp_path, caplog):
-    """A batch waits in a file, which the next run takes: it evaluates no batch twice."""
-    [path] = recovery_files(tmp_path)
-    evaluated, stored = len(batches), len(told(study))
-    assert stored < BUDGET
+def check_resumed(study, undisturbed):
+    """What was not stored is proposed again, to the same trials."""
+    assert len(told(study)) < BUDGET
     study.run(BUDGET)
-    size = study.plan.batch_size
-    assert len(batches) - evaluated == (BUDGET - stored) / size - 1
-    assert caplog.messages == [f"dse: {size} trials of an earlier run taken from {path}"]
     assert told(study) == undisturbed
     assert marks(study) == []
-    assert recovery_files(tmp_path) == []
 
 
 # SQLite.
 
 
-def test_what_a_locked_database_does_not_take_waits_in_a_file(study, befall, undisturbed, tmp_path, caplog):
+def test_what_a_locked_database_does_not_take_is_proposed_again(study, befall, undisturbed, tmp_path):
     other = sqlite3.connect(tmp_path / "work" / "dse.db", isolation_level=None)
-    batches = befall(2, lambda: other.execute("BEGIN IMMEDIATE"))
-    with (
-        patience(0.05),
-        pytest.raises(DseError, match=r"locked by another program.*the last 20 trials") as said,
-    ):
+    befall(2, lambda: other.execute("BEGIN IMMEDIATE"))
+    with patience(0.05), pytest.raises(DseError, match="locked by another program") as said:
         study.run(BUDGET)
     other.close()
-    assert str(recovery_files(tmp_path)[0]) in str(said.value)
     assert "\n" not in str(said.value)
-    check_recovered(study, batches, undisturbed, tmp_path, caplog)
+    check_resumed(study, undisturbed)
 
 
-def test_what_a_full_disk_does_not_take_waits_in_a_file(study, befall, undisturbed, tmp_path, caplog):
-    """The limit of a file's size stands for the disk; the database has reached it, the new file has not."""
+def test_what_a_full_disk_does_not_take_is_proposed_again(study, befall, undisturbed, tmp_path):
+    """The limit of a file's size stands for the disk; the database has reached it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def full():
         size = (tmp_path / "work" / "dse.db-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 
-    batches = befall(3, full)
+    befall(3, full)
     try:
-        with pytest.raises(DseError, match=r"disk is full or failing.*the last 20 trials"):
+        with pytest.raises(DseError, match="disk is full or failing"):
             study.run(BUDGET)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    check_recovered(study, batches, undisturbed, tmp_path, caplog)
+    check_resumed(study, undisturbed)
 
 
-def test_a_database_that_is_moved_away_is_not_written_to(study, befall, undisturbed, tmp_path, caplog):
+def test_a_database_that_is_moved_away_is_not_written_to(study, befall, undisturbed, tmp_path):
     file, elsewhere = tmp_path / "work" / "dse.db", tmp_path / "elsewhere"
-    batches = befall(2, lambda: file.rename(elsewhere))
-    with pytest.raises(DseError, match=r"the file is gone, or another is in its place.*the last 20 trials"):
+    befall(2, lambda: file.rename(elsewhere))
+    with pytest.raises(DseError, match="the file is gone, or another is in its place"):
         study.run(BUDGET)
     elsewhere.rename(file)
-    check_recovered(study, batches, undisturbed, tmp_path, caplog)
+    check_resumed(study, undisturbed)
+
+
+#: Where a search is killed at its third batch: between batches, and within the transaction that stores one.
+MOMENTS = {
+    "evaluating": "dse.searching.batches.history.evaluate",
+    "storing": "dse.storage.optuna_store.write_trials",
+    "in the midst of a batch": "dse.storage.trial_rows.trial_rows",
+    "dropping its claim": "dse.storage.optuna_store.Store.drop_user_attrs",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_search_that_is_killed_makes_the_same_trials(moment, study, undisturbed, monkeypatch):
+    process = os.fork()
+    if process == 0:
+        calls, owner, _, name = 0, *MOMENTS[moment].rpartition(".")
+        owner = pkgutil.resolve_name(owner)
+        original = getattr(owner, name)
+
+        def deadly(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls == (3 if moment != "in the midst of a batch" else 2 * study.plan.batch_size + 7):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, deadly)
+        study.run(BUDGET)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    stored = len(told(study))
+    assert stored in (40, 60)
+    check_resumed(study, undisturbed)
+
+
+def test_a_file_that_an_earlier_version_left_does_no_harm(study, undisturbed, folder):
+    left = folder / f"dse-recovery-{study.name}-4905a053ddab-1.json"
+    left.write_text('{"format": "dse-recovery/v1"}\n{}\n')
+    with Store(study.storage, "write") as store:
+        store.set_user_attrs(study._stored.study_id, {"dse:recovery_key": "4905a053ddab"})
+    study.run(BUDGET)
+    assert told(study) == undisturbed
+    assert left.exists()
 
 
 # PostgreSQL.
@@ -187,50 +212,40 @@ def terminate_all(server):
         administrator.execute(others)
 
 
-def test_what_a_server_that_ends_its_connections_does_not_take(
-    server, space, befall, undisturbed, tmp_path, caplog
-):
+def test_what_a_server_that_ends_its_connections_does_not_take(server, space, befall, undisturbed):
     study = new_study(space, server.url, "terminated")
-    batches = befall(2, lambda: terminate_all(server))
-    with pytest.raises(DseError, match=r"the server has gone.*the last 20 trials"):
+    befall(2, lambda: terminate_all(server))
+    with pytest.raises(DseError, match=r"the server has gone"):
         study.run(BUDGET)
-    check_recovered(study, batches, undisturbed, tmp_path, caplog)
+    check_resumed(study, undisturbed)
 
 
-def test_what_a_server_that_has_lost_its_power_does_not_take(
-    server, space, befall, undisturbed, tmp_path, caplog
-):
+def test_what_a_server_that_has_lost_its_power_does_not_take(server, space, befall, undisturbed):
     study = new_study(space, server.url, "stopped")
-    batches = befall(3, server.stop)
-    with pytest.raises(DseError, match=r"the server has gone.*the last 20 trials"):
+    befall(3, server.stop)
+    with pytest.raises(DseError, match=r"the server has gone"):
         study.run(BUDGET)
     with pytest.raises(DseError, match="no server answers there"):
         study.run(BUDGET)
     server.start()
-    check_recovered(study, batches, undisturbed, tmp_path, caplog)
+    check_resumed(study, undisturbed)
 
 
 @pytest.mark.parametrize("answer", ["BEGIN", "INSERT", "DELETE 1"])
-def test_a_wire_that_is_cut_within_a_transaction(answer, wire, space, befall, undisturbed, tmp_path, caplog):
+def test_a_wire_that_is_cut_within_a_transaction(answer, wire, space, befall, undisturbed):
     study = new_study(space, wire.url, f"cut at {answer}")
-    batches = befall(2, lambda: setattr(wire, "cut_at", answer.encode()))
-    with pytest.raises(DseError, match=r"the server has gone.*the last 20 trials"):
+    befall(2, lambda: setattr(wire, "cut_at", answer.encode()))
+    with pytest.raises(DseError, match=r"the server has gone"):
         study.run(BUDGET)
-    check_recovered(study, batches, undisturbed, tmp_path, caplog)
+    check_resumed(study, undisturbed)
 
 
-def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(
-    wire, space, befall, undisturbed, tmp_path, caplog
-):
+def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(wire, space, befall, undisturbed):
     study = new_study(space, wire.url, "cut at COMMIT")
     befall(2, lambda: setattr(wire, "cut_at", b"COMMIT"))
-    with pytest.raises(DseError, match=r"the server has gone.*the last 20 trials"):
+    with pytest.raises(DseError, match="the server has gone"):
         study.run(BUDGET)
-    [path] = recovery_files(tmp_path)
-    study.run(BUDGET)
-    assert caplog.messages == [f"dse: {path}: its 20 trials are in the study already"]
-    assert told(study) == undisturbed
-    assert recovery_files(tmp_path) == []
+    check_resumed(study, undisturbed)
 
 
 SEARCH = """
@@ -256,109 +271,6 @@ def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
     study.run(BUDGET)
     assert told(study) == undisturbed
     assert marks(study) == []
-
-
-# The files.
-
-
-@pytest.fixture
-def kept(study, befall):
-    """A study, and the file in which its second batch waits."""
-    file, elsewhere = Path("dse.db"), Path("elsewhere")
-    batches = befall(2, lambda: file.rename(elsewhere))
-    with pytest.raises(DseError):
-        study.run(BUDGET)
-    elsewhere.rename(file)
-    [path] = Path.cwd().glob("dse-recovery-*")
-    return study, path, batches
-
-
-def flipped(path):
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b'"values": [', b'"values": [-', 1))
-
-
-def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-1000])
-
-
-def emptied(path):
-    path.write_bytes(b"")
-
-
-def a_pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-def endless(path):
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def enormous(path):
-    with path.open("r+b") as file:
-        file.truncate(LARGEST + 1)
-
-
-@pytest.mark.parametrize("damage", [flipped, cut_short, emptied, a_pipe, endless, enormous])
-def test_a_file_that_was_changed_is_left_alone(kept, damage, undisturbed, caplog):
-    study, path, batches = kept
-    damage(path)
-    study.run(BUDGET)
-    assert len(batches) == 2 + BUDGET / 20 - 1  # it was evaluated again
-    assert told(study) == undisturbed
-    assert os.path.lexists(path)
-    [said] = caplog.messages
-    assert said.startswith(f"dse: {path}: ")
-
-
-def test_a_study_that_was_begun_anew_takes_no_file_of_the_old_one(kept, space, undisturbed, caplog):
-    study, path, _ = kept
-    with Store(study.storage, "write") as store:
-        delete_study(store, store.study_id(study.name))
-    new = new_study(space, study.storage)
-    new.run(BUDGET)
-    assert told(new) == undisturbed
-    assert path.exists()
-    assert caplog.messages == []
-
-
-def test_two_who_go_on_at_once_take_a_file_once(kept, space, undisturbed, caplog):
-    study, path, _ = kept
-    both = [threading.Thread(target=Study.load(study.name, storage=study.storage).run) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
-    assert told(study) == undisturbed
-    assert not path.exists()
-    assert caplog.messages.count(f"dse: 20 trials of an earlier run taken from {path}") == 1
-
-
-def test_where_one_folder_cannot_be_written_another_is_found(space, befall, tmp_path, monkeypatch):
-    """One's own, then that of all; and where there is none at all, the message says so."""
-    write, refused = files.write_beside, []
-
-    def refusing(path, *args, **kwargs):
-        if path.parent in refused:
-            raise PermissionError
-        write(path, *args, **kwargs)
-
-    monkeypatch.setattr("dse.storage.recovery.write_beside", refusing)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folders, found = [Path.cwd(), tmp_path / "home/.local/state/dse", tmp_path], []
-    for n, folder in enumerate(folders, start=1):
-        refused.append(folder)
-        study = new_study(space, f"sqlite:///{n}.db")
-        befall(1, lambda n=n: Path(f"{n}.db").unlink())
-        with pytest.raises(DseError) as said:
-            study.run(BUDGET)
-        found.append(str(said.value).partition("the last ")[2])
-    first, second, last = found
-    assert first.startswith(f"20 trials wait for the next run in {folders[1]}/dse-recovery-study-")
-    assert second.startswith(f"20 trials wait for the next run in {folders[2]}/dse-recovery-study-")
-    assert last == "20 trials could be kept nowhere; the next run evaluates them again"
 
 
 # Signals.
@@ -405,8 +317,7 @@ def test_a_signal_that_is_ignored_from_outside_stays_ignored():
     process.communicate()
 
 
-def test_whoever_is_interrupted_while_he_waits_for_a_lock_keeps_his_batch(folder):
-    """And does not wait for the lock again."""
+def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
     process = begun(HEEDING, "-m", "dse", "search", "--budget", "100000")
     while process.stderr.readline().startswith("0/"):  # until it has stored a batch, and taken the next
         pass
@@ -415,14 +326,11 @@ def test_whoever_is_interrupted_while_he_waits_for_a_lock_keeps_his_batch(folder
     while "locked by another program; waiting" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
-    kept, last = process.communicate(timeout=30)[1].splitlines()
+    [last] = process.communicate(timeout=30)[1].splitlines()
     other.close()
-    [path] = recovery_files(folder)
-    assert re.fullmatch(rf"dse: the last \d+ trials wait for the next run in {path}", kept)
     assert last.startswith("dse: interrupted; every stored trial is kept, go on with: dse resume")
     study = Study.load("gpt3_175b_1024_a100")
     study.run(len(study.trials()) + 1)
-    assert recovery_files(folder) == []
 
 
 def test_clocks_that_jump_change_no_trial(study, undisturbed, monkeypatch):

@@ -11,8 +11,7 @@ import pytest
 
 from costmodel import DseError, hlo
 from costmodel.hlo.memory.eager_order import eager_order
-from costmodel.hlo.work.arithmetic import Work, WorkOfInstructions
-from costmodel.hlo.work.bytes_accessed import Access, access
+from costmodel.hlo.work.cost_analysis import Access, Work, WorkOfInstructions, access
 from tests.hlo_texts import (
     GOLDEN,
     GPT,

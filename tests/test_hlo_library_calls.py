@@ -7,9 +7,8 @@ import json
 import pytest
 
 from costmodel import DseError, hlo
-from costmodel.hlo.work.arithmetic import products_of
-from costmodel.hlo.work.library_calls import call_flops, is_known
-from costmodel.hlo.work.matrix_products import Product
+from costmodel.hlo.work.cost_analysis import products_of
+from costmodel.hlo.work.matrix_products import Product, call_flops, is_known
 from tests.hlo_texts import analysed, figures, program
 
 

@@ -20,7 +20,7 @@ from costmodel import hlo
 from costmodel.errors import DseError, masked, printable
 from costmodel.formats import input_files as pipes
 from costmodel.formats.input_files import file_bytes
-from costmodel.hlo.text.call_counts import runs_of
+from costmodel.hlo.text.module import runs_of
 from dse.cli import main
 from dse.records.text import plain_console
 from tests.fuzz import database

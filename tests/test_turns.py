@@ -15,9 +15,9 @@ import pytest
 from dse.library.study import Study
 from dse.searching.batches.claims import CLAIM, PARKED, Turns
 from dse.searching.batches.history import History
-from dse.searching.record.creation import LANES
 from dse.searching.samplers.concurrent_batches import Lane, base_of, memories_of
 from dse.searching.samplers.samplers import SAMPLERS
+from dse.searching.study_attributes import LANES
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 

@@ -18,11 +18,10 @@ from pathlib import Path
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.program.program_of_module import memory, program
+from costmodel.hlo.program.program import memory, program
 from costmodel.hlo.summary.figures import figures
 from costmodel.hlo.text.module import Computation, Instruction, Module, Shape
-from costmodel.hlo.text.other_compilers import HEAD, other_text
-from costmodel.hlo.text.parser import parse
+from costmodel.hlo.text.parser import HEAD, other_text, parse
 from costmodel.hlo.work.kernel_graph import BARRIERS, HloGraph, graph
 
 __all__ = [

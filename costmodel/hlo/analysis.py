@@ -13,11 +13,9 @@ from costmodel.hlo.text.device_groups import normalised
 from costmodel.hlo.text.module import Computation, Instruction, Module
 from costmodel.hlo.training.data_flow import Flow, flow
 from costmodel.hlo.training.messages import Collective, collectives, mesh_axes
-from costmodel.hlo.training.provenance import Provenance
-from costmodel.hlo.training.state import TrainingState, training_state
+from costmodel.hlo.training.provenance import Provenance, TrainingState, training_state
 from costmodel.hlo.training.training_passes import Phase, phases
-from costmodel.hlo.work.arithmetic import Work, WorkOfInstructions
-from costmodel.hlo.work.bytes_accessed import Access, access
+from costmodel.hlo.work.cost_analysis import Access, Work, WorkOfInstructions, access
 from costmodel.hlo.work.kernel_graph import HloGraph, graph, has_barriers
 
 

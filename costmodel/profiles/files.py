@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content
-from costmodel.hlo.text.other_compilers import other_text
+from costmodel.hlo.text.parser import other_text
 
 #: As much of a file as tells its kind. [B]
 HEAD: Final = 1 << 16

@@ -29,7 +29,7 @@ from dse.validation.table import MeasuredRow
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibratedConstant:
-    """A constant that rows told, in the unit of its quantity. [SI units]"""
+    """A constant fitted to rows, in the unit of its quantity. [SI units]"""
 
     name: str
     unit: str
@@ -41,7 +41,7 @@ class CalibratedConstant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibratedStage:
-    """What rows of one kind told, and how far off they are; ratios are (rows,)."""
+    """Constants fitted to rows of one kind, and how far off these are; ratios are (rows,)."""
 
     name: str
     rows: tuple[MeasuredRow, ...]
@@ -52,7 +52,7 @@ class CalibratedStage:
     held_out: FloatArray  #: ... with constants that were fitted without the row [-]
 
     def given_up(self) -> CalibratedStage:
-        """The same without its constants: whole steps contradict them."""
+        """Stage without its constants, which whole steps contradict."""
         why = {
             own.name: "whole steps that are held out are better predicted without it"
             for own in self.constants
@@ -126,7 +126,7 @@ def calibrated(
     known = {own.name: base.quantities()[own.name].item() for own in chain(*candidates(base).values())}
     stages = _stages(measurements(used, system, base), candidates(base), known, seed)
     text = _text(system, base, stages, table, dict.fromkeys(quantities, framework or ""))
-    return Calibration(base.with_quantities(_told(stages)), text, tuple(stages), unused)
+    return Calibration(base.with_quantities(_fitted(stages)), text, tuple(stages), unused)
 
 
 def _of_software(
@@ -168,10 +168,10 @@ def _stages(
     known: Mapping[str, float],
     seed: int,
 ) -> list[CalibratedStage]:
-    """Each kind of rows in turn; what others told is given up if steps are better predicted without it."""
+    """Fits of each kind of rows in turn; one is given up if steps are better predicted without it."""
     stages: list[CalibratedStage] = []
     for name, rows in measured.items():
-        values, own = {**known, **_told(stages)}, [*constants[name]]
+        values, own = {**known, **_fitted(stages)}, [*constants[name]]
         for kind, ends in STEPS_TOO.items() if name == STEPS else ():
             own += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
         found = selected(rows, own, values, seed=seed)
@@ -179,7 +179,7 @@ def _stages(
             if not stage.constants:
                 continue
             without = [*stages[:place], stage.given_up(), *stages[place + 1 :]]
-            others = {**known, **_told(without)}
+            others = {**known, **_fitted(without)}
             again = selected(rows, own, others, seed=seed)
             if are_closer(again.held_out, found.held_out, errors=GIVEN_UP):
                 stages, values, found = without, others, again
@@ -187,20 +187,20 @@ def _stages(
     return stages
 
 
-def _told(stages: Sequence[CalibratedStage]) -> dict[str, float]:
-    """Constants that rows have told so far. [SI units]"""
+def _fitted(stages: Sequence[CalibratedStage]) -> dict[str, float]:
+    """Constants that are fitted so far. [SI units]"""
     return {own.name: own.after for stage in stages for own in stage.constants}
 
 
 def _stage(
     name: str, rows: Measurements, found: Selection, known: Mapping[str, float], values: Mapping[str, float]
 ) -> CalibratedStage:
-    """What rows of one kind told, beside what was known and the constants of kinds before."""
+    """Fit of rows of one kind, beside what was known and the constants of kinds before."""
     units, fit = rows.system.units(), found.fit
-    told = []
+    fitted = []
     for own in fit.constants:
         value = si_value(written(fit.values[own.name], units[own.name]), units[own.name])
-        told.append(
+        fitted.append(
             CalibratedConstant(
                 name=own.name,
                 unit=units[own.name],
@@ -210,14 +210,14 @@ def _stage(
                 at_bound=min(value - own.low, own.high - value) < 1e-3 * (own.high - own.low),
             )
         )
-    now = {**values, **{own.name: own.after for own in told}}
+    now = {**values, **{own.name: own.after for own in fitted}}
     before, after = (
         rows.log_ratios({own: np.array([value]) for own, value in of.items()})[0] for of in (known, now)
     )
     return CalibratedStage(
         name=name,
         rows=tuple(rows.rows),
-        constants=tuple(told),
+        constants=tuple(fitted),
         left_out=found.left_out,
         before=before,
         after=after,

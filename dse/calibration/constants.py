@@ -28,7 +28,7 @@ class Constant:
     scale: float
 
     def coordinate(self, value: FloatArray | float) -> FloatArray:
-        """What is fitted for a value. [-]"""
+        """Coordinate in which a value is fitted. [-]"""
         return np.log1p(np.asarray(value) / self.scale)
 
     def value(self, coordinate: FloatArray | float) -> FloatArray:

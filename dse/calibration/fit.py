@@ -36,19 +36,19 @@ class Fit:
 
     @property
     def values(self) -> dict[str, float]:
-        """By name of quantity. [SI units]"""
+        """Fitted values by name of quantity. [SI units]"""
         return {
             own.name: own.value(at).item() for own, at in zip(self.constants, self.coordinates, strict=True)
         }
 
     @property
     def loss(self) -> float:
-        """What is made least: sum of squares, of outlying rows of sizes. [-]"""
+        """Loss that a fit minimizes: sum of squares, of outlying rows of sizes. [-]"""
         return float(np.sum(np.sqrt(1 + (self.ratios[self.fitted] / OUTLYING) ** 2) - 1))
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        """Of the values, from the scatter of the rows about them; by name. [SI units]
+        """Standard errors of the values, from the scatter of the rows about them; by name. [SI units]
 
         Notes
         -----

@@ -40,7 +40,7 @@ class MeasuredBatch:
     times: Callable[[System, int], FloatArray]  #: of all rows, so many times over; (copies * rows,) [s]
 
     def log_ratios(self, system: System, values: Mapping[str, FloatArray]) -> FloatArray:
-        """As those of `Measurements`, of these rows."""
+        """Logarithms of predicted over measured, as those of `Measurements`, of these rows. [-]"""
         sets, rows = max((array.size for array in values.values()), default=1), len(self.rows)
         varied = {name: np.repeat(array, rows) for name, array in values.items()}
         own = {name: np.tile(array, sets) for name, array in self.quantities.items()}
@@ -64,7 +64,7 @@ class Measurements:
 
     @property
     def groups(self) -> list[str]:
-        """Of each row: those of one group are one configuration at different sizes."""
+        """Group of each row: one configuration at different sizes."""
         return [group for batch in self.batches for group in batch.groups]
 
     def log_ratios(self, values: Mapping[str, FloatArray]) -> FloatArray:

@@ -17,13 +17,13 @@ from dse.calibration.measurements import Measurements
 #: Parts that rows are held out in.
 FOLDS: Final = 5
 #: Standard errors by which rows held out must be better predicted, and constants move; and by which steps
-#: must be better predicted without what kernels told, to give that up. [-]
+#: must be better predicted without what kernels say, to give that up. [-]
 BETTER, MOVED, GIVEN_UP = 1.0, 2.0, 2.0
 #: Constants that are tried in pairs: those that do best alone. [-]
 MOST_PAIRED: Final = 8
 #: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
 NO_CHANGE: Final = 2e-3
-#: Share of what a constant does to rows that no others can do, below which they cannot be told apart. [-]
+#: Share of what a constant does to rows that no others can do, below which nothing tells them apart. [-]
 ALIKE: Final = 0.1
 
 
@@ -93,7 +93,7 @@ def selected(
 def indistinct(
     fit: Fit, constants: Sequence[Constant], rows: Measurements, others: Mapping[str, float]
 ) -> dict[str, str]:
-    """Constants that rows cannot tell beside those already fitted, by name, and why.
+    """Constants that rows cannot determine beside those already fitted, by name, and why.
 
     Parameters
     ----------
@@ -108,9 +108,9 @@ def indistinct(
 
     Notes
     -----
-    A constant is told by what is left of its column of the Jacobian when the columns of those fitted are
-    projected out. Of two that are parallel then, as are two whose product alone matters, the first may be
-    fitted.
+    A constant is determined by what is left of its column of the Jacobian when the columns of those fitted
+    are projected out. Of two that are parallel then, as are two whose product alone matters, the first may
+    be fitted.
     """
     slopes = slopes_of([*fit.constants, *constants], rows, {**others, **fit.values})
     known, why = slopes[:, : len(fit.constants)], {}
@@ -191,11 +191,11 @@ def _trials(
 
 def _is_better(before: State, after: State, others: Mapping[str, float]) -> bool:
     """Whether rows held out are better predicted, and constants have moved, by more than standard errors."""
-    told = before[0].values
+    fitted = before[0].values
     moved = all(
         abs(value - others[name]) > MOVED * after[0].standard_errors[name]
         for name, value in after[0].values.items()
-        if name not in told
+        if name not in fitted
     )
     return moved and are_closer(after[1], before[1])
 

@@ -50,7 +50,7 @@ COMMANDS = {
     "studies": Command("understand", "studies:studies", "list the studies of a database"),
     "pareto": Command("understand", "studies:pareto", "print the Pareto front of a study"),
     "trials": Command("understand", "studies:trials", "print every finished trial of a study"),
-    "check": Command("keep", "check", "price the trials of a study again and say what differs"),
+    "check": Command("keep", "check", "evaluate trials of a study again and say what differs"),
     "report": Command("understand", "report", "write a study as one page"),
     "dashboard": Command("understand", "dashboard", "look at studies in Optuna's dashboard"),
     "explain": Command("understand", "explain", "say why a design costs what it does"),

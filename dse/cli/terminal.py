@@ -95,7 +95,7 @@ def leave(number: int, frame: FrameType | None) -> NoReturn:
 
 def say(message: str) -> None:
     """Print lines on stderr that steer no terminal and tell no password."""
-    with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can be told
+    with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can read it
         for line in message.splitlines():
             print(f"dse: {printable(masked(line))}", file=sys.stderr)
 

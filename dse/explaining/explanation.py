@@ -28,7 +28,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """One quantity of one thing."""
+    """Amount of a column that one kernel, exchange or state has."""
 
     path: Path
     quantity: str  #: such as "time", "flops", "bytes"
@@ -142,7 +142,7 @@ def kernel_table(leaves: Iterable[Portion], system: System) -> pd.DataFrame:
 
 
 def quantities(row: Mapping[str, float], system: System) -> dict[str, float | str]:
-    """What is known of a kernel, and its roofline; of several together too. [s], [FLOP], [B], [FLOP/s]"""
+    """Quantities of a kernel or several together, and their roofline. [s], [FLOP], [B], [FLOP/s]"""
     seconds, flops = row.get("time", 0.0), row.get("flops", 0.0)
     moved = {level.name: row.get(f"{level.name} bytes", 0.0) for level in system.memory}
     farthest = moved[system.dram.name]
@@ -186,7 +186,7 @@ ITSELF = "itself"
 
 @dataclass(frozen=True)
 class Explanation:
-    """One design of a space, priced, with all that its step time and its memory add up to.
+    """A design of a space, priced, with all that its step time and its memory add up to.
 
     Times are those of the slowest pipeline stage, with what it waits for; memory is that of the fullest one.
     """
@@ -204,12 +204,12 @@ class Explanation:
 
     @property
     def step_time(self) -> float:
-        """[s]"""
+        """Step time of the design. [s]"""
         return float(self.record["breakdown"]["step_time_s"])
 
     @property
     def peak_memory(self) -> float:
-        """Of the fullest stage. [B]"""
+        """Peak memory of a rank of the fullest stage. [B]"""
         return float(self.record["breakdown"]["peak_memory_bytes"])
 
     @property
@@ -304,7 +304,7 @@ def explain(
 
 
 def step_time_of(record: Mapping[str, Any]) -> float:
-    """Of a design's record. [s]"""
+    """Step time in a design's record. [s]"""
     return float(record["breakdown"]["step_time_s"])
 
 

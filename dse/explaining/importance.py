@@ -37,7 +37,7 @@ class Importance:
     n_trials: int
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object: objective -> parameter -> both shares."""
+        """Importances as one JSON object: objective -> parameter -> both shares."""
         return {
             "n_trials": self.n_trials,
             "n_designs": DRAWN,
@@ -94,7 +94,7 @@ def best_share(
     costs: FloatArray,
     names: Sequence[str],
 ) -> list[float]:
-    """PED-ANOVA of trials by one objective, (trials,) of which less is better; 0 where none is told. [-]"""
+    """PED-ANOVA of trials by one objective, (trials,) of which less is better; 0 where all are equal. [-]"""
     if not np.ptp(costs):
         return [0.0 for _ in names]
     before = optuna.logging.get_verbosity()

@@ -61,7 +61,7 @@ def one_step(space: Space, params: Mapping[str, Value], products: Sequence[Colle
 
 
 def _single(lattice: Lattice, here: FloatArray) -> Iterator[tuple[Way, FloatArray]]:
-    """One parameter changed, the nearest values first; the way it goes."""
+    """Designs with one parameter changed, the nearest values first, and the way it goes."""
     for at, parameter in enumerate(lattice.parameters):
         if not lattice.sizes[at]:
             for number, step in enumerate(lattice.steps[at]):
@@ -97,7 +97,7 @@ def _pairs(
 
 
 def _outward(lattice: Lattice, here: FloatArray, at: int) -> list[tuple[float, int]]:
-    """Other options of a listed number, the nearest first: their places, and how many values away. [-]"""
+    """Options around that of a listed number, the nearest first: places, and how many values away. [-]"""
     options = lattice.parameters[at].options
     assert options is not None
     rank = np.argsort(np.argsort(options))
@@ -132,7 +132,7 @@ class Neighbour:
     peak_memory_change: float  #: [B]
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """The neighbour as one JSON object."""
         return {
             "changes": {name: {"from": old, "to": new} for name, (old, new) in self.changes.items()},
             "feasible": self.feasible,
@@ -155,7 +155,7 @@ class Binding:
     levers: tuple[Neighbour, ...]  #: neighbours with a larger margin, the least slow for it first
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object; ``levers`` and ``faster`` are neighbours."""
+        """Neighbours as one JSON object; ``levers`` and ``faster`` are lists of them."""
         return {
             "limit": self.limit.name if self.limit else None,
             "margin": self.margin,
@@ -186,7 +186,7 @@ def neighbours(explanation: Explanation) -> tuple[Neighbour, ...]:
 
 
 def _neighbour(space: Space, params: Params, design: Params, evaluation: Evaluation, row: int) -> Neighbour:
-    """One row of a batch whose first row is the design itself."""
+    """Neighbour in a row of a batch whose first row is the design itself."""
     time, memory = evaluation.breakdown.time, evaluation.breakdown.memory
 
     def change(values: FloatArray) -> float:

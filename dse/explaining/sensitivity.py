@@ -44,7 +44,7 @@ class Sensitivity:
     without: int  #: quantities that do not matter to the step time [-]
 
     def change(self, neighbour: Neighbour) -> float:
-        """Of the step time, as a share of the design's. [-]"""
+        """Change of the step time, as a share of the design's. [-]"""
         return neighbour.step_time_change / self.explanation.step_time
 
     def records(self) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ class Sensitivity:
         ]  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object: ``parameters`` and ``elasticities``."""
+        """Sensitivities as one JSON object: ``parameters`` and ``elasticities``."""
         own = self.explanation
         return {
             **({"trial": own.trial} if own.trial is not None else {}),
@@ -78,7 +78,7 @@ class Sensitivity:
 
 
 def sensitivity(explanation: Explanation) -> Sensitivity:
-    """One step of each parameter up and down, and the elasticity of each quantity of the hardware.
+    """Effects of a step of each parameter up and down, and elasticities of quantities of the hardware.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def sensitivity(explanation: Explanation) -> Sensitivity:
 
 
 def elasticities(explanation: Explanation) -> list[Elasticity]:
-    """Of each quantity of the design's machine that is a positive number, by central differences.
+    """Elasticities of the positive quantities of the design's machine, by central differences.
 
     All are priced in one batch: two designs for each quantity, a hundredth more and less of it, all others as
     they are; d log(step time) / d log(quantity). Quantities that count what a machine is built of are left

@@ -1,4 +1,4 @@
-"""One step of a design, event by event: as a table, and as Chrome's trace viewer and Perfetto read it."""
+"""A design's step event by event: as a table, and as Chrome's trace viewer and Perfetto read it."""
 
 from __future__ import annotations
 

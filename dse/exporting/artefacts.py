@@ -130,7 +130,7 @@ def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
 def setup_artefact(
     graph: DfmodelGraph, run: DataflowRun, resolved: TransformerRun, form: str, profile: str
 ) -> Artefact:
-    """One design as DFModel's set-up, text or binary."""
+    """A design as DFModel's set-up, text or binary."""
     [layer], shape = run.model.kinds, rank_run(resolved).design
     words = shape.assignments.words(float(shape.assignment.flat[0]))
     sharding = design_sharding(graph, layer, words)
@@ -153,14 +153,14 @@ class FileVersions:
 
     @classmethod
     def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
-        """Those of the profile that evaluated a design; otherwise the first that can say its overlap."""
+        """Rules of the profile that evaluated a design; otherwise the first that can say its overlap."""
         newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
         priced_by = profile_named(profile)
         own = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
         return cls(own, "gen3" if newest else own)
 
     def note(self, form: str) -> Iterator[str]:
-        """That a file looks like one of another generation, where it does."""
+        """Note that a file looks like one of another generation, where it does."""
         looks = "gen3" if self.blocks in ("gen2b", "gen3") else self.blocks if form == "dfmodel" else "gen1"
         if looks != self.generation:
             yield f"looks like a file of {looks}; price it with --profile dfmodel-{self.generation}"

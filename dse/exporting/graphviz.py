@@ -1,4 +1,4 @@
-"""Pictures of graphs."""
+"""Pictures of graphs of kernels, drawn by Graphviz."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class MeasuredChip:
     largest: float  #: chips of the largest measured run [-]
 
     def found_in(self, system: System) -> BoolArray:
-        """Whether it is the chip of a system; (points,), or one value."""
+        """Whether the residuals are of the chip of a system; (points,), or one value."""
         same = np.abs(system.chip.peak_flop_rate / self.peak - 1) < SAME_CHIP
         return np.asarray(same & (np.abs(system.dram.bandwidth / self.bandwidth - 1) < SAME_CHIP))
 

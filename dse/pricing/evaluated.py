@@ -30,11 +30,11 @@ class Evaluation:
 
     @property
     def num_points(self) -> int:
-        """Number of designs."""
+        """Number of designs that were evaluated. [-]"""
         return int(self.feasible.size)
 
     def take(self, rows: Any) -> Evaluation:
-        """Some of the designs."""
+        """Evaluation of some of the designs."""
         return Evaluation(
             self.values[rows],
             self.margins[rows],
@@ -54,13 +54,13 @@ class BestLayouts:
     evaluation: Evaluation  #: of the workload alone; nothing is a number where it has no legal layout
 
     def take(self, rows: Any) -> BestLayouts:
-        """Those of some of the machines."""
+        """Best layouts of some of the machines."""
         designs = {name: values[rows] for name, values in self.designs.items()}
         return BestLayouts(designs, self.evaluation.take(rows))
 
 
 def joined(parts: list[Evaluation]) -> Evaluation:
-    """One evaluation of all chunks, of one workload."""
+    """Evaluation of all chunks together, of one workload."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]

@@ -186,7 +186,7 @@ def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: Workl
 
 
 def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
-    """Some rows of columns; what is one value for all stays so."""
+    """Rows taken from columns; what is one value for all stays so."""
     return {
         name: values[rows] if np.ndim(values) and np.size(values) == points else values
         for name, values in known.items()
@@ -335,7 +335,7 @@ Record = dict[str, Any]
 
 
 def with_splits(space: Space, records: Sequence[Record]) -> list[Record]:
-    """The same records of designs; `splits` says how each kernel is split, where that was solved for."""
+    """Records of designs with `splits`: how each kernel is split, where that was solved for."""
     if "sharding" not in space.chosen or not records or space.workloads:
         return [*records]
     from costmodel.steps.transformer import resolve_sharding

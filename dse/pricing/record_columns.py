@@ -65,7 +65,7 @@ def interval_columns(
 
 
 def with_intervals(space: Space, records: Sequence[Record], profile: str) -> list[Record]:
-    """The same records of designs with the interval of their step time, and what it rests on."""
+    """Records of designs with the interval of their step time, and what it rests on."""
     if not records or profile != NATIVE or space.workloads:
         return [*records]
     known = space.known_values(space.encode([record["params"] for record in records]))
@@ -79,7 +79,7 @@ def with_intervals(space: Space, records: Sequence[Record], profile: str) -> lis
 
 
 def with_runs(space: Space, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same records of designs; `run` has the columns of their runs, names ending in their units."""
+    """Records of designs with `run`: the columns of their runs, names ending in their units."""
     if not has_run(space.data):
         return [*records]
     tokens = space.given["tokens"]

@@ -27,7 +27,7 @@ RATES = ("tokens_per_second", "mfu", "average_power")
 
 
 def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluation) -> Any:
-    """Of the designs of each owner the row of the best; of equal ones the first."""
+    """Row of the best design of each owner; of equal ones the first."""
     cost = as_costs(evaluation.values, [objective.direction for objective in space.objectives])[:, 0]
     broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
     missing = np.where(np.isfinite(cost), 0.0, NAN_VIOLATION)
@@ -37,7 +37,7 @@ def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluat
 
 
 def without(evaluation: Evaluation, missing: Any) -> Evaluation:
-    """The same with no number for some designs, which break every limit."""
+    """Evaluation without a number for some designs, which break every limit."""
     if not missing.any():
         return evaluation
     rows = missing[:, None]
@@ -52,7 +52,7 @@ def without(evaluation: Evaluation, missing: Any) -> Evaluation:
 
 
 def combined(parts: Sequence[ResultTable], weights: Sequence[float], *, worst: bool) -> ResultTable:
-    """One table of the steps of several workloads on the same machines.
+    """Steps of several workloads on the same machines, weighed together.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ class Pricer:
 
     @classmethod
     def of(cls, space: Space, rules: WorkloadRules | None = None) -> Pricer:
-        """With the native rules unless others are given."""
+        """Pricer of a space, with the native rules unless others are given."""
         return cls(space, rules or rules_for(space))
 
     def __reduce__(self) -> tuple[Callable[..., Pricer], tuple[object, ...]]:
@@ -173,7 +173,7 @@ Jobs = int | Workers
 
 
 def workers_of(jobs: Jobs) -> Workers:
-    """Who works, of a number of processes or as told."""
+    """Workers for a number of processes, or the workers that are given."""
     return jobs if isinstance(jobs, Workers) else Workers(jobs)
 
 

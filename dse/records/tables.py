@@ -81,7 +81,7 @@ def encoded_front(exact: ExactFront, form: str) -> Iterator[bytes]:
 
 
 def design_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """One design, with the keys of the JSON contract alone."""
+    """Record of a design, with the keys of the JSON contract alone."""
     return {key: record[key] for key in DESIGN_KEYS if key in record}
 
 
@@ -91,7 +91,7 @@ def json_text(value: Any) -> str:
 
 
 def only_finite(value: Any) -> Any:
-    """The same nested value with None for what JSON cannot say."""
+    """Nested value with None for what JSON cannot say."""
     if isinstance(value, Mapping):
         return {key: only_finite(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -127,7 +127,7 @@ def json_pieces(study: BaseStudy, part: Selection) -> Iterator[bytes]:
 
 
 def design_texts(study: BaseStudy, shown: TrialTable) -> Iterator[str]:
-    """Each design as JSON, indented as in an object of the study."""
+    """Designs as JSON, one by one, indented as in an object of the study."""
     if shown.as_stored and "sharding" not in study.space.chosen:
         for stored in shown.stored_blocks():
             yield from stored.json_texts()
@@ -180,11 +180,11 @@ class Waiting(io.RawIOBase):
         self._total = 0
 
     def writable(self) -> bool:
-        """It is."""
+        """True: tables are written into the file that keeps their bytes."""
         return True
 
     def write(self, data: Any) -> int:
-        """Keep some bytes."""
+        """Append bytes to what is kept."""
         self._pieces.append(bytes(data))
         self._total += len(self._pieces[-1])
         return len(self._pieces[-1])

@@ -44,7 +44,7 @@ class SafeConsole(Console):
 
 
 def console(stream: TextIO) -> Console:
-    """As wide as the terminal; elsewhere plain text, as wide as ``$COLUMNS`` says or `PLAIN_WIDTH`."""
+    """Console as wide as the terminal; elsewhere of plain text, by ``$COLUMNS`` or `PLAIN_WIDTH`."""
     if stream.isatty():
         return SafeConsole(file=stream, highlight=False, markup=False, emoji=False)
     wanted = os.environ.get("COLUMNS", "")

@@ -107,7 +107,7 @@ ROWS_DRAWN = 1000
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, lines apart, and a text per row."""
+    """Column of a table in text: its heading, lines apart, and a text per row."""
 
     name: str
     heading: tuple[str, ...]
@@ -117,7 +117,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Widest line. [characters]"""
+        """Width of the widest line of a column. [characters]"""
         return max(map(len, (*self.heading, *self.cells))) + GAP
 
 
@@ -219,7 +219,7 @@ def text_of(values: Mapping[str, Any], name: str, unit: str) -> str:
 
 
 def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
-    """Objectives, always there."""
+    """Columns of objectives, which every table of designs has."""
     return [
         Column(o.name, lines_of(o.name), [readable(record["values"][o.key], o.unit) for record in records])
         for o in space.objectives
@@ -264,7 +264,7 @@ def mfu_columns(records: Sequence[Record]) -> list[Column]:
 
 
 def note_columns(rows: int, notes: Mapping[int, str]) -> list[Column]:
-    """What is special about some rows."""
+    """Column of notes on rows, where some have one."""
     return [Column("", ("",), [notes.get(row, "") for row in range(rows)], left=True)] if notes else []
 
 

@@ -184,7 +184,7 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
 
 
 def evaluation_report(space: Space, record: Record, width: int) -> Report:
-    """One evaluated design."""
+    """Report of an evaluated design."""
     verdict = "feasible" if record["feasible"] else "not feasible"
     heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
     if math.isnan(record["breakdown"]["step_time_s"]):
@@ -242,7 +242,7 @@ def reference_text(reference: Reference) -> Text:
 
 
 def regrets(certificate: Certificate) -> list[str]:
-    """Of each objective, how far the best found is from the best possible, and how many are better."""
+    """Distance of the best found from the best possible, by objective, and how many are better."""
     texts = []
     for name, gap in certificate.gaps.items():
         rank = certificate.ranks[name]
@@ -317,7 +317,7 @@ def plan_report(study: BaseStudy, heading: str, commands: Sequence[str], width: 
 def bound_text(bound: StudyBound, space: Space) -> Text:
     """How far a study's best values are at most from the best possible, in words."""
     units = {own.key: own.unit for own in space.objectives}
-    told = [
+    found = [
         f"{name} no better than {_limit_text(limit, units[key])}, of which the best found is "
         + (f"within {percent(gap)}" if gap else "that")
         for (key, limit), (name, gap) in zip(bound.limits.items(), bound.gaps.items(), strict=True)
@@ -325,8 +325,8 @@ def bound_text(bound: StudyBound, space: Space) -> Text:
     left = f"{counted(bound.boxes_left, 'box')} left" if bound.boxes_left else "nothing left"
     return Text(
         f"Study {bound.study}, after {counted(bound.trials, 'trial')}: bounds of all legal designs, "
-        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(told)}. This is a bound, no certificate: "
-        "the best possible lies between."
+        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(found)}. This is a bound, no "
+        "certificate: the best possible lies between."
     )
 
 

@@ -5,7 +5,8 @@ Rooms in the order in which they are read; those on one line do not know each ot
     samplers
     trials
     batches
-    record, progress_bar
+    study_attributes, progress_bar
+    stored_study, price_check
     study, summaries
     exact, robust, starting_designs
     named

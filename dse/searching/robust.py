@@ -14,8 +14,8 @@ from costmodel.errors import DseError
 from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import rules_for
-from dse.searching.record.creation import sampled_box
 from dse.searching.study import BaseStudy
+from dse.searching.study_attributes import sampled_box
 from dse.searching.trials.trial_attributes import BREAKDOWN, finite, trial_attributes
 from dse.searching.trials.trial_table import TrialTable
 from dse.storage.optuna_store import StoredStudy

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import optuna
@@ -20,8 +21,13 @@ from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.history import BOX, Plan
 from dse.searching.batches.loop import Outcome, Progress, search
+from dse.searching.price_check import Mismatch, mismatches, price_change, spread
 from dse.searching.progress_bar import Callback, reporting, stopped
-from dse.searching.record.creation import (
+from dse.searching.samplers.samplers import DEFAULT_SAMPLER, sampler_choice
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
+from dse.searching.stored_study import check_attributes, stored_space
+from dse.searching.study_attributes import (
+    ACCEPTED,
     BATCH_SIZE,
     BUDGET,
     FINGERPRINT,
@@ -31,13 +37,13 @@ from dse.searching.record.creation import (
     SAMPLER,
     SEED,
     SPACE,
+    VERSIONS,
+    changed_values,
+    differences,
     new_attributes,
     new_study,
+    versions,
 )
-from dse.searching.record.stored_study import check_attributes, stored_space
-from dse.searching.record.study_changes import OnChanges, StudyChanges, refuse_mixing, refuse_other
-from dse.searching.samplers.samplers import DEFAULT_SAMPLER, sampler_choice
-from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.exact_winners import winner_columns
 from dse.searching.trials.stored_content import check_trials, stored_winners
 from dse.searching.trials.trial_attributes import BREAKDOWN
@@ -51,7 +57,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class BaseStudy(StudyChanges):
+#: Lines that say how two spaces differ, at most.
+MOST_LINES: Final = 4
+
+
+class OtherSpace(DseError):
+    """A study of that name searches another space."""
+
+
+class BaseStudy:
     """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
 
     Nothing is kept open between calls, so a study that another process continues is read afresh.
@@ -136,18 +150,15 @@ class BaseStudy(StudyChanges):
         seed: int | None = None,
         sampler: str | None = None,
         profile: str | None = None,
-        changes: OnChanges = "refuse",
     ) -> Self:
         """The study of that name if it searches this very space, else a new one.
 
-        With other `changes` it may search this space from now on, where that has the same parameters and
-        objectives: "accept" leaves its trials as they are, "reprice" prices all of them anew.
-
         Raises
         ------
+        OtherSpace
+            If the study of that name searches another space.
         DseError
-            If the study of that name searches another space, or with another seed, sampler or profile than
-            asked for.
+            If it has another seed, sampler or profile than asked for.
         """
         storage, name = storage_url(storage), name or space.name
         sampler_choice(
@@ -162,10 +173,83 @@ class BaseStudy(StudyChanges):
         same = stored.user_attrs.get(FINGERPRINT) == space.fingerprint
         study = cls(stored, space, storage) if same else cls.of(stored, storage)
         check_attributes(stored, shown(storage))
-        refuse_mixing(study, seed=seed, sampler=sampler, profile=profile)
-        refuse_other(study, space, changes)
-        study.settle(changes, None if study.space.fingerprint == space.fingerprint else space)
+        study._refuse_mixing(seed=seed, sampler=sampler, profile=profile)
+        study._refuse_other(space)
         return study
+
+    def _refuse_mixing(self, **asked: Any) -> None:
+        """Refuse to search with another seed, sampler or profile than the study has; None is as it is."""
+        has = {"seed": self.plan.seed, "sampler": self.plan.sampler, "profile": self.profile}
+        for what, value in asked.items():
+            if value is not None and value != has[what]:
+                raise DseError(
+                    f"study {self.name!r}: has {what} {has[what]}, not {value}; continue it with "
+                    f"`dse resume {quote(self.name)}`, or start another with --study"
+                )
+
+    def _refuse_other(self, space: Space) -> None:
+        """Refuse a space that is not the study's, saying what differs and what to do."""
+        if space.fingerprint == self.space.fingerprint:
+            return
+        keys = " and ".join(differences(self.space, space)) or "definition"
+        lines = changed_values(self.space, space)
+        more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+        values = "; ".join([*lines[:MOST_LINES], *more])
+        what = f"(differs in {keys})" + (f": {values}" if values else "")
+        raise OtherSpace(
+            f"study {self.name!r}: searches another space {what}; continue it with "
+            f"`dse resume {quote(self.name)}`, or {self._anew}"
+        )
+
+    @property
+    def _anew(self) -> str:
+        """How to go on where its trials cannot be continued."""
+        return (
+            f"begin anew from its best designs: `dse search ... --study NEW --warm-start {quote(self.name)}`"
+        )
+
+    def changes(self) -> list[str]:
+        """What has changed since its trials were priced, a line each; none where they would be the same.
+
+        Some of its trials, or all where they are not many, are priced again with the space that it has.
+        """
+        with Store(self.storage, "read") as store, store.snapshot():
+            columns = store.columns(self._stored, attribute=BREAKDOWN)
+            columns = columns.take(np.flatnonzero(columns.numbers >= self.attributes.get(ACCEPTED, 0)))
+            changed = price_change(store, columns, self.space, rules_for(self.space, self.profile))
+        return [*self.other_version(), changed] if changed else []
+
+    def other_version(self) -> list[str]:
+        """Which dse made the study, as a line, where that is not this one."""
+        was, now = self.attributes.get(VERSIONS, {}).get("dse"), versions()["dse"]
+        return [f"version: dse {was} stored, {now} now"] if was not in (None, now) else []
+
+    def differing(self, jobs: Jobs = 1, *, most: int | None = None) -> Iterator[tuple[int, list[Mismatch]]]:
+        """Stored figures that differ in any bit from what the cost model gives now.
+
+        Parameters
+        ----------
+        jobs : int or Workers
+            Processes that evaluate designs, or who else does. [-]
+        most : int, optional
+            Trials to evaluate, spread over all of them; by default all. [-]
+
+        Yields
+        ------
+        trials, figures
+            How many trials were evaluated in a block, and which of their figures differ.
+        """
+        with Store(self.storage, "read") as store, store.snapshot():
+            columns = store.columns(self._stored, attribute=BREAKDOWN)
+            columns = columns if most is None else spread(columns, most)
+            yield from mismatches(store, columns, self.space, rules_for(self.space, self.profile), jobs)
+
+    @property
+    def foreign(self) -> int:
+        """Finished trials of other programs: nothing says how these were priced. [-]"""
+        with Store(self.storage, "read") as store, store.snapshot():
+            finished = store.counts(self._stored.study_id)[TrialState.COMPLETE]
+            return int(finished - len(store.columns(self._stored, attribute=BREAKDOWN).ids))
 
     def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
         """Change what its next batches seek, for this run and those that resume it.
@@ -256,7 +340,11 @@ class BaseStudy(StudyChanges):
         budget = self.budget if budget is None else budget
         if budget < 1:
             raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
-        self.check_unchanged()
+        if changed := self.changes():
+            raise DseError(
+                f"study {self.name!r}: its trials were priced otherwise: {'; '.join(changed)}; `dse check "
+                f"{quote(self.name)}` lists what differs; {self._anew}"
+            )
         with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}
@@ -294,11 +382,6 @@ class BaseStudy(StudyChanges):
                 )
                 self._counts = counts
             return self._table
-
-    def _forget(self) -> None:
-        """Read trials and box again when they are wanted."""
-        self._table = None
-        self.__dict__.pop("box", None)
 
     def _trials(self, ids: IntArray) -> list[FrozenTrial]:
         """All that is known of some trials."""

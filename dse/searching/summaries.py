@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from optuna.trial import TrialState
 
-from dse.searching.record.creation import INNER, SAMPLER, SPACE, SPACE_NAME
-from dse.searching.record.stored_study import check_attributes
+from dse.searching.stored_study import check_attributes
+from dse.searching.study_attributes import INNER, SAMPLER, SPACE, SPACE_NAME
 from dse.searching.trials.exact_winners import winner_columns
 from dse.searching.trials.stored_content import stored_winners
 from dse.searching.trials.trial_attributes import BREAKDOWN

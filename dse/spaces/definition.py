@@ -82,7 +82,7 @@ class Definition:
 
     @cached_property
     def reads_intervals(self) -> bool:
-        """Whether its objectives, limits or derived columns read ends of intervals."""
+        """Whether objectives, limits or derived columns read ends of intervals."""
         formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
         formulas += [derived.expression for derived in self.derived if derived.evaluated]
         ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}
@@ -170,7 +170,7 @@ class _Reader:
         return "-" if pure else self.names.quantities.get(name)
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """Degrees of freedom."""
+        """Parameters of the space, its degrees of freedom."""
         section, parameters = self.section.section("parameters"), []
         for name in section:
             stand_in = Parameter(name, self._unit(name) or "-", (1,))
@@ -217,7 +217,7 @@ class _Reader:
             waiting = {name: formula for name, formula in waiting.items() if name not in ready}
 
     def constraints(self) -> tuple[tuple[Constraint, ...], tuple[Constraint, ...]]:
-        """Rules and limits."""
+        """Rules of legal designs, and limits of feasible ones."""
         section = self.section.section("constraints", required=False)
         rules: list[Constraint] = []
         limits: list[Constraint] = []

@@ -135,7 +135,7 @@ class Lattice:
         )
 
     def blocks(self, places: FloatArray) -> FloatArray:
-        """One design with every other combination of each component, the others of its parameters kept.
+        """Neighbours of a design: every other combination of each component, its other parameters kept.
 
         Components of more than `MOST_ROWS` combinations are left out.
         """
@@ -179,7 +179,7 @@ class Lattice:
         return children[self.legal(children)]
 
     def _settled(self, places: FloatArray) -> FloatArray:
-        """The same designs with ranges at values that they can have."""
+        """Designs with parameters of ranges rounded to values that they can have."""
         for at in np.flatnonzero(self.sizes == 0):
             parameter = self.parameters[at]
             places[:, at] = _coordinate(parameter, _values(parameter, places[:, at]))
@@ -219,7 +219,7 @@ def _steps(parameter: Parameter, size: int) -> tuple[float, ...]:
 
 
 def hashes(places: FloatArray) -> NDArray[np.uint64]:
-    """(designs,) A number for each row of places, by which rows are told apart."""
+    """Hash of each row of places; (designs,)."""
     bits: NDArray[np.uint64] = np.ascontiguousarray(places + 0.0).view(np.uint64)
     mixed = (bits ^ (bits >> np.uint64(32))) * _factors(places.shape[1])
     total: Any = (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)

@@ -42,7 +42,7 @@ PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked: which split of a model over so many chips."""
+    """The question which split of a model over so many chips is best."""
 
     model: str  #: name of a shipped model, or path of a model file or of a Hugging Face configuration
     system: str
@@ -116,7 +116,7 @@ def planned_space(question: Question) -> Planned:
 
 
 def with_chips(question: Question, planned: Planned, chips: int) -> Space | None:
-    """The same question of another number of chips, and the same batch; None where nothing is legal."""
+    """Space of a question for another number of chips, and the same batch; None where nothing is legal."""
     plan = _Layouts(question, planned.model, planned.space.system)
     data = plan.data(chips, batch=planned.data["given"]["global_batch_size"])
     space = space_of(data) if plan.may_split(chips, data["given"]["global_batch_size"]) else None
@@ -129,7 +129,7 @@ def space_of(data: dict[str, Any]) -> Space:
 
 
 class _Layouts:
-    """What is opened for a question, for any number of chips."""
+    """Parameters that a question opens, for any number of chips."""
 
     def __init__(self, question: Question, model: PlannedModel, system: System) -> None:
         self.question, self.model, self.system = question, model, system
@@ -153,7 +153,7 @@ class _Layouts:
         return [size for size in powers_of_two(most) if heads % size == 0 and chips % size == 0]
 
     def pp(self, chips: int) -> list[int]:
-        """Numbers of stages."""
+        """Numbers of pipeline stages to choose from."""
         most = min(MOST_PP, int(self.shape.num_layers))
         sizes = divisors(self.shared_out) if self.whole else list(powers_of_two(most // 2))
         return [size for size in sizes or [1] if size <= most and chips % size == 0]
@@ -328,7 +328,7 @@ class _Layouts:
         )
 
     def near(self, chips: int) -> Iterator[int]:
-        """Other numbers of chips, the nearest first, up to twice as many and half as many."""
+        """Numbers of chips around one, the nearest first, up to twice as many and half as many."""
         for away in range(1, min(chips, MOST_AWAY) + 1):
             if chips - away >= max(1, chips // 2):
                 yield chips - away

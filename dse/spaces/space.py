@@ -154,7 +154,7 @@ class Space(Definition):
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:
-        """Parameters by name."""
+        """Parameters of the space by their names."""
         return {parameter.name: parameter for parameter in self.parameters}
 
     @cached_property

@@ -93,7 +93,7 @@ def _range(parts: Sequence[str], unit: str) -> list[Value]:
 
 
 def _with_units(parts: Sequence[str]) -> list[str]:
-    """The same numbers; those that come without a unit take that of the last that has one."""
+    """Numbers of a sweep; those without a unit take that of the last that has one."""
     units = [match[2] for part in parts if (match := _NUMBER.fullmatch(part)) and match[2]]
     shared = units[-1] if units else ""
     bare = [bool((match := _NUMBER.fullmatch(part)) and not match[2] and "$" not in part) for part in parts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -20,6 +21,8 @@ if sys.platform != "win32":
 PART_BEGINNING, PART_ENDING = ".dse-", ".part"
 #: How old such a file must be to be one that a killed writer left: another needs less to lock its own. [s]
 LEFT: Final = 60.0
+#: Most characters of a study's name in that of a file.
+NAMED: Final = 60
 
 
 def write_beside(path: Path, pieces: Iterable[bytes], *, durable: bool = False) -> None:
@@ -96,3 +99,12 @@ def refuges() -> Iterator[Path]:
         yield folder
     with suppress(OSError):
         yield Path(tempfile.gettempdir())
+
+
+def file_name(study: str) -> str:
+    """What the file of a study may be called: its name, without what leads into other folders.
+
+    >>> file_name("gpt3 (2)"), file_name("../../.profile")
+    ('gpt3_2_', '__.._.profile')
+    """
+    return re.sub(r"^\.+|[^\w.-]+", "_", study)[:NAMED]

@@ -86,10 +86,6 @@ SIZE: Final = JsonShape(
     f"a whole number from 1 to {MOST_AT_ONCE:,}", lambda value: is_count(value) and 0 < value <= MOST_AT_ONCE
 )
 NUMBERS: Final = JsonShape("names and numbers", lambda value: names_to(is_number, value))
-BEFORE: Final = JsonShape(
-    "names, and numbers or truth values",
-    lambda value: names_to(lambda v: isinstance(v, bool) or is_number(v), value),
-)
 TEXTS: Final = JsonShape("names and texts", lambda value: names_to(is_text, value))
 NAMES: Final = JsonShape("a list of names", lambda value: list_of(is_text, value))
 BOX: Final = JsonShape("two corners of as many numbers as there are objectives", is_box)
@@ -102,38 +98,6 @@ WINNERS: Final = JsonShape(
         lambda own: has(
             {"params": JsonShape("", lambda params: isinstance(params, dict)), "values": NUMBERS}, own
         ),
-        value,
-    ),
-)
-LIST_OF_TEXTS: Final = JsonShape(
-    "names and texts for each", lambda value: list_of(lambda own: names_to(is_text, own), value)
-)
-
-
-def is_plain(value: Any) -> bool:
-    """Texts, truth values, numbers that a column holds, and lists and mappings of these."""
-    if isinstance(value, dict):
-        return all(map(is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(is_plain, value))
-    return value is None or isinstance(value, str | bool) or is_number(value)
-
-
-_SECTIONS = JsonShape("", lambda value: names_to(lambda own: isinstance(own, dict) and is_plain(own), value))
-_REFERENCE = {
-    "params": JsonShape("", lambda value: names_to(lambda own: isinstance(own, list), value)),
-    "objectives": JsonShape("", lambda value: list_of(lambda own: list_of(is_number, own), value)),
-    "feasible": JsonShape("", lambda value: list_of(lambda own: isinstance(own, bool), value)),
-    "attributes": JsonShape("", lambda value: names_to(lambda own: isinstance(own, list), value)),
-}
-DIGEST: Final = JsonShape(
-    "content, shipped and reference, as a run of dse stores them",
-    lambda value: has(
-        {
-            "content": _SECTIONS,
-            "shipped": _SECTIONS,
-            "reference": JsonShape("", lambda own: has(_REFERENCE, own) and is_plain(own)),
-        },
         value,
     ),
 )

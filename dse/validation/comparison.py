@@ -48,29 +48,29 @@ class ComparedRow:
 
     @property
     def is_step(self) -> bool:
-        """Whether its predicted time is that of a step or a layer, with a measured one beside it."""
+        """Whether a row is a step or a layer with a predicted and a measured time."""
         return not self.row.is_kernel and self.predicted_s > 0
 
     @property
     def has_memory(self) -> bool:
-        """Whether it is priced, and has a measured memory or did not fit."""
+        """Whether a row is priced, and has a measured memory or did not fit."""
         return self.expressed and not math.isnan(self.measured_bytes)
 
     @property
     def error(self) -> float:
-        """Of the predicted time, relative to the measured one. [-]"""
+        """Error of the predicted time, relative to the measured one. [-]"""
         return self.predicted_s / self.measured_s - 1
 
     @property
     def memory_error(self) -> float:
-        """Of the predicted memory, relative to a measured one that did fit. [-]"""
+        """Error of the predicted memory, relative to a measured one that did fit. [-]"""
         if not 0 < self.measured_bytes < math.inf:
             return math.nan
         return self.predicted_bytes / self.measured_bytes - 1
 
     @property
     def did_not_fit(self) -> bool:
-        """Whether it is priced, and ran out of memory."""
+        """Whether a row is priced, and its run was out of memory."""
         return self.expressed and math.isinf(self.measured_bytes)
 
     @property
@@ -80,7 +80,7 @@ class ComparedRow:
 
     @property
     def ran(self) -> bool:
-        """Whether it is a step that is priced, and ran."""
+        """Whether a row is a step that is priced, and ran."""
         return self.is_step and self.row.row_type == "train_step" and not self.did_not_fit
 
 

@@ -74,7 +74,7 @@ class Machine:
 
     @property
     def system(self) -> System:
-        """The system itself."""
+        """Machine of the run."""
         return system_named(self.name).with_quantities(self.quantities)
 
 
@@ -113,7 +113,7 @@ class Expressed:
     columns: Mapping[str, Value]  #: columns of the design, by name
 
     def with_layers(self, count: float) -> Expressed:
-        """The same run of a model with another number of layers."""
+        """Run of the model with another number of layers."""
         return replace(self, model=replace(self.model, num_layers=count))
 
     def design(self) -> DesignPoints:
@@ -157,7 +157,7 @@ def known_values(values: Mapping[str, Value], domains: Mapping[str, Domain]) -> 
 
 
 def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
-    """Each run's breakdown, by column; [SI units]. Or what keeps it from being priced.
+    """Breakdown of each run, by column, or what keeps it from being priced. [SI units]
 
     Runs of one model and one system are priced together.
     """

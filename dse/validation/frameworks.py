@@ -30,7 +30,7 @@ class Convention:
     halved: bool = False  #: whether its model FLOPs count the causal half of attention
 
     @property
-    def told(self) -> dict[str, Value]:
+    def stated(self) -> dict[str, Value]:
         """Columns of designs that its rows have unless they say otherwise."""
         return {**given(self.framework)[0], **self.columns}
 

@@ -1,6 +1,6 @@
 """Rows of a table of measured runs as the cost model takes them: model, machine, design.
 
-What a row leaves out is decided by what its software does unless told (`CONVENTIONS`), by one rule for all
+What a row leaves out is decided by what its software usually does (`CONVENTIONS`), by one rule for all
 rows of a source, never by how well a row agrees. A row that leaves out what no such rule can say, its split
 over ranks or its time, is not expressed: `NotExpressed` names what it lacks.
 """
@@ -255,12 +255,14 @@ def last_stage_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
 
 def sharding_of(row: MeasuredRow) -> dict[str, Value]:
     """How a row's replicas share out their states, and whether their exchanges hide."""
-    values = convention_of(row).told
+    values = convention_of(row).stated
     if row.opt_shard:
-        told = [columns for pattern, columns in SHARDINGS if re.search(pattern, row.opt_shard, re.IGNORECASE)]
-        if not told:
+        found = [
+            columns for pattern, columns in SHARDINGS if re.search(pattern, row.opt_shard, re.IGNORECASE)
+        ]
+        if not found:
             raise NotExpressed(f"a meaning of {row.opt_shard!r} in the column opt_shard")
-        values |= told[0]
+        values |= found[0]
     groups = re.search(r"groups of (\d+)", row.opt_shard)
     together = float(groups[1]) if groups else NODE if row.opt_shard.startswith("HSDP") else row.dp
     if together < row.dp:
@@ -277,27 +279,27 @@ def sharding_of(row: MeasuredRow) -> dict[str, Value]:
 
 def recompute_of(row: MeasuredRow) -> dict[str, Value]:
     """What a row computes again; nothing where it does not say, and its software does not."""
-    told = row.recompute.split(" ")[0]
-    if told in ("", "unstated"):
+    word = row.recompute.split(" ")[0]
+    if word in ("", "unstated"):
         return {"recompute": convention_of(row).columns.get("recompute", "none")}
     shares = {"selective(layer)": convention_of(row).layers_repeated, "selective(op)": OPERATORS_REPEATED}
-    share = shares.get(told, 1.0)
+    share = shares.get(word, 1.0)
     if share < 1:
         return {"recompute": "full", "recompute_layers": max(1, round(share * row.layers / row.pp))}
-    return {"recompute": "full" if told in shares else told.split("(")[0]}
+    return {"recompute": "full" if word in shares else word.split("(")[0]}
 
 
 def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
     """The design of a row, by its columns."""
     convention, counts = convention_of(row), counts_of(row)
-    usual = str(convention.told["attention"])
+    usual = str(convention.stated["attention"])
     split = (
         row.seq_par
         if row.seq_par >= 0
-        else float(row.tp > 1) * float(convention.told.get("sequence_parallel", 1))
+        else float(row.tp > 1) * float(convention.stated.get("sequence_parallel", 1))
     )
-    told = row.attn_kernel != "" and usual == "unfused"
-    fused = "fused" if told else usual
+    differs = row.attn_kernel != "" and usual == "unfused"
+    fused = "fused" if differs else usual
     precision = row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
     values: dict[str, Value] = {
         **counts,

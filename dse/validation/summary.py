@@ -96,7 +96,7 @@ def kendall_tau(rows: Sequence[ComparedRow]) -> float:
 
 
 def memory_record(rows: Sequence[ComparedRow]) -> dict[str, float]:
-    """Errors of memory where it was measured, and how well runs that do not fit are told apart. [%], [-]
+    """Errors of measured memory, and precision and recall of runs that do not fit. [%], [-]
 
     Precision counts all steps that ran: one that is said not to fit is a false alarm.
     """

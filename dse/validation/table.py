@@ -105,12 +105,12 @@ class MeasuredRow:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is of a kernel alone."""
+        """Whether a row is of a kernel alone."""
         return self.row_type.startswith("kernel")
 
     @property
     def is_timed(self) -> bool:
-        """Whether it has the time of a step or of a layer."""
+        """Whether a row has the time of a step or of a layer."""
         return self.row_type in ("train_step", "layer_time")
 
 
@@ -165,7 +165,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _row(path: Path, line: int, heading: list[str], cells: list[str], mistakes: list[str]) -> MeasuredRow:
-    """One row; its mistakes are added to those of the table."""
+    """Row of a table; its mistakes are added to those of the table."""
     before = len(mistakes)
     if len(cells) != len(heading):
         mistakes.append(f"{path}: line {line}: {len(cells)} cells, expected {len(heading)} as in the heading")
@@ -185,7 +185,7 @@ def _row(path: Path, line: int, heading: list[str], cells: list[str], mistakes: 
 
 
 def _mistake(name: str, text: str) -> str:
-    """What is wrong with a cell, and what would do; nothing if it is right."""
+    """Mistake in a cell, and what would do; nothing if it is right."""
     if name == "row_type" and text not in ROW_TYPES:
         return f"not a type of row{suggestion(text, ROW_TYPES)}"
     if not COLUMNS[name] and name != "mem_gb":

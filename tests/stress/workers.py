@@ -117,4 +117,4 @@ def marks(url, name):
 
 def left_over(folder: Path):
     """What writers left in a folder."""
-    return [path for path in folder.rglob("*") if path.name.endswith(".part") or "recovery" in path.name]
+    return [path for path in folder.rglob("*") if path.name.endswith(".part")]

@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodel.hlo.memory.aliases import overwritten
-from costmodel.hlo.text.module import Computation, Instruction, control_predecessors
-from costmodel.hlo.text.opcodes import SOURCES, VIEWS, parts
+from costmodel.hlo.memory.liveness import overwritten
+from costmodel.hlo.text.module import SOURCES, VIEWS, Computation, Instruction, control_predecessors, parts
 
 #: Instruction and which of its arrays.
 _Made = tuple[Instruction, int]

@@ -12,8 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.program.program import Message, Program
 from costmodel.hlo.program.step import AXES, ProgramCost, program_cost, program_step
-from costmodel.hlo.text.module import Instruction
-from costmodel.hlo.text.opcodes import parts
+from costmodel.hlo.text.module import Instruction, parts
 from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel
 from costmodel.kernels.collectives import exposed_time
 from costmodel.machine.system import System

@@ -15,11 +15,9 @@ from costmodel.hlo.memory.liveness import aliased_outputs
 from costmodel.hlo.summary.model_figures import Figures, model_figures
 from costmodel.hlo.summary.training_figures import training_figures
 from costmodel.hlo.training.messages import Collective
-from costmodel.hlo.training.state import global_dims, numbers
+from costmodel.hlo.training.provenance import global_dims, numbers
 from costmodel.hlo.training.training_passes import part
-from costmodel.hlo.work.arithmetic import Work, is_product
-from costmodel.hlo.work.bytes_accessed import Access
-from costmodel.hlo.work.cost_analysis import POINTER_BYTES, CostAnalysis
+from costmodel.hlo.work.cost_analysis import POINTER_BYTES, Access, CostAnalysis, Work, is_product
 from costmodel.hlo.work.kernel_graph import HloKernel
 
 #: Rates of a machine for comparing readers of HLO: of matrix products, of other work, of memory, of links.

@@ -12,9 +12,8 @@ from typing import Final
 
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.text.module import Instruction
-from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source
-from costmodel.hlo.training.operations import multiplies
-from costmodel.hlo.training.state import global_dims, numbers
+from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source, multiplies
+from costmodel.hlo.training.provenance import global_dims, numbers
 from costmodel.hlo.work.trip_counts import trip_counts
 
 

@@ -1,4 +1,4 @@
-"""An HLO module as it is written: computations of instructions, each with its shape and attributes."""
+"""An HLO module as it is written: its instructions by name, computations of them, and how often each runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,76 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Final
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: One flop per element of the output.
+ARITHMETIC: Final = _words(
+    """abs add and bitcast-convert ceil clamp compare complex convert count-leading-zeros divide floor
+    imag is-finite maximum minimum mulhi multiply negate not or popcnt real reduce-precision remainder
+    round-nearest-afz round-nearest-even select shift-left shift-right-arithmetic shift-right-logical sign
+    stochastic-convert subtract xor"""
+)
+
+#: One transcendental, and no flop, per element of the output.
+TRANSCENDENTAL: Final = _words(
+    """acos acosh asin asinh atan atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
+    log-plus-one logistic power rng rng-bit-generator rsqrt sine sinh sqrt tan tanh"""
+)
+
+#: Messages between devices.
+COLLECTIVES: Final = _words(
+    """all-gather all-reduce all-to-all collective-broadcast collective-permute collective-reduce
+    ragged-all-to-all reduce-scatter send"""
+)
+
+#: Values under another name: no kernel, and each element is seen through.
+VIEWS: Final = _words("add-dependency bitcast domain get-tuple-element opt-barrier tuple")
+
+#: No kernel, and nothing that a kernel waits for.
+SOURCES: Final = _words("after-all constant parameter partition-id replica-id")
+
+#: Run other computations, whose kernels take their place.
+CALLS: Final = _words("async-start call conditional while")
+
+#: Kernels of their own: what moves data, reduces, multiplies matrices, or is opaque.
+OTHERS: Final = _words(
+    """async-done async-update batch-norm-grad batch-norm-inference batch-norm-training broadcast cholesky
+    concatenate convolution copy custom-call dot dynamic-reshape dynamic-slice dynamic-update-slice fft fusion
+    gather get-dimension-size infeed iota map outfeed pad ragged-dot recv recv-done
+    reduce reduce-window reshape reverse rng-get-and-update-state scaled-dot scan scatter select-and-scatter
+    send-done set-dimension-size shuffle slice sort topk transpose triangular-solve"""
+)
+
+KNOWN: Final = ARITHMETIC | TRANSCENDENTAL | COLLECTIVES | VIEWS | SOURCES | CALLS | OTHERS
+
+#: Any instruction may be split in two, or three, around what runs beside it.
+_ASYNC_PARTS: Final = ("-start", "-update", "-done")
+
+
+def known(opcode: str) -> bool:
+    """Whether XLA has an instruction of this name.
+
+    >>> known("all-reduce-start"), known("allreduce")
+    (True, False)
+    """
+    return opcode in KNOWN or parts(opcode)[0] in KNOWN
+
+
+def parts(opcode: str) -> tuple[str, str]:
+    """An instruction's own name, and which part of an asynchronous pair it is.
+
+    >>> parts("all-gather-done"), parts("dot"), parts("send-done")
+    (('all-gather', 'done'), ('dot', ''), ('send', 'done'))
+    """
+    for ending in _ASYNC_PARTS:
+        if opcode.endswith(ending):
+            return opcode.removesuffix(ending), ending[1:]
+    return opcode, ""
+
 
 #: Bits of one element. A token or an opaque value takes no memory.
 BITS: Final[Mapping[str, int]] = {
@@ -172,3 +242,72 @@ def names_gradients(module: Module) -> bool:
 def custom_call_target(instruction: Instruction) -> str:
     """The function that a custom call names; empty for other instructions."""
     return instruction.attributes.get("custom_call_target", "") if instruction.opcode == "custom-call" else ""
+
+
+#: Instructions of a program, those of each call among them, from which on what is called is listed once,
+#: where they are also this many times those that are written. [-]
+MOST_UNFOLDED, MOST_REPEATED = 20_000, 4
+#: Most instructions of a fusion with those that stand in it, and most levels of calls. [-]
+MOST_FUSED, DEEPEST = 100_000, 100
+#: Instructions that run what they call where they stand.
+CALLING: Final = frozenset(("while", "conditional", "call", "async"))
+
+
+def unfolded_limit(module: Module) -> int:
+    """Most instructions of a program that are listed one by one. [-]"""
+    written = sum(len(each.instructions) for each in module.computations)
+    return max(MOST_UNFOLDED, MOST_REPEATED * written)
+
+
+def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, int]]) -> str | None:
+    """What is too large in a computation; None where nothing is.
+
+    Parameters
+    ----------
+    computation : Computation
+        One that calls none but those of `sizes`.
+    sizes : dict
+        Computation -> its instructions with those of fusions in it, and its levels of calls. [-] Its own
+        size is added.
+    """
+    size, depth = len(computation.instructions), 0
+    for each in computation.instructions:
+        depth = max([depth, *(sizes[called][1] + 1 for called in each.called)])
+        if each.opcode == "fusion":
+            size += sizes[each.called[0]][0]
+    sizes[computation] = size, depth
+    if depth > DEEPEST:
+        return f"{depth} levels of calls; at most {DEEPEST} are read"
+    if size > len(computation.instructions) + MOST_FUSED:
+        return f"fusions of {size:,} instructions; at most {MOST_FUSED:,} are read"
+    return None
+
+
+def runs_of(
+    module: Module, trips: Mapping[Instruction, int | None] | None = None
+) -> tuple[int, dict[Computation, int]]:
+    """How many instructions run in a step, a loop's body once, and how often each computation does.
+
+    Computations stand after those that they call, so that one way back from the entry finds both. Every
+    branch of a choice counts.
+
+    Parameters
+    ----------
+    module : Module
+    trips : mapping, optional
+        Loop -> how often its body runs, None where that is unknown; once each where it is not given. [-]
+    """
+    reached = {module.entry: 1}  # times that each stands in the program
+    runs = {module.entry: 1}  # trips of loops multiplied
+    for computation in reversed(module.computations):
+        if computation not in reached:
+            continue
+        for each in computation.instructions:
+            if parts(each.opcode)[0] not in CALLING or parts(each.opcode)[1] in ("update", "done"):
+                continue
+            known = (trips or {}).get(each)
+            times = 1 if known is None else known
+            for called in each.called:
+                reached[called] = reached.get(called, 0) + reached[computation]
+                runs[called] = runs.get(called, 0) + runs[computation] * times
+    return sum(len(each.instructions) * times for each, times in reached.items()), runs

@@ -9,12 +9,9 @@ from functools import cached_property
 from typing import Final, Literal, get_args
 
 from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, placement
-from costmodel.hlo.text.module import Instruction
-from costmodel.hlo.text.opcodes import COLLECTIVES, parts
-from costmodel.hlo.training.data_flow import Flow, FlowStep
-from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
-from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance
-from costmodel.hlo.training.state import global_dims
+from costmodel.hlo.text.module import COLLECTIVES, Instruction, parts
+from costmodel.hlo.training.data_flow import Flow, FlowStep, collected, elementwise, hands_on, multiplies
+from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance, global_dims
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
 
 Purpose = Literal[

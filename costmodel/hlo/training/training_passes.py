@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
-from costmodel.hlo.training.data_flow import FlowStep, Source
-from costmodel.hlo.training.operations import multiplies
+from costmodel.hlo.training.data_flow import FlowStep, Source, multiplies
 from costmodel.hlo.training.provenance import Provenance
-from costmodel.hlo.work.arithmetic import product_instructions
+from costmodel.hlo.work.cost_analysis import product_instructions
 from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel
 
 

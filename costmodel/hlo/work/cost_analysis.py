@@ -1,20 +1,394 @@
-"""Totals that XLA's own cost analysis (`HloCostAnalysis`) gives for a program.
+"""FLOP, transcendentals and bytes of instructions by the rules of XLA's cost analysis, and its totals.
 
-A loop's body counts once, of a choice each figure's largest branch, a library's call is -1 of everything. XLA
-adds in single precision and in an order of its own; with `single_precision` so do we.
+Where a rule of XLA's is an estimate, such as the bytes of a fusion, it is kept: the figures are XLA's, and
+comparable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from costmodel.hlo.text.module import Computation, Instruction, Shape, control_predecessors
-from costmodel.hlo.text.opcodes import parts
-from costmodel.hlo.work.arithmetic import is_product, own_work, products_of, repeats
-from costmodel.hlo.work.bytes_accessed import Access, Starts, access, gather_or_scatter
+from costmodel.errors import DseError
+from costmodel.hlo.text.module import (
+    ARITHMETIC,
+    SOURCES,
+    TRANSCENDENTAL,
+    VIEWS,
+    Computation,
+    Instruction,
+    Shape,
+    control_predecessors,
+    parts,
+)
+from costmodel.hlo.work.matrix_products import (
+    DIMENSIONS,
+    Product,
+    call_flops,
+    contraction,
+    convolution,
+    does_products,
+    is_staying,
+    library_products,
+    spans_dimension,
+    window_of,
+)
+
+#: Matrix products that are instructions of XLA.
+_PRODUCTS: Final = frozenset(("dot", "convolution", "ragged-dot", "scaled-dot"))
+
+
+def is_product(instruction: Instruction) -> bool:
+    """Whether an instruction is a matrix product by itself, or several."""
+    return instruction.opcode in _PRODUCTS or does_products(instruction)
+
+
+def product_instructions(instruction: Instruction) -> list[Instruction]:
+    """The matrix products that a kernel does: itself, or those of its body, nested ones included."""
+    if is_product(instruction):
+        return [instruction]
+    if instruction.opcode != "fusion":
+        return []
+    return [found for inner in instruction.called[0].instructions for found in product_instructions(inner)]
+
+
+def products_in(instruction: Instruction) -> list[Product]:
+    """Dimensions of the matrix products that a kernel does."""
+    return [found for each in product_instructions(instruction) for found in products_of(each)]
+
+
+def products_of_body(body: Computation) -> list[Product]:
+    """The matrix products of a computation, nested ones included."""
+    return [found for instruction in body.instructions for found in products_in(instruction)]
+
+
+def products_of(instruction: Instruction) -> list[Product]:
+    """The products that an instruction is, if `is_product`.
+
+    Raises
+    ------
+    DseError
+        If dimensions are missing, or contradict its output.
+    """
+    if instruction.opcode == "convolution":
+        data, kernel = (operand.shape for operand in instruction.operands)
+        return [convolution(instruction, data, kernel, instruction.shape, "result")]
+    if instruction.opcode == "ragged-dot":
+        return [_ragged(instruction)]
+    if instruction.opcode in ("dot", "scaled-dot"):
+        return [contraction(instruction, _dims(instruction))]
+    return library_products(instruction)
+
+
+def _dims(instruction: Instruction) -> list[list[int]]:
+    return [instruction.numbers(key.replace("imensions", "ims")) for key in DIMENSIONS]
+
+
+def _ragged(instruction: Instruction) -> Product:
+    """A product whose rows, or contracted elements, are split among groups, each with a matrix of its own.
+
+    All groups together have as many as the array, so that the product is as large as that with one of them.
+    """
+    dims = _dims(instruction)
+    a, b = (operand.shape for operand in instruction.operands[:2])
+    of_a = {dim for own in dims[::2] for dim in own}
+    of_b = {dim for own in dims[1::2] for dim in own} | set(instruction.numbers("rhs_group_dims"))
+    try:
+        k, batch = (prod(a.dims[dim] for dim in own) for own in dims[::2])
+    except IndexError:
+        raise DseError(f"{instruction.name}: {a} has no dimensions {dims[::2]}") from None
+    m = prod(size for dim, size in enumerate(a.dims) if dim not in of_a)
+    n = prod(size for dim, size in enumerate(b.dims) if dim not in of_b)
+    return Product(batch, m, n, k, False, (a, b), instruction.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an instruction does besides matrix products."""
+
+    flops: int = 0  #: [FLOP]
+    transcendentals: int = 0  #: [-]
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.transcendentals + other.transcendentals)
+
+    def times(self, count: int) -> Work:
+        """The same, `count` times."""
+        return Work(self.flops * count, self.transcendentals * count)
+
+    @property
+    def total(self) -> int:
+        """Both counted alike. [FLOP]"""
+        return self.flops + self.transcendentals
+
+
+class WorkOfInstructions:
+    """Work of instructions; that of a computation is found once."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[Computation, Work] = {}
+
+    def of(self, instruction: Instruction) -> Work:
+        """Work of one instruction, that of its body included."""
+        if instruction.opcode == "custom-call":
+            return Work(flops=call_flops(instruction) or 0)
+        bodies = zip(map(self.body, instruction.called), repeats(instruction), strict=False)
+        return sum((work.times(count) for work, count in bodies), own_work(instruction))
+
+    def body(self, computation: Computation) -> Work:
+        """Work of a computation, run once."""
+        known = self._bodies.get(computation)
+        if known is None:
+            known = sum((self.of(each) for each in computation.instructions), Work())
+            self._bodies[computation] = known
+        return known
+
+
+def own_work(instruction: Instruction) -> Work:
+    """Work of an instruction apart from the computations that it runs."""
+    opcode, shape = parts(instruction.opcode)[0], instruction.shape
+    if opcode in ARITHMETIC:
+        return Work(flops=shape.size)
+    if opcode in TRANSCENDENTAL:
+        return Work(transcendentals=shape.size)
+    counted = _COUNTED.get(opcode)
+    return (
+        Work(flops=counted(instruction)) if counted and not instruction.opcode.endswith("-done") else Work()
+    )
+
+
+def _elements(instruction: Instruction) -> int:
+    return instruction.operands[0].shape.size
+
+
+def _last(shape: Shape) -> int:
+    return shape.dims[-1] if shape.dims else 1
+
+
+#: Instruction -> flops that XLA counts for it. [FLOP]
+_COUNTED: Final[Mapping[str, Callable[[Instruction], int]]] = {
+    "all-reduce": lambda i: i.shape.size,
+    "sort": lambda i: _elements(i) * max(_elements(i) - 1, 0).bit_length(),
+    "fft": lambda i: 8 * _elements(i) * prod(max(n.bit_length() - 1, 0) for n in i.numbers("fft_length")),
+    "triangular-solve": lambda i: 2 * _last(i.operands[0].shape) * i.operands[1].shape.size,
+    "cholesky": lambda i: _last(i.operands[0].shape) * _elements(i) // 3,
+}
+
+
+def repeats(instruction: Instruction) -> tuple[int, ...]:
+    """How often an instruction runs each of its computations within itself. [-]"""
+    counted = _REPEATED.get(instruction.opcode)
+    return counted(instruction) if counted else ()
+
+
+def _first(shape: Shape) -> Shape:
+    """An array, or the first of a tuple."""
+    return next(shape.leaves())
+
+
+def _window_size(instruction: Instruction) -> int:
+    """Places of a window. [-]"""
+    return prod(each.size for each in window_of(instruction))
+
+
+def _window_reductions(instruction: Instruction) -> int:
+    """For each result as many as the window has places but one; where it spans a dimension, all once. [-]"""
+    result = _first(instruction.shape)
+    spanned = None if instruction.shape.is_tuple else spans_dimension(window_of(instruction), result.dims)
+    if spanned is None:
+        return (_window_size(instruction) - 1) * result.size
+    length = result.dims[spanned]
+    return result.size // length + length - 1
+
+
+#: Instruction -> how often it runs each of its computations.
+_REPEATED: Final[Mapping[str, Callable[[Instruction], tuple[int, ...]]]] = {
+    "fusion": lambda i: (1,),
+    "map": lambda i: (i.shape.size,),
+    "reduce": lambda i: (_elements(i) - _first(i.shape).size,),
+    "reduce-window": lambda i: (_window_reductions(i),),
+    "scatter": lambda i: (i.operands[-1].shape.size,),
+    "select-and-scatter": lambda i: (
+        i.operands[1].shape.size * (_window_size(i) - 1),
+        i.operands[1].shape.size,
+    ),
+}
+
+
+#: Start indices of dynamic slices: read by each slice, all of them; or as XLA counts them, the first of a
+#: slice, and once by all slices of a fusion.
+Starts = Literal["each", "once"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes that an instruction reads and writes. [B]"""
+
+    read: int
+    written: int
+
+    @property
+    def total(self) -> int:
+        """Both together. [B]"""
+        return self.read + self.written
+
+
+def access(instruction: Instruction, starts: Starts = "each") -> Access:
+    """Bytes by XLA's rule of access: what is sliced is not read whole. [B]"""
+    opcode = parts(instruction.opcode)[0]
+    if opcode in VIEWS | SOURCES or is_same_memory(instruction) or is_staying(instruction):
+        return Access(0, 0)
+    if opcode == "fusion":
+        return _fusion_access(instruction, starts)
+    operands = [operand.shape.bytes for operand in instruction.operands]
+    output = output_bytes(instruction)
+    placed = 1 if starts == "once" else None  # how many starts count
+    if opcode == "slice":
+        return Access(output, output)
+    if opcode == "dynamic-slice":
+        return Access(output + sum(operands[1:][:placed]), output)
+    if opcode == "dynamic-update-slice":
+        return Access(operands[1] + sum(operands[2:][:placed]), operands[1])
+    if opcode == "gather":
+        return Access(output + operands[1], output)
+    if opcode == "scatter":
+        arrays = len(operands) // 2
+        updates = sum(operands[arrays + 1 :])
+        return Access(2 * updates + operands[arrays], updates)
+    if opcode == "triangular-solve":
+        return Access(operands[0] // 2 + operands[1], output)
+    if opcode == "cholesky":
+        return Access(operands[0] // 2, operands[0] // 2)
+    return Access(sum(operands), output)
+
+
+def is_same_memory(instruction: Instruction) -> bool:
+    """Whether a transposition leaves every element where it is: only its layout says otherwise."""
+    if instruction.opcode != "transpose":
+        return False
+    before, after = instruction.operands[0].shape, instruction.shape
+    order = instruction.numbers("dimensions")
+    if sorted(order) != list(range(len(before.dims))):
+        return False
+    return tuple(order[dim] for dim in after.minor_to_major) == before.minor_to_major
+
+
+def output_bytes(instruction: Instruction) -> int:
+    """What an instruction gives, without scratch memory and the state of an asynchronous pair. [B]"""
+    opcode, part = parts(instruction.opcode)
+    elements = instruction.shape.elements
+    if part == "start" and len(elements) > 1 and opcode != "all-reduce":
+        return elements[0 if opcode == "copy" else 1].bytes
+    if elements and is_product(instruction):
+        return elements[0].bytes
+    return instruction.shape.bytes
+
+
+def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
+    """Bytes of a fusion: of each parameter what its users read of it, constants, and what the root writes.
+
+    A back end's own fusion around a gather or a scatter moves what that moves.
+    """
+    body, alone = fusion.called[0], gather_or_scatter(fusion)
+    if alone is not None:
+        return access(alone)
+    roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
+    constants = [each.shape for each in body.instructions if each.opcode == "constant"]
+    read = sum(_Users(body, starts).parameter_bytes()) + sum(
+        shape.bytes for shape in constants if shape.size > 1
+    )
+    return Access(read, sum(_root_bytes(root) for root in roots))
+
+
+def gather_or_scatter(instruction: Instruction) -> Instruction | None:
+    """What XLA takes a back end's own fusion around a gather or a scatter for; None for others."""
+    if instruction.opcode != "fusion" or instruction.attributes.get("kind") != "kCustom":
+        return None
+    inner = instruction.called[0].instructions
+    return next((each for each in inner if each.opcode in ("gather", "scatter")), None)
+
+
+def _root_bytes(root: Instruction) -> int:
+    """What a root writes: an update in place writes the update alone. [B]"""
+    return root.operands[1].shape.bytes if root.opcode == "dynamic-update-slice" else root.shape.bytes
+
+
+class _Users:
+    """Who reads what within the body of a fusion."""
+
+    def __init__(self, body: Computation, starts: Starts) -> None:
+        self.body = body
+        self.starts = starts
+        self.of: dict[Instruction, dict[Instruction, list[int]]] = {each: {} for each in body.instructions}
+        for instruction in body.instructions:
+            for place, operand in enumerate(instruction.operands):
+                self.of[operand].setdefault(instruction, []).append(place)
+
+    def parameter_bytes(self) -> list[int]:
+        """What the users of each parameter read of it. [B]"""
+        return [
+            sum(self.bytes_read(each) for each in self._arrays(parameter, parameter.shape))
+            for parameter in self.body.parameters
+        ]
+
+    def _arrays(self, whole: Instruction, shape: Shape) -> list[Instruction]:
+        """The instruction that stands for each array of a parameter: what takes it out of a tuple."""
+        if not shape.is_tuple:
+            return [whole]
+        found = []
+        for index, element in enumerate(shape.elements):
+            taken = [
+                user
+                for user in self.of[whole]
+                if user.opcode == "get-tuple-element" and user.attributes["index"] == str(index)
+            ]
+            found += self._arrays(taken[0] if taken else whole, element)
+        return found
+
+    def bytes_read(self, array: Instruction) -> int:
+        """What the users of an array read of it. [B]
+
+        A slice reads what it gives, what is updated in place is not read. A broadcast or a reshape reads the
+        whole on its own; all others together read it once.
+        """
+        read, shared = 0, False
+        for user, places in self.of[array].items():
+            if user.opcode == "fusion":
+                read += sum(self._nested_bytes(user, place) for place in places)
+            elif user.opcode in ("broadcast", "reshape"):
+                read += array.shape.bytes
+            else:
+                own = self._own_bytes(user, array, places)
+                read, shared = read + (own or 0), shared or own is None
+        return read + (array.shape.bytes if shared else 0)
+
+    def _nested_bytes(self, fusion: Instruction, place: int) -> int:
+        """What a fusion within the fusion reads of an operand, for each that uses the result. [B]
+
+        One that passes its operand on to its root reads what is sliced of the result.
+        """
+        inner = fusion.called[0]
+        parameter = inner.parameters[place]
+        passes_on = inner.root.operands[:1] == (parameter,)
+        read, shared = 0, False
+        for user, places in self.of[fusion].items():
+            own = self._own_bytes(user, fusion, places) if passes_on else None
+            read, shared = read + (own or 0), shared or own is None
+        return read + (_Users(inner, self.starts).bytes_read(parameter) if shared else 0)
+
+    def _own_bytes(self, user: Instruction, array: Instruction, places: Sequence[int]) -> int | None:
+        """What a user that slices or updates reads of an array; None where it shares the read. [B]"""
+        if user.opcode == "slice" or (user.opcode == "dynamic-slice" and places[0] == 0):
+            return user.shape.bytes
+        if user.opcode == "dynamic-update-slice" and places[0] == 0:
+            return 0
+        is_start = user.opcode in ("dynamic-slice", "dynamic-update-slice")
+        return array.shape.bytes if is_start and self.starts == "each" else None
+
 
 #: Size of a pointer: a tuple is a table of them. [B]
 POINTER_BYTES: Final = 8

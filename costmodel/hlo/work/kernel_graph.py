@@ -11,11 +11,20 @@ from functools import reduce
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
-from costmodel.hlo.text.call_counts import runs_of, unfolded_limit
-from costmodel.hlo.text.module import Computation, Instruction, Module, Shape, control_predecessors
-from costmodel.hlo.text.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
-from costmodel.hlo.work.arithmetic import products_in, products_of_body
-from costmodel.hlo.work.bytes_accessed import access
+from costmodel.hlo.text.module import (
+    COLLECTIVES,
+    SOURCES,
+    VIEWS,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    control_predecessors,
+    parts,
+    runs_of,
+    unfolded_limit,
+)
+from costmodel.hlo.work.cost_analysis import access, products_in, products_of_body
 from costmodel.hlo.work.matrix_products import Product
 from costmodel.hlo.work.trip_counts import trip_counts
 

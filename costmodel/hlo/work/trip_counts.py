@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from costmodel.errors import DseError
 from costmodel.hlo.text.module import BITS, Computation, Instruction, Module
-from costmodel.hlo.work.library_calls import backend_config
+from costmodel.hlo.work.matrix_products import backend_config
 
 #: Where an array stands in a tuple of tuples.
 Path: TypeAlias = "tuple[int, ...]"

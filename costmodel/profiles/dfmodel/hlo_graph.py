@@ -7,13 +7,12 @@ row, and what else it makes of them a vector kernel after it. Another output of 
 that waits for it and reads nothing (zero_out). What waits for a backward kernel is of the backward pass,
 whatever its name says: no edge leads back to the forward pass. A kernel that reads more than two arrays has
 the largest as its first input and all others as its second. An all-reduce belongs to the kernel that alone
-makes what it sums; every other collective is a vector kernel, and moves on the edges that feed it.
-"""
+makes what it sums; every other collective is a vector kernel, and moves on the edges that feed it."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
@@ -22,9 +21,9 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.summary.weight_operands import weight_sides
-from costmodel.hlo.text.module import Shape
-from costmodel.hlo.work.kernel_graph import HloEdge, HloKernel, output_shape
+from costmodel.hlo.text.module import Instruction, Shape
+from costmodel.hlo.work.cost_analysis import product_instructions
+from costmodel.hlo.work.kernel_graph import HloEdge, HloGraph, HloKernel, Leaf, output_shape
 from costmodel.hlo.work.matrix_products import Product
 from costmodel.profiles.dfmodel import DfmodelGraph
 from costmodel.profiles.dfmodel.graph import (
@@ -38,6 +37,53 @@ from costmodel.profiles.dfmodel.graph import (
     POINT_TO_POINT,
 )
 from costmodel.profiles.dfmodel.sharding import Traffic
+
+#: Instructions through which an operand of a fused product is still the same array.
+_SAME_ARRAY: Final = ("bitcast", "convert", "copy", "reshape", "transpose")
+
+
+def weight_sides(analysis: Analysis, graph: HloGraph) -> list[tuple[int | None, ...]]:
+    """For each product of each kernel which operand is a weight: 0, 1, or None where none or both are.
+
+    A weight is a parameter that the step updates, and what kernels make of weights alone: a conversion, a
+    gathered whole.
+    """
+    parameters = {int(each.argument) for each in analysis.state.weights}
+    made: set[tuple[int, int]] = set()
+
+    def is_weight(leaf: Leaf) -> bool:
+        return leaf.parameter in parameters if leaf.source is None else leaf.source in made
+
+    sides = []
+    for place, kernel in enumerate(graph.kernels):
+        sides.append(
+            tuple(_side(kernel, product, is_weight) for product in product_instructions(kernel.instruction))
+        )
+        read = [leaf for leaf in kernel.reads if leaf.source is not None or leaf.parameter is not None]
+        if read and not kernel.products and all(map(is_weight, read)):
+            made |= {(place, output) for output, _ in enumerate(output_shape(kernel.instruction).leaves())}
+    return sides
+
+
+def _side(kernel: HloKernel, product: Instruction, is_weight: Callable[[Leaf], bool]) -> int | None:
+    """The operand of one product that is a weight."""
+    leaves = [_leaf(kernel, product, side) for side in (0, 1)]
+    found = [side for side, leaf in enumerate(leaves) if leaf is not None and is_weight(leaf)]
+    return found[0] if len(found) == 1 else None
+
+
+def _leaf(kernel: HloKernel, product: Instruction, side: int) -> Leaf | None:
+    """The array that a kernel reads for an operand of its product; None where it makes it itself."""
+    own, operand = kernel.instruction, product.operands[side]
+    if product is not own:
+        while operand.opcode in _SAME_ARRAY:
+            operand = operand.operands[0]
+        if operand.opcode != "parameter" or operand not in own.called[0].instructions:
+            return None
+        side = int(operand.argument)
+    before = sum(len(list(each.shape.leaves())) for each in own.operands[:side])
+    return kernel.reads[before]
+
 
 #: Collective -> its code. The format has no reduce-scatter; a gather of the same array moves as much.
 _MOVES: Final = {

@@ -270,7 +270,7 @@ def chunk_sizes(num_layers: float, design: DesignPoints) -> tuple[FloatArray, In
 
     Layers of a stage that do not divide evenly go to its first chunks. Where the embedding or the loss
     counts as a layer, the first or the last chunk has one layer less; a first or last stage whose layers are
-    told has those, and the others share the rest evenly [Narayanan2021]_.
+    stated has those, and the others share the rest evenly [Narayanan2021]_.
     """
     p, v = design.pp[:, np.newaxis], design.vpp[:, np.newaxis]
     chunk = np.arange(int((design.pp * design.vpp).max()))

@@ -17,7 +17,6 @@ from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record, writable_directory, write_study
 from dse.records.text import show
 from dse.reporting.studies.nothing_feasible import nothing_feasible
-from dse.reporting.studies.repricing_report import repricing_text
 from dse.reporting.study_report import certificate_text, study_report
 from dse.searching.batches.loop import Outcome
 from dse.searching.exact.certificate import quick_certificate
@@ -40,9 +39,7 @@ def run_search(args: argparse.Namespace) -> int:
         seed=args.seed,
         sampler=args.sampler,
         profile=args.profile,
-        changes=args.changes,
     )
-    note_repricing(study)
     study.steer(args.focus, starts)
     return run_study(study, args)
 
@@ -65,15 +62,7 @@ def run_resume(args: argparse.Namespace) -> int:
     """Continue a study by its name."""
     study = Study.load(args.study, storage=args.storage)
     prepare(args, study.space)
-    study.settle(args.changes, jobs=args.jobs)
-    note_repricing(study)
     return run_study(study, args)
-
-
-def note_repricing(study: Study) -> None:
-    """Say on stderr what pricing all trials anew has changed, if that was done."""
-    if study.repricing and study.repricing.trials:
-        print(f"dse: {repricing_text(study.space, study.repricing)}", file=sys.stderr)
 
 
 def prepare(args: argparse.Namespace, space: Space) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import Any, NoReturn
 
+from costmodel.errors import DseError
 from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
@@ -224,7 +226,8 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     )
     add_workers(parser)
     add_storage(parser)
-    add_acceptance(parser)
+    for former in ("--accept-changes", "--reprice"):
+        parser.add_argument(former, action=FormerOption, nargs=0, help=argparse.SUPPRESS)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -249,24 +252,15 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     )
 
 
-def add_acceptance(parser: argparse.ArgumentParser) -> None:
-    """``--accept-changes`` and ``--reprice``."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--accept-changes",
-        dest="changes",
-        action="store_const",
-        const="accept",
-        default="refuse",
-        help="go on although cost model, space, model or system are not those that priced the trials",
-    )
-    group.add_argument(
-        "--reprice",
-        dest="changes",
-        action="store_const",
-        const="reprice",
-        help="price all trials anew first, and keep their old values beside the new",
-    )
+class FormerOption(argparse.Action):
+    """An option of earlier versions: what to do instead, in a line."""
+
+    def __call__(self, _: argparse.ArgumentParser, __: argparse.Namespace, ___: Any, option: str | None = None
+                 ) -> NoReturn:  # fmt: skip
+        raise DseError(
+            f"{option}: is gone: a study keeps the prices that it has; begin anew from its best designs: "
+            "`dse search ... --study NEW --warm-start STUDY`"
+        )
 
 
 def enumerate(parser: argparse.ArgumentParser) -> None:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Final
 
 from dse.library.study import Study
 from dse.pricing.workers import Workers
 from dse.records.text import show
-from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report, checked
+from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
+
+#: Trials that are evaluated where not all are. [-]
+SAMPLE: Final = 100
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the study; 1 when a stored figure is not what the model gives."""
     study = Study.load(args.study, storage=args.storage)
-    changes, foreign, workers = (
-        study.content_changes(),
-        study.foreign,
-        Workers(args.jobs, args.backend, args.scheduler),
-    )
-    found = CheckedStudy()
+    workers = Workers(args.jobs, args.backend, args.scheduler)
+    found = CheckedStudy(study, study.differing(workers, most=None if args.all else SAMPLE))
     if args.format == "json":
-        sys.stdout.writelines(check_json(study, changes, foreign, workers, found))
+        sys.stdout.writelines(check_json(found))
     else:
-        found = checked(study, workers)
-        show(sys.stdout, lambda _: check_report(study, found, changes, foreign))
+        show(sys.stdout, lambda _: check_report(found))
     return 1 if found.differing else 0

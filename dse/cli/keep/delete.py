@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from costmodel.errors import DseError, printable
-from dse.searching.record.creation import SPACE_NAME
+from dse.searching.study_attributes import SPACE_NAME
 from dse.storage.database import storage_url
 from dse.storage.deletion import count_trials, delete_study
 from dse.storage.optuna_store import Store

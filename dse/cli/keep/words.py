@@ -12,13 +12,14 @@ def check(parser: argparse.ArgumentParser) -> None:
     """Arguments of `dse check`."""
     describe(
         parser,
-        about="Price all trials of a study again, and say which stored figures are not what the cost\n"
-        "model gives: after an update of dse, or where somebody may have changed the database. Nothing\n"
-        "is written; `dse resume STUDY --reprice` stores what the model gives now. Exit code 1 if any\n"
-        "figure differs by more than 1e-9 of itself.",
-        examples=["dse check gpt3_175b_1024_a100", "dse check gpt3_175b_1024_a100 --format json"],
+        about="Evaluate 100 trials of a study again, from its first to its last, or all of them, and say\n"
+        "which stored figures are not, to the last bit, what the cost model gives: after an update of\n"
+        "dse, or where somebody may have changed the database. Nothing is written. Exit code 1 if any\n"
+        "figure differs.",
+        examples=["dse check gpt3_175b_1024_a100", "dse check gpt3_175b_1024_a100 --all --format json"],
     )
     add_study(parser)
+    parser.add_argument("--all", action="store_true", help="evaluate every trial")
     parser.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
     add_workers(parser)
     add_storage(parser)
@@ -71,7 +72,7 @@ def calibrate(parser: argparse.ArgumentParser) -> None:
         parser,
         about="Fit a few physical constants of a system to products, collectives and steps of one machine:\n"
         "as many as predict rows that are held out better, and none that the rows cannot tell apart.\n"
-        "Writes a system file in which each says its standard error and what told it.\n"
+        "Writes a system file in which each says its standard error and the rows that it rests on.\n"
         "docs/validation.md lists the columns; benchmarks/measure_gpu.py fills them.",
         examples=[
             "dse calibrate mine.csv --system h100_80g_dgx -o my_system.yaml",

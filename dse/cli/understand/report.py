@@ -9,7 +9,7 @@ from dse.cli.output import checked_ending
 from dse.library.study import Study
 from dse.records.tables import write_file
 from dse.reporting.pages.study_page import study_page, study_picture
-from dse.storage.recovery import file_name
+from dse.storage.atomic_files import file_name
 
 
 def run(args: argparse.Namespace) -> int:

@@ -43,7 +43,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, design: DesignPoints) -> Self:
-        """That of one design."""
+        """Order of passes of one design."""
         sizes = (design.pp, design.vpp, design.gradient_accumulation_steps, design.group_size)
         schedule = SCHEDULES[SCHEDULE_WORDS[int(design.schedule.item())]]
         p, v, m, n = (int(size.item()) for size in sizes)

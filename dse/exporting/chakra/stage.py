@@ -98,7 +98,7 @@ class StageGraph:
         return last
 
     def _work(self, one: Pass) -> PassWork:
-        """That of a pass; gradients of weights are of the backward pass unless they have one of their own."""
+        """Work of a pass; gradients of weights are of the backward pass unless they have one of their own."""
         passes = self.work.passes[self.stage]
         if one[0] != BACKWARD or self.pipeline.is_split(one):
             return passes[one[0]]

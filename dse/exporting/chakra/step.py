@@ -1,4 +1,4 @@
-"""One step of a design as Chakra's traces: the first rank of each pipeline stage."""
+"""A design's step as Chakra's traces: the first rank of each pipeline stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank's execution trace as Chakra has them: nodes one behind the other, and the bytes of its file."""
+"""A rank's execution trace as Chakra has them: nodes one behind the other, and the bytes of its file."""
 
 from __future__ import annotations
 

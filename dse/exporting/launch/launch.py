@@ -109,7 +109,7 @@ class Launch:
 
     @property
     def world_size(self) -> int:
-        """Chips."""
+        """Number of chips that a launch takes. [-]"""
         return int(self.points.world_size.item())
 
     @property

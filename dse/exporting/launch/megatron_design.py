@@ -121,9 +121,9 @@ def refuse(launch: Launch) -> None:
 def _pipeline(launch: Launch) -> dict[str, Any]:
     """Chunks of the pipeline: as even as Megatron Core makes them, or written out."""
     found: dict[str, Any] = {"use_tp_pp_dp_mapping": True} if launch["rank_order"] == "tp_cp_pp_dp" else {}
-    told = [launch[column] for column in ("first_stage_layers", "last_stage_layers")]
+    ends = [launch[column] for column in ("first_stage_layers", "last_stage_layers")]
     layers = launch.model.num_layers + int(launch["count_embedding"]) + int(launch["count_loss"])
-    uneven = layers % (launch["pp"] * launch["vpp"]) and not any(told)
+    uneven = layers % (launch["pp"] * launch["vpp"]) and not any(ends)
     if launch["pipeline_layout"] != EVEN or uneven:
         return {**found, "pipeline_model_parallel_layout": written_layout(launch)}
     if launch["vpp"] > 1:
@@ -132,7 +132,7 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
 
 
 def _recomputation(launch: Launch) -> dict[str, Any]:
-    """What runs again."""
+    """Options of Megatron-LM for what is recomputed."""
     word, layers = launch["recompute"], int(launch["recompute_layers"])
     if word == "full":
         method = launch["recompute_method"] if layers else "uniform"

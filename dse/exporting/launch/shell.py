@@ -88,7 +88,7 @@ class Script:
             self.commands.append(self.measured(rest))
 
     def measured(self, words: list[str]) -> list[str]:
-        """The same words, unless there are too many."""
+        """Words of a script, unless there are too many."""
         self.size += sum(map(len, words)) + len(words)
         if self.size > MOST:
             raise DseError("variables of the script grow without bound")
@@ -156,7 +156,7 @@ def _parts(word: Word) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ArrayWord:
-    """`NAME=( ... )`."""
+    """Assignment of an array in a shell script, `NAME=( ... )`."""
 
     name: str
     append: bool
@@ -232,7 +232,7 @@ class Lexer:
         self.text, self.at = text, 0
 
     def commands(self) -> Iterator[list[Word | ArrayWord]]:
-        """Each command's words."""
+        """Words of each command of a script."""
         words: list[Word | ArrayWord] = []
         while self.at < len(self.text):
             if self.text[self.at] in _ENDS:
@@ -258,7 +258,7 @@ class Lexer:
         return True
 
     def word(self) -> Word | ArrayWord:
-        """The next word."""
+        """Next word of a script."""
         fragments: Word = []
         plain = ""
         while self.at < len(self.text) and (char := self.text[self.at]) not in (" ", "\t", "\r"):

@@ -43,7 +43,7 @@ class KernelRow:
         return sum(self.passes.values())
 
     def add(self, other: KernelRow) -> None:
-        """Take another in."""
+        """Add an item to the sum."""
         for mine, own in ((self.passes, other.passes), (self.work, other.work)):
             for name, value in own.items():
                 mine[name] = mine.get(name, 0.0) + value

@@ -1,4 +1,4 @@
-"""Calibrations as text and as JSON: constants before and after, what told them, errors of rows held out."""
+"""Calibrations as text and as JSON: constants before and after, what they rest on, errors held out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def calibration_record(found: Calibration) -> dict[str, Any]:
 def error_rows(
     stages: Sequence[CalibratedStage],
 ) -> Iterator[tuple[str, FloatArray, FloatArray, FloatArray]]:
-    """Each kind of rows with the ratios of its rows: before, after, held out."""
+    """Kinds of rows with the ratios of their rows: before, after, held out."""
     for stage in stages:
         kinds = [kind_of(row) if row.is_kernel else "step" for row in stage.rows]
         for kind in dict.fromkeys(kinds):
@@ -66,7 +66,7 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
     if constants:
         shown += [
             Text(),
-            *_table(("constant", "before", "after", "standard\nerror", "told by"), constants, 1, 4),
+            *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4),
         ]
     else:
         shown += [Text(), Text("No constant is fitted: none predicts rows that are held out better.")]
@@ -111,11 +111,11 @@ def headline(found: Calibration) -> str:
 
 def constant_cells(own: CalibratedConstant, stage: CalibratedStage) -> tuple[str, ...]:
     """A constant as it is printed."""
-    told = counted(len(stage.rows), "row") + f" of {stage.name}" + (", at its bound" if own.at_bound else "")
+    rows = counted(len(stage.rows), "row") + f" of {stage.name}" + (", at its bound" if own.at_bound else "")
     return (
         own.name,
         *(readable(value, own.unit) for value in (own.before, own.after, own.standard_error)),
-        told,
+        rows,
     )
 
 

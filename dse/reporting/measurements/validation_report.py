@@ -89,7 +89,7 @@ def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
 
 def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
     """Errors of memory of each data set, and which runs were said not to fit."""
-    told = {
+    measured = {
         name: own
         for name, own in sets.items()
         if any(one.has_memory or (one.ran and one.said_not_to_fit) for one in own)
@@ -104,14 +104,14 @@ def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
                 *(number(memory[key], form) for key, form in _MEMORY.items()),
                 *fit_cells(memory),
             )
-            for record in records_of(told, sets)
+            for record in records_of(measured, sets)
             for memory in [record["memory"]]
         ],
     )
 
 
 def fit_cells(memory: Mapping[str, float]) -> list[str]:
-    """How well runs that do not fit are told apart; precision where there are such runs at all."""
+    """Precision and recall of runs that do not fit; precision where there are such runs at all."""
     full = memory["out_of_memory_rows"]
     precision = memory["out_of_memory_precision"] if full else math.nan
     return [
@@ -148,7 +148,7 @@ def kernel_table(rows: Sequence[ComparedRow]) -> Table:
 def records_of(
     shown: Mapping[str, Sequence[ComparedRow]], sets: Mapping[str, Sequence[ComparedRow]]
 ) -> list[dict[str, Any]]:
-    """Some data sets summed up, and the whole table as one where there are several."""
+    """Sums of data sets, and of the whole table where there are several."""
     whole = {ALL: [one for own in sets.values() for one in own]} if len(shown) > 1 else {}
     return [dataset_record(name, own) for name, own in {**shown, **whole}.items()]
 

@@ -20,7 +20,7 @@ from costmodel.hlo.program.program import Program, ProgramKernel
 from costmodel.hlo.summary.figures import collectives_by_group
 from costmodel.hlo.text.module import custom_call_target
 from costmodel.hlo.work.kernel_graph import Barriers
-from costmodel.hlo.work.library_calls import is_known
+from costmodel.hlo.work.matrix_products import is_known
 from costmodel.kernels.group_links import held_ranks
 from costmodel.machine.system import System
 from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
@@ -66,11 +66,11 @@ class ModuleCost:
         return cls(str(path), analysis, program, barriers, load_system(system) if system else None)
 
     def on(self, system: str) -> Self:
-        """The same module on a system."""
+        """Record of a module on a system."""
         return self.on_machine(load_system(system))
 
     def on_machine(self, system: System) -> Self:
-        """The same module on a machine."""
+        """Record of a module on a machine."""
         return replace(self, system=system)
 
     @cached_property

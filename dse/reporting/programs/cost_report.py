@@ -55,7 +55,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
 
 
 def heading(record: Record) -> str:
-    """What is evaluated, and the total."""
+    """Heading of a report: what is evaluated, and the total."""
     count = sum(row["count"] for row in record["kinds"])
     text = (
         f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
@@ -128,7 +128,7 @@ def program_name(op_name: str, room: int) -> str:
 
 
 def end_of(name: str, room: int) -> str:
-    """As much of the end of a name as there is room for."""
+    """End of a name, as much as there is room for."""
     return name if len(name) <= room else "..." + name[len(name) - room + 3 :].lstrip("/")
 
 

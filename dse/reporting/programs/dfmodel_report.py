@@ -222,7 +222,7 @@ def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, found: Dfmode
 
 
 def _of(needed: float, there: FloatArray) -> str:
-    """What is needed of what there is, where that has a limit."""
+    """Text of what is needed of what there is, where that has a limit."""
     limit = f" of {readable(float(there.flat[0]), 'B')}" if there.flat[0] else ""
     return readable(float(needed), "B") + limit
 

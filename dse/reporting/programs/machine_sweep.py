@@ -26,7 +26,7 @@ Record = Mapping[str, Any]
 
 
 def machines(named: str) -> list[System]:
-    """Those that a list names, apart by commas; all that ship for none.
+    """Machines that a list names, apart by commas; all that ship for none.
 
     Raises
     ------

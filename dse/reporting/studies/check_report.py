@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from dse.records.tables import only_finite
 from dse.records.text import counted
 from dse.reporting.design_table import ruled_table
-from dse.searching.record.checking import Mismatch
-from dse.searching.record.study_changes import figure_text
+from dse.searching.price_check import Mismatch, figure_text
 
 if TYPE_CHECKING:
-    from dse.pricing.workers import Jobs
     from dse.searching.study import BaseStudy
 
 #: Figures that a table shows, and of one trial.
@@ -29,90 +29,89 @@ _INDENT: Final = ",\n    "
 
 @dataclass
 class CheckedStudy:
-    """What pricing all trials of a study again has found."""
-
-    trials: int = 0
-    differing: int = 0  #: trials of which some figure is another
-    figures: int = 0
-    shown: list[Mismatch] = field(default_factory=list)
-
-    def add(self, trials: int, found: Sequence[Mismatch]) -> None:
-        """Take note of some trials, in their order."""
-        per_trial: dict[int, list[Mismatch]] = {}
-        for own in found:
-            per_trial.setdefault(own.trial, []).append(own)
-        self.trials += trials
-        self.differing += len(per_trial)
-        self.figures += len(found)
-        for figures in per_trial.values():
-            self.shown += figures[: min(SHOWN_OF_ONE, SHOWN - len(self.shown))]
-
-
-def checked(study: BaseStudy, jobs: Jobs) -> CheckedStudy:
-    """Price all trials of a study again."""
-    found = CheckedStudy()
-    for trials, differing in study.differing(jobs):
-        found.add(trials, differing)
-    return found
-
-
-def check_report(study: BaseStudy, found: CheckedStudy, changes: Sequence[str], foreign: int
-                 ) -> list[RenderableType]:  # fmt: skip
-    """The first figures that differ, how many there are, and what has changed since trials were priced.
+    """What evaluating trials of a study again finds, counted as it comes.
 
     Parameters
     ----------
     study : BaseStudy
         The study.
-    found : CheckedStudy
-        Its trials, priced again.
-    changes : sequence of str
-        What has changed in space, model and system, a line each.
-    foreign : int
-        Finished trials of other programs. [-]
+    blocks : iterator
+        What its `differing` gives.
     """
+
+    study: BaseStudy
+    blocks: Iterator[tuple[int, list[Mismatch]]]
+    trials: int = 0
+    differing: int = 0  #: trials of which some figure is another
+    figures: int = 0
+
+    def __iter__(self) -> Iterator[Mismatch]:
+        """Each figure that differs, by trial."""
+        for trials, found in self.blocks:
+            self.trials += trials
+            self.differing += len({own.trial for own in found})
+            self.figures += len(found)
+            yield from found
+
+
+def check_report(found: CheckedStudy) -> list[RenderableType]:
+    """The first figures that differ, how many there are, and whether another version made the study."""
+    shown: list[Mismatch] = []
+    of_trial: Counter[int] = Counter()
+    for own in found:
+        of_trial[own.trial] += 1
+        if of_trial[own.trial] <= SHOWN_OF_ONE and len(shown) < SHOWN:
+            shown.append(own)
+    foreign, versions = found.study.foreign, found.study.other_version()
     trials = counted(found.trials, "trial")
     if found.differing:
         verdict = f"{found.differing:,} of {trials} are not as the cost model gives them."
     else:
         verdict = f"{trials} priced again, all as stored."
     others = f" {counted(foreign, 'trial')} of other programs cannot be checked." if foreign else ""
-    report: list[RenderableType] = [Text(f"Study {study.name}: {verdict}{others}")]
-    if changes:
-        report += [Text(), Text("Since its trials were priced:"), *(Text(f"  {line}") for line in changes)]
+    report: list[RenderableType] = [Text(f"Study {found.study.name}: {verdict}{others}")]
+    report += [Text(line) for line in versions]
     if not found.differing:
         return report
+    report += [Text(), figures_table(shown)]
+    if more := found.figures - len(shown):
+        report += [
+            Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")
+        ]
+    anew = f"dse search ... --study NEW --warm-start {quote(found.study.name)}"
+    return [*report, Text(), Text(f"{anew}   begins anew from its best designs")]
+
+
+def figures_table(shown: Sequence[Mismatch]) -> Table:
+    """Stored figures beside what the cost model gives."""
     table = ruled_table()
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("figure", no_wrap=True)
     table.add_column("stored", justify="right")
     table.add_column("cost model", justify="right")
     last = None
-    for own in found.shown:
+    for own in shown:
         trial = "" if own.trial == last else str(own.trial)
         table.add_row(trial, own.column, figure_text(own, own.stored), figure_text(own, own.model))
         last = own.trial
-    report += [Text(), table]
-    if more := found.figures - len(found.shown):
-        report += [
-            Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")
-        ]
-    return [*report, Text(), Text(f"dse resume {quote(study.name)} --reprice   prices all trials anew")]
+    return table
 
 
-def check_json(study: BaseStudy, changes: Sequence[str], foreign: int, jobs: Jobs, found: CheckedStudy
-               ) -> Iterator[str]:  # fmt: skip
-    """The same with all figures, as the text of one JSON object, piece by piece; counts into `found`."""
-    head: dict[str, Any] = {"study": study.name, "space": study.space.name, "changes": list(changes)}
+def check_json(found: CheckedStudy) -> Iterator[str]:
+    """All figures that differ, as the text of one JSON object, piece by piece."""
+    study = found.study
+    head: dict[str, Any] = {
+        "study": study.name,
+        "space": study.space.name,
+        "changes": study.other_version(),
+    }
     members = _INDENT.replace("    ", "  ").join(_member(key, value) for key, value in head.items())
     yield f'{{\n  {members},\n  "differences": ['
     separator = "\n    "
-    for trials, differing in study.differing(jobs):
-        found.add(trials, differing)
-        for own in differing:
-            yield separator + json.dumps(only_finite(asdict(own)), allow_nan=False)
-            separator = _INDENT
-    end = {"n_checked": found.trials, "n_differing": found.differing, "n_foreign": foreign}
+    for own in found:
+        yield separator + json.dumps(only_finite(asdict(own)), allow_nan=False)
+        separator = _INDENT
+    end = {"n_checked": found.trials, "n_differing": found.differing, "n_foreign": study.foreign}
     closing = "\n  ]" if found.figures else "]"
     yield closing + "".join(f",\n  {_member(key, value)}" for key, value in end.items()) + "\n}\n"
 

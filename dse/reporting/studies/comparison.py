@@ -1,4 +1,4 @@
-"""One study under two cost models or on two machines: is the same design better?"""
+"""A study under two cost models or on two machines: is the same design better?"""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def median_ratio(self) -> float:
-        """Of the objective under the other to that under the study's own, over designs. [-]"""
+        """Median ratio of the objective under the other to that under the study's own, over designs. [-]"""
         return float(np.median(self.objective[:, 1] / self.objective[:, 0]))
 
     def record(self) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def _known(record: Record) -> list[str]:
 
 
 def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Some columns of a study's table, with the number of the trial.
+    """Chosen columns of a study's table, with the number of the trial.
 
     Raises
     ------

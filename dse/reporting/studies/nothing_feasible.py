@@ -62,7 +62,7 @@ class BrokenLimits:
         return {limit.name: count for limit, count in self._broken.items()}
 
     def text(self) -> str:
-        """The same in words."""
+        """What keeps designs from being feasible, in words."""
         if not any(self._broken.values()):
             return f"none of {self.total} has finite objectives"
         limit = max(self._broken, key=lambda limit: self._broken[limit])

@@ -17,8 +17,8 @@ from dse.records.text import counted, parameter_text
 from dse.reporting.design_table import Column, drawn
 from dse.reporting.designs.neighbours_report import relative
 from dse.reporting.study_report import Report
-from dse.searching.record.creation import differences
 from dse.searching.study import BaseStudy
+from dse.searching.study_attributes import differences
 from dse.spaces.sections.objectives import Objective
 from dse.spaces.space import Params
 
@@ -47,7 +47,7 @@ class StudyPair:
     hypervolumes: tuple[float, float]  #: of each in the box around both fronts [-]
 
     def to_json(self) -> dict[str, Any]:
-        """As one JSON object; pairs are in the order of the studies."""
+        """Comparison as one JSON object; pairs are in the order of the studies."""
         one, other = self.studies
         return {
             "studies": [one.name, other.name],
@@ -167,7 +167,7 @@ def study_pair_report(pair: StudyPair) -> Report:
 
 
 def heading(pair: StudyPair) -> str:
-    """What is compared, and how the spaces differ."""
+    """Heading of a comparison: what is compared, and how the spaces differ."""
     one, other = pair.studies
     names = ", ".join(objective.name for objective in pair.objectives)
     differing = differences(one.space, other.space)
@@ -193,7 +193,7 @@ def verdict(pair: StudyPair) -> str:
 
 
 def parameter_rows(pair: StudyPair, one: BestDesign, other: BestDesign) -> list[tuple[str, ...]]:
-    """Each parameter of either space, with its value in both designs; a dash where a space has none."""
+    """Parameters of either space, with its value in both designs; a dash where a space has none."""
     spaces = [study.space for study in pair.studies]
     names = dict.fromkeys(p.name for space in spaces for p in space.parameters)
     return [

@@ -17,19 +17,15 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from costmodel.errors import DseError
 from dse.searching.batches.history import Batch, History
 from dse.storage.damage import DAMAGED, damaged
 from dse.storage.optuna_store import Store
-from dse.storage.recovery import KEY
 from dse.storage.shapes import COUNT, TEXT, JsonShape, has, is_number
 from dse.storage.trial_rows import packed_trial, unpacked_trial
 
 #: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
 CLAIM: Final = "dse:claim:"
 PARKED: Final = "dse:parked:"
-#: Study attribute: how often it was told to go on with another cost model.
-REVISION: Final = "dse:revision"
 
 #: How long a claim of another machine counts at least, and how many times what a batch took here. [s], [-]
 PATIENCE: Final = 30.0
@@ -47,10 +43,6 @@ CLAIMED: Final = JsonShape(
 )
 
 
-class StudyChanged(DseError):
-    """Another program has told the study to go on with another cost model."""
-
-
 class Turns:
     """The batches of a study, as one process takes and stores them.
 
@@ -64,18 +56,13 @@ class Turns:
         What is known of it.
     budget : int
         Trials in all. [-]
-    revision : int, optional
-        How often the study had been told to go on with another cost model. [-]
     """
 
-    def __init__(
-        self, store: Store, study_id: int, history: History, budget: int, revision: int | None = None
-    ) -> None:
+    def __init__(self, store: Store, study_id: int, history: History, budget: int) -> None:
         self._store = store
         self._study_id = study_id
         self._history = history
         self._budget = budget
-        self._revision = revision
         self._me = {"host": socket.gethostname(), "process": os.getpid()}
         self._taken: int | None = None
         self._since = time.monotonic()  # when it was taken
@@ -155,18 +142,6 @@ class Turns:
             return None
         return batch
 
-    def park(self, number: int, packed: Mapping[str, Any]) -> bool:
-        """Leave a finished batch, as `packed_batch` has it, for its turn; False if it is there already."""
-        name = f"{PARKED}{number}"
-        with self._store.turn(self._study_id):
-            self._check_unchanged()
-            self.look()
-            parked = self._store.named(self._study_id, PARKED)
-            wanted = number >= self._history.current and name not in parked
-            if wanted:
-                self._store.set_user_attrs(self._study_id, {name: packed})
-        return wanted
-
     def settle(self, batch: Batch) -> int:
         """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
         self._longest = max(self._longest, time.monotonic() - self._since)
@@ -179,7 +154,6 @@ class Turns:
     def _settled(self, batch: Batch) -> int:
         """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
         history, store, study_id, number = self._history, self._store, self._study_id, batch.number
-        self._check_unchanged()
         done, added = [f"{CLAIM}{number}"], 0
         if number > history.current:
             store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
@@ -193,23 +167,11 @@ class Turns:
         store.drop_user_attrs(study_id, done)
         return added
 
-    def _check_unchanged(self) -> None:
-        """Refuse to store what was evaluated with another cost model than the study has by now."""
-        if self._store.user_attr(self._study_id, REVISION) != self._revision:
-            raise StudyChanged("another program has priced this study anew meanwhile; `dse resume` goes on")
-
     def release(self) -> None:
         """Give a batch that was taken back to the others."""
         if self._taken is not None:
             self._store.drop_user_attrs(self._study_id, [f"{CLAIM}{self._taken}"])
             self._taken = None
-
-
-def drop_waiting(store: Store, study_id: int) -> None:
-    """Drop claims and finished batches that wait for their turn, in files too, which another key disowns:
-    they are proposed again."""
-    waiting = [name for prefix in (PARKED, CLAIM) for name in store.named(study_id, prefix)]
-    store.drop_user_attrs(study_id, [*waiting, KEY])
 
 
 def packed_batch(batch: Batch) -> dict[str, Any]:

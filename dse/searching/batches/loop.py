@@ -18,12 +18,10 @@ from optuna.trial import FrozenTrial
 from costmodel.errors import DseError
 from costmodel.profiles.rules import WorkloadRules
 from dse.pricing.workers import Jobs
-from dse.searching.batches.claims import REVISION, Turns
+from dse.searching.batches.claims import Turns
 from dse.searching.batches.history import History, Plan
-from dse.searching.batches.recovery import kept_unless_stored, take_kept
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
-from dse.storage.recovery import RecoveryFiles
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ def search(
     """Add trials until the study holds `budget` finished ones, or every legal design.
 
     Several processes may search one study: they share its batches, as `dse.searching.batches.claims` says. An
-    interruption loses the batch that the process evaluates and nothing else; one that is evaluated, and that
-    the database does not take, waits in a file for the next run.
+    interruption, or a database that fails, loses the batch that the process has and nothing else: it follows
+    from those before it, so that the next run proposes it again.
 
     Parameters
     ----------
@@ -100,9 +98,7 @@ def search(
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
         history = History(space, plan, store, stored, rules, jobs)
-        turns = Turns(store, stored.study_id, history, budget, stored.user_attrs.get(REVISION))
-        files = RecoveryFiles(store, stored)
-        take_kept(files, turns)
+        turns = Turns(store, stored.study_id, history, budget)
     try:
         while True:
             outcome.complete = history.complete
@@ -110,7 +106,7 @@ def search(
                 progress(Progress(history.complete, budget, history.infeasible, history.best()))
             if history.complete >= budget:
                 return outcome
-            added = work(outcome, history, turns, budget, files)
+            added = work(outcome, history, turns, budget)
             stopped = added and told and told(store.numbered(stored.study_id, added))
             if outcome.exhausted or stopped:
                 outcome.complete = history.complete
@@ -122,7 +118,7 @@ def search(
         raise
 
 
-def work(outcome: Outcome, history: History, turns: Turns, budget: int, files: RecoveryFiles) -> range:
+def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> range:
     """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some.
 
     Returns
@@ -146,7 +142,7 @@ def work(outcome: Outcome, history: History, turns: Turns, budget: int, files: R
             return none
         with outcome.timed("evaluation"):
             history.evaluate(batch)
-    with outcome.timed("storage"), kept_unless_stored(files, batch):
+    with outcome.timed("storage"):
         added = turns.settle(batch)
     outcome.added += added
     return range(history.rows - added, history.rows)

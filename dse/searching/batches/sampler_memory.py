@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND
 from dse.spaces.lattice import Lattice
 from dse.spaces.space import Space
 from dse.storage.damage import DAMAGED, damaged
-from dse.storage.optuna_store import StoredStudy
 from dse.storage.shapes import is_count, is_text, list_of
 
 #: Study attribute: what a sampler remembers after a batch (a genetic sampler, its parents).
@@ -52,14 +50,6 @@ def check_memory(space: Space, memory: Any, trials: int, where: str, place: str)
         fits = False
     if not fits:
         raise damaged(where, place, str(memory), "what a sampler of this space remembers")
-
-
-def check_memories(space: Space, stored: StoredStudy, where: str) -> None:
-    """Refuse a study with an attribute that is to be a memory and is none; as `check_memory` does."""
-    for name, memory in stored.user_attrs.items():
-        if name.startswith(MEMORY):
-            place = f"study {stored.name!r}: study_user_attributes: {name}"
-            check_memory(space, memory, sys.maxsize, where, place)
 
 
 def _is_found(space: Space, found: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Workers
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront, exact_front
-from dse.searching.study import BaseStudy
+from dse.searching.study import BaseStudy, OtherSpace
 from dse.spaces.space import Params, Space
 
 #: Most legal designs that are listed: half a minute on one core.
@@ -87,8 +87,8 @@ def opened(space: Space, name: str, storage: str | None, *, again: bool) -> Base
     for number in range(1, MOST_NAMES):
         try:
             return BaseStudy.open(space, name if number == 1 else f"{name}_{number}", storage=storage)
-        except DseError as error:
-            if not again or "searches another space" not in str(error):
+        except OtherSpace:
+            if not again:
                 raise
     raise DseError(
         f"study {name!r}: {MOST_NAMES} studies of that name search other spaces; choose another name"

@@ -10,19 +10,17 @@ from optuna.trial import FrozenTrial
 
 from dse.searching.samplers.exact_search import WINNERS
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
-from dse.searching.trials.trial_attributes import BEFORE, BREAKDOWN, DERIVED, LAYOUTS, MARGINS
+from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, LAYOUTS, MARGINS
 from dse.spaces.space import Space
 from dse.storage import shapes
 from dse.storage.damage import DAMAGED, damaged
 from dse.storage.optuna_store import Store, StoredStudy
-from dse.storage.trial_columns import TrialColumns, TrialDetails
 
 #: Attribute of a trial -> what it holds.
 OF_TRIALS: Final[Mapping[str, shapes.JsonShape]] = {
     BREAKDOWN: shapes.NUMBERS,
     DERIVED: shapes.NUMBERS,
     MARGINS: shapes.NUMBERS,
-    BEFORE: shapes.BEFORE,
     LAYOUTS: shapes.LAYOUTS,
     WINNERS: shapes.WINNERS,
     DESIGNS_PRICED: shapes.COUNT,
@@ -86,29 +84,6 @@ def decoded_tables(name: str, texts: Sequence[str], where: str, trial: Callable[
     except DAMAGED:
         pass  # one by one, to tell which
     return [decoded_attribute(name, text or "{}", where, trial(row)) for row, text in enumerate(texts)]
-
-
-def check_details(space: Space, columns: TrialColumns, details: TrialDetails, where: str, study: str) -> None:
-    """Refuse trials whose parameters or attributes are not what dse stores.
-
-    Raises
-    ------
-    DseError
-        Naming the first such trial.
-    """
-
-    def trial(row: int) -> str:
-        return f"{study}trial {columns.numbers[row]}"
-
-    if len(columns.ids):
-        check_params(space, details.params, where, trial(0))
-    for name, texts in details.attributes.items():
-        if OF_TRIALS.get(name) is shapes.NUMBERS:
-            decoded_tables(name, texts, where, trial)
-        elif name in OF_TRIALS:
-            for row, text in enumerate(texts):
-                if text:
-                    decoded_attribute(name, text, where, trial(row))
 
 
 def check_params(space: Space, names: Iterable[Any], where: str, trial: str) -> None:

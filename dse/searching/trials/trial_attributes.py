@@ -19,10 +19,6 @@ from dse.spaces.space import Space
 BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
 #: The same of several workloads: the layout of each.
 LAYOUTS = "layouts"
-#: The same of a trial that was priced anew: the objectives that it had before.
-BEFORE = "before"
-#: One of these: whether it was feasible.
-FEASIBLE_BEFORE = "feasible_before"
 
 #: Stands for a value that is not finite; its square does not overflow.
 WORST = 1e150

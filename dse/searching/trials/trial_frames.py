@@ -19,7 +19,7 @@ from dse.predictions.intervals import EVIDENCE
 from dse.pricing.record_columns import RECORD_KEYS, space_interval
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.stored_content import check_params, decoded_attribute, decoded_tables
-from dse.searching.trials.trial_attributes import BEFORE, BREAKDOWN, DERIVED, FEASIBLE_BEFORE, MARGINS
+from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, MARGINS
 from dse.spaces.space import Space
 from dse.storage.damage import DAMAGED, damaged
 from dse.storage.database import shown
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: User attributes of a trial that tables show.
-SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED, BEFORE)
+SHOWN: Final = (DERIVED, MARGINS, BREAKDOWN, DESIGNS_PRICED)
 
 #: Between the members of a group, and of a design, as `json.dumps` indents them in an object of a study.
 _MEMBER, _GROUP = ",\n        ", ",\n      "
@@ -55,12 +55,6 @@ class Details:
         """Whether trials say how many designs were priced for them."""
         with Store(self.storage, "read") as store:
             return store.has(self.stored, DESIGNS_PRICED)
-
-    @cached_property
-    def before(self) -> list[str]:
-        """Keys of what trials had before they were priced anew; none where none was."""
-        with Store(self.storage, "read") as store:
-            return store.keys(self.stored, BEFORE)
 
     def of(self, ids: IntArray) -> TrialDetails:
         """Those of some trials, (trials,) identities. [-]"""
@@ -98,7 +92,7 @@ class StoredTrials:
         texts = self.details.attributes
         return {
             name: decoded_tables(name, texts[name], self._where, self._place)
-            for name in (DERIVED, MARGINS, BREAKDOWN, BEFORE)
+            for name in (DERIVED, MARGINS, BREAKDOWN)
         }
 
     @property
@@ -125,12 +119,8 @@ class StoredTrials:
             objectives,
             {f"margin_{name}": column for name, column in margins.items()},
             breakdown,
-            self._numbers(BEFORE, self.source.before),
         ):
             data |= {name: column for name, column in group.items() if name not in data}
-        if FEASIBLE_BEFORE in data:
-            found = [None if math.isnan(value) else value > 0 for value in data[FEASIBLE_BEFORE].tolist()]
-            data[FEASIBLE_BEFORE] = pd.array(found, dtype="boolean")
         times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
         data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
         if self.source.priced:
@@ -191,8 +181,6 @@ class StoredTrials:
                 "margins": _stored(told.attributes[MARGINS][row]),
                 "breakdown": _stored(told.attributes[BREAKDOWN][row]),
             }
-            if told.attributes[BEFORE][row]:
-                members[BEFORE] = _stored(told.attributes[BEFORE][row])
             if counts[row] is not None:
                 members[DESIGNS_PRICED] = str(counts[row])
             for name, value in zip(RECORD_KEYS, next(ends, ()), strict=False):

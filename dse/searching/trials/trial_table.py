@@ -15,7 +15,7 @@ from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.record_columns import RECORD_KEYS, with_intervals, with_runs
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.exact_winners import winner_trials
-from dse.searching.trials.trial_attributes import BEFORE, BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
+from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
 from dse.searching.trials.trial_frames import Details, StoredTrials
 from dse.spaces.space import Space
 from dse.storage.trial_columns import TrialColumns
@@ -152,9 +152,7 @@ class TrialTable:
                 "margins": trial.user_attrs.get(MARGINS, {}),
                 "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
                 **{
-                    key: trial.user_attrs[key]
-                    for key in (LAYOUTS, BEFORE, DESIGNS_PRICED)
-                    if key in trial.user_attrs
+                    key: trial.user_attrs[key] for key in (LAYOUTS, DESIGNS_PRICED) if key in trial.user_attrs
                 },
             }
             for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
@@ -221,8 +219,7 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     for workload, layout in record.get(LAYOUTS, {}).items():
         row |= {f"{workload}.{name}": value for name, value in layout.items()}
     margins = {f"margin_{name}": value for name, value in record["margins"].items()}
-    before = record.get(BEFORE, {})
-    for group in (record["derived"], record["values"], margins, record["breakdown"], before):
+    for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}
     return row | {name: record[name] for name in (*RECORD_KEYS, DESIGNS_PRICED) if name in record}
 

@@ -111,7 +111,7 @@ def nearest_rows(component: Component, wanted: Sequence[IntArray]) -> IntArray:
 
 
 def _first_at_least(places: NDArray[np.int32], wanted: IntArray, low: IntArray, high: IntArray) -> IntArray:
-    """Of sorted stretches from `low` up to `high`, the first row whose place is not below that wanted. [-]"""
+    """First row of sorted stretches, from `low` up to `high`, whose place is not below that wanted. [-]"""
     while (open_ := low < high).any():
         middle = np.minimum((low + high) // 2, places.size - 1)
         below = places[middle] < wanted

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that a legal design fulfils."""
+    """A condition that legal designs fulfil."""
 
     name: str
     text: str

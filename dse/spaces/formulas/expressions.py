@@ -48,7 +48,7 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str) -> Expression:
-        """Read the grammar.
+        """Read a formula by the grammar.
 
         Raises
         ------

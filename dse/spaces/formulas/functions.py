@@ -65,16 +65,16 @@ class UnitFunction:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """What its arguments measure."""
+        """Dimensions that the arguments of a function have."""
         return tuple(dimension(unit) for unit in self.of)
 
     @property
     def dimension(self) -> Dimension:
-        """What it gives measures."""
+        """Dimension of what the function gives."""
         return dimension(self.unit)
 
     def __call__(self, *arguments: Any) -> FloatArray:
-        """What it gives for every row. [SI units]
+        """Values of the function, one for each row. [SI units]
 
         Raises
         ------

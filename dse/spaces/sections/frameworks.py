@@ -21,7 +21,7 @@ ALIASES: Final = (
 
 def written_out(section: Section, columns: Collection[str], quantities: Collection[str],
                 base: Path) -> tuple[Section, str]:  # fmt: skip
-    """The same space with what its framework says under `given`, but for names that it has itself.
+    """A space with what its framework says under `given`, but for names that it has itself.
 
     Parameters
     ----------

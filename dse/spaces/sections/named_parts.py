@@ -42,7 +42,7 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
 
 
 def _with_program(section: Section, base: Path) -> Section:
-    """The same space with the program that `workload` names written out as its model."""
+    """A space with the program that `workload` names written out as its model."""
     source = section.section("workload")
     path = source.text("hlo")
     if "model" in section:

@@ -35,7 +35,7 @@ MOST_OPTIONS: Final = 4096
 
 @dataclass(frozen=True)
 class Parameter:
-    """One degree of freedom: `choices`, or a range from `low` to `high`, in SI units."""
+    """A degree of freedom: `choices`, or a range from `low` to `high`, in SI units."""
 
     name: str
     unit: str

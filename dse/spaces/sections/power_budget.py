@@ -36,7 +36,7 @@ def is_derived(written: Any) -> bool:
 
 
 def written_out(section: Section, base: System, base_data: Mapping[str, Any]) -> Section:
-    """The same space with `base` as its system, and the budget as parameters, given values and formulas.
+    """A space with `base` as its system, and the budget as parameters, given values and formulas.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ EVEN: Final = "hidden_size % tp == 0 and ffn_hidden_size % tp == 0 and seq_len %
 
 
 def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
-    """The same space with a parameter for the split of each kernel, and the tile of each product.
+    """A space with a parameter for the split of each kernel, and the tile of each product.
 
     Names that the file has itself stay as they are. Mistakes are noted in the section's source. Models whose
     designs have no such `columns` are left to the reader of the file, which tells what it does not know.

@@ -16,7 +16,7 @@ SYSTEM: Final = "system"
 
 
 def written_out(section: Section, systems: Sequence[System]) -> Section:
-    """The same space with the parameter, and each quantity that differs as a column derived from it.
+    """A space with the parameter `system`, and each quantity that differs as a column derived from it.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def written_out(section: Section, systems: Sequence[System]) -> Section:
 
 
 def _spelt_out(system: System) -> System:
-    """The same machine with numbers where its file leaves the usual ones out."""
+    """A machine with numbers where its file leaves the usual ones out."""
     chip = system.chip
     cores = {f"{kind}_collective_cores": chip.taken_cores(kind) for kind in ("tp", "cp", "ep", "dp")}
     memory = tuple(replace(level, nominal=level.sold_capacity) for level in system.memory)

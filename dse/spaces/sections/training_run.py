@@ -91,7 +91,7 @@ UNITS: Final[Mapping[str, str]] = {
 
 
 def written_out(section: Section, dimensions: Collection[str]) -> Section:
-    """The same space with its run as given values and derived columns, but for names that it has itself.
+    """A space with its run as given values and derived columns, but for names that it has itself.
 
     Mistakes are noted in the section's source. `dimensions` are names of the model's.
     """

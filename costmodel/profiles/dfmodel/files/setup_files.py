@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf import text_format
+from google.protobuf import descriptor_pool, message_factory, text_format
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.input_files import file_bytes
-from costmodel.profiles.dfmodel.files import schema_pb2
 
-#: A set-up as the schema describes it: SetupGen1, SetupGen2 or SetupGen3. Generated, hence untyped.
+#: A set-up: SetupGen1, SetupGen2 or SetupGen3. Classes are made of the schema as it is read, hence untyped.
 Message = Any
+
+[_FILE] = FileDescriptorSet.FromString(files(__package__).joinpath("schema.binpb").read_bytes()).file
+#: Name -> descriptor of each message of the schema.
+_MESSAGES: Final = (
+    descriptor_pool.Default().AddSerializedFile(_FILE.SerializeToString()).message_types_by_name
+)
 
 #: Generation of the cost model -> the root message of its files.
 ROOTS: Final = {"gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3"}
@@ -55,7 +62,7 @@ def load_setup(path: Path) -> Message:
 
 def empty_setup(root: str) -> Message:
     """A set-up without content, of a root message of `ROOTS`."""
-    return getattr(schema_pb2, root)()
+    return message_factory.GetMessageClass(_MESSAGES[root])()
 
 
 def setup_text(message: Message) -> str:
@@ -96,7 +103,7 @@ def _explained(error: str) -> str:
     unknown = _UNKNOWN.search(what)
     if unknown:
         kind, name = unknown.groups()
-        known = schema_pb2.DESCRIPTOR.message_types_by_name[kind].fields_by_name
+        known = _MESSAGES[kind].fields_by_name
         what = f"{kind} has no field {name!r}{suggestion(name, known)}"
     else:
         what = " ".join(what.splitlines()).rstrip(".").replace("costmodel.dfmodel.", "")

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from costmodel.errors import DseError
-from dse.searching.batches.claims import REVISION
 from dse.searching.batches.history import BOX
-from dse.searching.record.creation import (
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
+from dse.searching.study_attributes import (
     ACCEPTED,
     BATCH_SIZE,
     BUDGET,
-    CONTINUED,
-    DIGEST,
     FINGERPRINT,
     FOCUS,
     INNER,
@@ -25,7 +23,6 @@ from dse.searching.record.creation import (
     SPACE_NAME,
     VERSIONS,
 )
-from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
 from dse.storage import shapes
 from dse.storage.damage import damaged
@@ -39,9 +36,7 @@ SHAPES: Final[Mapping[str, shapes.JsonShape]] = {
     BOX: shapes.BOX,
     VERSIONS: shapes.TEXTS,
     INNER: shapes.NAMES,
-    **dict.fromkeys((ACCEPTED, REVISION), shapes.COUNT),
-    CONTINUED: shapes.LIST_OF_TEXTS,
-    DIGEST: shapes.DIGEST,
+    ACCEPTED: shapes.COUNT,
 }
 #: Attributes that every study has.
 NEEDED: Final = (SPACE, FINGERPRINT, SAMPLER, SEED, BATCH_SIZE, BOX)

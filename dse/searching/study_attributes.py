@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +18,6 @@ from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.searching.batches.history import BOX
-from dse.searching.record.checking import packed
-from dse.searching.record.digest import content, shipped_parts
 from dse.searching.samplers.samplers import lanes_of, sampler_choice
 from dse.spaces.space import Batch, Space
 from dse.storage.optuna_store import Store, StoredStudy
@@ -30,13 +28,12 @@ SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
 LANES, INNER = "dse:lanes", "dse:exact_parameters"
 
-#: What held when its trials were priced: see `digest`; versions of programs that went on with it; and how
-#: many trials, from the first, are taken as they are stored.
-DIGEST, CONTINUED = "dse:digest", "dse:continued_by"
+#: How many trials, from the first, earlier versions were asked to take as they are stored.
 ACCEPTED = "dse:accepted"
 
-#: Designs for which a study remembers what the cost model gives.
-REFERENCES: Final = 8
+#: What a file says of a value, and of itself, beside what counts.
+WORDS: Final = ("source", "kind", "description", "title", "name")
+
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
 #: The same of machines, each of which has all layouts of its workloads priced.
@@ -50,7 +47,6 @@ def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE)
         SPACE: space.text,
         SPACE_NAME: space.name,
         FINGERPRINT: space.fingerprint,
-        DIGEST: digest(space, *drawn),
         SAMPLER: sampler,
         SEED: seed,
         BATCH_SIZE: sampler_choice(sampler).batch_size,
@@ -76,19 +72,6 @@ def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
     points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
     designs = space.legal.random(points, np.random.default_rng(0))
     return designs, evaluate(space, designs, rules=rules_for(space, profile))
-
-
-def digest(space: Space, designs: Batch, evaluation: Evaluation) -> dict[str, Any]:
-    """What holds when trials are priced: the content of the space, of the parts of it that ship, and what the
-    cost model gives for some of its designs, feasible ones and others."""
-    rows = [np.flatnonzero(own)[: REFERENCES // 2] for own in (evaluation.feasible, ~evaluation.feasible)]
-    some = np.concatenate(rows)
-    columns = {name: values[some] for name, values in designs.items()}
-    return {
-        "content": content(space),
-        "shipped": shipped_parts(space),
-        "reference": packed(space, columns, evaluation.take(some)),
-    }
 
 
 def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
@@ -131,3 +114,26 @@ def differences(one: Space, other: Space) -> list[str]:
     texts = yaml.safe_load(one.text), yaml.safe_load(other.text)
     keys = dict.fromkeys(key for text in texts for key in text if key != "description")
     return [key for key in keys if texts[0].get(key) != texts[1].get(key)]
+
+
+def changed_values(stored: Space, now: Space) -> list[str]:
+    """What two spaces say otherwise, a line for each value, as their files spell it."""
+    old, new = (dict(leaves(yaml.safe_load(space.text))) for space in (stored, now))
+    return [
+        f"{name.removesuffix('.value')}: {old.get(name, 'none')} stored, {new.get(name, 'none')} now"
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+        and name.rpartition(".")[2] not in WORDS
+        and not name.startswith("layouts.")
+    ]
+
+
+def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values within nested mappings, each under its keys; of a list of mappings by their names."""
+    if isinstance(data, list) and data and all(isinstance(own, dict) for own in data):
+        data = {str(own.get("name", place)): own for place, own in enumerate(data)}
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, data

@@ -1,0 +1,181 @@
+"""Stored trials of a study evaluated again: which of their figures are not what comes out now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import column_units
+from costmodel.formats.quantity import readable
+from costmodel.profiles.rules import WorkloadRules
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate
+from dse.pricing.space_rules import nominal_rate
+from dse.pricing.workers import Jobs
+from dse.searching.samplers.exact_search import WINNERS
+from dse.searching.study_attributes import leaves
+from dse.searching.trials.trial_attributes import (
+    BREAKDOWN,
+    DERIVED,
+    LAYOUTS,
+    MARGINS,
+    finite,
+    trial_attributes,
+)
+from dse.spaces.space import Params, Space
+from dse.storage.optuna_store import Store
+from dse.storage.trial_columns import TrialColumns
+
+#: Trials that are read and evaluated at a time.
+BLOCK: Final = 4096
+#: User attributes of trials that follow from their designs.
+FOLLOWING: Final = (DERIVED, MARGINS, BREAKDOWN, LAYOUTS)
+#: CPU time that a look at stored trials before a run may take, by the nominal rate of their space, and how
+#: many these are at least and at most. [s], [-]
+LOOK_SECONDS: Final = 0.2
+FEWEST, MOST = 8, 256
+#: How far apart prices may be that are the same to a run: last bits move between builds of NumPy. [-]
+TOLERANCE: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A stored figure that is not what the model gives."""
+
+    trial: int
+    column: str  #: as JSON has it: ``values.step_time_s``, ``breakdown.mfu``
+    stored: Any
+    model: Any
+    unit: str = "-"
+
+    @property
+    def is_of_prices(self) -> bool:
+        """Whether what a search goes by is another: an objective, by more than last bits, or feasibility."""
+        if not self.column.startswith("values."):
+            return self.column == "feasible"
+        return not np.isclose(self.stored, self.model, rtol=TOLERANCE, atol=0.0)
+
+
+@dataclass(frozen=True)
+class StoredDesign:
+    """A design that a trial holds, its own or a winner of its inner search, with the figures of it."""
+
+    trial: int
+    prefix: str  #: of the names of its figures: ``winners[0].``, nothing for the trial's own design
+    params: Params
+    figures: Mapping[str, Any]
+
+
+def mismatches(
+    store: Store, columns: TrialColumns, space: Space, rules: WorkloadRules, jobs: Jobs = 1
+) -> Iterator[tuple[int, list[Mismatch]]]:
+    """Trials evaluated again, some thousands at a time: how many, and their figures that differ in any bit.
+
+    Parameters
+    ----------
+    store : Store
+        The database, within a transaction.
+    columns : TrialColumns
+        The trials.
+    space, rules : Space, WorkloadRules
+        What they search, and what evaluates them now.
+    jobs : int or Workers
+        Processes that evaluate, or who else does. [-]
+    """
+    for first in range(0, len(columns.ids), BLOCK):
+        some = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
+        designs = stored_designs(store, some, space)
+        evaluation = evaluate(space, space.encode([own.params for own in designs]), rules=rules, jobs=jobs)
+        known = {name for own in designs for name in own.figures}  # others are younger than all of these
+        units = units_of(space, evaluation)
+        found = [
+            Mismatch(own.trial, own.prefix + name, own.figures.get(name), now.get(name), units.get(name, "-"))
+            for own, now in zip(designs, figures_now(space, evaluation), strict=True)
+            for name in dict.fromkeys((*own.figures, *([] if own.prefix else now)))
+            if name in known and own.figures.get(name) != now.get(name)
+        ]
+        yield len(some.ids), sorted(found, key=lambda mismatch: mismatch.trial)
+
+
+def stored_designs(store: Store, columns: TrialColumns, space: Space) -> list[StoredDesign]:
+    """Designs of some trials as a database holds them: each trial's own, then its winners."""
+    details = store.details(columns.ids, (*FOLLOWING, WINNERS))
+    keys = [objective.key for objective in space.objectives]
+    found = []
+    for row, number in enumerate(columns.numbers.tolist()):
+        params = {parameter.name: details.params[parameter.name][row] for parameter in space.parameters}
+        texts = {name: details.attributes[name][row] for name in (*FOLLOWING, WINNERS)}
+        own = {name: json.loads(text) for name, text in texts.items() if text}
+        winners = own.pop(WINNERS, ())
+        values = dict(zip(keys, columns.objectives[row].tolist(), strict=True))
+        figures = {"values": values, "feasible": bool(columns.feasible[row]), **own}
+        found.append(StoredDesign(number, "", params, dict(leaves(figures))))
+        for place, winner in enumerate(winners if space.inner else ()):
+            figures = dict(leaves({"values": winner["values"], "feasible": True}))
+            design = params | winner["params"]
+            found.append(StoredDesign(number, f"{WINNERS}[{place}].", design, figures))
+    return found
+
+
+def figures_now(space: Space, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
+    """Figures of each design as a trial of it would hold them."""
+    minimize = np.array([objective.direction == "minimize" for objective in space.objectives])
+    keys = [objective.key for objective in space.objectives]
+    values = finite(evaluation, minimize)[0].tolist()
+    for own, feasible, attributes in zip(
+        values, evaluation.feasible.tolist(), trial_attributes(space, evaluation), strict=True
+    ):
+        record = {"values": dict(zip(keys, own, strict=True)), "feasible": feasible, **attributes}
+        yield dict(leaves(record))
+
+
+def units_of(space: Space, evaluation: Evaluation) -> dict[str, str]:
+    """Units of the figures of a trial."""
+    table = evaluation.breakdown
+    return {
+        **{f"values.{o.key}": o.unit for o in space.objectives},
+        **{f"{DERIVED}.{d.name}": d.unit for d in space.derived},
+        **{f"{MARGINS}.{limit.key}": limit.unit for limit in space.limits},
+        **{f"{BREAKDOWN}.{table.key(name)}": unit for name, unit in column_units(type(table)).items()},
+    }
+
+
+def spread(columns: TrialColumns, count: int) -> TrialColumns:
+    """So many of some trials, from the first to the last; all where there are no more."""
+    total = len(columns.ids)
+    return columns.take(np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.intp)))
+
+
+def price_change(store: Store, columns: TrialColumns, space: Space, rules: WorkloadRules) -> str:
+    """What the model gives otherwise than some trials hold, as one line; nothing where it gives the same.
+
+    Arguments are those of `mismatches`. Of many trials it looks at some.
+    """
+    some = spread(columns, int(np.clip(LOOK_SECONDS * nominal_rate(space), FEWEST, MOST)))
+    differing = [
+        own for _, found in mismatches(store, some, space, rules) for own in found if own.is_of_prices
+    ]
+    if not differing:
+        return ""
+    first, trials = differing[0], len({own.trial for own in differing})
+    return (
+        f"trial {first.trial}: {first.column.removeprefix('values.')}: {figure_text(first, first.stored)} "
+        f"stored, the cost model gives {figure_text(first, first.model)} "
+        f"({trials} of {len(some.ids)} looked at differ)"
+    )
+
+
+def figure_text(own: Mismatch, value: Any) -> str:
+    """A figure of a difference for people, to so many digits that both sides differ."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    numbers = [v for v in (own.stored, own.model) if isinstance(v, int | float)]
+    for digits in (4, 12):
+        texts = {readable(float(number), own.unit, digits=digits) for number in numbers}
+        if len(texts) == len(numbers):
+            return readable(float(value), own.unit, digits=digits)
+    return repr(value)

@@ -1,1 +1,0 @@
-"""What a study keeps about itself, and what has changed since."""
