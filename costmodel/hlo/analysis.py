@@ -103,7 +103,7 @@ class Analysis:
         """
         header = [self.module.attributes.get(key, "1") for key in ("replica_count", "num_partitions")]
         counted = prod(int(number) for number in header if number.isdecimal())
-        instructions = [each for body in self.module.computations for each in body.instructions]
+        instructions = list(self.module.instructions)
         written = {each.attributes.get("replica_groups", "") for each in instructions}
         written |= {each.attributes.get("source_target_pairs", "") for each in instructions}
         try:

@@ -26,8 +26,12 @@ from costmodel.hlo.text.module import (
     Instruction,
     Module,
     Shape,
+    arrays_of,
     parts,
+    reached,
+    replaced,
     runs_of,
+    shaped,
     unfolded_limit,
 )
 
@@ -154,15 +158,8 @@ def _fusion_may_share(fusion: Instruction, place: int) -> bool:
         )
     if kind not in ("kLoop", "kInput"):
         return False
-    reached, waiting = {parameter}, [parameter]
-    while waiting:
-        for user in users.get(waiting.pop(), ()):
-            if user.opcode != "tuple" and user.opcode not in ELEMENTWISE:
-                return False
-            if user not in reached:
-                reached.add(user)
-                waiting.append(user)
-    return True
+    every = reached([parameter], lambda each: users.get(each, ()))
+    return all(each is parameter or each.opcode == "tuple" or each.opcode in ELEMENTWISE for each in every)
 
 
 def _users(body: Computation) -> Mapping[Instruction, list[Instruction]]:
@@ -299,12 +296,12 @@ def liveness(module: Module, order: Order) -> Liveness:
     root = run.run(entry, parameters, "")
     aliased = _tie(run, module, parameters, root)
     for parameter in parameters:
-        for leaf in leaves(parameter):
+        for leaf in arrays_of(parameter):
             if leaf not in aliased:
                 run.arrays[leaf].end = len(run.ran)
     homes = {run.home(number) for number, array in enumerate(run.arrays) if array.given}
     largest = max((_own_bytes(run, touched, homes) for touched in run.touched), default=0)
-    return Liveness(tuple(_buffers(run, set(leaves(root)), aliased)), tuple(run.ran), largest)
+    return Liveness(tuple(_buffers(run, set(arrays_of(root)), aliased)), tuple(run.ran), largest)
 
 
 def aliased_outputs(module: Module) -> dict[int, int]:
@@ -357,7 +354,7 @@ def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> s
     aliased = set()
     for written, number, path in header_aliases(module):
         target, source = at(root, written), at(parameters[number], path)
-        for one, other in zip(leaves(target), leaves(source), strict=False):
+        for one, other in zip(arrays_of(target), arrays_of(source), strict=False):
             run.join(one, other)
             aliased.add(other)
     return aliased
@@ -368,15 +365,6 @@ def at(tree: Tree, path: str) -> Tree:
     for index in map(int, re.findall(r"\d+", path)):
         tree = tree[index] if not isinstance(tree, int) and index < len(tree) else ()
     return tree
-
-
-def leaves(tree: Tree) -> Iterator[int]:
-    """The arrays, in order."""
-    if isinstance(tree, int):
-        yield tree
-    else:
-        for element in tree:
-            yield from leaves(element)
 
 
 def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer]:
@@ -415,17 +403,12 @@ class _Run:
 
     def made(self, shape: Shape, maker: Instruction, *, given: bool = False) -> Tree:
         """New arrays."""
-        numbers = iter(range(sum(1 for _ in shape.leaves())))
-
-        def fresh(shape: Shape) -> Tree:
-            if shape.is_tuple:
-                return tuple(fresh(element) for element in shape.elements)
-            now = len(self.ran)
-            self.arrays.append(Array(maker, maker, next(numbers), memory_bytes(shape), now, now, given))
-            self.parents.append(len(self.parents))
-            return len(self.arrays) - 1
-
-        return fresh(shape)
+        first, now = len(self.arrays), len(self.ran)
+        for output, leaf in enumerate(shape.leaves()):
+            self.arrays.append(Array(maker, maker, output, memory_bytes(leaf), now, now, given))
+        self.parents += range(first, len(self.arrays))
+        made: Tree = shaped(shape, iter(range(first, len(self.arrays))))
+        return made
 
     def home(self, number: int) -> int:
         """The array that stands for all that share a buffer with one."""
@@ -440,12 +423,12 @@ class _Run:
 
     def join_all(self, one: Tree, other: Tree) -> None:
         """Put the arrays of two values into the same buffers."""
-        for first, second in zip(leaves(one), leaves(other), strict=False):
+        for first, second in zip(arrays_of(one), arrays_of(other), strict=False):
             self.join(first, second)
 
     def used(self, tree: Tree) -> None:
         """Arrays are read now."""
-        for leaf in leaves(tree):
+        for leaf in arrays_of(tree):
             self.arrays[leaf].end = max(self.arrays[leaf].end, len(self.ran))
 
     def run(self, computation: Computation, arguments: Sequence[Tree], path: str) -> Tree:
@@ -463,8 +446,8 @@ class _Run:
             if each.opcode not in _PASSING:
                 self.used(tuple(operands))
                 laid = written_aliases(each)
-                made = [leaf for output, leaf in enumerate(leaves(values[each])) if output not in laid]
-                self.touched.append([*leaves(tuple(operands)), *made])
+                made = [leaf for output, leaf in enumerate(arrays_of(values[each])) if output not in laid]
+                self.touched.append([*arrays_of(tuple(operands)), *made])
             self.ran.append(path + each.name if each.opcode not in _PASSING | SOURCES else "")
         self.used(values[computation.root])
         return values[computation.root]
@@ -498,9 +481,9 @@ class _Run:
         if part in ("update", "done"):
             return self.finished(each, opcode, part, operands[0])
         made = self.made(each.shape, each, given=opcode in SOURCES)
-        reads = list(leaves(tuple(operands)))
+        reads = list(arrays_of(tuple(operands)))
         for output, place in overwritten(each).items():
-            targets = list(leaves(made))
+            targets = list(arrays_of(made))
             if output < len(targets) and place < len(reads):
                 self.join(targets[output], reads[place])
         return made
@@ -514,7 +497,7 @@ class _Run:
         root = self.run(body, [carried], path)
         result = self.made(each.shape, each)
         given: dict[int, int] = {}
-        for begun, inside, last, ended in zip(*map(leaves, (first, carried, root, result)), strict=True):
+        for begun, inside, last, ended in zip(*map(arrays_of, (first, carried, root, result)), strict=True):
             self.join(inside, begun)
             self.join(ended, begun)
             if inside == last:
@@ -523,7 +506,8 @@ class _Run:
                 given[ended] = begun
             else:
                 self.join(last, begun)
-        return _replaced(result, given)
+        kept: Tree = replaced(result, lambda array: given.get(array, array))
+        return kept
 
     def choice(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
         """All branches give their result in the same memory."""
@@ -560,12 +544,5 @@ class _Run:
         picked: Tree = whole[0] if opcode == "copy" else whole[min(1, len(whole) - 1)]
         if opcode in ("recv", "send"):
             picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
-        counts = sum(1 for _ in leaves(picked)), sum(1 for _ in each.shape.leaves())
+        counts = sum(1 for _ in arrays_of(picked)), sum(1 for _ in each.shape.leaves())
         return picked if counts[0] == counts[1] else self.made(each.shape, each)
-
-
-def _replaced(tree: Tree, others: Mapping[int, int]) -> Tree:
-    """The same value with some arrays replaced."""
-    if isinstance(tree, int):
-        return others.get(tree, tree)
-    return tuple(_replaced(element, others) for element in tree)

@@ -6,14 +6,14 @@ is left out. Settings, such as a rate of learning, are values of constants, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from math import prod
-from typing import Final
+from typing import Final, TypeGuard
 
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.summary.model_figures import Figures
-from costmodel.hlo.text.module import Instruction
+from costmodel.hlo.text.module import Instruction, reached
 from costmodel.hlo.training.data_flow import (
     CARRIED,
     LINEAR,
@@ -123,23 +123,16 @@ class OptimizerRules:
 
     def _is_linear(self, weight: Instruction) -> bool:
         """Whether an update sums the weight, its gradients and what is kept, each times some number."""
-        numbers = {int(weight.argument)} | {
-            int(each.argument) for each in self.state.companions[int(weight.argument)]
-        }
-        seen, waiting = set[Source](), [self.state.updates[int(weight.argument)]]
-        while waiting:
-            source = waiting.pop()
-            if source in seen or source is None or collected(source):
-                continue
-            seen.add(source)
-            if not isinstance(source, FlowStep):
-                if source not in numbers:
-                    return False
-            elif source not in self.provenance.gradients:
-                if not self._scales(source):
-                    return False
-                waiting += summed(source)
-        return True
+        number = int(weight.argument)
+        kept = (int(each.argument) for each in self.state.companions[number])
+        ends = {None, number, *kept, *self.provenance.gradients}
+        gradients = self.provenance.gradients
+
+        def is_open(source: Source) -> TypeGuard[FlowStep]:
+            return isinstance(source, FlowStep) and source not in gradients and not collected(source)
+
+        terms = reached([self.state.updates[number]], lambda each: summed(each) if is_open(each) else ())
+        return all(self._scales(each) if is_open(each) else each in ends or collected(each) for each in terms)
 
     @staticmethod
     def _scales(step: FlowStep) -> bool:
@@ -374,17 +367,19 @@ class _Sums:
 
     def _of_gradients(self, source: Source) -> int:
         """Bits of the weights whose gradients an array holds, scaled perhaps."""
-        seen, waiting, weights = set[Source](), [source], 0
-        while waiting:
-            here = waiting.pop()
-            if not isinstance(here, FlowStep) or here in seen or here.shape.size <= 1:
-                continue
-            seen.add(here)
-            own = self.provenance.gradients.get(here, 0) | self.provenance.leading.get(here, 0)
-            weights |= own
-            if not own and (elementwise(here) or hands_on(here)):
-                waiting += self.provenance.handed_on(here)
-        return weights
+        provenance = self.provenance
+
+        def own(step: Source) -> int:
+            if not isinstance(step, FlowStep) or step.shape.size <= 1:
+                return 0
+            return provenance.gradients.get(step, 0) | provenance.leading.get(step, 0)
+
+        def before(step: Source) -> Sequence[Source]:
+            if not isinstance(step, FlowStep) or step.shape.size <= 1 or own(step):
+                return ()
+            return provenance.handed_on(step) if elementwise(step) or hands_on(step) else ()
+
+        return reduce(int.__or__, map(own, reached([source], before)), 0)
 
 
 def _apart(sets: list[int]) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
-from typing import Final
+from typing import Any, Final, TypeVar
 
 
 def _words(text: str) -> frozenset[str]:
@@ -204,6 +204,11 @@ class Module:
     text_bytes: int  #: [B]
 
     @property
+    def instructions(self) -> Iterator[Instruction]:
+        """Instructions of all computations, in their order."""
+        return (each for computation in self.computations for each in computation.instructions)
+
+    @property
     def is_scheduled(self) -> bool:
         """Whether the order of the instructions is the order in which they run."""
         return self.attributes.get("is_scheduled") == "true"
@@ -232,16 +237,47 @@ _BACKWARD: Final = re.compile(r"transpose\(")
 
 def names_gradients(module: Module) -> bool:
     """Whether some instruction is named as made by differentiation."""
-    return any(
-        _BACKWARD.search(each.attributes.get("metadata", ""))
-        for computation in module.computations
-        for each in computation.instructions
-    )
+    return any(_BACKWARD.search(each.attributes.get("metadata", "")) for each in module.instructions)
 
 
 def custom_call_target(instruction: Instruction) -> str:
     """The function that a custom call names; empty for other instructions."""
     return instruction.attributes.get("custom_call_target", "") if instruction.opcode == "custom-call" else ""
+
+
+Node = TypeVar("Node")
+
+
+def reached(starts: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
+    """Starts, and all that leads on from them by what follows each; every one once."""
+    waiting = list(dict.fromkeys(starts))
+    seen = set(waiting)
+    while waiting:
+        here = waiting.pop()
+        yield here
+        for each in following(here):
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+
+
+def shaped(shape: Shape, arrays: Iterator[Any]) -> Any:
+    """A value in the form of a shape, tuples of its arrays in order."""
+    return tuple(shaped(each, arrays) for each in shape.elements) if shape.is_tuple else next(arrays)
+
+
+def arrays_of(value: Any) -> Iterator[Any]:
+    """Arrays of a value in order: tuples hold them, and they are none."""
+    if not isinstance(value, tuple):
+        yield value
+    else:
+        for element in value:
+            yield from arrays_of(element)
+
+
+def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value with each of its arrays changed."""
+    return tuple(replaced(each, change) for each in value) if isinstance(value, tuple) else change(value)
 
 
 #: Instructions of a program, those of each call among them, from which on what is called is listed once,

@@ -78,7 +78,7 @@ def partition_problem(module: Module) -> str | None:
     """
     if module.is_scheduled:
         return None
-    every = [each for computation in module.computations for each in computation.instructions]
+    every = list(module.instructions)
     marked = any(_SPLITTING.fullmatch(custom_call_target(each)) for each in every)
     split = any(_is_split(each) for each in every)
     exchanging = any(parts(each.opcode)[0] in COLLECTIVES for each in every)

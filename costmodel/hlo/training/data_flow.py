@@ -7,9 +7,10 @@ it was at first or what the loop's body made of it, and a choice gives what any 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import Final, TypeAlias, cast
 
 from costmodel.hlo.text.module import (
     ARITHMETIC,
@@ -18,8 +19,10 @@ from costmodel.hlo.text.module import (
     Instruction,
     Module,
     Shape,
+    arrays_of,
     parts,
     runs_of,
+    shaped,
     unfolded_limit,
 )
 from costmodel.hlo.work.cost_analysis import is_product
@@ -38,7 +41,6 @@ _NOTHING: Final = frozenset(("after-all", "constant", "iota"))
 class FlowStep:
     """What makes one array."""
 
-    place: int  #: among the steps
     kernel: int | None  #: that it is part of; None where it is of none
     opcode: str  #: without the ending of an asynchronous pair; or `CARRIED`, `CHOSEN`
     shape: Shape
@@ -67,17 +69,13 @@ class Flow:
     root: Sequence[Source]
     given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> what the fusion is given for it
 
-    def after(
-        self, marks: Mapping[Source, int], *, stops: Set[FlowStep] = frozenset(), again: bool = True
-    ) -> dict[Source, int]:
+    def after(self, marks: Mapping[Source, int], *, again: bool = True) -> dict[Source, int]:
         """Marks, as bits, on all that depends on them, and on themselves.
 
         Parameters
         ----------
         marks : mapping
             FlowStep or parameter -> its bits.
-        stops : set
-            Steps that get no marks from what they read.
         again : bool
             Whether what a loop carries depends on what its body made of it, or on the first run alone.
         """
@@ -86,8 +84,6 @@ class Flow:
         while changed:
             changed = False
             for step in self.steps:
-                if step in stops:
-                    continue
                 old = own = found.get(step, 0)
                 for source in step.reads:
                     own |= found.get(source, 0)
@@ -105,19 +101,28 @@ def flow(module: Module, graph: HloGraph) -> Flow:
     module : Module
         The program.
     graph : HloGraph
-        Its kernels, to which steps are told to belong.
+        Its kernels, which steps are parts of.
     """
     total, _ = runs_of(module)
     places = {kernel.name: place for place, kernel in enumerate(graph.kernels)}
     walk = _Walk(places, share=total > unfolded_limit(module))
-    parameters = [_given(each.shape, number) for number, each in enumerate(module.entry.parameters)]
-    root = walk.run(module.entry, parameters, "", None, ())
+    parameters = [shaped(each.shape, repeat(number)) for number, each in enumerate(module.entry.parameters)]
+    root = walk.run(module.entry, parameters, _Around())
     given = {
-        parameter: each.operands[number]
-        for computation in module.computations for each in computation.instructions if each.opcode == "fusion"
-        for number, parameter in enumerate(each.called[0].parameters)
+        parameter: operand
+        for each in module.instructions if each.opcode == "fusion"
+        for parameter, operand in zip(each.called[0].parameters, each.operands, strict=True)
     }  # fmt: skip
-    return Flow(walk.steps, list(_leaves(root)), given)
+    return Flow(walk.steps, list(arrays_of(root)), given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What stands around instructions."""
+
+    path: str = ""  #: names of calls, the outermost first
+    kernel: int | None = None  #: a fusion that is a kernel, by its place
+    loops: tuple[str, ...] = ()  #: the outermost first
 
 
 @dataclass(slots=True)
@@ -129,14 +134,7 @@ class _Walk:
     steps: list[FlowStep] = field(default_factory=list)
     shared: dict[Computation, _Value] = field(default_factory=dict)
 
-    def run(
-        self,
-        computation: Computation,
-        arguments: Sequence[_Value],
-        path: str,
-        kernel: int | None,
-        loops: tuple[str, ...],
-    ) -> _Value:
+    def run(self, computation: Computation, arguments: Sequence[_Value], around: _Around) -> _Value:
         """Add the steps of a computation; what its root gives."""
         if computation in self.shared:
             return self.shared[computation]
@@ -146,25 +144,16 @@ class _Walk:
             if each.opcode == "parameter":
                 values[each] = arguments[int(each.argument)]
             else:
-                place = self.places.get(path + each.name) if kernel is None else kernel
-                values[each] = self._value(each, operands, path, place, kernel, loops)
-        if self.share and kernel is None:
+                values[each] = self._value(each, operands, around)
+        if self.share and around.kernel is None:
             self.shared[computation] = values[computation.root]
         return values[computation.root]
 
-    def _value(
-        self,
-        each: Instruction,
-        operands: Sequence[_Value],
-        path: str,
-        place: int | None,
-        kernel: int | None,
-        loops: tuple[str, ...],
-    ) -> _Value:
+    def _value(self, each: Instruction, operands: Sequence[_Value], around: _Around) -> _Value:
         """What an instruction gives."""
         opcode, part = parts(each.opcode)
         if opcode in _NOTHING:
-            return _given(each.shape, None)
+            return cast(_Value, shaped(each.shape, repeat(None)))
         if opcode == "tuple":
             return tuple(operands)
         if opcode == "get-tuple-element":
@@ -175,16 +164,17 @@ class _Walk:
             return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
         if opcode in _WHOLE and each.shape.is_tuple:
             return operands[0]
-        inner = f"{path}{each.name}/"
+        place = self.places.get(around.path + each.name) if around.kernel is None else around.kernel
+        inside = replace(around, path=f"{around.path}{each.name}/")
         if opcode == "fusion":
-            return self.run(each.called[0], operands, inner, place, loops)
+            return self.run(each.called[0], operands, replace(inside, kernel=place))
         if opcode in ("call", "async"):
-            return self.run(each.called[0], operands, inner, kernel, loops)
+            return self.run(each.called[0], operands, inside)
         if opcode == "while":
-            return self._loop(each, operands[0], inner, kernel, loops)
+            return self._loop(each, operands[0], inside)
         if opcode == "conditional":
-            return self._choice(each, operands, inner, kernel, loops)
-        return self._made(each, opcode, operands, place, loops)
+            return self._choice(each, operands, inside)
+        return self._made(each, opcode, operands, place, around.loops)
 
     def _made(
         self,
@@ -195,92 +185,47 @@ class _Walk:
         loops: tuple[str, ...],
     ) -> _Value:
         """A step for each array that an instruction gives."""
-        reads = [source for operand in operands for source in _leaves(operand)]
-        shape = output_shape(each)
-        apart = opcode in _ONE_BY_ONE and sum(1 for _ in shape.leaves()) == len(reads)
+        reads, shape = list(arrays_of(tuple(operands))), output_shape(each)
+        outputs = list(shape.leaves())
+        apart = opcode in _ONE_BY_ONE and len(outputs) == len(reads)
         made = [
-            self._add(place, opcode, leaf, each, output, (reads[output],) if apart else tuple(reads), loops)
-            for output, leaf in enumerate(shape.leaves())
+            FlowStep(place, opcode, leaf, each, output, (reads[output],) if apart else tuple(reads), loops)
+            for output, leaf in enumerate(outputs)
         ]
-        return _shaped(shape, iter(made))
+        self.steps += made
+        return cast(_Value, shaped(shape, iter(made)))
 
-    def _add(
-        self,
-        place: int | None,
-        opcode: str,
-        shape: Shape,
-        each: Instruction,
-        output: int,
-        reads: tuple[Source, ...],
-        loops: tuple[str, ...],
-    ) -> FlowStep:
-        step = FlowStep(len(self.steps), place, opcode, shape, each, output, reads, loops)
-        self.steps.append(step)
-        return step
-
-    def _loop(
-        self, each: Instruction, first: _Value, path: str, kernel: int | None, loops: tuple[str, ...]
-    ) -> _Value:
+    def _loop(self, each: Instruction, first: _Value, inside: _Around) -> _Value:
         """A loop: each array that it carries is what it was at first, or what the body makes of it."""
         condition, body = each.called
-        shapes = list(each.shape.leaves())
-        given = list(_leaves(first))
         carried = [
-            self._add(None, CARRIED, shape, each, output, (source,), loops)
-            for output, (shape, source) in enumerate(zip(shapes, given, strict=True))
+            FlowStep(None, CARRIED, shape, each, output, (source,), inside.loops)
+            for output, (shape, source) in enumerate(zip(each.shape.leaves(), arrays_of(first), strict=True))
         ]
-        state = _shaped(each.shape, iter(carried))
-        inside = (*loops, path)
-        self.run(condition, [state], path, kernel, inside)
-        last = self.run(body, [state], path, kernel, inside)
-        for step, source in zip(carried, _leaves(last), strict=True):
-            step.body = inside
+        self.steps += carried
+        state = shaped(each.shape, iter(carried))
+        inside = replace(inside, loops=(*inside.loops, inside.path))
+        self.run(condition, [state], inside)
+        last = self.run(body, [state], inside)
+        for step, source in zip(carried, arrays_of(last), strict=True):
+            step.body = inside.loops
             if source is not step:
                 step.reads = (*step.reads, source)
         return last
 
-    def _choice(
-        self,
-        each: Instruction,
-        operands: Sequence[_Value],
-        path: str,
-        kernel: int | None,
-        loops: tuple[str, ...],
-    ) -> _Value:
+    def _choice(self, each: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:
         """A choice: each array is what one of the branches gives."""
-        by = tuple(_leaves(operands[0]))
+        by = tuple(arrays_of(operands[0]))
         given = [
-            list(_leaves(self.run(branch, [operand], path, kernel, loops)))
+            list(arrays_of(self.run(branch, [operand], inside)))
             for branch, operand in zip(each.called, operands[1:], strict=True)
         ]
         chosen = [
-            self._add(None, CHOSEN, shape, each, output, (*by, *sources), loops)
+            FlowStep(None, CHOSEN, shape, each, output, (*by, *sources), inside.loops)
             for output, (shape, *sources) in enumerate(zip(each.shape.leaves(), *given, strict=True))
         ]
-        return _shaped(each.shape, iter(chosen))
-
-
-def _given(shape: Shape, source: Source) -> _Value:
-    """A value all of whose arrays come from one source."""
-    if shape.is_tuple:
-        return tuple(_given(element, source) for element in shape.elements)
-    return source
-
-
-def _shaped(shape: Shape, sources: Iterator[FlowStep]) -> _Value:
-    """Arrays in the form of a shape."""
-    if shape.is_tuple:
-        return tuple(_shaped(element, sources) for element in shape.elements)
-    return next(sources)
-
-
-def _leaves(value: _Value) -> Iterator[Source]:
-    """The arrays of a value, in order."""
-    if isinstance(value, tuple):
-        for element in value:
-            yield from _leaves(element)
-    else:
-        yield value
+        self.steps += chosen
+        return cast(_Value, shaped(each.shape, iter(chosen)))
 
 
 #: Instructions whose result holds what they read, converted or laid out anew.

@@ -119,18 +119,11 @@ class Purposes:
 
     def _goes_round(self, message: FlowStep) -> bool:
         """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
-        provenance = self.provenance
-        seen, waiting = {message}, [message]
-        while waiting:
-            for reader in provenance.readers.get(waiting.pop(), ()):
-                if reader is message or (
-                    reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message]
-                ):
-                    return True
-                if reader not in seen and hands_on(reader):
-                    seen.add(reader)
-                    waiting.append(reader)
-        return False
+        return any(
+            reader is message
+            or (reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message])
+            for reader in self.provenance.later_readers(message)
+        )
 
     def _has_parts(self, weights: int, groups: Groups) -> bool:
         """Whether devices of a group hold different parts of some weight: they never sum its gradient."""
@@ -156,15 +149,8 @@ class Purposes:
 
     def _is_added(self, message: FlowStep) -> bool:
         """Whether a device adds what it is passed to what it has, as in a sum by steps."""
-        seen, waiting = {message}, [message] if message.opcode in _SENDING else []
-        while waiting:
-            for reader in self.provenance.readers.get(waiting.pop(), ()):
-                if reader.opcode == "add":
-                    return True
-                if reader not in seen and hands_on(reader):
-                    seen.add(reader)
-                    waiting.append(reader)
-        return False
+        later = self.provenance.later_readers(message)
+        return message.opcode in _SENDING and any(reader.opcode == "add" for reader in later)
 
     def _shares(self, message: FlowStep) -> bool:
         """Whether the devices of a group hold parts of all that products multiply by, and share the rest."""
@@ -187,15 +173,15 @@ class Purposes:
 
 def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
     """Slices of a message that are taken where the device's own number says."""
-    seen, waiting = {message}, [message]
-    while waiting:
-        for reader in provenance.readers.get(waiting.pop(), ()):
-            places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
-            if any(provenance.made_of.get(source, 0) & DEVICE for source in places):
-                yield reader
-            elif reader not in seen and (elementwise(reader) or hands_on(reader)):
-                seen.add(reader)
-                waiting.append(reader)
+
+    def is_own(reader: FlowStep) -> bool:
+        places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
+        return any(provenance.made_of.get(source, 0) & DEVICE for source in places)
+
+    def passes(reader: FlowStep) -> bool:
+        return not is_own(reader) and (elementwise(reader) or hands_on(reader))
+
+    return filter(is_own, provenance.later_readers(message, passes))
 
 
 @dataclass(frozen=True, slots=True)

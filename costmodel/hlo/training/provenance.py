@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import prod
 from typing import Final
 
 from costmodel.hlo.memory.liveness import aliased_outputs
-from costmodel.hlo.text.module import Instruction, Module, names_gradients
+from costmodel.hlo.text.module import Instruction, Module, names_gradients, reached
 from costmodel.hlo.training.data_flow import (
     CARRIED,
     LINEAR,
@@ -155,16 +155,10 @@ def _terms(module: Module, new: Source) -> set[int]:
     if not isinstance(new, FlowStep):
         return set() if new is None else {new}
     parameters = module.entry.parameters
-    found, seen, waiting = set[int](), {new}, [new]
-    while waiting:
-        for source in summed(waiting.pop()):
-            if isinstance(source, FlowStep) and source not in seen:
-                seen.add(source)
-                waiting.append(source)
-            elif isinstance(source, int):
-                found.add(source)
-    shape = new.shape
-    return {number for number in found if str(parameters[number].shape) == str(shape)}
+    whole: Source = new
+    terms = reached([whole], lambda each: summed(each) if isinstance(each, FlowStep) else ())
+    found = (each for each in terms if isinstance(each, int))
+    return {number for number in found if str(parameters[number].shape) == str(new.shape)}
 
 
 def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
@@ -179,15 +173,13 @@ def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
 
 def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
     """Some sources, and what they are made of as far back as instructions of some kinds go."""
-    waiting, seen = list(sources), set[Source]()
-    while waiting:
-        source = waiting.pop()
-        if source in seen:
-            continue
-        seen.add(source)
-        if isinstance(source, FlowStep) and source.opcode in opcodes:
-            waiting += source.reads if source.opcode == CARRIED else summed(source)
-    return seen
+
+    def before(source: Source) -> Sequence[Source]:
+        if not isinstance(source, FlowStep) or source.opcode not in opcodes:
+            return ()
+        return source.reads if source.opcode == CARRIED else summed(source)
+
+    return set(reached(sources, before))
 
 
 def _multiplied(flow: Flow, arrays: Sequence[Instruction]) -> list[Instruction]:
@@ -324,22 +316,28 @@ class Provenance:
                     found[source] = found.get(source, 0) | weights
         return found
 
+    def later_readers(
+        self, step: FlowStep, passes: Callable[[FlowStep], bool] = hands_on
+    ) -> Iterator[FlowStep]:
+        """Readers of a step, and of what those give that pass on what they read."""
+        passing = reached([step], lambda each: filter(passes, self.readers.get(each, ())))
+        return (reader for each in passing for reader in self.readers.get(each, ()))
+
     def _back(self, sources: Iterable[Source]) -> set[FlowStep]:
         """Steps between some sources and what sums over the batch, or numbers, or parameters."""
-        seen = set[FlowStep]()
-        waiting = [source for source in sources if self._leads(source)]
-        while waiting:
-            step = waiting.pop()
-            if isinstance(step, FlowStep) and step not in seen:
-                seen.add(step)
-                on = self.handed_on(step)
-                on = [*on, *(added_to(each) for each in on if isinstance(each, FlowStep))]
-                waiting += [source for source in on if self._leads(source)]
-        return seen
 
-    def _leads(self, source: Source) -> bool:
+        def before(step: FlowStep) -> Iterable[FlowStep]:
+            on = self.handed_on(step)
+            return self._led((*on, *(added_to(each) for each in on if isinstance(each, FlowStep))))
+
+        return set(reached(self._led(sources), before))
+
+    def _led(self, sources: Iterable[Source]) -> Iterator[FlowStep]:
+        return (each for each in sources if isinstance(each, FlowStep) and self._leads(each))
+
+    def _leads(self, source: FlowStep) -> bool:
         """Whether elements of a step are made of elements in the same place, or of others moved there."""
-        if not isinstance(source, FlowStep) or source.shape.size <= 1:
+        if source.shape.size <= 1:
             return False
         if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
             return False
