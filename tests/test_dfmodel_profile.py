@@ -23,9 +23,8 @@ from costmodel.profiles.dfmodel import (
     reasons,
 )
 from costmodel.profiles.dfmodel.design import EXECUTIONS, alike, group_links, network_roles
-from costmodel.profiles.dfmodel.fused import layer_ways, sharded_graph
 from costmodel.profiles.dfmodel.graph import K
-from costmodel.profiles.dfmodel.mapping import fastest_mapping
+from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sharded_graph
 from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
 from costmodel.profiles.files import kind_of

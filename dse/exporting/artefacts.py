@@ -113,7 +113,7 @@ def workloads(run: TransformerRun) -> Iterator[Artefact]:
 
 def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
     """Designs as DFModel's set-ups, or as pictures of their graphs."""
-    from costmodel.profiles.dfmodel.files.design_picture import design_picture
+    from costmodel.profiles.dfmodel.files.picture import design_picture
     from costmodel.profiles.dfmodel.layer import model_graph
     from costmodel.steps.transformer import resolve_sharding
     from dse.exporting.graphviz import svg
@@ -198,8 +198,7 @@ def design_message(
     from costmodel.profiles.dfmodel.design import design_setup
     from costmodel.profiles.dfmodel.evaluate import evaluate, loads
     from costmodel.profiles.dfmodel.files import setup_message
-    from costmodel.profiles.dfmodel.fused import layer_ways
-    from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
+    from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sram_shortage
     from dse.reporting.programs.dfmodel_report import shortages
 
     setup, generation, groups = design_setup(run), rules.generation, None

@@ -8,8 +8,7 @@ import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column
 from costmodel.kernels.collectives import RING
-from costmodel.profiles.deepflow.configuration import Configuration
-from costmodel.profiles.deepflow.hardware import MEMORY_LATENCY, Hardware, roofline
+from costmodel.profiles.deepflow.configuration import MEMORY_LATENCY, Configuration, Hardware, roofline
 from costmodel.profiles.deepflow.kernels import GEMMS, GemmPrices, KernelPrice, part_sizes
 
 #: Messages below this size are not cut into pieces. [B]

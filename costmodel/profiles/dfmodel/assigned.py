@@ -8,9 +8,18 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
-from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, DfmodelGraph, K, M, N
-from costmodel.profiles.dfmodel.layer_rows import BEFORE, LOSS, fragment
-from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
+from costmodel.profiles.dfmodel.graph import (
+    NONE,
+    OUTER,
+    SHARDINGS,
+    SPLIT_FIRST,
+    DfmodelGraph,
+    K,
+    M,
+    N,
+    options,
+)
+from costmodel.profiles.dfmodel.layer import BEFORE, LOSS, fragment
 from costmodel.training.blocks import Layer
 from costmodel.training.design import EXPLICIT_TILES, RECOMPUTE_NONE, DesignPoints
 from costmodel.training.kernel_kind import Kernel

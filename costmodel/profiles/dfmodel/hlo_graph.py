@@ -35,8 +35,8 @@ from costmodel.profiles.dfmodel.graph import (
     NOTHING,
     PERIODIC,
     POINT_TO_POINT,
+    Traffic,
 )
-from costmodel.profiles.dfmodel.sharding import Traffic
 
 #: Instructions through which an operand of a fused product is still the same array.
 _SAME_ARRAY: Final = ("bitcast", "convert", "copy", "reshape", "transpose")

@@ -10,14 +10,11 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
-from costmodel.profiles.dfmodel.capacity import within_capacity
 from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowDesign, DataflowRun, alike, design_setup
-from costmodel.profiles.dfmodel.evaluate import evaluate, loads
-from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
-from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph
-from costmodel.profiles.dfmodel.mapping import sram_shortage
+from costmodel.profiles.dfmodel.evaluate import evaluate, loads, within_capacity
+from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph, kernel_collectives
+from costmodel.profiles.dfmodel.mapping import fastest_groups, sharded_graph, sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup
-from costmodel.profiles.dfmodel.sharding import kernel_collectives
 from costmodel.profiles.native import TRANSFORMER_TOTALS
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.work import TRAINING

@@ -12,6 +12,9 @@ from costmodel.errors import DseError
 from costmodel.profiles.simai.aicb_rows import (
     LATENT_ROWS,
     NOTHING,
+    GeneratorRun,
+    Release,
+    check_release,
     column_row,
     embedding_gradients,
     epilogue,
@@ -20,16 +23,11 @@ from costmodel.profiles.simai.aicb_rows import (
     halved,
     latent_rows,
     layer_rows,
+    padded_vocabulary,
+    parameters,
     prologue,
     untimed_expert_rows,
     whole_row,
-)
-from costmodel.profiles.simai.aicb_run import (
-    GeneratorRun,
-    Release,
-    check_release,
-    padded_vocabulary,
-    parameters,
 )
 from costmodel.profiles.simai.workload_rows import Pass, Row, StepRows
 

@@ -10,8 +10,7 @@ from costmodel.machine.system import System
 from costmodel.profiles.native import TRANSFORMER_TOTALS
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.simai.bandwidth import Links
-from costmodel.profiles.simai.design_layers import check_alike
-from costmodel.profiles.simai.design_rows import design_workload
+from costmodel.profiles.simai.design_rows import check_alike, design_workload
 from costmodel.profiles.simai.time import price
 from costmodel.profiles.work import TRAINING
 from costmodel.steps.result.assembly import assemble_breakdown
