@@ -280,15 +280,7 @@ class Liveness:
 
 
 def liveness(module: Module, order: Order) -> Liveness:
-    """The buffers of a program.
-
-    Parameters
-    ----------
-    module : Module
-        The program.
-    order : callable
-        Computation -> its instructions in the order in which they run.
-    """
+    """Buffers of a program whose computations run their instructions in an order."""
     total, _ = runs_of(module)
     run = _Run(order, shares=total > unfolded_limit(module))
     entry = module.entry

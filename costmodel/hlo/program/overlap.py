@@ -62,14 +62,7 @@ class Streams:
 
 
 def streams(analysis: Analysis, graph: HloGraph) -> Streams:
-    """The order in which a program's kernels and messages start.
-
-    Parameters
-    ----------
-    analysis : Analysis
-        Of the module.
-    graph : HloGraph
-        What waits for what, by one of the meanings of a barrier.
+    """The order in which a program's kernels and messages start, by one of the meanings of a barrier.
 
     Notes
     -----
@@ -253,17 +246,6 @@ class ProgramTimes:
 
 def program_times(analysis: Analysis, program: Program, graph: HloGraph, system: System) -> ProgramTimes:
     """Times of a step where messages run beside kernels that do not wait for them.
-
-    Parameters
-    ----------
-    analysis : Analysis
-        Of the module.
-    program : Program
-        What one device runs, kernel by kernel as `graph` has them.
-    graph : HloGraph
-        What waits for what.
-    system : System
-        The machine; each quantity holds one value, or one per point.
 
     Notes
     -----

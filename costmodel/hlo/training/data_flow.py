@@ -94,15 +94,7 @@ class Flow:
 
 
 def flow(module: Module, graph: HloGraph) -> Flow:
-    """The steps of a module's entry and of all that it runs.
-
-    Parameters
-    ----------
-    module : Module
-        The program.
-    graph : HloGraph
-        Its kernels, which steps are parts of.
-    """
+    """Steps of a module's entry and of all that it runs, each a part of one of its kernels."""
     total, _ = runs_of(module)
     places = {kernel.name: place for place, kernel in enumerate(graph.kernels)}
     walk = _Walk(places, share=total > unfolded_limit(module))

@@ -14,15 +14,7 @@ from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel
 
 
 class StepPasses:
-    """Which pass steps are of, by what they depend on.
-
-    Parameters
-    ----------
-    provenance : Provenance
-        What the steps of a program are made of.
-    repeated : collection
-        Products that are known to be computed again.
-    """
+    """Which pass steps are of, by what they depend on, where some products are known to be computed again."""
 
     def __init__(self, provenance: Provenance, repeated: Collection[FlowStep]) -> None:
         self.provenance = provenance

@@ -169,11 +169,6 @@ def passes(
 def step_time(config: Configuration, machine: Hardware, times: Passes) -> FloatArray:
     """Time of one step: rule TT4, and the transfer-bound regimes of section 8. [s]
 
-    Parameters
-    ----------
-    config, machine, times
-        What is run, on what, and how long its parts take.
-
     Returns
     -------
     time : (points,) array

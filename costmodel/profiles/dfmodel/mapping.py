@@ -290,30 +290,14 @@ _RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilizati
 
 @lru_cache(maxsize=16)
 def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[DfmodelGraph, IntArray]:
-    """The graph of a layer, and the sharding that moves least, whatever the layout.
-
-    Parameters
-    ----------
-    model : ModelShape
-        The transformer.
-    element_bytes : float
-        Size of an operand. [B]
-    """
+    """The graph of a layer, and the sharding that moves least, whatever the layout."""
     graph = model_graph(model, element_bytes=element_bytes)
     return graph, least_moving(graph).choices
 
 
 @lru_cache(maxsize=16)
 def layer_ways(model: ModelShape, element_bytes: float) -> Groupings:
-    """All legal ways to fuse the kernels of a layer, with as many groups as kernels of either direction.
-
-    Parameters
-    ----------
-    model : ModelShape
-        The transformer.
-    element_bytes : float
-        Size of an operand. [B]
-    """
+    """All legal ways to fuse the kernels of a layer, with as many groups as kernels of either direction."""
     graph, _ = sharded_graph(model, element_bytes)
     of_either = max(np.count_nonzero(graph.backward), np.count_nonzero(~graph.backward))
     return fused_ways(graph, 2 * int(of_either))
@@ -323,17 +307,6 @@ def fastest_groups(
     model: ModelShape, setup: Setup, *, element_bytes: float, generation: str
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Rows that share their fastest groups, and these; rows whose tiles exceed the SRAM are left out.
-
-    Parameters
-    ----------
-    model : ModelShape
-        The transformer.
-    setup : Setup
-        (points,) columns.
-    element_bytes : float
-        Size of an operand. [B]
-    generation : str
-        Rules of the reference: a key of `GENERATIONS`.
 
     Notes
     -----

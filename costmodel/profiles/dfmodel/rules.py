@@ -113,11 +113,6 @@ def _grouped(run: DataflowRun, setup: Setup, generation: str) -> Iterable[tuple[
 def reasons(run: DataflowRun, *, generation: str) -> list[str]:
     """Why the first of some designs has no number, and what would do; nothing where it has one.
 
-    Parameters
-    ----------
-    run, generation
-        As for `dataflow_step`.
-
     Notes
     -----
     Kernels that fit the SRAM alone have a number, in groups too: each may be its own.
@@ -132,13 +127,7 @@ def reasons(run: DataflowRun, *, generation: str) -> list[str]:
 
 
 def remedies(run: DataflowRun) -> str:
-    """What designs without a number want for, with how many do, and what would do.
-
-    Parameters
-    ----------
-    run : DataflowRun
-        Model, machines and designs, (points,), none of which has a number.
-    """
+    """What designs that all lack a number want for, with how many do, and what would do."""
     missing = {gap: gap.missing(run) for gap in UNSUPPORTED}
     counts = {gap.column: rows.sum() for gap, rows in missing.items()}
     pins = {gap.column: gap.pin for gap in UNSUPPORTED if counts[gap.column]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Final, Literal, Self, get_args
 
 import numpy as np
@@ -62,14 +62,14 @@ class GeneratorRun(Columns):
             if name not in units:
                 raise DseError(f"run: {name}: unknown column{suggestion(name, units)}")
         given = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
-        defaults = {name: array for name, array in cls(**cls._blank()).columns().items() if name not in given}
+        defaults = {
+            name: array
+            for name, array in cls(**dict.fromkeys(_REQUIRED, np.ones(1))).columns().items()
+            if name not in given
+        }
         run = cls(**broadcast_columns(**defaults, **given))
         run._check(set(_REQUIRED) - set(values))
         return run
-
-    @staticmethod
-    def _blank() -> dict[str, FloatArray]:
-        return {name: np.ones(1) for name in _REQUIRED}
 
     def _check(self, missing: set[str]) -> None:
         if missing:
@@ -143,15 +143,7 @@ class GeneratorRun(Columns):
         return Parallelism(**{**columns, **changes})
 
 
-_REQUIRED = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "seq_len",
-    "vocab_size",
-    "world_size",
-    "global_batch_size",
-)
+_REQUIRED: Final = tuple(each.name for each in fields(GeneratorRun) if each.default_factory is MISSING)
 
 
 def check_release(run: GeneratorRun, release: str, *, timed: bool) -> None:
@@ -162,16 +154,6 @@ def check_release(run: GeneratorRun, release: str, *, timed: bool) -> None:
         raise DseError(f"AICB release {release}: knows no latent attention; take release 2025-09")
     if timed and release < "2025-09" and ((run.num_experts > 0) & (run.ep == 1)).any():
         raise DseError(f"AICB release {release}: experts need ep above 1; or take release 2025-09")
-
-
-#: Release -> copies of the word table that it counts.
-WORD_TABLES: Final[Mapping[str, int]] = {
-    "2024-10": 2,
-    "2024-11": 4,
-    "2024-12": 4,
-    "2025-01": 4,
-    "2025-09": 4,
-}
 
 
 def parameters(run: GeneratorRun, release: Release) -> tuple[FloatArray, FloatArray]:
@@ -185,7 +167,8 @@ def parameters(run: GeneratorRun, release: Release) -> tuple[FloatArray, FloatAr
     of_experts = np.where(latent, 3.0, 2.0) * hidden * run.ffn_hidden_size / run.tp
     of_experts = np.where(sparse, np.floor(run.num_experts / run.ep) * of_experts + shared_expert, 0.0)
     head = vocabulary * (hidden + np.where(run.add_bias_linear > 0, 1.0, 0.0))
-    tables = WORD_TABLES[release] * vocabulary * hidden + run.seq_len * hidden + np.where(shared, head, 0.0)
+    copies = 2 if release == "2024-10" else 4  # of the word table
+    tables = copies * vocabulary * hidden + run.seq_len * hidden + np.where(shared, head, 0.0)
     leading, layers = run.leading_layers, run.stage_layers
     dense = (
         layers * layer + leading * mlp(run) + (layers - leading) * np.where(sparse, shared_expert, mlp(run))

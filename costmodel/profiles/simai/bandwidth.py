@@ -22,11 +22,11 @@ class Revision:
     """Rules of one revision of SimAI's analytical mode."""
 
     bandwidth: str  #: "file": bus bandwidths from a file; "links": from the machine
-    bandwidth_unit: float  #: of a bus bandwidth [B/s]
-    gather: str  #: the collective whose bandwidth all-gather takes over the tensor-parallel group
-    bubble_by: str  #: column of `Parallelism` that divides the bubble beside the micro-batches
-    overlaps: bool  #: whether ratios of overlap exist, and exposed pipeline messages
-    least_forward_bytes: float  #: smaller messages of the forward pass count as this much [B]
+    bandwidth_unit: float = 2.0**30  #: of a bus bandwidth [B/s]
+    gather: str = "all_gather"  #: collective whose bandwidth that takes over the tensor-parallel group
+    bubble_by: str = "vpp"  #: column of `Parallelism` that divides the bubble beside the micro-batches
+    overlaps: bool = True  #: whether ratios of overlap exist, and exposed pipeline messages
+    least_forward_bytes: float = 4096  #: smaller messages of the forward pass count as this much [B]
 
 
 REVISIONS: Final[Mapping[str, Revision]] = {
@@ -38,24 +38,9 @@ REVISIONS: Final[Mapping[str, Revision]] = {
         overlaps=False,
         least_forward_bytes=0,
     ),
-    "simai-2024-12": Revision(  # commit 4e66932a
-        bandwidth="file",
-        bandwidth_unit=2.0**30,
-        gather="all_gather",
-        bubble_by="vpp",
-        overlaps=True,
-        least_forward_bytes=4096,
-    ),
-    "simai-2025-07": Revision(  # commit 13696181
-        bandwidth="links",
-        bandwidth_unit=2.0**30,
-        gather="all_gather",
-        bubble_by="vpp",
-        overlaps=True,
-        least_forward_bytes=4096,
-    ),
+    "simai-2024-12": Revision(bandwidth="file"),  # commit 4e66932a
+    "simai-2025-07": Revision(bandwidth="links"),  # commit 13696181
 }
-
 
 #: Message sizes of the tables' rows: 16 MiB to 16 GiB. [B]
 SIZES: Final = 2.0 ** np.arange(24, 35)

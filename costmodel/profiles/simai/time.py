@@ -283,15 +283,7 @@ ENDLESS = "a time of 2^31 ns or more, on which SimAI never ends"
 def missing(
     report: SimaiReport, network: Busbw | Links, *, revision: str, overlap: Overlap | None = None
 ) -> list[str]:
-    """What the first workload of a report lacks for a whole answer, one text each.
-
-    Parameters
-    ----------
-    report : SimaiReport
-        As `price` gave it.
-    network, revision, overlap
-        What `price` was given.
-    """
+    """What the first workload of a report of `price` lacks for a whole answer, one text each."""
     texts = [
         *(f"row {name}: {ENDLESS}; split it" for name in endless_rows(report.workload)),
         *untimed_rows(report, network),
