@@ -16,24 +16,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from costmodel.errors import DseError
-from costmodel.hlo.text.module import (
-    ARITHMETIC,
-    BITS,
-    SOURCES,
-    TRANSCENDENTAL,
-    VIEWS,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    arrays_of,
-    parts,
-    reached,
-    replaced,
-    runs_of,
-    shaped,
-    unfolded_limit,
-)
+from costmodel.hlo.text.module import BITS, Computation, Instruction, Module, Shape, runs_of, unfolded_limit
+from costmodel.hlo.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
+from costmodel.hlo.text.values import arrays_of, reached, replaced, shaped
 
 #: Output -> array among those that are read, each numbered through tuples in order.
 InPlace = dict[int, int]
@@ -394,7 +379,7 @@ class _Run:
     seen: set[Computation] = field(default_factory=set)
 
     def made(self, shape: Shape, maker: Instruction, *, given: bool = False) -> Tree:
-        """New arrays."""
+        """New arrays in the form of a shape, made now."""
         first, now = len(self.arrays), len(self.ran)
         for output, leaf in enumerate(shape.leaves()):
             self.arrays.append(Array(maker, maker, output, memory_bytes(leaf), now, now, given))
@@ -419,7 +404,7 @@ class _Run:
             self.join(first, second)
 
     def used(self, tree: Tree) -> None:
-        """Arrays are read now."""
+        """Note that an instruction reads arrays now."""
         for leaf in arrays_of(tree):
             self.arrays[leaf].end = max(self.arrays[leaf].end, len(self.ran))
 
@@ -457,7 +442,7 @@ class _Run:
         return value
 
     def value(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
-        """What an instruction gives."""
+        """Arrays that an instruction gives, new ones or those of what it reads."""
         opcode, part = parts(each.opcode)
         inner = path + each.name + "/"
         if opcode in VIEWS:
@@ -502,7 +487,7 @@ class _Run:
         return kept
 
     def choice(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
-        """All branches give their result in the same memory."""
+        """Result of a conditional, which all branches give in the same memory."""
         roots = [
             self.run(branch, [operand], path)
             for branch, operand in zip(each.called, operands[1:], strict=True)

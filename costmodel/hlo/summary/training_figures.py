@@ -13,12 +13,11 @@ from typing import Final, TypeGuard
 
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.summary.model_figures import Figures
-from costmodel.hlo.text.module import Instruction, reached
-from costmodel.hlo.training.data_flow import (
-    CARRIED,
+from costmodel.hlo.text.module import Instruction
+from costmodel.hlo.text.values import reached
+from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source
+from costmodel.hlo.training.operations import (
     LINEAR,
-    FlowStep,
-    Source,
     added_to,
     behind,
     collected,
@@ -30,7 +29,7 @@ from costmodel.hlo.training.data_flow import (
     square_factor,
     summed,
 )
-from costmodel.hlo.training.provenance import Provenance, alike, global_dims
+from costmodel.hlo.training.provenance import Provenance, global_dims, kept_per_element
 
 #: Instructions that tell methods apart: those with a root divide by it, those with a sign follow it.
 _ROOTS: Final = frozenset(("sqrt", "rsqrt"))
@@ -84,7 +83,7 @@ class OptimizerRules:
             return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
         if _SIGN in used:
             return None
-        if len(kept) == 2 and all(alike(each, weight) for each in kept):
+        if len(kept) == 2 and all(kept_per_element(each, weight) for each in kept):
             return "AdamW" if self._decays(weight, own) else "Adam"
         if len(kept) == 1:
             return "a root"
@@ -195,7 +194,7 @@ def _piece(source: Source) -> Source:
 def _factored(weight: Instruction, kept: tuple[Instruction, ...]) -> bool:
     """Whether of two dimensions of a weight each is kept alone, beside its other dimensions."""
     whole = prod(global_dims(weight))
-    sizes = sorted(prod(global_dims(each)) for each in kept if not alike(each, weight))
+    sizes = sorted(prod(global_dims(each)) for each in kept if not kept_per_element(each, weight))
     dims = sorted(size for size in global_dims(weight) if size > 1)
     pairs = ((a, b) for place, a in enumerate(dims) for b in dims[place + 1 :])
     return len(sizes) >= 2 and any(sizes[-2:] == sorted((whole // a, whole // b)) for a, b in pairs)
@@ -268,7 +267,7 @@ class _Sums:
 
     @cached_property
     def _accumulating(self) -> tuple[str, ...] | None:
-        """A loop over micro-batches."""
+        """Body of the loop over micro-batches; None where there is none."""
         for body, carried in self.loops.items():
             totals = [step for step in carried if self._adds_up(step)]
             weights = reduce(int.__or__, (self.provenance.leading[step] for step in totals), 0)

@@ -11,17 +11,14 @@ from typing import Final, NoReturn
 from costmodel.errors import DseError, suggestion
 from costmodel.hlo.text.module import (
     BITS,
-    COLLECTIVES,
-    KNOWN,
     Computation,
     Instruction,
     Module,
     Shape,
     custom_call_target,
-    known,
-    parts,
     size_problem,
 )
+from costmodel.hlo.text.opcodes import COLLECTIVES, KNOWN, known, parts
 
 #: As much of a file as tells what it is. [B]
 HEAD: Final = 1 << 16
@@ -239,28 +236,14 @@ class Cursor:
 _OPERANDS = {"broadcast": 1, "convolution": 2, "copy": 1, "dot": 2, "get-tuple-element": 1, "while": 1}
 #: Instruction -> fewest operands.
 _FEWEST = {
-    "conditional": 1,
-    "dynamic-slice": 1,
-    "dynamic-update-slice": 2,
-    "gather": 2,
-    "reduce": 2,
-    "reduce-window": 2,
-    "scatter": 3,
-    "select-and-scatter": 3,
-    "slice": 1,
-    "sort": 1,
-    "triangular-solve": 2,
+    **dict.fromkeys(("conditional", "dynamic-slice", "slice", "sort"), 1),
+    **dict.fromkeys(("dynamic-update-slice", "gather", "reduce", "reduce-window", "triangular-solve"), 2),
+    **dict.fromkeys(("scatter", "select-and-scatter"), 3),
 }
 #: Instruction -> how many computations it runs.
 _CALLED = {
-    "async-start": 1,
-    "call": 1,
-    "fusion": 1,
-    "reduce": 1,
-    "reduce-window": 1,
-    "scatter": 1,
-    "select-and-scatter": 2,
-    "while": 2,
+    **dict.fromkeys(("async-start", "call", "fusion", "reduce", "reduce-window", "scatter"), 1),
+    **dict.fromkeys(("select-and-scatter", "while"), 2),
 }
 
 
@@ -331,7 +314,6 @@ _ARROW: Final = re.compile(r"\s*->")
 _OPEN: Final = re.compile(r"\s*\{")
 _INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
 _OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
-_BARE_OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
 _OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
 _ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
 _MESH: Final = re.compile(
@@ -343,17 +325,8 @@ _PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
 
 #: Attributes that name computations.
 CALLEES: Final = (
-    "calls",
-    "to_apply",
-    "condition",
-    "body",
-    "branch_computations",
-    "true_computation",
-    "false_computation",
-    "called_computations",
-    "select",
-    "scatter",
-    "comparator",
+    *("calls", "to_apply", "condition", "body", "branch_computations", "true_computation"),
+    *("false_computation", "called_computations", "select", "scatter", "comparator"),
 )
 _CALLEE: Final = re.compile(_NAME)
 
@@ -393,7 +366,7 @@ def parse(text: str, name: str) -> Module:
 
 
 class _Parser:
-    """Reads one module."""
+    """Reads the computations of one module, each after those that it runs."""
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
@@ -401,7 +374,7 @@ class _Parser:
         self.sizes: dict[Computation, tuple[int, int]] = {}
 
     def module(self, sha256: str, text_bytes: int) -> Module:
-        """The whole text."""
+        """Module of the whole text: its header, tables, computations and entry."""
         cursor = self.cursor
         name = cursor.expect(_HEAD, "'HloModule' and a name")[1]
         attributes = self.attributes()
@@ -468,7 +441,7 @@ class _Parser:
         return Computation(name, instructions, root or instructions[-1])
 
     def instruction(self, name: str, defined: dict[str, Instruction]) -> Instruction:
-        """What follows ``name =``."""
+        """Instruction from its shape on: what follows ``name =``."""
         cursor = self.cursor
         shape = cursor.shape()
         opcode = cursor.expect(_OPCODE, "an instruction and its operands")
@@ -506,7 +479,7 @@ class _Parser:
                 cursor.fail("expected ',' or ')'")
             start = cursor.skip_space()
             shape: Shape | None = None
-            found = cursor.match(_BARE_OPERAND)
+            found = cursor.match(_OPERAND)
             if found is None:
                 shape = cursor.shape()
                 found = cursor.expect(_OPERAND, "the name of an operand")

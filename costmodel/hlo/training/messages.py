@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import Final, Literal, get_args
 
 from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, placement
-from costmodel.hlo.text.module import COLLECTIVES, Instruction, parts
-from costmodel.hlo.training.data_flow import Flow, FlowStep, collected, elementwise, hands_on, multiplies
+from costmodel.hlo.text.module import Instruction
+from costmodel.hlo.text.opcodes import COLLECTIVES, parts
+from costmodel.hlo.training.data_flow import Flow, FlowStep
+from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
 from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance, global_dims
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
 
@@ -80,8 +82,8 @@ class Purposes:
         near, groups = list(self._neighbours(message)), self.groups[message]
         weights = [self.provenance.weights_of(each) for each in near]
         between_activations = None in weights
-        told = zip(near, weights, strict=True)
-        split = [each for each, bits in told if bits and self._has_parts(bits, groups)]
+        pairs = zip(near, weights, strict=True)
+        split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
         if any(map(multiplies, split)):
             moved = self._of_tokens_moved(message)
             if moved:
@@ -203,7 +205,7 @@ class Collective:
 
     @property
     def placement(self) -> GroupPlacement:
-        """Where its groups lie."""
+        """Number, size and stride of its groups."""
         return placement(self.groups)
 
     @property
@@ -257,7 +259,7 @@ def _collective(
     purposes: Mapping[FlowStep, Purpose],
     provenance: Provenance,
 ) -> Collective:
-    """One message."""
+    """Message of a kernel from its arrays, by groups and purposes."""
     apart = len(steps) == len(instruction.operands)
     payloads: dict[Purpose, int] = {}
     for step in steps:

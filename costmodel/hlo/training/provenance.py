@@ -21,14 +21,12 @@ from math import prod
 from typing import Final
 
 from costmodel.hlo.memory.liveness import aliased_outputs
-from costmodel.hlo.text.module import Instruction, Module, names_gradients, reached
-from costmodel.hlo.training.data_flow import (
-    CARRIED,
+from costmodel.hlo.text.module import Instruction, Module, names_gradients
+from costmodel.hlo.text.values import reached
+from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source
+from costmodel.hlo.training.operations import (
     LINEAR,
     MOVING,
-    Flow,
-    FlowStep,
-    Source,
     added_to,
     behind,
     elementwise,
@@ -49,22 +47,22 @@ class TrainingState:
     weights: tuple[Instruction, ...]
     companions: Mapping[int, tuple[Instruction, ...]]  #: number of a weight -> what is kept for it alone
     counters: tuple[Instruction, ...]  #: scalars among the state
-    others: tuple[
-        Instruction, ...
-    ]  #: of the state, all else: statistics, averages, what several weights share
+    others: tuple[Instruction, ...]  #: all other state: statistics, averages, what several weights share
     inputs: tuple[Instruction, ...]  #: what the step gives no new value for
     updates: Mapping[int, Source]  #: number of a parameter -> what makes its new value
 
     @property
     def moments(self) -> tuple[tuple[Instruction, ...], ...]:
-        """As many copies of the weights' shapes as are kept for each of them; none where that differs."""
+        """Copies of the weights' shapes that are kept for each of them; none where their number differs."""
         rows = [self.companions[int(each.argument)] for each in self.weights]
-        same = all(alike(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
+        same = all(
+            kept_per_element(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row
+        )
         return tuple(zip(*rows, strict=True)) if same and len({len(row) for row in rows}) == 1 else ()
 
     @property
     def kept(self) -> list[Instruction]:
-        """All of the state but the weights."""
+        """State but the weights: counters, moments, statistics."""
         own = [each for row in self.companions.values() for each in row]
         return [*self.counters, *own, *self.others]
 
@@ -81,7 +79,7 @@ class TrainingState:
         return _commonest(each.shape.dims for each in self._words)
 
     def whole_tokens(self) -> tuple[int, int] | None:
-        """The same of all devices, by the sharding of these inputs; None where they have none. [-]"""
+        """Sequences, and tokens of each, of all devices, by the sharding of inputs; None without. [-]"""
         if not all("sharding" in each.attributes for each in self._words):
             return None
         return _commonest(map(global_dims, self._words))
@@ -172,7 +170,7 @@ def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
 
 
 def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
-    """Some sources, and what they are made of as far back as instructions of some kinds go."""
+    """Sources, and what they are made of as far back as instructions of some kinds go."""
 
     def before(source: Source) -> Sequence[Source]:
         if not isinstance(source, FlowStep) or source.opcode not in opcodes:
@@ -183,7 +181,7 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
 
 
 def _multiplied(flow: Flow, arrays: Sequence[Instruction]) -> list[Instruction]:
-    """Those of some parameters that matrix products depend on, the first time round each loop."""
+    """Parameters that matrix products depend on, the first time round each loop."""
     after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(arrays)}, again=False)
     used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
     return [each for bit, each in enumerate(arrays) if used >> bit & 1]
@@ -202,7 +200,7 @@ def _companions(
     }
 
 
-def alike(kept: Instruction, weight: Instruction) -> bool:
+def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
     """Whether an array is kept for every element of a weight, on this device or on all."""
     own = kept.shape.dims == weight.shape.dims
     return own or prod(global_dims(kept)) == prod(global_dims(weight))

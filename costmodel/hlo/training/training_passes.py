@@ -7,14 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
-from costmodel.hlo.training.data_flow import FlowStep, Source, multiplies
+from costmodel.hlo.training.data_flow import FlowStep, Source
+from costmodel.hlo.training.operations import multiplies
 from costmodel.hlo.training.provenance import Provenance
 from costmodel.hlo.work.cost_analysis import product_instructions
 from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel
 
 
 class StepPasses:
-    """Which pass steps are of, by what they depend on, where some products are known to be computed again."""
+    """Passes of steps by what they depend on, where some products are known to be computed again."""
 
     def __init__(self, provenance: Provenance, repeated: Collection[FlowStep]) -> None:
         self.provenance = provenance
@@ -27,11 +28,11 @@ class StepPasses:
     def forward(self) -> int | None:
         """Bits of the products of the forward pass; None where no gradient tells."""
         errors = [self._error(step) for step in self.provenance.gradients if multiplies(step)]
-        told = [bits for bits in errors if bits]
-        return min(told, key=int.bit_count) if told else None
+        known = [bits for bits in errors if bits]
+        return min(known, key=int.bit_count) if known else None
 
     def _error(self, product: FlowStep) -> int:
-        """Bits of the products that the error depends on which a product multiplies; 0 where none is told."""
+        """Bits of the products that the error depends on which a product multiplies; 0 where unknown."""
         first, second = (self._products.get(source, 0) for source in product.reads[:2])
         if first == second or first & second not in (first, second):
             return 0

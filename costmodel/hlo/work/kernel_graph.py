@@ -12,21 +12,16 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
 from costmodel.hlo.text.module import (
-    COLLECTIVES,
-    SOURCES,
-    VIEWS,
     Computation,
     Instruction,
     Module,
     Shape,
-    arrays_of,
     control_predecessors,
-    parts,
-    replaced,
     runs_of,
-    shaped,
     unfolded_limit,
 )
+from costmodel.hlo.text.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
+from costmodel.hlo.text.values import arrays_of, replaced, shaped
 from costmodel.hlo.work.cost_analysis import access, products_in, products_of_body
 from costmodel.hlo.work.matrix_products import Product
 from costmodel.hlo.work.trip_counts import trip_counts
@@ -53,7 +48,7 @@ Weight = TypeVar("Weight", bound=Any)  #: of a kernel in sums along chains
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HloKernel:
-    """Something that runs on a device."""
+    """A kernel of a device: an instruction, how often it runs, and what it reads."""
 
     name: str
     kind: str  #: "gemm", "collective", or the instruction

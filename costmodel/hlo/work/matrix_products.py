@@ -135,7 +135,7 @@ def window_of(instruction: Instruction) -> list[WindowDimension]:
 
 
 def _numbers(written: str) -> list[int]:
-    """``3x5`` -> [3, 5]."""
+    """Whole numbers of a window's field: ``3x5`` -> [3, 5]."""
     return [int(number) for number in written.split("x")]
 
 
@@ -456,9 +456,9 @@ def call_flops(instruction: Instruction) -> int | None:
     name = custom_call_target(instruction)
     if not name or not instruction.operands:
         return None
-    told = _told_flops(instruction)
-    if told is not None:
-        return told
+    estimate = _estimated_flops(instruction)
+    if estimate is not None:
+        return estimate
     routine = _ROUTINE.search(name.lower())
     arrays = [each.shape for each in instruction.operands if len(each.shape.dims) > 1]
     if routine is None or not arrays:
@@ -469,11 +469,10 @@ def call_flops(instruction: Instruction) -> int | None:
     return round(prod(batch) * _FACTORIZATIONS[routine[1]](m, n))
 
 
-def _told_flops(instruction: Instruction) -> int | None:
+def _estimated_flops(instruction: Instruction) -> int | None:
     try:
         config = backend_config(instruction)
-        told = config.get("custom_call_config", config)["cost_estimate"]["flops"]
-        return max(0, int(told))
+        return max(0, int(config.get("custom_call_config", config)["cost_estimate"]["flops"]))
     except (DseError, KeyError, TypeError, ValueError, AttributeError):
         return None  # settings are the call's own, in a form of its own
 

@@ -165,7 +165,7 @@ def _network(section: Section) -> dict[str, float]:
 
 
 def power_notes(config: Configuration) -> Iterator[str]:
-    """That the shares of the first configuration give out more power than there is, where they do.
+    """Note that the shares of the first configuration give out more power than there is, where they do.
 
     Notes
     -----

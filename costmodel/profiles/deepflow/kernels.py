@@ -63,7 +63,7 @@ class KernelPrice:
 
     @property
     def intensity(self) -> FloatArray:
-        """Work over traffic. [FLOP/B]"""
+        """Arithmetic intensity: work over traffic. [FLOP/B]"""
         return self.flops / self.dram_bytes
 
 

@@ -44,7 +44,7 @@ class Footprint:
 
     @property
     def total(self) -> FloatArray:
-        """Everything; rule MF1. [B]"""
+        """Bytes of all parts; rule MF1. [B]"""
         return self.of("embedding") + self.of("hidden") + self.of("softmax") + self.of("projection")
 
 
@@ -337,7 +337,7 @@ def split_figures(report: DeepflowReport) -> Iterator[Figure]:
 
 
 def pass_figures(report: DeepflowReport) -> Iterator[Figure]:
-    """Times of the parts."""
+    """Times of a pass over each part, and the number of parameters."""
     times = report.passes
     yield "sum.Cf", times.cell_forward
     yield "sum.Cb", times.cell_backward
@@ -361,7 +361,7 @@ def hardware_figures(report: DeepflowReport) -> Iterator[Figure]:
 
 
 def memory_figures(report: DeepflowReport) -> Iterator[Figure]:
-    """Both memory tables. The second repeats the first one's sums by purpose, as the reference does."""
+    """Memory of a data shard and of a model shard, both with the sums by purpose of the former."""
     capacity = report.machine.dram_capacity
     for table, own in (("mem1", report.whole), ("mem2", report.shard)):
         yield f"{table}.total", own.total / GIB
@@ -374,7 +374,7 @@ def memory_figures(report: DeepflowReport) -> Iterator[Figure]:
 
 
 def result_figures(report: DeepflowReport) -> Iterator[Figure]:
-    """The step."""
+    """Time, budget, energy and power of a step."""
     yield "Time", report.step_time
     yield "time_per_step", report.step_time_budget
     yield "energy", report.energy

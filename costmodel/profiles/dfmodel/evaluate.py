@@ -126,13 +126,13 @@ def dram_tiers(setup: Setup) -> list[tuple[FloatArray, FloatArray]]:
 
 
 def dram_bandwidth(setup: Setup, needed: FloatArray) -> FloatArray:
-    """Of the first tier alone where it holds what is needed, else of all. [B/s]"""
+    """Bandwidth of DRAM: of the first tier where it holds what is needed, else of all. [B/s]"""
     (first, capacity), *rest = dram_tiers(setup)
     return np.where(within_capacity(needed, capacity), first, rest[0][0]) if rest else first
 
 
 def dram_capacity(setup: Setup) -> FloatArray:
-    """Of all tiers; 0 = without limit. [B]"""
+    """Capacity of all tiers of DRAM; 0 = without limit. [B]"""
     return dram_tiers(setup)[-1][1]
 
 
@@ -332,7 +332,7 @@ def evaluate(
 
 
 def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray) -> FloatArray:
-    """Of all layers and micro-batches, from the time of one layer and micro-batch; (points,). [s]"""
+    """Time of an iteration from that of one layer and micro-batch; (points,). [s]"""
     sequences = setup.global_batch_size / setup.degree("DP")
     time: FloatArray = layer_time * pipeline_factor(setup) * setup.stage_layers * sequences
     return time + transfer_time(graph, setup)
@@ -345,7 +345,7 @@ def pipeline_factor(setup: Setup) -> FloatArray:
 
 
 def transfer_time(graph: DfmodelGraph, setup: Setup) -> FloatArray:
-    """Between pipeline stages. [s]"""
+    """Time of messages between pipeline stages. [s]"""
     moved = 2 * setup.hidden_size * setup.seq_len * setup.element_bytes * setup.num_layers
     return moved * transfer_rate(setup) * bool(graph.backward.any())
 

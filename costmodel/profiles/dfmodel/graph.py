@@ -52,7 +52,7 @@ class DfmodelGraph:
         return len(self.names)
 
     def with_kernel(self, name: str, **changes: Any) -> Self:
-        """The same graph with other values in the columns of one kernel."""
+        """Graph with other values in the columns of one kernel."""
         own = np.arange(len(self)) == self.names.index(name)
         columns: dict[str, Any] = {c: np.where(own, value, getattr(self, c)) for c, value in changes.items()}
         return replace(self, **columns)
@@ -195,7 +195,7 @@ def edge_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> 
 
 
 def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float:
-    """All-reduces of kernels and changes of layout on edges, unsharded; gradients apart. [B]"""
+    """Bytes that all-reduces of kernels and changes of layout on edges move, unsharded; no gradients. [B]"""
     reduced = graph.output_bytes[kernel_collectives(graph, choices) == ALL_REDUCE].sum()
     changed = graph.output_bytes[graph.start][edge_collectives(graph, choices) != NOTHING].sum()
     return float(reduced + changed)

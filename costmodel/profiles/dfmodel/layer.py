@@ -48,7 +48,7 @@ LOSS: Final = "Loss_bwd 1 H - S"
 
 
 def norm(name: str, *, backward: bool = True) -> Fragment:
-    """A normalization."""
+    """Rows of a normalization."""
     back = PassRows(f"{name}_bwd 1 H - S", f"{{gradient}} > {name}_bwd") if backward else PassRows()
     gradient = f"{name}_bwd" if backward else ""
     return Fragment(PassRows(f"{name} 1 H - S", f"{{0}} > {name}"), name, back, gradient)

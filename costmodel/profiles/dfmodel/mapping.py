@@ -87,7 +87,7 @@ def group_windows(
 
 
 def fused_ways(graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None) -> Groupings:
-    """All legal ways to fuse the kernels of a graph."""
+    """Legal ways to fuse the kernels of a graph."""
     first, last = group_windows(graph, most_groups, pins)
     return groupings(graph.start, graph.end, first, last, most_groups)
 
@@ -128,19 +128,20 @@ def fastest_mapping(
     shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
     bound = np.broadcast_to(iteration_time(graph, setup, shortest), (setup.num_points,))
     sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
-    alike, hidden, added = _alike(setup), setup.overlap == "perfect", np.broadcast_to(network, bound.shape)
+    same, hidden = _same_groups(setup), setup.overlap == "perfect"
+    added = np.broadcast_to(network, bound.shape)
     known: dict[int, tuple[float, IntArray]] = {}
     best, chosen, groups = np.inf, -1, np.zeros(0, dtype=np.intp)
     for point in np.argsort(bound, kind="stable"):
         if bound[point] > best * (1 + TIE):
             break
         row = setup.take(np.array([point]))
-        if alike[point] not in known:
+        if same[point] not in known:
             own = loads(graph, row, sharding, generation)
             if not hidden:
                 own = replace(own, network_time=np.zeros_like(own.network_time))
-            known[alike[point]] = _fastest_groups(own, ways, sets)
-        layer_time, member = known[alike[point]]
+            known[same[point]] = _fastest_groups(own, ways, sets)
+        layer_time, member = known[same[point]]
         layer_time += 0.0 if hidden else added[point]
         time = float(iteration_time(graph, row, np.array([layer_time])).flat[0])
         faster, equal = time < best * (1 - TIE), time <= best * (1 + TIE) and point < chosen
@@ -149,7 +150,7 @@ def fastest_mapping(
     return None if chosen < 0 else Mapping(setup.take(np.array([chosen])), groups)
 
 
-def _alike(setup: Setup) -> IntArray:
+def _same_groups(setup: Setup) -> IntArray:
     """A number for each design, the same where the fastest groups are, whatever the network; (points,).
 
     The layers of a stage count only where DRAM holds their weights and has an end.
@@ -297,7 +298,7 @@ def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[DfmodelGraph
 
 @lru_cache(maxsize=16)
 def layer_ways(model: ModelShape, element_bytes: float) -> Groupings:
-    """All legal ways to fuse the kernels of a layer, with as many groups as kernels of either direction."""
+    """Legal ways to fuse the kernels of a layer, with as many groups as kernels of either direction."""
     graph, _ = sharded_graph(model, element_bytes)
     of_either = max(np.count_nonzero(graph.backward), np.count_nonzero(~graph.backward))
     return fused_ways(graph, 2 * int(of_either))
@@ -332,15 +333,15 @@ def _decisive(setup: Setup) -> Setup:
     DRAM has no limit here: on its capacity the caller decides.
     """
     one, endless, nothing = np.ones(1), np.full(1, np.inf), np.zeros(1)
-    alike: dict[str, Any] = dict.fromkeys(IDLE, one)
-    alike |= dict.fromkeys(("dram_bytes", "second_dram_bandwidth", "second_dram_bytes"), nothing)
+    fixed: dict[str, Any] = dict.fromkeys(IDLE, one)
+    fixed |= dict.fromkeys(("dram_bytes", "second_dram_bandwidth", "second_dram_bytes"), nothing)
     if setup.overlap == "perfect":
-        return replace(setup, **alike)
-    alike |= dict.fromkeys((*NETWORK, *BATCH), one) | {"domain_size": nothing, "link_latency": nothing}
-    alike |= {"x": setup.degree("TP"), "x_bandwidth": endless}
+        return replace(setup, **fixed)
+    fixed |= dict.fromkeys((*NETWORK, *BATCH), one) | {"domain_size": nothing, "link_latency": nothing}
+    fixed |= {"x": setup.degree("TP"), "x_bandwidth": endless}
     if setup.overlap == "none":
-        alike |= dict.fromkeys(_RATES, one) | {"frequency": endless}
-    return replace(setup, topology="sw", roles=("TP",), **alike)
+        fixed |= dict.fromkeys(_RATES, one) | {"frequency": endless}
+    return replace(setup, topology="sw", roles=("TP",), **fixed)
 
 
 @lru_cache(maxsize=4096)

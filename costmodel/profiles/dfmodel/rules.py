@@ -10,7 +10,13 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
-from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowDesign, DataflowRun, alike, design_setup
+from costmodel.profiles.dfmodel.design import (
+    UNSUPPORTED,
+    DataflowDesign,
+    DataflowRun,
+    design_setup,
+    setup_rows,
+)
 from costmodel.profiles.dfmodel.evaluate import evaluate, loads, within_capacity
 from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph, kernel_collectives
 from costmodel.profiles.dfmodel.mapping import fastest_groups, sharded_graph, sram_shortage
@@ -96,7 +102,7 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
 def _pieces(run: DataflowRun) -> Iterator[IntArray]:
     """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
     known = ~np.any([gap.missing(run) for gap in UNSUPPORTED], axis=0)
-    for own in alike(run.design):
+    for own in setup_rows(run.design):
         rows = own[known[own]]
         for first in range(0, rows.size, KERNEL_CHUNK):
             yield rows[first : first + KERNEL_CHUNK]

@@ -90,7 +90,7 @@ class GeneratorRun(Columns):
 
     @property
     def dp(self) -> FloatArray:
-        """Replicas. [-]"""
+        """Data-parallel size. [-]"""
         return np.floor(self.world_size / (self.tp * self.pp))
 
     @property
@@ -353,7 +353,7 @@ Both = tuple[Pass, Pass]
 
 
 def expert_rows(run: GeneratorRun, time: FloatArray, release: Release) -> list[Row]:
-    """Those of layers that have been timed; `time` is of all experts of a rank, forward. [s]"""
+    """Rows of experts in layers that have been timed; `time` is of all experts of a rank, forward. [s]"""
     split, size = run.tp > 1, run.activation_bytes
     spread, sent = run.ep > 1, np.floor(size * run.experts_per_token / run.tp)
     if release == "2025-09":
@@ -366,7 +366,7 @@ def expert_rows(run: GeneratorRun, time: FloatArray, release: Release) -> list[R
 
 
 def untimed_expert_rows(run: GeneratorRun, release: Release) -> list[Row]:
-    """Those of layers that nobody has timed: all collectives are there, over groups of one too."""
+    """Rows of experts in layers that nobody has timed: all collectives are there, over groups of one too."""
     size, always = run.activation_bytes, np.ones_like(run.tp) > 0
     sent = np.floor(size * run.experts_per_token / run.tp)
     if release == "2025-09":

@@ -172,10 +172,10 @@ def group_sizes(layout: Parallelism, world_size: FloatArray) -> FloatArray:
     return np.stack([np.stack(forward, -1), np.stack([dp, dp, dp, per_expert], -1)], axis=1)
 
 
-def told_bandwidths(
+def file_bandwidths(
     busbw: Busbw, layout: Parallelism, world_size: FloatArray, gpus_per_server: FloatArray, revision: Revision
 ) -> Bandwidths:
-    """Bandwidths from a file.
+    """Bandwidths of collectives as a file gives them.
 
     Notes
     -----
@@ -305,10 +305,10 @@ def ring_bandwidth(
     out = single(nic_bandwidth * place.nics)
     per_node = np.maximum(place.per_node, 2.0)
     crossing = single(nvlink_bandwidth * per_node / (per_node - 1))
-    several = (place.nodes > 1) & (place.per_node > 1)
+    spread = (place.nodes > 1) & (place.per_node > 1)
     inner = np.where(out > nvlink_bandwidth, crossing, nvlink_bandwidth)
-    by_nvlink = several & (inner < out)
-    bandwidth = np.where(place.nodes == 1, nvlink_bandwidth, np.where(several, np.minimum(inner, out), out))
+    by_nvlink = spread & (inner < out)
+    bandwidth = np.where(place.nodes == 1, nvlink_bandwidth, np.where(spread, np.minimum(inner, out), out))
     return judged(bandwidth, place), by_nvlink
 
 

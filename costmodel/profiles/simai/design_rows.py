@@ -72,7 +72,7 @@ UNKNOWN_ORDER: Final = (
 )
 
 
-def check_alike(model: ModelShape) -> None:
+def check_equal_layers(model: ModelShape) -> None:
     """Refuse a model whose layers are others than attention and an MLP, all alike."""
     names = tuple(block.name for layer in model.kinds for block in layer.blocks)
     if names != HALVES or kinds_beyond(model.kinds):
@@ -167,7 +167,9 @@ def row_times(run: RankRun, costs: MicroBatch) -> list[RowTimes]:
         passes = costs.forward[place].time, costs.backward[place].time
         if part.layer is None:
             name = "embedding_layer" if place == len(run.model.kinds) else "final_column"
-            found.append({name: outer_times(table, part.name, costs.forward[place], costs.backward[place])})
+            found.append(
+                {name: times_beside_layers(table, part.name, costs.forward[place], costs.backward[place])}
+            )
             continue
         own = layer_times(run, part, table)
         repeated = again_times(run, part, table) if place < len(costs.again) else {}
@@ -226,7 +228,9 @@ def share_out(times: RowTimes, places: tuple[int, ...], whole: FloatArray) -> No
             passes[place] = passes[place] * scale
 
 
-def outer_times(table: CostTable, part: str, forward: KernelCost, backward: KernelCost) -> list[FloatArray]:
+def times_beside_layers(
+    table: CostTable, part: str, forward: KernelCost, backward: KernelCost
+) -> list[FloatArray]:
     """Times of the passes over the embedding or the head. [s]"""
     shares = []
     for of_pass in DIRECTIONS["backward"]:

@@ -21,8 +21,8 @@ from costmodel.profiles.simai.bandwidth import (
     Revision,
     derived_bandwidths,
     efficiency,
+    file_bandwidths,
     single,
-    told_bandwidths,
 )
 from costmodel.profiles.simai.workload_rows import COLLECTIVES, GROUPS, StepRows
 
@@ -123,7 +123,7 @@ def price(
         raise DseError("world size: less than tp * pp of the header; say how many GPUs there are")
     if isinstance(network, Busbw):
         servers = np.asarray(gpus_per_server)
-        bandwidths = told_bandwidths(network, layout, world, servers, rules)
+        bandwidths = file_bandwidths(network, layout, world, servers, rules)
     else:
         bandwidths = derived_bandwidths(network, layout, world, bandwidth_unit=rules.bandwidth_unit)
     return _priced(workload, bandwidths, network, rules, world, overlap or Overlap(), strict)
@@ -173,7 +173,7 @@ def _priced(
 
 
 def silent(collective: IntArray) -> BoolArray:
-    """Where nothing is sent: the reference knows no broadcast."""
+    """Cells in which nothing is sent: the reference knows no broadcast."""
     return np.isin(collective, (NONE, BROADCAST))
 
 

@@ -219,7 +219,7 @@ def design_picture(graph: DfmodelGraph, run: TransformerRun) -> str:
 
 
 def _title(run: TransformerRun) -> list[str]:
-    """Which layer of which design is drawn, and of what its sizes are."""
+    """Lines that say which layer of which design is drawn, and what its sizes are of."""
     model, design = run.model, run.design
     tp, pp, dp, micro = (float(own[0]) for own in (design.tp, design.pp, design.dp, design.micro_batch_size))
     ranks = f" on all {tp:g} tensor-parallel ranks together" if tp > 1 else ""

@@ -248,7 +248,7 @@ OVERLAPS: Final = ("none", "perfect", "none", "compute_memory")
 
 @dataclass(frozen=True, slots=True)
 class SetupFile:
-    """All that a set-up file says, ready to be evaluated."""
+    """Graph, set-up, sharding and groups of a file, ready to be evaluated."""
 
     graph: DfmodelGraph
     setup: Setup
