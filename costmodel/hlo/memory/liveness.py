@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 from math import ceil, prod
 from typing import Final, TypeAlias
@@ -31,11 +32,6 @@ ELEMENTWISE: Final = (ARITHMETIC | TRANSCENDENTAL | {"copy", "map"}) - {"rng", "
 
 def overwritten(instruction: Instruction) -> InPlace:
     """Outputs that must lie in an operand's memory.
-
-    Raises
-    ------
-    DseError
-        If the text names an operand that is not there.
 
     Notes
     -----
@@ -283,16 +279,18 @@ def liveness(module: Module, order: Order) -> Liveness:
 
 def aliased_outputs(module: Module) -> dict[int, int]:
     """Array of the result -> parameter whose memory it lives in, by the module's header."""
-    aliases = {}
     shapes = module.entry.root.shape.elements
-    for written, parameter, _ in header_aliases(module):
-        path = [int(index) for index in re.findall(r"\d+", written)]
-        before = sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0
-        aliases[before] = parameter
-    return aliases
+    return {
+        sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0: parameter
+        for path, parameter, _ in header_aliases(module)
+    }
 
 
-def header_aliases(module: Module) -> list[tuple[str, int, str]]:
+#: Indices from a tuple down to an element of it.
+Path: TypeAlias = tuple[int, ...]
+
+
+def header_aliases(module: Module) -> list[tuple[Path, int, Path]]:
     """Paths within the result, the parameter whose memory each takes, and where in it, as the header says.
 
     Raises
@@ -301,24 +299,24 @@ def header_aliases(module: Module) -> list[tuple[str, int, str]]:
         If there is no such parameter, or element of it or of the result.
     """
     entry, found = module.entry, []
+    where = f"{module.name}: input_output_alias"
     for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
-        where = f"{module.name}: input_output_alias"
         if int(number) >= len(entry.parameters):
             raise DseError(f"{where}: there is no parameter {number}")
-        if not _has_element(entry.root.shape, written):
+        if not _has_element(entry.root.shape, _path(written)):
             raise DseError(f"{where}: the result has no element {{{written}}}")
-        if not _has_element(entry.parameters[int(number)].shape, path):
+        if not _has_element(entry.parameters[int(number)].shape, _path(path)):
             raise DseError(f"{where}: parameter {number} has no element {{{path}}}")
-        found.append((written, int(number), path))
+        found.append((_path(written), int(number), _path(path)))
     return found
 
 
-def _has_element(shape: Shape, path: str) -> bool:
-    for index in map(int, re.findall(r"\d+", path)):
-        if index >= len(shape.elements):
-            return False
-        shape = shape.elements[index]
-    return True
+def _path(written: str) -> Path:
+    return tuple(map(int, re.findall(r"\d+", written)))
+
+
+def _has_element(shape: Shape, path: Path) -> bool:
+    return not path or (path[0] < len(shape.elements) and _has_element(shape.elements[path[0]], path[1:]))
 
 
 def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
@@ -330,18 +328,15 @@ def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> s
     """Put results into the memory of the parameters that the header gives; those parameters' arrays."""
     aliased = set()
     for written, number, path in header_aliases(module):
-        target, source = at(root, written), at(parameters[number], path)
+        target, source = reduce(_element, written, root), reduce(_element, path, parameters[number])
         for one, other in zip(arrays_of(target), arrays_of(source), strict=False):
             run.join(one, other)
             aliased.add(other)
     return aliased
 
 
-def at(tree: Tree, path: str) -> Tree:
-    """The element of a tuple at a path such as ``1, 0``."""
-    for index in map(int, re.findall(r"\d+", path)):
-        tree = tree[index] if not isinstance(tree, int) and index < len(tree) else ()
-    return tree
+def _element(tree: Tree, index: int) -> Tree:
+    return () if isinstance(tree, int) else tree[index]
 
 
 def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer]:

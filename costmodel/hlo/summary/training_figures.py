@@ -46,7 +46,6 @@ class OptimizerRules:
         self.state = provenance.state
         kept = [each for row in self.state.companions.values() for each in row]
         self._after_kept = provenance.flow.after({int(each.argument): 1 for each in kept}, again=False)
-        self._after_gradients = provenance.flow.after(dict.fromkeys(provenance.gradients, 1), again=False)
 
     @cached_property
     def changed(self) -> list[Instruction]:
@@ -170,14 +169,11 @@ class OptimizerRules:
                 if reader.opcode in ("add", "subtract"):
                     if any(self._after_kept.get(source, 0) for source in others):
                         return True
-                    if any(self._is_gradient(source) for source in others):
+                    if any(self.provenance.after_gradients.get(source, 0) for source in others):
                         continue
                 seen.add(reader)
                 waiting.append(reader)
         return False
-
-    def _is_gradient(self, source: Source) -> bool:
-        return bool(self._after_gradients.get(source, 0))
 
 
 def _piece(source: Source) -> Source:

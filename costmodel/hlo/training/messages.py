@@ -105,14 +105,9 @@ class Purposes:
 
     def _are_pieces(self, weights: int) -> bool:
         """Whether shardings cut weights as single matrices, of which no device has a whole one to itself."""
-        own = [each for each, place in self._places if weights >> place & 1]
+        places = self.provenance.weights
+        own = [each for each in self.provenance.state.weights if weights >> places[int(each.argument)] & 1]
         return all(each.shape.dims != global_dims(each) and len(each.shape.dims) == 2 for each in own)
-
-    @property
-    def _places(self) -> Iterator[tuple[Instruction, int]]:
-        """Weights, each with its bit."""
-        for each in self.provenance.state.weights:
-            yield each, self.provenance.weights[int(each.argument)]
 
     def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
         """The products, lookups of rows and sums into rows next to a message."""
@@ -225,11 +220,6 @@ def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: in
     A compiler that hides a message behind other work writes it into each kernel that it runs beside, under
     one channel: the first of them has it. An all-reduce of which the same kernel cuts out each device's own
     slice is a reduce-scatter.
-
-    Raises
-    ------
-    DseError
-        If the text names groups in no known way.
     """
     sent: dict[int, dict[Instruction, list[FlowStep]]] = {}
     begun = set[tuple[object, ...]]()

@@ -321,6 +321,11 @@ class Provenance:
         passing = reached([step], lambda each: filter(passes, self.readers.get(each, ())))
         return (reader for each in passing for reader in self.readers.get(each, ()))
 
+    @cached_property
+    def after_gradients(self) -> Mapping[Source, int]:
+        """Marks, 1, of all that depends on gradients."""
+        return self.flow.after(dict.fromkeys(self.gradients, 1), again=False)
+
     def _back(self, sources: Iterable[Source]) -> set[FlowStep]:
         """Steps between some sources and what sums over the batch, or numbers, or parameters."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
@@ -45,13 +45,9 @@ class StepPasses:
         return any(bits & self.forward == self.forward for bits in reads)
 
     @cached_property
-    def _after_gradients(self) -> Mapping[Source, int]:
-        return self.provenance.flow.after(dict.fromkeys(self.provenance.gradients, 1), again=False)
-
-    @cached_property
     def updating(self) -> frozenset[FlowStep]:
         """Steps in which gradients meet what is kept, or are scaled by a number made of gradients."""
-        leading, after = self.provenance.leading, self._after_gradients
+        leading, after = self.provenance.leading, self.provenance.after_gradients
         starts: dict[Source, int] = {
             step: 1
             for step in self.provenance.flow.steps

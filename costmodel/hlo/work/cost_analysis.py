@@ -58,13 +58,7 @@ def products_of_body(body: Computation) -> list[Product]:
 
 
 def products_of(instruction: Instruction) -> list[Product]:
-    """The products that an instruction is, if `is_product`.
-
-    Raises
-    ------
-    DseError
-        If dimensions are missing, or contradict its output.
-    """
+    """The products that an instruction is, if `is_product`."""
     if instruction.opcode == "convolution":
         data, kernel = (operand.shape for operand in instruction.operands)
         return [convolution(instruction, data, kernel, instruction.shape, "result")]

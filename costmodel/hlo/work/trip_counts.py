@@ -76,13 +76,7 @@ def written_trip_count(loop: Instruction) -> int | None:
 
 
 def trip_counts(module: Module) -> dict[Instruction, int | None]:
-    """How often the body of each loop of a module runs; None where the text does not tell. [-]
-
-    Raises
-    ------
-    DseError
-        If the compiler noted something else than a number.
-    """
+    """How often the body of each loop of a module runs; None where the text does not tell. [-]"""
     counter = _Counter(module)
     return {each: counter.trips(each) for each in module.instructions if each.opcode == "while"}
 

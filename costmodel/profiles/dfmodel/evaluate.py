@@ -9,20 +9,9 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
+from costmodel.profiles.dfmodel import graph as codes
 from costmodel.profiles.dfmodel.cores import fewest_cycles
-from costmodel.profiles.dfmodel.graph import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    OUTER,
-    PERIODIC,
-    DfmodelGraph,
-    K,
-    M,
-    N,
-    edge_collectives,
-    kernel_collectives,
-)
+from costmodel.profiles.dfmodel.graph import DfmodelGraph, edge_collectives, kernel_collectives
 from costmodel.profiles.dfmodel.network import latency, rate, system_power, system_price, transfer_rate
 from costmodel.profiles.dfmodel.setup import Setup
 
@@ -211,12 +200,12 @@ class DfmodelEvaluation:
 def shards(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> Shards:
     """Dimensions of kernels on one chip, by tiles."""
     tp, tiles = per_kernel(setup.degree("TP")), per_kernel(setup.tiles)
-    by_rows = np.isin(sharding, (OUTER, M))
+    by_rows = np.isin(sharding, (codes.OUTER, codes.M))
     m = np.ceil(graph.outer * graph.m / np.where(by_rows, tp, 1))
-    k = np.ceil(graph.k / np.where(sharding == K, tp, 1))
-    n = np.ceil(graph.n / np.where(sharding == N, tp, 1))
-    k = np.ceil(k / np.where(graph.tiling == K, tiles, 1))
-    n = np.ceil(n / np.where(graph.tiling == N, tiles, 1))
+    k = np.ceil(graph.k / np.where(sharding == codes.K, tp, 1))
+    n = np.ceil(graph.n / np.where(sharding == codes.N, tp, 1))
+    k = np.ceil(k / np.where(graph.tiling == codes.K, tiles, 1))
+    n = np.ceil(n / np.where(graph.tiling == codes.N, tiles, 1))
     return Shards(m=m, k=k, n=n, output_bytes=m * n * per_kernel(setup.element_bytes))
 
 
@@ -367,12 +356,12 @@ def _network_time(
     """Collectives of each kernel and of the edges that leave it; (points, kernels). [s]"""
     tiles = per_kernel(setup.tiles)
     of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
-    reduce = per_kernel(rate(setup, generation, "TP", ALL_REDUCE))
+    reduce = per_kernel(rate(setup, generation, "TP", codes.ALL_REDUCE))
     wait = per_kernel(latency(setup, generation))
-    gradient = per_kernel(rate(setup, generation, "DP", ALL_REDUCE) / setup.micro_batches)
-    time: FloatArray = (of_kernels == ALL_REDUCE) * (part.output_bytes * tiles * reduce + wait)
-    time = time + (of_kernels == PERIODIC) * part.output_bytes * gradient
-    for collective in (ALL_GATHER, ALL_TO_ALL):
+    gradient = per_kernel(rate(setup, generation, "DP", codes.ALL_REDUCE) / setup.micro_batches)
+    time: FloatArray = (of_kernels == codes.ALL_REDUCE) * (part.output_bytes * tiles * reduce + wait)
+    time = time + (of_kernels == codes.PERIODIC) * part.output_bytes * gradient
+    for collective in (codes.ALL_GATHER, codes.ALL_TO_ALL):
         changing = (of_edges == collective) & ~graph.zero_out
         edges = np.bincount(graph.start, weights=changing, minlength=len(graph))
         moved = edges * part.output_bytes * tiles

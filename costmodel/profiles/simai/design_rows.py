@@ -18,23 +18,8 @@ from costmodel.columns import BoolArray, FloatArray, distinct_rows
 from costmodel.errors import DseError
 from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.kernel_cost import KernelCost
-from costmodel.profiles.simai.aicb_rows import (
-    LATENT_ROWS,
-    NOTHING,
-    GeneratorRun,
-    Times,
-    Ways,
-    column_row,
-    embedding_gradients,
-    epilogue,
-    expert_weight_rows,
-    latent_rows,
-    layer_rows,
-    prologue,
-    routing_bytes,
-    whole_row,
-    within_experts,
-)
+from costmodel.profiles.simai import aicb_rows as aicb
+from costmodel.profiles.simai.aicb_rows import LATENT_ROWS, NOTHING, GeneratorRun, Times, Ways
 from costmodel.profiles.simai.workload_rows import Pass, Row, StepRows
 from costmodel.steps.memory.states import owned_parameters
 from costmodel.steps.micro_batch.expert_parallel import sent_copies
@@ -337,7 +322,7 @@ def filled_rows(
         *(row for own, section in zip(times, sections, strict=False)
           for row in filled_layer(generated, ranks, own, section)),
         *closing_rows(generated, ranks, stage, times[kinds + 1 :], int(run.model.mtp_layers)),
-        *epilogue(generated),
+        *aicb.epilogue(generated),
     ]  # fmt: skip
     return StepRows.of(
         rows,
@@ -354,8 +339,8 @@ def filled_layer(run: GeneratorRun, ranks: RankRun, times: RowTimes, section: st
     shared = run.sequence_parallel > 0
     latent = {kernel: times[name] for kernel, name in LATENT_ROWS.items() if name in times}
     if latent:
-        yield from latent_rows(run, latent, shared, section)
-        yield whole_row("attention_layer_mla", run, added(latent.values()), ~shared, section)
+        yield from aicb.latent_rows(run, latent, shared, section)
+        yield aicb.whole_row("attention_layer_mla", run, added(latent.values()), ~shared, section)
     else:
         yield from half_rows(run, "attention", times, shared, section)
     if EXPERTS_ROW in times:
@@ -369,8 +354,8 @@ def half_rows(
 ) -> Iterator[Row]:
     """Half a layer: two rows in sequence parallelism, and one without."""
     column, row = (times[f"{part}_{way}"] for way in ("column", "row"))
-    yield from layer_rows(run, part, column, row, shared, section)
-    yield whole_row(f"{part}_layer", run, added([column, row]), ~shared, section)
+    yield from aicb.layer_rows(run, part, column, row, shared, section)
+    yield aicb.whole_row(f"{part}_layer", run, added([column, row]), ~shared, section)
 
 
 def added(rows: Iterable[Times]) -> list[FloatArray]:
@@ -387,9 +372,9 @@ def filled_experts(run: GeneratorRun, ranks: RankRun, times: Times, section: str
         for each in (dispatched_bytes(ranks), size)
     )
     whole = np.floor(sent_copies(ranks, size) * design.etp)
-    routed = Pass(times[0], "all_gather", routing_bytes(run), happens=spread | split)
+    routed = Pass(times[0], "all_gather", aicb.routing_bytes(run), happens=spread | split)
     yield Row(EXPERTS_ROW, section, routed, Pass(times[1]), Pass(times[2]))
-    for forward, backward in [(there, back), *within_experts(whole, split), (back, there)]:
+    for forward, backward in [(there, back), *aicb.within_experts(whole, split), (back, there)]:
         yield Row(EXPERTS_ROW, section, forward, backward, Pass(NOTHING))
 
 
@@ -404,7 +389,7 @@ def closing_rows(
         there = further | (stage.has_head > 0) | (module == 0)
         for row in filled_layer(run, ranks, times[1], "closing") if module else ():
             yield replace(row, present=row.present & further)
-        yield column_row("final_column", "closing", run, head, shared & there)
+        yield aicb.column_row("final_column", "closing", run, head, shared & there)
         forward, backward, weights = (Pass(own) for own in head)
         yield Row("final_layer", "closing", forward, backward, weights, ~shared & there)
 
@@ -445,7 +430,7 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], generated: Generat
         return gathered, [(scattered, sharded), (reduced, ~sharded)]
 
     return [
-        *prologue(*ways(parameters, "dp"), update.time, np.maximum(cast, NOTHING)),
-        embedding_gradients(generated),
-        *expert_weight_rows(*ways(experts, "dp_ep"), generated.ep != generated.dp),
+        *aicb.prologue(*ways(parameters, "dp"), update.time, np.maximum(cast, NOTHING)),
+        aicb.embedding_gradients(generated),
+        *aicb.expert_weight_rows(*ways(experts, "dp_ep"), generated.ep != generated.dp),
     ]

@@ -13,19 +13,9 @@ import numpy as np
 
 from costmodel.columns import IntArray
 from costmodel.formats.quantity import readable
+from costmodel.profiles.dfmodel import graph as codes
 from costmodel.profiles.dfmodel.assigned import rows_of
-from costmodel.profiles.dfmodel.graph import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    BROADCAST,
-    NOTHING,
-    PERIODIC,
-    POINT_TO_POINT,
-    SHARDINGS,
-    DfmodelGraph,
-    Traffic,
-)
+from costmodel.profiles.dfmodel.graph import DfmodelGraph, Traffic
 from costmodel.steps.micro_batch.tensor_parallel import layout_changes
 from costmodel.training.blocks import Edge, Layer
 from costmodel.training.kernel_kind import Kernel
@@ -44,13 +34,13 @@ COLOURS: Final = {
 }
 #: The format's code of a collective -> what a picture calls it.
 NAMES: Final = {
-    NOTHING: "",
-    ALL_REDUCE: "all-reduce",
-    ALL_GATHER: "all-gather",
-    ALL_TO_ALL: "all-to-all",
-    PERIODIC: "all-reduce of gradients",
-    POINT_TO_POINT: "point to point",
-    BROADCAST: "broadcast",
+    codes.NOTHING: "",
+    codes.ALL_REDUCE: "all-reduce",
+    codes.ALL_GATHER: "all-gather",
+    codes.ALL_TO_ALL: "all-to-all",
+    codes.PERIODIC: "all-reduce of gradients",
+    codes.POINT_TO_POINT: "point to point",
+    codes.BROADCAST: "broadcast",
 }
 _LINE_BREAK: Final = r"\n"
 _HEAD: Final = """digraph dataflow {
@@ -78,9 +68,9 @@ def picture(graph: DfmodelGraph, sharding: IntArray | None = None, traffic: Traf
     """
     if traffic is None and sharding is not None:
         traffic = Traffic.of(graph, sharding)
-    of_kernels = np.full(len(graph), NOTHING) if traffic is None else traffic.of_kernels
-    of_edges = np.full(graph.start.size, NOTHING) if traffic is None else traffic.of_edges
-    splits = [""] * len(graph) if sharding is None else [SHARDINGS[int(code)] for code in sharding]
+    of_kernels = np.full(len(graph), codes.NOTHING) if traffic is None else traffic.of_kernels
+    of_edges = np.full(graph.start.size, codes.NOTHING) if traffic is None else traffic.of_edges
+    splits = [""] * len(graph) if sharding is None else [codes.SHARDINGS[int(code)] for code in sharding]
     return drawn(graph, splits, [NAMES[int(c)] for c in of_kernels], [NAMES[int(c)] for c in of_edges])
 
 

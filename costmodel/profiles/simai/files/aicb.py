@@ -209,15 +209,11 @@ class AicbReader:
             self.mistake(1, f"{token}: {written!r}: expected a whole number from {lowest}")
         return float(np.floor(value))
 
-    def workload(self, rows: list[_Row], layout: Parallelism) -> StepRows:
-        """A template in which every row occurs once."""
-        return _workload(rows, layout)
-
 
 _why: Final = {EP: " where a collective ends in _DP_EP"}
 
 
-def _workload(rows: list[_Row], layout: Parallelism) -> StepRows:
+def template_of(rows: list[_Row], layout: Parallelism) -> StepRows:
     """A template in which every row occurs once."""
 
     def table(values: list[Any], kind: Any = np.float64) -> Any:
@@ -321,7 +317,7 @@ def read_workload(text: str, name: str) -> WorkloadFile:
     rows = reader.rows(lines)
     layout = reader.layout(loop, {word.removesuffix(":"): value for word, value in words.items()}, rows)
     reader.finish()
-    return WorkloadFile(loop=loop, words=words, workload=reader.workload(rows, layout), text=text)
+    return WorkloadFile(loop=loop, words=words, workload=template_of(rows, layout), text=text)
 
 
 def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
