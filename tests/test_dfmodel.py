@@ -28,9 +28,19 @@ from costmodel.profiles.dfmodel.files import (
     setup_text,
 )
 from costmodel.profiles.dfmodel.files.writing import GPT_1T_MARKS
-from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NONE, K, M, N
+from costmodel.profiles.dfmodel.graph import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    NONE,
+    K,
+    M,
+    N,
+    moved_bytes,
+    options,
+    sharding_words,
+)
 from costmodel.profiles.dfmodel.network import rate, system_power, system_price
-from costmodel.profiles.dfmodel.sharding import moved_bytes, options, sharding_words
 from dse.cli import main
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a

@@ -19,8 +19,8 @@ from costmodel.profiles.dfmodel import (
 )
 from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.files import load_setup, setup_file, setup_message, setup_text
-from costmodel.profiles.dfmodel.graph import OUTER
-from costmodel.profiles.dfmodel.sharding import (
+from costmodel.profiles.dfmodel.graph import (
+    OUTER,
     WANTED,
     consumer_kind,
     moved_bytes,

@@ -22,10 +22,9 @@ from costmodel.profiles.dfmodel import (
     least_moving,
     reasons,
 )
-from costmodel.profiles.dfmodel.design import EXECUTIONS, alike, group_links, network_roles
-from costmodel.profiles.dfmodel.fused import layer_ways, sharded_graph
+from costmodel.profiles.dfmodel.design import EXECUTIONS, group_links, network_roles, setup_rows
 from costmodel.profiles.dfmodel.graph import K
-from costmodel.profiles.dfmodel.mapping import fastest_mapping
+from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sharded_graph
 from costmodel.profiles.dfmodel.network import system_power, system_price
 from costmodel.profiles.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
 from costmodel.profiles.files import kind_of
@@ -186,7 +185,7 @@ def test_roles_are_those_of_the_groups_that_need_them():
 
 def test_designs_are_alike_that_share_a_set_up(designs):
     places = network_roles(designs)
-    parts = list(alike(designs))
+    parts = list(setup_rows(designs))
     assert np.sort(np.concatenate(parts)).tolist() == np.flatnonzero(places >= 0).tolist()
     told = [(designs.topology[rows], designs.overlap[rows], places[rows]) for rows in parts]
     shared = [set(zip(*columns, strict=True)) for columns in told]

@@ -28,10 +28,16 @@ from costmodel.profiles.dfmodel.assigned import (
     unsupported_shardings,
 )
 from costmodel.profiles.dfmodel.files import SetupFile, load_setup, picture, setup_file
-from costmodel.profiles.dfmodel.files.design_picture import design_picture
-from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE
+from costmodel.profiles.dfmodel.files.picture import design_picture
+from costmodel.profiles.dfmodel.graph import (
+    ALL_REDUCE,
+    NONE,
+    kernel_collectives,
+    moved_bytes,
+    options,
+    sharding_words,
+)
 from costmodel.profiles.dfmodel.setup import OVERLAPS
-from costmodel.profiles.dfmodel.sharding import kernel_collectives, moved_bytes, options, sharding_words
 from costmodel.profiles.files import kind_of
 from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run

@@ -33,7 +33,7 @@ class Analysis:
 
     @cached_property
     def barrier_graph(self) -> HloGraph:
-        """The same kernels, where barriers hold back each element until all are there."""
+        """Kernels where barriers hold back each element until all are there."""
         if not has_barriers(self.module):
             return replace(self.graph, barriers="barrier")
         return graph(self.module, "barrier")
@@ -44,17 +44,17 @@ class Analysis:
 
     @cached_property
     def work(self) -> list[Work]:
-        """Of one run of each kernel, besides matrix products."""
+        """Work of one run of each kernel, besides matrix products."""
         return [self._workload.of(kernel.instruction) for kernel in self.graph.kernels]
 
     @cached_property
     def access(self) -> list[Access]:
-        """Of one run of each kernel."""
+        """Bytes that one run of each kernel reads and writes."""
         return [access(kernel.instruction) for kernel in self.graph.kernels]
 
     @cached_property
     def phases(self) -> list[Phase]:
-        """Of each kernel."""
+        """Pass of the training step that each kernel is of."""
         return phases(self.graph, self.provenance)
 
     @cached_property
@@ -79,7 +79,7 @@ class Analysis:
 
     @cached_property
     def state(self) -> TrainingState:
-        """Weights and optimizer states."""
+        """Weights, optimizer states and inputs among the parameters."""
         return training_state(self.module, self.flow)
 
     @cached_property
@@ -89,7 +89,7 @@ class Analysis:
 
     @cached_property
     def collectives(self) -> dict[int, Collective]:
-        """Kernel -> its message."""
+        """Place of a kernel -> the message between devices that it is."""
         return collectives(self.graph, self.flow, self.provenance, self.devices)
 
     @cached_property
@@ -103,7 +103,7 @@ class Analysis:
         """
         header = [self.module.attributes.get(key, "1") for key in ("replica_count", "num_partitions")]
         counted = prod(int(number) for number in header if number.isdecimal())
-        instructions = [each for body in self.module.computations for each in body.instructions]
+        instructions = list(self.module.instructions)
         written = {each.attributes.get("replica_groups", "") for each in instructions}
         written |= {each.attributes.get("source_target_pairs", "") for each in instructions}
         try:

@@ -18,7 +18,7 @@ HEAD: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of file."""
+    """A kind of file that a profile evaluates, and how its content is known."""
 
     name: str
     title: str  #: with its article

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from costmodel.errors import DseError, suggestion
+
 if TYPE_CHECKING:
     from costmodel.profiles.rules import Rules, WorkloadRules
     from costmodel.profiles.work import Workload
@@ -114,8 +116,6 @@ def register_profile(profile: Profile) -> None:
         If a profile of that name ships.
     """
     if any(profile.name == shipped.name for shipped in SHIPPED):
-        from costmodel.errors import DseError
-
         raise DseError(f"profile {profile.name!r}: is one that ships; choose another name")
     rules = profile.designs() if profile.designs else ()
     columns = {name for own in rules for name in own.domains} - {*_native_domains()}
@@ -141,8 +141,6 @@ def register_work(rules: Rules[Any]) -> None:
 
     work = rules.work
     if any(work.name == own.work.name for own in RULES):
-        from costmodel.errors import DseError
-
         raise DseError(f"work {work.name!r}: is one that ships; choose another name")
     WORKS[work.name] = work
     _REGISTERED_WORK[work.name] = rules
@@ -170,8 +168,6 @@ def profile_named(name: str) -> Profile:
         If there is none of that name.
     """
     if name not in PROFILES:
-        from costmodel.errors import DseError, suggestion
-
         raise DseError(f"profile {name!r}: unknown{suggestion(name, PROFILES)}")
     return PROFILES[name]
 
@@ -184,7 +180,6 @@ def design_rules(name: str, workload: Workload) -> WorkloadRules:
     DseError
         If there is no such profile, or it has no rules for such work.
     """
-    from costmodel.errors import DseError
     from costmodel.profiles.rules import WorkloadRules
 
     profile = profile_named(name)

@@ -28,35 +28,6 @@ class Unsupported(Generic[AnyRun]):
     pin: str  #: value of the column that always does
 
 
-def _none(column: str) -> bool:
-    """Rules that know every column of their table."""
-    return False
-
-
-def _as_they_are(design: AnyDesign) -> AnyDesign:
-    """Designs all of whose columns count."""
-    return design
-
-
-def _all_timed(run: object) -> None:
-    """Rules that find everything with its times."""
-
-
-def _no_items(run: object) -> Items:
-    """Rules that do not say what columns of their results are made of."""
-    return {}
-
-
-def _no_reasons(run: object) -> list[str]:
-    """Rules that have a number for every design."""
-    return []
-
-
-def _no_remedies(run: object) -> str:
-    """Rules that have a number for every design."""
-    return ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rules(Generic[AnyDesign]):
     """Rules of a profile for one kind of work: its table of designs, and what evaluates them.
@@ -69,15 +40,15 @@ class Rules(Generic[AnyDesign]):
     cost: Callable[[Run[Any, AnyDesign]], ResultTable]
     #: Total -> design columns whose product it is.
     products: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unread: Callable[[str], bool] = _none  #: columns of the table that the rules do not know
-    #: What the columns of one design's results are made of.
-    parts: Callable[[Run[Any, AnyDesign]], Items] = _no_items
+    unread: Callable[[str], bool] = lambda column: False  #: columns of the table that the rules do not know
+    #: What the columns of one design's results are made of; nothing where that is not known.
+    parts: Callable[[Run[Any, AnyDesign]], Items] = lambda run: {}
     #: Columns of the results that need no times, to the last bit; None where all do.
-    needs: Callable[[Run[Any, AnyDesign]], dict[str, FloatArray] | None] = _all_timed
+    needs: Callable[[Run[Any, AnyDesign]], dict[str, FloatArray] | None] = lambda run: None
     #: The same designs, equal where columns that change nothing are all that differs.
-    canonical: Callable[[AnyDesign], AnyDesign] = _as_they_are
-    why: Callable[[Run[Any, AnyDesign]], list[str]] = _no_reasons
-    what_would_do: Callable[[Run[Any, AnyDesign]], str] = _no_remedies
+    canonical: Callable[[AnyDesign], AnyDesign] = lambda design: design
+    why: Callable[[Run[Any, AnyDesign]], list[str]] = lambda run: []
+    what_would_do: Callable[[Run[Any, AnyDesign]], str] = lambda run: ""
 
     @property
     def domains(self) -> Mapping[str, Domain]:

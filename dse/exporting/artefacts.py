@@ -17,11 +17,10 @@ from costmodel.profiles.dfmodel.assigned import design_sharding, unsupported_col
 from costmodel.profiles.dfmodel.design import DataflowRun, design_setup
 from costmodel.profiles.dfmodel.evaluate import evaluate, loads
 from costmodel.profiles.dfmodel.files import setup_bytes, setup_message, setup_text
-from costmodel.profiles.dfmodel.files.design_picture import design_picture
+from costmodel.profiles.dfmodel.files.picture import design_picture
 from costmodel.profiles.dfmodel.files.setup_files import Message
-from costmodel.profiles.dfmodel.fused import layer_ways
 from costmodel.profiles.dfmodel.layer import model_graph
-from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
+from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sram_shortage
 from costmodel.profiles.dfmodel.setup import OVERLAPS
 from costmodel.profiles.registry import profile_named
 from costmodel.profiles.simai import ENDLESS, endless_rows

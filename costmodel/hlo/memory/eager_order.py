@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from costmodel.hlo.memory.liveness import overwritten
-from costmodel.hlo.text.module import SOURCES, VIEWS, Computation, Instruction, control_predecessors, parts
+from costmodel.hlo.text.module import Computation, Instruction, control_predecessors
+from costmodel.hlo.text.opcodes import SOURCES, VIEWS, parts
 
 #: Instruction and which of its arrays.
 _Made = tuple[Instruction, int]
@@ -73,7 +74,7 @@ class _Schedule:
         self.freeing: list[int] = []
 
     def order(self) -> list[Instruction]:
-        """All instructions, in the order in which they run."""
+        """Instructions in the order in which they run."""
         order: list[Instruction] = []
         for each in self.kernels.listed:
             self._offer(each)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 from math import ceil, prod
 from typing import Final, TypeAlias
@@ -16,20 +17,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from costmodel.errors import DseError
-from costmodel.hlo.text.module import (
-    ARITHMETIC,
-    BITS,
-    SOURCES,
-    TRANSCENDENTAL,
-    VIEWS,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    parts,
-    runs_of,
-    unfolded_limit,
-)
+from costmodel.hlo.text.module import BITS, Computation, Instruction, Module, Shape, runs_of, unfolded_limit
+from costmodel.hlo.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
+from costmodel.hlo.text.values import arrays_of, reached, replaced, shaped
 
 #: Output -> array among those that are read, each numbered through tuples in order.
 InPlace = dict[int, int]
@@ -42,11 +32,6 @@ ELEMENTWISE: Final = (ARITHMETIC | TRANSCENDENTAL | {"copy", "map"}) - {"rng", "
 
 def overwritten(instruction: Instruction) -> InPlace:
     """Outputs that must lie in an operand's memory.
-
-    Raises
-    ------
-    DseError
-        If the text names an operand that is not there.
 
     Notes
     -----
@@ -154,15 +139,8 @@ def _fusion_may_share(fusion: Instruction, place: int) -> bool:
         )
     if kind not in ("kLoop", "kInput"):
         return False
-    reached, waiting = {parameter}, [parameter]
-    while waiting:
-        for user in users.get(waiting.pop(), ()):
-            if user.opcode != "tuple" and user.opcode not in ELEMENTWISE:
-                return False
-            if user not in reached:
-                reached.add(user)
-                waiting.append(user)
-    return True
+    every = reached([parameter], lambda each: users.get(each, ()))
+    return all(each is parameter or each.opcode == "tuple" or each.opcode in ELEMENTWISE for each in every)
 
 
 def _users(body: Computation) -> Mapping[Instruction, list[Instruction]]:
@@ -283,15 +261,7 @@ class Liveness:
 
 
 def liveness(module: Module, order: Order) -> Liveness:
-    """The buffers of a program.
-
-    Parameters
-    ----------
-    module : Module
-        The program.
-    order : callable
-        Computation -> its instructions in the order in which they run.
-    """
+    """Buffers of a program whose computations run their instructions in an order."""
     total, _ = runs_of(module)
     run = _Run(order, shares=total > unfolded_limit(module))
     entry = module.entry
@@ -299,26 +269,28 @@ def liveness(module: Module, order: Order) -> Liveness:
     root = run.run(entry, parameters, "")
     aliased = _tie(run, module, parameters, root)
     for parameter in parameters:
-        for leaf in leaves(parameter):
+        for leaf in arrays_of(parameter):
             if leaf not in aliased:
                 run.arrays[leaf].end = len(run.ran)
     homes = {run.home(number) for number, array in enumerate(run.arrays) if array.given}
     largest = max((_own_bytes(run, touched, homes) for touched in run.touched), default=0)
-    return Liveness(tuple(_buffers(run, set(leaves(root)), aliased)), tuple(run.ran), largest)
+    return Liveness(tuple(_buffers(run, set(arrays_of(root)), aliased)), tuple(run.ran), largest)
 
 
 def aliased_outputs(module: Module) -> dict[int, int]:
     """Array of the result -> parameter whose memory it lives in, by the module's header."""
-    aliases = {}
     shapes = module.entry.root.shape.elements
-    for written, parameter, _ in header_aliases(module):
-        path = [int(index) for index in re.findall(r"\d+", written)]
-        before = sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0
-        aliases[before] = parameter
-    return aliases
+    return {
+        sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0: parameter
+        for path, parameter, _ in header_aliases(module)
+    }
 
 
-def header_aliases(module: Module) -> list[tuple[str, int, str]]:
+#: Indices from a tuple down to an element of it.
+Path: TypeAlias = tuple[int, ...]
+
+
+def header_aliases(module: Module) -> list[tuple[Path, int, Path]]:
     """Paths within the result, the parameter whose memory each takes, and where in it, as the header says.
 
     Raises
@@ -327,24 +299,24 @@ def header_aliases(module: Module) -> list[tuple[str, int, str]]:
         If there is no such parameter, or element of it or of the result.
     """
     entry, found = module.entry, []
+    where = f"{module.name}: input_output_alias"
     for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
-        where = f"{module.name}: input_output_alias"
         if int(number) >= len(entry.parameters):
             raise DseError(f"{where}: there is no parameter {number}")
-        if not _has_element(entry.root.shape, written):
+        if not _has_element(entry.root.shape, _path(written)):
             raise DseError(f"{where}: the result has no element {{{written}}}")
-        if not _has_element(entry.parameters[int(number)].shape, path):
+        if not _has_element(entry.parameters[int(number)].shape, _path(path)):
             raise DseError(f"{where}: parameter {number} has no element {{{path}}}")
-        found.append((written, int(number), path))
+        found.append((_path(written), int(number), _path(path)))
     return found
 
 
-def _has_element(shape: Shape, path: str) -> bool:
-    for index in map(int, re.findall(r"\d+", path)):
-        if index >= len(shape.elements):
-            return False
-        shape = shape.elements[index]
-    return True
+def _path(written: str) -> Path:
+    return tuple(map(int, re.findall(r"\d+", written)))
+
+
+def _has_element(shape: Shape, path: Path) -> bool:
+    return not path or (path[0] < len(shape.elements) and _has_element(shape.elements[path[0]], path[1:]))
 
 
 def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
@@ -356,27 +328,15 @@ def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> s
     """Put results into the memory of the parameters that the header gives; those parameters' arrays."""
     aliased = set()
     for written, number, path in header_aliases(module):
-        target, source = at(root, written), at(parameters[number], path)
-        for one, other in zip(leaves(target), leaves(source), strict=False):
+        target, source = reduce(_element, written, root), reduce(_element, path, parameters[number])
+        for one, other in zip(arrays_of(target), arrays_of(source), strict=False):
             run.join(one, other)
             aliased.add(other)
     return aliased
 
 
-def at(tree: Tree, path: str) -> Tree:
-    """The element of a tuple at a path such as ``1, 0``."""
-    for index in map(int, re.findall(r"\d+", path)):
-        tree = tree[index] if not isinstance(tree, int) and index < len(tree) else ()
-    return tree
-
-
-def leaves(tree: Tree) -> Iterator[int]:
-    """The arrays, in order."""
-    if isinstance(tree, int):
-        yield tree
-    else:
-        for element in tree:
-            yield from leaves(element)
+def _element(tree: Tree, index: int) -> Tree:
+    return () if isinstance(tree, int) else tree[index]
 
 
 def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer]:
@@ -414,18 +374,13 @@ class _Run:
     seen: set[Computation] = field(default_factory=set)
 
     def made(self, shape: Shape, maker: Instruction, *, given: bool = False) -> Tree:
-        """New arrays."""
-        numbers = iter(range(sum(1 for _ in shape.leaves())))
-
-        def fresh(shape: Shape) -> Tree:
-            if shape.is_tuple:
-                return tuple(fresh(element) for element in shape.elements)
-            now = len(self.ran)
-            self.arrays.append(Array(maker, maker, next(numbers), memory_bytes(shape), now, now, given))
-            self.parents.append(len(self.parents))
-            return len(self.arrays) - 1
-
-        return fresh(shape)
+        """New arrays in the form of a shape, made now."""
+        first, now = len(self.arrays), len(self.ran)
+        for output, leaf in enumerate(shape.leaves()):
+            self.arrays.append(Array(maker, maker, output, memory_bytes(leaf), now, now, given))
+        self.parents += range(first, len(self.arrays))
+        made: Tree = shaped(shape, iter(range(first, len(self.arrays))))
+        return made
 
     def home(self, number: int) -> int:
         """The array that stands for all that share a buffer with one."""
@@ -440,12 +395,12 @@ class _Run:
 
     def join_all(self, one: Tree, other: Tree) -> None:
         """Put the arrays of two values into the same buffers."""
-        for first, second in zip(leaves(one), leaves(other), strict=False):
+        for first, second in zip(arrays_of(one), arrays_of(other), strict=False):
             self.join(first, second)
 
     def used(self, tree: Tree) -> None:
-        """Arrays are read now."""
-        for leaf in leaves(tree):
+        """Note that an instruction reads arrays now."""
+        for leaf in arrays_of(tree):
             self.arrays[leaf].end = max(self.arrays[leaf].end, len(self.ran))
 
     def run(self, computation: Computation, arguments: Sequence[Tree], path: str) -> Tree:
@@ -463,8 +418,8 @@ class _Run:
             if each.opcode not in _PASSING:
                 self.used(tuple(operands))
                 laid = written_aliases(each)
-                made = [leaf for output, leaf in enumerate(leaves(values[each])) if output not in laid]
-                self.touched.append([*leaves(tuple(operands)), *made])
+                made = [leaf for output, leaf in enumerate(arrays_of(values[each])) if output not in laid]
+                self.touched.append([*arrays_of(tuple(operands)), *made])
             self.ran.append(path + each.name if each.opcode not in _PASSING | SOURCES else "")
         self.used(values[computation.root])
         return values[computation.root]
@@ -482,7 +437,7 @@ class _Run:
         return value
 
     def value(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
-        """What an instruction gives."""
+        """Arrays that an instruction gives, new ones or those of what it reads."""
         opcode, part = parts(each.opcode)
         inner = path + each.name + "/"
         if opcode in VIEWS:
@@ -498,9 +453,9 @@ class _Run:
         if part in ("update", "done"):
             return self.finished(each, opcode, part, operands[0])
         made = self.made(each.shape, each, given=opcode in SOURCES)
-        reads = list(leaves(tuple(operands)))
+        reads = list(arrays_of(tuple(operands)))
         for output, place in overwritten(each).items():
-            targets = list(leaves(made))
+            targets = list(arrays_of(made))
             if output < len(targets) and place < len(reads):
                 self.join(targets[output], reads[place])
         return made
@@ -514,7 +469,7 @@ class _Run:
         root = self.run(body, [carried], path)
         result = self.made(each.shape, each)
         given: dict[int, int] = {}
-        for begun, inside, last, ended in zip(*map(leaves, (first, carried, root, result)), strict=True):
+        for begun, inside, last, ended in zip(*map(arrays_of, (first, carried, root, result)), strict=True):
             self.join(inside, begun)
             self.join(ended, begun)
             if inside == last:
@@ -523,10 +478,11 @@ class _Run:
                 given[ended] = begun
             else:
                 self.join(last, begun)
-        return _replaced(result, given)
+        kept: Tree = replaced(result, lambda array: given.get(array, array))
+        return kept
 
     def choice(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
-        """All branches give their result in the same memory."""
+        """Result of a conditional, which all branches give in the same memory."""
         roots = [
             self.run(branch, [operand], path)
             for branch, operand in zip(each.called, operands[1:], strict=True)
@@ -560,12 +516,5 @@ class _Run:
         picked: Tree = whole[0] if opcode == "copy" else whole[min(1, len(whole) - 1)]
         if opcode in ("recv", "send"):
             picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
-        counts = sum(1 for _ in leaves(picked)), sum(1 for _ in each.shape.leaves())
+        counts = sum(1 for _ in arrays_of(picked)), sum(1 for _ in each.shape.leaves())
         return picked if counts[0] == counts[1] else self.made(each.shape, each)
-
-
-def _replaced(tree: Tree, others: Mapping[int, int]) -> Tree:
-    """The same value with some arrays replaced."""
-    if isinstance(tree, int):
-        return others.get(tree, tree)
-    return tuple(_replaced(element, others) for element in tree)

@@ -60,12 +60,7 @@ class _Place:
 
 
 def reserved(found: Liveness) -> Reserved:
-    """Memory that XLA would reserve for a program.
-
-    Parameters
-    ----------
-    found : Liveness
-        Its buffers, in the order in which it runs.
+    """Memory that XLA would reserve for a program whose buffers are found in the order in which it runs.
 
     Notes
     -----

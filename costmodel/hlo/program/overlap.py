@@ -12,7 +12,8 @@ from costmodel.columns import FloatArray
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.program.program import Message, Program
 from costmodel.hlo.program.step import AXES, ProgramCost, program_cost, program_step
-from costmodel.hlo.text.module import Instruction, parts
+from costmodel.hlo.text.module import Instruction
+from costmodel.hlo.text.opcodes import parts
 from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel
 from costmodel.kernels.collectives import exposed_time
 from costmodel.machine.system import System
@@ -21,10 +22,10 @@ from costmodel.workload.kernel_tables import total
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """What runs in one turn of a loop, or in the program besides its loops: kernels, messages and loops."""
+class LoopBody:
+    """One trip of a loop, or the program besides its loops: kernels, messages and loops in it."""
 
-    nodes: list[int | Turn] = field(default_factory=list)  #: kernels by their places
+    nodes: list[int | LoopBody] = field(default_factory=list)  #: kernels by their places
     before: list[set[int]] = field(default_factory=list)  #: nodes that each waits for
     order: list[int] = field(default_factory=list)
     sends: bool = False  #: whether a message is among them
@@ -38,7 +39,7 @@ class Streams:
     among the kernels; one with messages has both streams to itself.
     """
 
-    whole: Turn
+    whole: LoopBody
     messages: frozenset[int]
     waiting: frozenset[int]  #: messages that kernels after them in the order wait for, whatever they read
     as_written: bool  #: a message starts no earlier than the kernels before it
@@ -62,14 +63,7 @@ class Streams:
 
 
 def streams(analysis: Analysis, graph: HloGraph) -> Streams:
-    """The order in which a program's kernels and messages start.
-
-    Parameters
-    ----------
-    analysis : Analysis
-        Of the module.
-    graph : HloGraph
-        What waits for what, by one of the meanings of a barrier.
+    """The order in which a program's kernels and messages start, by one of the meanings of a barrier.
 
     Notes
     -----
@@ -81,9 +75,9 @@ def streams(analysis: Analysis, graph: HloGraph) -> Streams:
     messages = frozenset(analysis.collectives)
     split = frozenset(place for place in messages if _is_asynchronous(graph.kernels[place]))
     as_written = analysis.module.is_scheduled and bool(split)
-    whole = _turns(graph, messages)
-    for turn in _all(whole):
-        turn.order = list(range(len(turn.nodes))) if as_written else _early_messages(turn, messages)
+    whole = _loop_bodies(graph, messages)
+    for body in _nested(whole):
+        body.order = list(range(len(body.nodes))) if as_written else _early_messages(body, messages)
     return Streams(whole, messages, messages - split if as_written else frozenset(), as_written)
 
 
@@ -93,29 +87,29 @@ def _is_asynchronous(kernel: HloKernel) -> bool:
     )
 
 
-def _all(turn: Turn) -> list[Turn]:
-    """A turn and all those inside it."""
-    return [turn, *(each for node in turn.nodes if isinstance(node, Turn) for each in _all(node))]
+def _nested(body: LoopBody) -> list[LoopBody]:
+    """Body of a loop, and bodies of loops inside it."""
+    return [body, *(each for node in body.nodes if isinstance(node, LoopBody) for each in _nested(node))]
 
 
-def _turns(graph: HloGraph, messages: frozenset[int]) -> Turn:
+def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
     """Kernels by the loops around them, and what waits for what among those of a loop."""
-    whole = Turn()
-    ways: list[list[tuple[Turn, int]]] = []  # kernel -> its node in each turn around it
-    open_loops: list[tuple[tuple[Instruction, ...], Turn]] = []
+    whole = LoopBody()
+    ways: list[list[tuple[LoopBody, int]]] = []  # kernel -> its node in each body around it
+    open_loops: list[tuple[tuple[Instruction, ...], LoopBody]] = []
     for place, kernel in enumerate(graph.kernels):
         loops = _loops(kernel)
         shared = sum(1 for loop, (known, _) in zip(loops, open_loops, strict=False) if loop == known)
         del open_loops[shared:]
         for loop in loops[shared:]:
-            inner = Turn()
+            inner = LoopBody()
             _add(open_loops[-1][1] if open_loops else whole, inner)
             open_loops.append((loop, inner))
-        around = [whole, *(turn for _, turn in open_loops)]
+        around = [whole, *(body for _, body in open_loops)]
         _add(around[-1], place)
-        ways.append([(turn, len(turn.nodes) - 1) for turn in around])
-        for turn in around:
-            turn.sends |= place in messages
+        ways.append([(body, len(body.nodes) - 1) for body in around])
+        for body in around:
+            body.sends |= place in messages
     for producer, consumer in graph.pairs:
         for (one, first), (other, second) in zip(ways[producer], ways[consumer], strict=False):
             if one is not other:
@@ -132,22 +126,22 @@ def _loops(kernel: HloKernel) -> list[tuple[Instruction, ...]]:
     return [around[: depth + 1] for depth, each in enumerate(around) if each.opcode == "while"]
 
 
-def _add(turn: Turn, node: int | Turn) -> None:
-    turn.nodes.append(node)
-    turn.before.append(set())
+def _add(body: LoopBody, node: int | LoopBody) -> None:
+    body.nodes.append(node)
+    body.before.append(set())
 
 
-def _early_messages(turn: Turn, messages: frozenset[int]) -> list[int]:
+def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:
     """An order in which kernels that wait for messages come as late as they can, else that of the text."""
-    sends = [node in messages for node in turn.nodes]
-    after: list[list[int]] = [[] for _ in turn.nodes]
-    for node, before in enumerate(turn.before):
+    sends = [node in messages for node in body.nodes]
+    after: list[list[int]] = [[] for _ in body.nodes]
+    for node, before in enumerate(body.before):
         for producer in before:
             after[producer].append(node)
-    missing = [len(before) for before in turn.before]
+    missing = [len(before) for before in body.before]
     ready = [node for node, count in enumerate(missing) if not count and not sends[node]]
     queue = [node for node, is_message in enumerate(sends) if is_message]
-    placed = [False] * len(turn.nodes)
+    placed = [False] * len(body.nodes)
     order: list[int] = []
     sent = waited = 0
 
@@ -157,8 +151,8 @@ def _early_messages(turn: Turn, messages: frozenset[int]) -> list[int]:
             if not missing[follower] and not sends[follower]:
                 heapq.heappush(ready, follower)
 
-    while len(order) < len(turn.nodes):
-        while sent < len(queue) and all(placed[before] for before in turn.before[queue[sent]]):
+    while len(order) < len(body.nodes):
+        while sent < len(queue) and all(placed[before] for before in body.before[queue[sent]]):
             placed[queue[sent]] = True
             order.append(queue[sent])
             sent += 1
@@ -181,17 +175,17 @@ class _Clock:
     times: FloatArray
     exposed: FloatArray
 
-    def run(self, turn: Turn) -> FloatArray:
-        """Time of a turn, what is exposed of its messages added up on the way. [s]"""
+    def run(self, body: LoopBody) -> FloatArray:
+        """Time of a body, what is exposed of its messages added up on the way. [s]"""
         kernels = messages = np.zeros(len(self.times))  # until when each stream is taken
         done: dict[int, FloatArray] = {}
         running: list[tuple[FloatArray, int]] = []
-        for place in turn.order:
-            node = turn.nodes[place]
+        for place in body.order:
+            node = body.nodes[place]
             ready = np.zeros(len(self.times))
-            for before in turn.before[place]:
+            for before in body.before[place]:
                 ready = np.maximum(ready, done[before])
-            if isinstance(node, Turn):
+            if isinstance(node, LoopBody):
                 kernels = self._wait(kernels, np.maximum(ready, messages) if node.sends else ready, running)
                 kernels = done[place] = kernels + self.run(node)
                 messages = kernels if node.sends else messages
@@ -254,17 +248,6 @@ class ProgramTimes:
 def program_times(analysis: Analysis, program: Program, graph: HloGraph, system: System) -> ProgramTimes:
     """Times of a step where messages run beside kernels that do not wait for them.
 
-    Parameters
-    ----------
-    analysis : Analysis
-        Of the module.
-    program : Program
-        What one device runs, kernel by kernel as `graph` has them.
-    graph : HloGraph
-        What waits for what.
-    system : System
-        The machine; each quantity holds one value, or one per point.
-
     Notes
     -----
     As in the native model, a message beside kernels takes the cores from them that the system gives to its
@@ -309,5 +292,5 @@ def _kinds(
 
 
 def unknown_loops(graph: HloGraph) -> list[str]:
-    """Loops that run an unknown number of times, so that all times are of one turn at least."""
+    """Loops that run an unknown number of times, so that all times are of one trip at least."""
     return list(dict.fromkeys(loop.name for kernel in graph.kernels for loop in kernel.uncounted))

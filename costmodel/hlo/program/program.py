@@ -17,12 +17,10 @@ from costmodel.hlo.memory.reserved_memory import Reserved, needed, reserved
 from costmodel.hlo.summary.model_figures import step_tokens
 from costmodel.hlo.training.messages import PURPOSES, Collective, Purpose
 from costmodel.hlo.training.provenance import global_dims
+from costmodel.hlo.training.training_passes import PHASES
 from costmodel.hlo.work.kernel_graph import HloKernel
 from costmodel.hlo.work.matrix_products import Product
 from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
-
-#: Passes of a training step that a kernel may belong to.
-PHASES: Final = ("forward", "recompute", "backward", "optimizer", "unknown")
 
 MessageKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = (
@@ -43,7 +41,7 @@ class Dense:
 
     @property
     def flops(self) -> float:
-        """Useful work. [FLOP]"""
+        """Multiply-adds of the products, counted as two. [FLOP]"""
         return 2 * self.batch * self.m * self.n * self.k
 
 
@@ -60,7 +58,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ProgramKernel:
-    """Something that runs `count` times in a step: other work around matrix products, or a message."""
+    """A kernel that runs `count` times in a step: other work around matrix products, or a message."""
 
     name: str
     kind: str
@@ -91,7 +89,7 @@ class Program:
     temporaries_bytes: float  #: most that intermediate arrays take at once [B]
 
     def grouped(self) -> Self:
-        """The same program with kernels of equal cost as one row, counted together."""
+        """Program whose kernels of equal cost are one row, counted together."""
         rows: dict[ProgramKernel, ProgramKernel] = {}
         for kernel in self.kernels:
             cost = replace(kernel, name="", count=0)

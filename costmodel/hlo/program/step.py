@@ -131,7 +131,7 @@ def program_step(program: Program, system: System, design: Design | None = None)
     Notes
     -----
     Kernels and messages run one after the other. Messages count to the axis of the mesh that they are for;
-    numbers, inputs and what is not told count to data-parallel communication.
+    numbers, inputs and what is unknown count to data-parallel communication.
     The host launches ahead: its time to dispatch kernels is that of another framework, and left out.
     """
     program = program.grouped()

@@ -47,7 +47,7 @@ def figures(analysis: Analysis) -> Figures:
 
 
 def text_figures(analysis: Analysis) -> Figures:
-    """What the text holds."""
+    """Computations, instructions, fusions and parameters that the text holds."""
     module = analysis.module
     entry = module.entry
     nested = [i for body in module.computations if body is not entry for i in body.instructions]
@@ -261,7 +261,7 @@ def rule_figures(analysis: Analysis) -> Figures:
     XLA adds in single precision, which `xla` does too; the others are exact.
     """
     entry = analysis.module.entry
-    exact, told = CostAnalysis().of(entry), CostAnalysis(single_precision=True).of(entry)
+    exact, rounded = CostAnalysis().of(entry), CostAnalysis(single_precision=True).of(entry)
     by_rule = CostAnalysis(starts="each").of(entry)
     calls = [row for row in _rows(analysis) if row[0].instruction.opcode == "custom-call"]
     products = sum(p.flops for kernel, *_ in calls for p in kernel.products)
@@ -271,10 +271,10 @@ def rule_figures(analysis: Analysis) -> Figures:
     return {
         "xla_rule.flops_exact": exact.flops,
         "xla_rule.bytes_exact": by_rule.bytes - tables,
-        "xla.flops": int(told.flops),
-        "xla.transcendentals": int(told.transcendentals),
-        "xla.bytes_accessed": int(told.bytes),
-        "xla.bytes_accessed_out": int(told.written),
+        "xla.flops": int(rounded.flops),
+        "xla.transcendentals": int(rounded.transcendentals),
+        "xla.bytes_accessed": int(rounded.bytes),
+        "xla.bytes_accessed_out": int(rounded.written),
         "xla.optimal_seconds": -len(calls),
         "xla_dot.flops": exact.flops + len(calls) + products,
         "xla_dot.bytes_accessed": exact.bytes + len(calls) + multiplied,

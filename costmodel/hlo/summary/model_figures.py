@@ -12,7 +12,8 @@ from typing import Final
 
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.text.module import Instruction
-from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source, multiplies
+from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source
+from costmodel.hlo.training.operations import multiplies
 from costmodel.hlo.training.provenance import global_dims, numbers
 from costmodel.hlo.work.trip_counts import trip_counts
 
@@ -22,15 +23,15 @@ def scanned_layers(analysis: Analysis) -> int | None:
 
     Notes
     -----
-    A loop over layers slices weights that have as many rows as it has turns, at places that only its counter
-    decides, and products with these slices make what the next turn multiplies: loops over experts or parts of
+    A loop over layers slices weights that have as many rows as it has trips, at places that only its counter
+    decides, and products with these slices make what the next trip multiplies: loops over experts or parts of
     a vocabulary hand nothing on. Loops with weights in common, as those of both passes, go through the same
     layers. Stages of a pipeline have as many each. Where as many matrices lie outside as one layer has, there
-    may be further layers, and none are told.
+    may be further layers, and no number is given.
     """
-    slices, turns = _slices(analysis), _turns(analysis)
+    slices, trips = _slices(analysis), _trips_of_bodies(analysis)
     bodies = [
-        (turns[body], bits)
+        (trips[body], bits)
         for body, own in slices.items()
         if _hands_on(analysis, body, set(own)) and (bits := _union(own.values()))
     ]
@@ -52,24 +53,24 @@ def _union(sets: Iterable[int]) -> int:
     return reduce(int.__or__, sets, 0)
 
 
-def _turns(analysis: Analysis) -> dict[tuple[str, ...], int]:
-    """Bodies of loops, by the loops around them -> turns; those of unknown number are left out. [-]"""
+def _trips_of_bodies(analysis: Analysis) -> dict[tuple[str, ...], int]:
+    """Bodies of loops, by the loops around them -> trips; those of unknown number are left out. [-]"""
     trips = trip_counts(analysis.module)
     carried = (step for step in analysis.flow.steps if step.opcode == CARRIED)
     return {step.body: count for step in carried if (count := trips[step.instruction])}
 
 
 def _slices(analysis: Analysis) -> dict[tuple[str, ...], dict[FlowStep, int]]:
-    """Bodies of loops -> what takes the turn's own part of one weight, with the weight's bit."""
-    turns, provenance = _turns(analysis), analysis.provenance
+    """Bodies of loops -> what takes the trip's own part of one weight, with the weight's bit."""
+    trips, provenance = _trips_of_bodies(analysis), analysis.provenance
     rows = {1 << provenance.weights[int(each.argument)]: _rows(each) for each in analysis.state.weights}
     found: dict[tuple[str, ...], dict[FlowStep, int]] = {}
     for step in analysis.flow.steps:
-        if step.opcode != "dynamic-slice" or not step.shape.dims or step.loops not in turns:
+        if step.opcode != "dynamic-slice" or not step.shape.dims or step.loops not in trips:
             continue
         (stack, first), bits = step.reads[:2], provenance.weights_in(step.reads[0])
         whole = step.instruction.operands[0].shape.dims
-        own = whole == (turns[step.loops], *step.shape.dims[1:]) and step.shape.dims[0] == 1
+        own = whole == (trips[step.loops], *step.shape.dims[1:]) and step.shape.dims[0] == 1
         counted = isinstance(first, FlowStep) and not provenance.made_of.get(first, 0)
         if stack is not None and own and counted and rows.get(bits) == whole[0]:
             found.setdefault(step.loops, {})[step] = bits
@@ -82,7 +83,7 @@ def _rows(weight: Instruction) -> int:
 
 
 def _hands_on(analysis: Analysis, body: tuple[str, ...], slices: Set[FlowStep]) -> bool:
-    """Whether the next turn multiplies what products with slices of weights made in this one."""
+    """Whether the next trip multiplies what products with slices of weights made in this one."""
     flow = analysis.flow
     carried = [
         step for step in flow.steps if step.opcode == CARRIED and step.body == body and len(step.reads) > 1
@@ -148,7 +149,7 @@ def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
 
 
 def mesh_figures(analysis: Analysis) -> Figures:
-    """Axes of the mesh of devices by what they are for; none where devices of a kind are not told."""
+    """Axes of the mesh of devices by what they are for; an axis whose devices are unknown is left out."""
     axes = {name: analysis.axes[name] for name in ("dp", "pp", "cp", "tp", "ep") if name in analysis.axes}
     found: Figures = {f"mesh.{name}": size for name, size in axes.items()}
     across = [name for name in axes if name != "ep"]  # experts lie across the others

@@ -6,19 +6,18 @@ is left out. Settings, such as a rate of learning, are values of constants, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from math import prod
-from typing import Final
+from typing import Final, TypeGuard
 
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.summary.model_figures import Figures
 from costmodel.hlo.text.module import Instruction
-from costmodel.hlo.training.data_flow import (
-    CARRIED,
+from costmodel.hlo.text.values import reached
+from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source
+from costmodel.hlo.training.operations import (
     LINEAR,
-    FlowStep,
-    Source,
     added_to,
     behind,
     collected,
@@ -30,7 +29,7 @@ from costmodel.hlo.training.data_flow import (
     square_factor,
     summed,
 )
-from costmodel.hlo.training.provenance import Provenance, alike, global_dims
+from costmodel.hlo.training.provenance import Provenance, global_dims, kept_per_element
 
 #: Instructions that tell methods apart: those with a root divide by it, those with a sign follow it.
 _ROOTS: Final = frozenset(("sqrt", "rsqrt"))
@@ -47,7 +46,6 @@ class OptimizerRules:
         self.state = provenance.state
         kept = [each for row in self.state.companions.values() for each in row]
         self._after_kept = provenance.flow.after({int(each.argument): 1 for each in kept}, again=False)
-        self._after_gradients = provenance.flow.after(dict.fromkeys(provenance.gradients, 1), again=False)
 
     @cached_property
     def changed(self) -> list[Instruction]:
@@ -84,7 +82,7 @@ class OptimizerRules:
             return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
         if _SIGN in used:
             return None
-        if len(kept) == 2 and all(alike(each, weight) for each in kept):
+        if len(kept) == 2 and all(kept_per_element(each, weight) for each in kept):
             return "AdamW" if self._decays(weight, own) else "Adam"
         if len(kept) == 1:
             return "a root"
@@ -123,23 +121,16 @@ class OptimizerRules:
 
     def _is_linear(self, weight: Instruction) -> bool:
         """Whether an update sums the weight, its gradients and what is kept, each times some number."""
-        numbers = {int(weight.argument)} | {
-            int(each.argument) for each in self.state.companions[int(weight.argument)]
-        }
-        seen, waiting = set[Source](), [self.state.updates[int(weight.argument)]]
-        while waiting:
-            source = waiting.pop()
-            if source in seen or source is None or collected(source):
-                continue
-            seen.add(source)
-            if not isinstance(source, FlowStep):
-                if source not in numbers:
-                    return False
-            elif source not in self.provenance.gradients:
-                if not self._scales(source):
-                    return False
-                waiting += summed(source)
-        return True
+        number = int(weight.argument)
+        kept = (int(each.argument) for each in self.state.companions[number])
+        ends = {None, number, *kept, *self.provenance.gradients}
+        gradients = self.provenance.gradients
+
+        def is_open(source: Source) -> TypeGuard[FlowStep]:
+            return isinstance(source, FlowStep) and source not in gradients and not collected(source)
+
+        terms = reached([self.state.updates[number]], lambda each: summed(each) if is_open(each) else ())
+        return all(self._scales(each) if is_open(each) else each in ends or collected(each) for each in terms)
 
     @staticmethod
     def _scales(step: FlowStep) -> bool:
@@ -178,14 +169,11 @@ class OptimizerRules:
                 if reader.opcode in ("add", "subtract"):
                     if any(self._after_kept.get(source, 0) for source in others):
                         return True
-                    if any(self._is_gradient(source) for source in others):
+                    if any(self.provenance.after_gradients.get(source, 0) for source in others):
                         continue
                 seen.add(reader)
                 waiting.append(reader)
         return False
-
-    def _is_gradient(self, source: Source) -> bool:
-        return bool(self._after_gradients.get(source, 0))
 
 
 def _piece(source: Source) -> Source:
@@ -202,7 +190,7 @@ def _piece(source: Source) -> Source:
 def _factored(weight: Instruction, kept: tuple[Instruction, ...]) -> bool:
     """Whether of two dimensions of a weight each is kept alone, beside its other dimensions."""
     whole = prod(global_dims(weight))
-    sizes = sorted(prod(global_dims(each)) for each in kept if not alike(each, weight))
+    sizes = sorted(prod(global_dims(each)) for each in kept if not kept_per_element(each, weight))
     dims = sorted(size for size in global_dims(weight) if size > 1)
     pairs = ((a, b) for place, a in enumerate(dims) for b in dims[place + 1 :])
     return len(sizes) >= 2 and any(sizes[-2:] == sorted((whole // a, whole // b)) for a, b in pairs)
@@ -275,7 +263,7 @@ class _Sums:
 
     @cached_property
     def _accumulating(self) -> tuple[str, ...] | None:
-        """A loop over micro-batches."""
+        """Body of the loop over micro-batches; None where there is none."""
         for body, carried in self.loops.items():
             totals = [step for step in carried if self._adds_up(step)]
             weights = reduce(int.__or__, (self.provenance.leading[step] for step in totals), 0)
@@ -374,17 +362,19 @@ class _Sums:
 
     def _of_gradients(self, source: Source) -> int:
         """Bits of the weights whose gradients an array holds, scaled perhaps."""
-        seen, waiting, weights = set[Source](), [source], 0
-        while waiting:
-            here = waiting.pop()
-            if not isinstance(here, FlowStep) or here in seen or here.shape.size <= 1:
-                continue
-            seen.add(here)
-            own = self.provenance.gradients.get(here, 0) | self.provenance.leading.get(here, 0)
-            weights |= own
-            if not own and (elementwise(here) or hands_on(here)):
-                waiting += self.provenance.handed_on(here)
-        return weights
+        provenance = self.provenance
+
+        def own(step: Source) -> int:
+            if not isinstance(step, FlowStep) or step.shape.size <= 1:
+                return 0
+            return provenance.gradients.get(step, 0) | provenance.leading.get(step, 0)
+
+        def before(step: Source) -> Sequence[Source]:
+            if not isinstance(step, FlowStep) or step.shape.size <= 1 or own(step):
+                return ()
+            return provenance.handed_on(step) if elementwise(step) or hands_on(step) else ()
+
+        return reduce(int.__or__, map(own, reached([source], before)), 0)
 
 
 def _apart(sets: list[int]) -> bool:

@@ -11,17 +11,14 @@ from typing import Final, NoReturn
 from costmodel.errors import DseError, suggestion
 from costmodel.hlo.text.module import (
     BITS,
-    COLLECTIVES,
-    KNOWN,
     Computation,
     Instruction,
     Module,
     Shape,
     custom_call_target,
-    known,
-    parts,
     size_problem,
 )
+from costmodel.hlo.text.opcodes import COLLECTIVES, KNOWN, known, parts
 
 #: As much of a file as tells what it is. [B]
 HEAD: Final = 1 << 16
@@ -78,7 +75,7 @@ def partition_problem(module: Module) -> str | None:
     """
     if module.is_scheduled:
         return None
-    every = [each for computation in module.computations for each in computation.instructions]
+    every = list(module.instructions)
     marked = any(_SPLITTING.fullmatch(custom_call_target(each)) for each in every)
     split = any(_is_split(each) for each in every)
     exchanging = any(parts(each.opcode)[0] in COLLECTIVES for each in every)
@@ -239,28 +236,14 @@ class Cursor:
 _OPERANDS = {"broadcast": 1, "convolution": 2, "copy": 1, "dot": 2, "get-tuple-element": 1, "while": 1}
 #: Instruction -> fewest operands.
 _FEWEST = {
-    "conditional": 1,
-    "dynamic-slice": 1,
-    "dynamic-update-slice": 2,
-    "gather": 2,
-    "reduce": 2,
-    "reduce-window": 2,
-    "scatter": 3,
-    "select-and-scatter": 3,
-    "slice": 1,
-    "sort": 1,
-    "triangular-solve": 2,
+    **dict.fromkeys(("conditional", "dynamic-slice", "slice", "sort"), 1),
+    **dict.fromkeys(("dynamic-update-slice", "gather", "reduce", "reduce-window", "triangular-solve"), 2),
+    **dict.fromkeys(("scatter", "select-and-scatter"), 3),
 }
 #: Instruction -> how many computations it runs.
 _CALLED = {
-    "async-start": 1,
-    "call": 1,
-    "fusion": 1,
-    "reduce": 1,
-    "reduce-window": 1,
-    "scatter": 1,
-    "select-and-scatter": 2,
-    "while": 2,
+    **dict.fromkeys(("async-start", "call", "fusion", "reduce", "reduce-window", "scatter"), 1),
+    **dict.fromkeys(("select-and-scatter", "while"), 2),
 }
 
 
@@ -331,7 +314,6 @@ _ARROW: Final = re.compile(r"\s*->")
 _OPEN: Final = re.compile(r"\s*\{")
 _INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
 _OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
-_BARE_OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
 _OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
 _ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
 _MESH: Final = re.compile(
@@ -343,17 +325,8 @@ _PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
 
 #: Attributes that name computations.
 CALLEES: Final = (
-    "calls",
-    "to_apply",
-    "condition",
-    "body",
-    "branch_computations",
-    "true_computation",
-    "false_computation",
-    "called_computations",
-    "select",
-    "scatter",
-    "comparator",
+    *("calls", "to_apply", "condition", "body", "branch_computations", "true_computation"),
+    *("false_computation", "called_computations", "select", "scatter", "comparator"),
 )
 _CALLEE: Final = re.compile(_NAME)
 
@@ -378,171 +351,163 @@ def parse(text: str, name: str) -> Module:
     other = other_text(encoded[:HEAD])
     if other:
         raise DseError(f"{name}: {other}")
-    cursor = Cursor(text, name)
-    endless = _LONG_NUMBER.search(cursor.text)
+    parser = _Parser(text, name)
+    endless = _LONG_NUMBER.search(parser.text)
     if endless:
-        cursor.fail("a number longer than any", endless.start())
+        parser.fail("a number longer than any", endless.start())
     try:
-        module = _Parser(cursor).module(hashlib.sha256(encoded).hexdigest(), len(encoded))
+        module = parser.module(hashlib.sha256(encoded).hexdigest(), len(encoded))
     except RecursionError:
-        cursor.fail("nested too deeply")
+        parser.fail("nested too deeply")
     whole = partition_problem(module)
     if whole:
         raise DseError(f"{name}: {whole}")
     return module
 
 
-class _Parser:
-    """Reads one module."""
+class _Parser(Cursor):
+    """Reads the computations of one module, each after those that it runs."""
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text, name)
         self.computations: dict[str, Computation] = {}
         self.sizes: dict[Computation, tuple[int, int]] = {}
 
     def module(self, sha256: str, text_bytes: int) -> Module:
-        """The whole text."""
-        cursor = self.cursor
-        name = cursor.expect(_HEAD, "'HloModule' and a name")[1]
+        """Module of the whole text: its header, tables, computations and entry."""
+        name = self.expect(_HEAD, "'HloModule' and a name")[1]
         attributes = self.attributes()
-        while cursor.match(_TABLE):
+        while self.match(_TABLE):
             pass
         entry: Computation | None = None
-        while cursor.peek():
-            start = cursor.at
+        while self.peek():
+            start = self.at
             computation, is_entry = self.computation()
             if is_entry and entry:
-                cursor.fail(f"a second ENTRY; {entry.name} is one", start)
+                self.fail(f"a second ENTRY; {entry.name} is one", start)
             entry = computation if is_entry else entry
         if not self.computations:
-            cursor.fail("expected a computation")
+            self.fail("expected a computation")
         computations = tuple(self.computations.values())
         return Module(name, attributes, computations, entry or computations[-1], sha256, text_bytes)
 
     def computation(self) -> tuple[Computation, bool]:
         """``ENTRY name (parameters) -> shape { instructions }``, and whether it is the entry."""
-        cursor = self.cursor
-        head = cursor.expect(_COMPUTATION, "a computation, such as ENTRY main {")
+        head = self.expect(_COMPUTATION, "a computation, such as ENTRY main {")
         name, result = head[2], None
         if name in self.computations:
-            cursor.fail("defined twice", head.start(2))
-        if cursor.peek() == "(":
-            cursor.balanced()
-            cursor.expect(_ARROW, "'->' and a shape")
-            result = cursor.shape()
-        cursor.expect(_OPEN, "'{'")
+            self.fail("defined twice", head.start(2))
+        if self.peek() == "(":
+            self.balanced()
+            self.expect(_ARROW, "'->' and a shape")
+            result = self.shape()
+        self.expect(_OPEN, "'{'")
         computation = self.body(name)
         if result is not None and result != computation.root.shape:
-            cursor.fail(
+            self.fail(
                 f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2)
             )
         wrong = size_problem(computation, self.sizes)
         if wrong:
-            cursor.fail(f"{name}: {wrong}", head.start(2))
+            self.fail(f"{name}: {wrong}", head.start(2))
         self.attributes()
         self.computations[name] = computation
         return computation, bool(head[1])
 
     def body(self, name: str) -> Computation:
         """The instructions up to ``}``."""
-        cursor = self.cursor
         defined: dict[str, Instruction] = {}
         root: Instruction | None = None
-        while not cursor.taken("}"):
-            head = cursor.expect(_INSTRUCTION, "an instruction, such as x = f32[] parameter(0), or '}'")
+        while not self.taken("}"):
+            head = self.expect(_INSTRUCTION, "an instruction, such as x = f32[] parameter(0), or '}'")
             if head[2] in defined:
-                cursor.fail("defined twice", head.start(2))
+                self.fail("defined twice", head.start(2))
             instruction = self.instruction(head[2], defined)
             defined[head[2]] = instruction
             if head[1]:
                 if root is not None:
-                    cursor.fail(f"a second ROOT; {root.name} is one", head.start(2))
+                    self.fail(f"a second ROOT; {root.name} is one", head.start(2))
                 root = instruction
         if not defined:
-            cursor.fail(f"{name} has no instructions", cursor.at - 1)
+            self.fail(f"{name} has no instructions", self.at - 1)
         instructions = tuple(defined.values())
         numbers = [int(each.argument) for each in instructions if each.opcode == "parameter"]
         wrong = parameters_problem(numbers)
         if wrong:
-            cursor.fail(f"{name}: {wrong}", cursor.at - 1)
+            self.fail(f"{name}: {wrong}", self.at - 1)
         return Computation(name, instructions, root or instructions[-1])
 
     def instruction(self, name: str, defined: dict[str, Instruction]) -> Instruction:
-        """What follows ``name =``."""
-        cursor = self.cursor
-        shape = cursor.shape()
-        opcode = cursor.expect(_OPCODE, "an instruction and its operands")
+        """Instruction from its shape on: what follows ``name =``."""
+        shape = self.shape()
+        opcode = self.expect(_OPCODE, "an instruction and its operands")
         if not known(opcode[1]):
-            cursor.fail(f"unknown instruction{suggestion(opcode[1], KNOWN)}", opcode.start(1))
+            self.fail(f"unknown instruction{suggestion(opcode[1], KNOWN)}", opcode.start(1))
         argument, operands = "", tuple[Instruction, ...]()
         if opcode[1] in ("constant", "parameter"):
             argument = self.argument(opcode[1])
         else:
             operands = self.operands(defined)
-        start = cursor.at
+        start = self.at
         attributes = self.attributes()
         called = self.called(attributes, start)
         instruction = Instruction(name, shape, opcode[1], operands, argument, attributes, called)
         wrong = problem(instruction)
         if wrong:
-            cursor.fail(wrong, opcode.start(1))
+            self.fail(wrong, opcode.start(1))
         return instruction
 
     def argument(self, opcode: str) -> str:
         """The number of a parameter, or the literal of a constant as it is written."""
-        start = self.cursor.at
-        argument = self.cursor.balanced()[1:-1].strip()
+        start = self.at
+        argument = self.balanced()[1:-1].strip()
         if opcode == "parameter" and not argument.isdecimal():
-            self.cursor.fail("expected the number of a parameter", start + 1)
+            self.fail("expected the number of a parameter", start + 1)
         return argument
 
     def operands(self, defined: dict[str, Instruction]) -> tuple[Instruction, ...]:
         """``(f32[2] a, b)``: names, with or without their shapes."""
-        cursor = self.cursor
         operands: list[Instruction] = []
-        cursor.at += 1
-        while not cursor.taken(")"):
-            if operands and not cursor.taken(","):
-                cursor.fail("expected ',' or ')'")
-            start = cursor.skip_space()
+        self.at += 1
+        while not self.taken(")"):
+            if operands and not self.taken(","):
+                self.fail("expected ',' or ')'")
+            start = self.skip_space()
             shape: Shape | None = None
-            found = cursor.match(_BARE_OPERAND)
+            found = self.match(_OPERAND)
             if found is None:
-                shape = cursor.shape()
-                found = cursor.expect(_OPERAND, "the name of an operand")
+                shape = self.shape()
+                found = self.expect(_OPERAND, "the name of an operand")
             operand = defined.get(found[1])
             if operand is None:
-                cursor.fail("used, but not defined before", found.start(1))
+                self.fail("used, but not defined before", found.start(1))
             if shape is not None and shape != operand.shape:
-                cursor.fail(f"{operand.name} is {operand.shape}, not {shape}", start)
+                self.fail(f"{operand.name} is {operand.shape}, not {shape}", start)
             operands.append(operand)
         return tuple(operands)
 
     def attributes(self) -> dict[str, str]:
         """``, key=value`` as often as it comes."""
-        cursor, attributes = self.cursor, dict[str, str]()
-        while found := cursor.match(_ATTRIBUTE):
+        attributes = dict[str, str]()
+        while found := self.match(_ATTRIBUTE):
             if found[1] in attributes:
-                cursor.fail("given twice", found.start(1))
+                self.fail("given twice", found.start(1))
             attributes[found[1]] = self.value()
         return attributes
 
     def value(self) -> str:
         """The value of an attribute: a string without its quotes, else the text up to a comma or a blank."""
-        cursor = self.cursor
-        start, character = cursor.at, cursor.peek()
+        start, character = self.at, self.peek()
         if character == '"':
-            return cursor.balanced()[1:-1]
-        if cursor.match(_MESH):
-            cursor.skip_space()
-        while ((character := cursor.text[cursor.at : cursor.at + 1]) and character in '{[("') or cursor.match(
-            _PLAIN
-        ):
+            return self.balanced()[1:-1]
+        if self.match(_MESH):
+            self.skip_space()
+        while ((character := self.text[self.at : self.at + 1]) and character in '{[("') or self.match(_PLAIN):
             if character in ("{", "[", "(", '"'):
-                cursor.balanced()
-        if cursor.at == start:
-            cursor.fail("expected a value")
-        return cursor.text[start : cursor.at]
+                self.balanced()
+        if self.at == start:
+            self.fail("expected a value")
+        return self.text[start : self.at]
 
     def called(self, attributes: dict[str, str], at: int) -> tuple[Computation, ...]:
         """The computations that attributes name."""
@@ -550,7 +515,7 @@ class _Parser:
         for key in CALLEES:
             for name in _CALLEE.findall(attributes[key]) if key in attributes else ():
                 if name not in self.computations:
-                    place = self.cursor.text.find(name, at)
-                    self.cursor.fail(f"{key} names a computation that is not defined before", place)
+                    place = self.text.find(name, at)
+                    self.fail(f"{key} names a computation that is not defined before", place)
                 called.append(self.computations[name])
         return tuple(called)

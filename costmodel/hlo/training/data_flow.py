@@ -6,23 +6,14 @@ it was at first or what the loop's body made of it, and a choice gives what any 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import Final, TypeAlias, cast
 
-from costmodel.hlo.text.module import (
-    ARITHMETIC,
-    TRANSCENDENTAL,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    parts,
-    runs_of,
-    unfolded_limit,
-)
-from costmodel.hlo.work.cost_analysis import is_product
+from costmodel.hlo.text.module import Computation, Instruction, Module, Shape, runs_of, unfolded_limit
+from costmodel.hlo.text.opcodes import parts
+from costmodel.hlo.text.values import arrays_of, shaped
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
 
 #: Opcode of a step that stands for an array that a loop carries, and for what a choice gives.
@@ -36,9 +27,8 @@ _NOTHING: Final = frozenset(("after-all", "constant", "iota"))
 
 @dataclass(slots=True, eq=False)
 class FlowStep:
-    """What makes one array."""
+    """Part of an instruction that makes one array, and what it reads."""
 
-    place: int  #: among the steps
     kernel: int | None  #: that it is part of; None where it is of none
     opcode: str  #: without the ending of an asynchronous pair; or `CARRIED`, `CHOSEN`
     shape: Shape
@@ -50,7 +40,7 @@ class FlowStep:
 
     @property
     def operands(self) -> list[FlowStep]:
-        """Those of what it reads that are steps."""
+        """Steps among what it reads, parameters and constants left out."""
         return [source for source in self.reads if isinstance(source, FlowStep)]
 
 
@@ -67,17 +57,13 @@ class Flow:
     root: Sequence[Source]
     given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> what the fusion is given for it
 
-    def after(
-        self, marks: Mapping[Source, int], *, stops: Set[FlowStep] = frozenset(), again: bool = True
-    ) -> dict[Source, int]:
+    def after(self, marks: Mapping[Source, int], *, again: bool = True) -> dict[Source, int]:
         """Marks, as bits, on all that depends on them, and on themselves.
 
         Parameters
         ----------
         marks : mapping
             FlowStep or parameter -> its bits.
-        stops : set
-            Steps that get no marks from what they read.
         again : bool
             Whether what a loop carries depends on what its body made of it, or on the first run alone.
         """
@@ -86,8 +72,6 @@ class Flow:
         while changed:
             changed = False
             for step in self.steps:
-                if step in stops:
-                    continue
                 old = own = found.get(step, 0)
                 for source in step.reads:
                     own |= found.get(source, 0)
@@ -98,26 +82,27 @@ class Flow:
 
 
 def flow(module: Module, graph: HloGraph) -> Flow:
-    """The steps of a module's entry and of all that it runs.
-
-    Parameters
-    ----------
-    module : Module
-        The program.
-    graph : HloGraph
-        Its kernels, to which steps are told to belong.
-    """
+    """Steps of a module's entry and of all that it runs, each a part of one of its kernels."""
     total, _ = runs_of(module)
     places = {kernel.name: place for place, kernel in enumerate(graph.kernels)}
     walk = _Walk(places, share=total > unfolded_limit(module))
-    parameters = [_given(each.shape, number) for number, each in enumerate(module.entry.parameters)]
-    root = walk.run(module.entry, parameters, "", None, ())
+    parameters = [shaped(each.shape, repeat(number)) for number, each in enumerate(module.entry.parameters)]
+    root = walk.run(module.entry, parameters, _Around())
     given = {
-        parameter: each.operands[number]
-        for computation in module.computations for each in computation.instructions if each.opcode == "fusion"
-        for number, parameter in enumerate(each.called[0].parameters)
+        parameter: operand
+        for each in module.instructions if each.opcode == "fusion"
+        for parameter, operand in zip(each.called[0].parameters, each.operands, strict=True)
     }  # fmt: skip
-    return Flow(walk.steps, list(_leaves(root)), given)
+    return Flow(walk.steps, list(arrays_of(root)), given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """Calls, loops and the kernel that stand around instructions."""
+
+    path: str = ""  #: names of calls, the outermost first
+    kernel: int | None = None  #: a fusion that is a kernel, by its place
+    loops: tuple[str, ...] = ()  #: the outermost first
 
 
 @dataclass(slots=True)
@@ -129,14 +114,7 @@ class _Walk:
     steps: list[FlowStep] = field(default_factory=list)
     shared: dict[Computation, _Value] = field(default_factory=dict)
 
-    def run(
-        self,
-        computation: Computation,
-        arguments: Sequence[_Value],
-        path: str,
-        kernel: int | None,
-        loops: tuple[str, ...],
-    ) -> _Value:
+    def run(self, computation: Computation, arguments: Sequence[_Value], around: _Around) -> _Value:
         """Add the steps of a computation; what its root gives."""
         if computation in self.shared:
             return self.shared[computation]
@@ -146,25 +124,16 @@ class _Walk:
             if each.opcode == "parameter":
                 values[each] = arguments[int(each.argument)]
             else:
-                place = self.places.get(path + each.name) if kernel is None else kernel
-                values[each] = self._value(each, operands, path, place, kernel, loops)
-        if self.share and kernel is None:
+                values[each] = self._value(each, operands, around)
+        if self.share and around.kernel is None:
             self.shared[computation] = values[computation.root]
         return values[computation.root]
 
-    def _value(
-        self,
-        each: Instruction,
-        operands: Sequence[_Value],
-        path: str,
-        place: int | None,
-        kernel: int | None,
-        loops: tuple[str, ...],
-    ) -> _Value:
-        """What an instruction gives."""
+    def _value(self, each: Instruction, operands: Sequence[_Value], around: _Around) -> _Value:
+        """Value that an instruction gives, with steps for the arrays that it makes."""
         opcode, part = parts(each.opcode)
         if opcode in _NOTHING:
-            return _given(each.shape, None)
+            return cast(_Value, shaped(each.shape, repeat(None)))
         if opcode == "tuple":
             return tuple(operands)
         if opcode == "get-tuple-element":
@@ -175,16 +144,17 @@ class _Walk:
             return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
         if opcode in _WHOLE and each.shape.is_tuple:
             return operands[0]
-        inner = f"{path}{each.name}/"
+        place = self.places.get(around.path + each.name) if around.kernel is None else around.kernel
+        inside = replace(around, path=f"{around.path}{each.name}/")
         if opcode == "fusion":
-            return self.run(each.called[0], operands, inner, place, loops)
+            return self.run(each.called[0], operands, replace(inside, kernel=place))
         if opcode in ("call", "async"):
-            return self.run(each.called[0], operands, inner, kernel, loops)
+            return self.run(each.called[0], operands, inside)
         if opcode == "while":
-            return self._loop(each, operands[0], inner, kernel, loops)
+            return self._loop(each, operands[0], inside)
         if opcode == "conditional":
-            return self._choice(each, operands, inner, kernel, loops)
-        return self._made(each, opcode, operands, place, loops)
+            return self._choice(each, operands, inside)
+        return self._made(each, opcode, operands, place, around.loops)
 
     def _made(
         self,
@@ -195,219 +165,44 @@ class _Walk:
         loops: tuple[str, ...],
     ) -> _Value:
         """A step for each array that an instruction gives."""
-        reads = [source for operand in operands for source in _leaves(operand)]
-        shape = output_shape(each)
-        apart = opcode in _ONE_BY_ONE and sum(1 for _ in shape.leaves()) == len(reads)
+        reads, shape = list(arrays_of(tuple(operands))), output_shape(each)
+        outputs = list(shape.leaves())
+        apart = opcode in _ONE_BY_ONE and len(outputs) == len(reads)
         made = [
-            self._add(place, opcode, leaf, each, output, (reads[output],) if apart else tuple(reads), loops)
-            for output, leaf in enumerate(shape.leaves())
+            FlowStep(place, opcode, leaf, each, output, (reads[output],) if apart else tuple(reads), loops)
+            for output, leaf in enumerate(outputs)
         ]
-        return _shaped(shape, iter(made))
+        self.steps += made
+        return cast(_Value, shaped(shape, iter(made)))
 
-    def _add(
-        self,
-        place: int | None,
-        opcode: str,
-        shape: Shape,
-        each: Instruction,
-        output: int,
-        reads: tuple[Source, ...],
-        loops: tuple[str, ...],
-    ) -> FlowStep:
-        step = FlowStep(len(self.steps), place, opcode, shape, each, output, reads, loops)
-        self.steps.append(step)
-        return step
-
-    def _loop(
-        self, each: Instruction, first: _Value, path: str, kernel: int | None, loops: tuple[str, ...]
-    ) -> _Value:
+    def _loop(self, each: Instruction, first: _Value, inside: _Around) -> _Value:
         """A loop: each array that it carries is what it was at first, or what the body makes of it."""
         condition, body = each.called
-        shapes = list(each.shape.leaves())
-        given = list(_leaves(first))
         carried = [
-            self._add(None, CARRIED, shape, each, output, (source,), loops)
-            for output, (shape, source) in enumerate(zip(shapes, given, strict=True))
+            FlowStep(None, CARRIED, shape, each, output, (source,), inside.loops)
+            for output, (shape, source) in enumerate(zip(each.shape.leaves(), arrays_of(first), strict=True))
         ]
-        state = _shaped(each.shape, iter(carried))
-        inside = (*loops, path)
-        self.run(condition, [state], path, kernel, inside)
-        last = self.run(body, [state], path, kernel, inside)
-        for step, source in zip(carried, _leaves(last), strict=True):
-            step.body = inside
+        self.steps += carried
+        state = shaped(each.shape, iter(carried))
+        inside = replace(inside, loops=(*inside.loops, inside.path))
+        self.run(condition, [state], inside)
+        last = self.run(body, [state], inside)
+        for step, source in zip(carried, arrays_of(last), strict=True):
+            step.body = inside.loops
             if source is not step:
                 step.reads = (*step.reads, source)
         return last
 
-    def _choice(
-        self,
-        each: Instruction,
-        operands: Sequence[_Value],
-        path: str,
-        kernel: int | None,
-        loops: tuple[str, ...],
-    ) -> _Value:
+    def _choice(self, each: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:
         """A choice: each array is what one of the branches gives."""
-        by = tuple(_leaves(operands[0]))
+        by = tuple(arrays_of(operands[0]))
         given = [
-            list(_leaves(self.run(branch, [operand], path, kernel, loops)))
+            list(arrays_of(self.run(branch, [operand], inside)))
             for branch, operand in zip(each.called, operands[1:], strict=True)
         ]
         chosen = [
-            self._add(None, CHOSEN, shape, each, output, (*by, *sources), loops)
+            FlowStep(None, CHOSEN, shape, each, output, (*by, *sources), inside.loops)
             for output, (shape, *sources) in enumerate(zip(each.shape.leaves(), *given, strict=True))
         ]
-        return _shaped(each.shape, iter(chosen))
-
-
-def _given(shape: Shape, source: Source) -> _Value:
-    """A value all of whose arrays come from one source."""
-    if shape.is_tuple:
-        return tuple(_given(element, source) for element in shape.elements)
-    return source
-
-
-def _shaped(shape: Shape, sources: Iterator[FlowStep]) -> _Value:
-    """Arrays in the form of a shape."""
-    if shape.is_tuple:
-        return tuple(_shaped(element, sources) for element in shape.elements)
-    return next(sources)
-
-
-def _leaves(value: _Value) -> Iterator[Source]:
-    """The arrays of a value, in order."""
-    if isinstance(value, tuple):
-        for element in value:
-            yield from _leaves(element)
-    else:
-        yield value
-
-
-#: Instructions whose result holds what they read, converted or laid out anew.
-SAME_VALUES: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "reshape", "transpose"))
-#: Instructions that lay out anew, cut, join or pass on what they read.
-MOVING: Final = SAME_VALUES.union(
-    (CARRIED, CHOSEN),
-    ("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "concatenate"),
-    ("dynamic-slice", "dynamic-update-slice", "opt-barrier", "pad", "ragged-all-to-all"),
-    ("reduce-precision", "reduce-scatter", "reverse", "select", "slice"),
-)
-#: Instructions of which sums of scaled arrays are made.
-LINEAR: Final = MOVING | frozenset(("add", "subtract", "negate", "multiply", "divide"))
-#: Calls that hand on what they read: of compilers, for what they schedule and where they place it.
-_PASSING: Final = re.compile(
-    r"async|sharding|full_?to_?shard|shard_?to_?full|move_?to|annotat|pin|bitcast|assume", re.IGNORECASE
-)
-#: Calls of libraries that multiply matrices, whatever else they do.
-_MULTIPLYING: Final = re.compile(r"gemm|matmul|conv|attention|fmha|triton", re.IGNORECASE)
-
-
-def target(step: FlowStep) -> str:
-    """What a call calls; empty for what is no call."""
-    return step.instruction.attributes.get("custom_call_target", "") if step.opcode == "custom-call" else ""
-
-
-def passes_on(step: FlowStep) -> bool:
-    """Whether a step is a compiler's own call that computes nothing."""
-    return bool(_PASSING.search(target(step)))
-
-
-def multiplies(step: FlowStep) -> bool:
-    """Whether a step is a product of matrices, a convolution, or a library's call with one in it.
-
-    A library's product gives its scratch memory too, which is none.
-    """
-    if is_product(step.instruction):
-        return step.output == 0
-    return bool(_MULTIPLYING.search(target(step))) and not passes_on(step)
-
-
-def hands_on(step: FlowStep) -> bool:
-    """Whether a step gives elements of what it reads, elsewhere perhaps, or their sums over devices."""
-    return step.opcode in MOVING or passes_on(step)
-
-
-def elementwise(step: FlowStep) -> bool:
-    """Whether each element that a step gives is made of the elements in one place of what it reads."""
-    return step.opcode in ARITHMETIC or step.opcode in TRANSCENDENTAL or step.opcode == "clamp"
-
-
-def summed(step: FlowStep) -> Sequence[Source]:
-    """What a step reads that is a term, or the numerator, of a sum of scaled arrays; nothing of other steps.
-
-    What a loop carries is what its body makes of it, if that is anything else.
-    """
-    if step.opcode in ("dynamic-slice", "divide", "pad"):
-        return step.reads[:1]
-    if step.opcode == "dynamic-update-slice":
-        return step.reads[:2]
-    if step.opcode in ("select", CARRIED):
-        return step.reads[1:] or step.reads
-    return step.reads if step.opcode in LINEAR or passes_on(step) else ()
-
-
-def behind(source: Source) -> Source:
-    """What a value was before it was converted, laid out anew, or carried through a loop unchanged."""
-    while isinstance(source, FlowStep):
-        unchanged = source.opcode == CARRIED and len(source.reads) == 1
-        if not unchanged and source.opcode not in SAME_VALUES:
-            break
-        source = source.reads[0]
-    return source
-
-
-def collected(source: Source) -> bool:
-    """Whether an array is a number, or numbers side by side."""
-    step = behind(source)
-    if not isinstance(step, FlowStep):
-        return False
-    numbers = step.opcode == "concatenate" and all(
-        isinstance(each, FlowStep) and each.shape.size <= 1 for each in step.reads
-    )
-    return step.shape.size <= 1 or numbers
-
-
-def added_to(step: FlowStep) -> Source:
-    """What a step adds its own result to: the rows that a scatter changes, the third operand of a product."""
-    if step.opcode in ("scatter", "dynamic-update-slice"):
-        return step.reads[0]
-    if step.opcode == "custom-call" and multiplies(step) and len(step.reads) > 2:
-        return step.reads[2]
-    return None
-
-
-def number_of(instruction: Instruction, given: Mapping[Instruction, Instruction]) -> str:
-    """What a constant is, as written, where an operand is one or many of one; else empty."""
-    while instruction in given or instruction.opcode in (*SAME_VALUES, "get-tuple-element"):
-        if instruction in given:
-            instruction = given[instruction]
-        elif instruction.opcode == "get-tuple-element":
-            instruction = _element(instruction)
-        else:
-            instruction = instruction.operands[0]
-    return instruction.argument if instruction.opcode == "constant" and not instruction.shape.dims else ""
-
-
-def _element(instruction: Instruction) -> Instruction:
-    """What of a tuple, or of what a fusion gives, an instruction takes; else what gives it."""
-    whole = instruction.operands[0]
-    root = whole.called[0].root if whole.opcode == "fusion" else whole
-    return root.operands[int(instruction.attributes["index"])] if root.opcode == "tuple" else whole
-
-
-def square_factor(step: FlowStep) -> Source:
-    """What a step sums the squares of, in one go or more; None where it sums no squares."""
-    terms: Source = step
-    while isinstance(terms, FlowStep) and _sums(terms):
-        terms = behind(terms.reads[0])
-    if not isinstance(terms, FlowStep) or terms.opcode not in (("dot",) if terms is step else ("multiply",)):
-        return None
-    first, second = (behind(source) for source in terms.reads[:2])
-    return first if first == second else None
-
-
-def _sums(step: FlowStep) -> bool:
-    """Whether a step sums elements of what it reads."""
-    if step.opcode not in ("reduce", "reduce-window"):
-        return False
-    return step.instruction.called[0].root.opcode == "add"
+        self.steps += chosen
+        return cast(_Value, shaped(each.shape, iter(chosen)))

@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import Final, Literal, get_args
 
 from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, placement
-from costmodel.hlo.text.module import COLLECTIVES, Instruction, parts
-from costmodel.hlo.training.data_flow import Flow, FlowStep, collected, elementwise, hands_on, multiplies
+from costmodel.hlo.text.module import Instruction
+from costmodel.hlo.text.opcodes import COLLECTIVES, parts
+from costmodel.hlo.training.data_flow import Flow, FlowStep
+from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
 from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance, global_dims
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
 
@@ -80,8 +82,8 @@ class Purposes:
         near, groups = list(self._neighbours(message)), self.groups[message]
         weights = [self.provenance.weights_of(each) for each in near]
         between_activations = None in weights
-        told = zip(near, weights, strict=True)
-        split = [each for each, bits in told if bits and self._has_parts(bits, groups)]
+        pairs = zip(near, weights, strict=True)
+        split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
         if any(map(multiplies, split)):
             moved = self._of_tokens_moved(message)
             if moved:
@@ -103,14 +105,9 @@ class Purposes:
 
     def _are_pieces(self, weights: int) -> bool:
         """Whether shardings cut weights as single matrices, of which no device has a whole one to itself."""
-        own = [each for each, place in self._places if weights >> place & 1]
+        places = self.provenance.weights
+        own = [each for each in self.provenance.state.weights if weights >> places[int(each.argument)] & 1]
         return all(each.shape.dims != global_dims(each) and len(each.shape.dims) == 2 for each in own)
-
-    @property
-    def _places(self) -> Iterator[tuple[Instruction, int]]:
-        """Weights, each with its bit."""
-        for each in self.provenance.state.weights:
-            yield each, self.provenance.weights[int(each.argument)]
 
     def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
         """The products, lookups of rows and sums into rows next to a message."""
@@ -119,18 +116,11 @@ class Purposes:
 
     def _goes_round(self, message: FlowStep) -> bool:
         """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
-        provenance = self.provenance
-        seen, waiting = {message}, [message]
-        while waiting:
-            for reader in provenance.readers.get(waiting.pop(), ()):
-                if reader is message or (
-                    reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message]
-                ):
-                    return True
-                if reader not in seen and hands_on(reader):
-                    seen.add(reader)
-                    waiting.append(reader)
-        return False
+        return any(
+            reader is message
+            or (reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message])
+            for reader in self.provenance.later_readers(message)
+        )
 
     def _has_parts(self, weights: int, groups: Groups) -> bool:
         """Whether devices of a group hold different parts of some weight: they never sum its gradient."""
@@ -156,15 +146,8 @@ class Purposes:
 
     def _is_added(self, message: FlowStep) -> bool:
         """Whether a device adds what it is passed to what it has, as in a sum by steps."""
-        seen, waiting = {message}, [message] if message.opcode in _SENDING else []
-        while waiting:
-            for reader in self.provenance.readers.get(waiting.pop(), ()):
-                if reader.opcode == "add":
-                    return True
-                if reader not in seen and hands_on(reader):
-                    seen.add(reader)
-                    waiting.append(reader)
-        return False
+        later = self.provenance.later_readers(message)
+        return message.opcode in _SENDING and any(reader.opcode == "add" for reader in later)
 
     def _shares(self, message: FlowStep) -> bool:
         """Whether the devices of a group hold parts of all that products multiply by, and share the rest."""
@@ -187,15 +170,15 @@ class Purposes:
 
 def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
     """Slices of a message that are taken where the device's own number says."""
-    seen, waiting = {message}, [message]
-    while waiting:
-        for reader in provenance.readers.get(waiting.pop(), ()):
-            places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
-            if any(provenance.made_of.get(source, 0) & DEVICE for source in places):
-                yield reader
-            elif reader not in seen and (elementwise(reader) or hands_on(reader)):
-                seen.add(reader)
-                waiting.append(reader)
+
+    def is_own(reader: FlowStep) -> bool:
+        places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
+        return any(provenance.made_of.get(source, 0) & DEVICE for source in places)
+
+    def passes(reader: FlowStep) -> bool:
+        return not is_own(reader) and (elementwise(reader) or hands_on(reader))
+
+    return filter(is_own, provenance.later_readers(message, passes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +200,7 @@ class Collective:
 
     @property
     def placement(self) -> GroupPlacement:
-        """Where its groups lie."""
+        """Number, size and stride of its groups."""
         return placement(self.groups)
 
     @property
@@ -237,11 +220,6 @@ def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: in
     A compiler that hides a message behind other work writes it into each kernel that it runs beside, under
     one channel: the first of them has it. An all-reduce of which the same kernel cuts out each device's own
     slice is a reduce-scatter.
-
-    Raises
-    ------
-    DseError
-        If the text names groups in no known way.
     """
     sent: dict[int, dict[Instruction, list[FlowStep]]] = {}
     begun = set[tuple[object, ...]]()
@@ -271,7 +249,7 @@ def _collective(
     purposes: Mapping[FlowStep, Purpose],
     provenance: Provenance,
 ) -> Collective:
-    """One message."""
+    """Message of a kernel from its arrays, by groups and purposes."""
     apart = len(steps) == len(instruction.operands)
     payloads: dict[Purpose, int] = {}
     for step in steps:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import prod
@@ -22,13 +22,11 @@ from typing import Final
 
 from costmodel.hlo.memory.liveness import aliased_outputs
 from costmodel.hlo.text.module import Instruction, Module, names_gradients
-from costmodel.hlo.training.data_flow import (
-    CARRIED,
+from costmodel.hlo.text.values import reached
+from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source
+from costmodel.hlo.training.operations import (
     LINEAR,
     MOVING,
-    Flow,
-    FlowStep,
-    Source,
     added_to,
     behind,
     elementwise,
@@ -49,22 +47,22 @@ class TrainingState:
     weights: tuple[Instruction, ...]
     companions: Mapping[int, tuple[Instruction, ...]]  #: number of a weight -> what is kept for it alone
     counters: tuple[Instruction, ...]  #: scalars among the state
-    others: tuple[
-        Instruction, ...
-    ]  #: of the state, all else: statistics, averages, what several weights share
+    others: tuple[Instruction, ...]  #: all other state: statistics, averages, what several weights share
     inputs: tuple[Instruction, ...]  #: what the step gives no new value for
     updates: Mapping[int, Source]  #: number of a parameter -> what makes its new value
 
     @property
     def moments(self) -> tuple[tuple[Instruction, ...], ...]:
-        """As many copies of the weights' shapes as are kept for each of them; none where that differs."""
+        """Copies of the weights' shapes that are kept for each of them; none where their number differs."""
         rows = [self.companions[int(each.argument)] for each in self.weights]
-        same = all(alike(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
+        same = all(
+            kept_per_element(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row
+        )
         return tuple(zip(*rows, strict=True)) if same and len({len(row) for row in rows}) == 1 else ()
 
     @property
     def kept(self) -> list[Instruction]:
-        """All of the state but the weights."""
+        """State but the weights: counters, moments, statistics."""
         own = [each for row in self.companions.values() for each in row]
         return [*self.counters, *own, *self.others]
 
@@ -81,7 +79,7 @@ class TrainingState:
         return _commonest(each.shape.dims for each in self._words)
 
     def whole_tokens(self) -> tuple[int, int] | None:
-        """The same of all devices, by the sharding of these inputs; None where they have none. [-]"""
+        """Sequences, and tokens of each, of all devices, by the sharding of inputs; None without. [-]"""
         if not all("sharding" in each.attributes for each in self._words):
             return None
         return _commonest(map(global_dims, self._words))
@@ -155,16 +153,10 @@ def _terms(module: Module, new: Source) -> set[int]:
     if not isinstance(new, FlowStep):
         return set() if new is None else {new}
     parameters = module.entry.parameters
-    found, seen, waiting = set[int](), {new}, [new]
-    while waiting:
-        for source in summed(waiting.pop()):
-            if isinstance(source, FlowStep) and source not in seen:
-                seen.add(source)
-                waiting.append(source)
-            elif isinstance(source, int):
-                found.add(source)
-    shape = new.shape
-    return {number for number in found if str(parameters[number].shape) == str(shape)}
+    whole: Source = new
+    terms = reached([whole], lambda each: summed(each) if isinstance(each, FlowStep) else ())
+    found = (each for each in terms if isinstance(each, int))
+    return {number for number in found if str(parameters[number].shape) == str(new.shape)}
 
 
 def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
@@ -178,20 +170,18 @@ def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
 
 
 def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
-    """Some sources, and what they are made of as far back as instructions of some kinds go."""
-    waiting, seen = list(sources), set[Source]()
-    while waiting:
-        source = waiting.pop()
-        if source in seen:
-            continue
-        seen.add(source)
-        if isinstance(source, FlowStep) and source.opcode in opcodes:
-            waiting += source.reads if source.opcode == CARRIED else summed(source)
-    return seen
+    """Sources, and what they are made of as far back as instructions of some kinds go."""
+
+    def before(source: Source) -> Sequence[Source]:
+        if not isinstance(source, FlowStep) or source.opcode not in opcodes:
+            return ()
+        return source.reads if source.opcode == CARRIED else summed(source)
+
+    return set(reached(sources, before))
 
 
 def _multiplied(flow: Flow, arrays: Sequence[Instruction]) -> list[Instruction]:
-    """Those of some parameters that matrix products depend on, the first time round each loop."""
+    """Parameters that matrix products depend on, the first time round each loop."""
     after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(arrays)}, again=False)
     used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
     return [each for bit, each in enumerate(arrays) if used >> bit & 1]
@@ -210,7 +200,7 @@ def _companions(
     }
 
 
-def alike(kept: Instruction, weight: Instruction) -> bool:
+def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
     """Whether an array is kept for every element of a weight, on this device or on all."""
     own = kept.shape.dims == weight.shape.dims
     return own or prod(global_dims(kept)) == prod(global_dims(weight))
@@ -324,22 +314,33 @@ class Provenance:
                     found[source] = found.get(source, 0) | weights
         return found
 
+    def later_readers(
+        self, step: FlowStep, passes: Callable[[FlowStep], bool] = hands_on
+    ) -> Iterator[FlowStep]:
+        """Readers of a step, and of what those give that pass on what they read."""
+        passing = reached([step], lambda each: filter(passes, self.readers.get(each, ())))
+        return (reader for each in passing for reader in self.readers.get(each, ()))
+
+    @cached_property
+    def after_gradients(self) -> Mapping[Source, int]:
+        """Marks, 1, of all that depends on gradients."""
+        return self.flow.after(dict.fromkeys(self.gradients, 1), again=False)
+
     def _back(self, sources: Iterable[Source]) -> set[FlowStep]:
         """Steps between some sources and what sums over the batch, or numbers, or parameters."""
-        seen = set[FlowStep]()
-        waiting = [source for source in sources if self._leads(source)]
-        while waiting:
-            step = waiting.pop()
-            if isinstance(step, FlowStep) and step not in seen:
-                seen.add(step)
-                on = self.handed_on(step)
-                on = [*on, *(added_to(each) for each in on if isinstance(each, FlowStep))]
-                waiting += [source for source in on if self._leads(source)]
-        return seen
 
-    def _leads(self, source: Source) -> bool:
+        def before(step: FlowStep) -> Iterable[FlowStep]:
+            on = self.handed_on(step)
+            return self._led((*on, *(added_to(each) for each in on if isinstance(each, FlowStep))))
+
+        return set(reached(self._led(sources), before))
+
+    def _led(self, sources: Iterable[Source]) -> Iterator[FlowStep]:
+        return (each for each in sources if isinstance(each, FlowStep) and self._leads(each))
+
+    def _leads(self, source: FlowStep) -> bool:
         """Whether elements of a step are made of elements in the same place, or of others moved there."""
-        if not isinstance(source, FlowStep) or source.shape.size <= 1:
+        if source.shape.size <= 1:
             return False
         if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
             return False

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
-from costmodel.hlo.training.data_flow import FlowStep, Source, multiplies
+from costmodel.hlo.training.data_flow import FlowStep, Source
+from costmodel.hlo.training.operations import multiplies
 from costmodel.hlo.training.provenance import Provenance
 from costmodel.hlo.work.cost_analysis import product_instructions
 from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel
 
 
 class StepPasses:
-    """Which pass steps are of, by what they depend on.
-
-    Parameters
-    ----------
-    provenance : Provenance
-        What the steps of a program are made of.
-    repeated : collection
-        Products that are known to be computed again.
-    """
+    """Passes of steps by what they depend on, where some products are known to be computed again."""
 
     def __init__(self, provenance: Provenance, repeated: Collection[FlowStep]) -> None:
         self.provenance = provenance
@@ -35,11 +28,11 @@ class StepPasses:
     def forward(self) -> int | None:
         """Bits of the products of the forward pass; None where no gradient tells."""
         errors = [self._error(step) for step in self.provenance.gradients if multiplies(step)]
-        told = [bits for bits in errors if bits]
-        return min(told, key=int.bit_count) if told else None
+        known = [bits for bits in errors if bits]
+        return min(known, key=int.bit_count) if known else None
 
     def _error(self, product: FlowStep) -> int:
-        """Bits of the products that the error depends on which a product multiplies; 0 where none is told."""
+        """Bits of the products that the error depends on which a product multiplies; 0 where unknown."""
         first, second = (self._products.get(source, 0) for source in product.reads[:2])
         if first == second or first & second not in (first, second):
             return 0
@@ -52,13 +45,9 @@ class StepPasses:
         return any(bits & self.forward == self.forward for bits in reads)
 
     @cached_property
-    def _after_gradients(self) -> Mapping[Source, int]:
-        return self.provenance.flow.after(dict.fromkeys(self.provenance.gradients, 1), again=False)
-
-    @cached_property
     def updating(self) -> frozenset[FlowStep]:
         """Steps in which gradients meet what is kept, or are scaled by a number made of gradients."""
-        leading, after = self.provenance.leading, self._after_gradients
+        leading, after = self.provenance.leading, self.provenance.after_gradients
         starts: dict[Source, int] = {
             step: 1
             for step in self.provenance.flow.steps

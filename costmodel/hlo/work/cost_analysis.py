@@ -14,17 +14,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from costmodel.errors import DseError
-from costmodel.hlo.text.module import (
-    ARITHMETIC,
-    SOURCES,
-    TRANSCENDENTAL,
-    VIEWS,
-    Computation,
-    Instruction,
-    Shape,
-    control_predecessors,
-    parts,
-)
+from costmodel.hlo.text.module import Computation, Instruction, Shape, control_predecessors
+from costmodel.hlo.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
 from costmodel.hlo.work.matrix_products import (
     DIMENSIONS,
     Product,
@@ -67,13 +58,7 @@ def products_of_body(body: Computation) -> list[Product]:
 
 
 def products_of(instruction: Instruction) -> list[Product]:
-    """The products that an instruction is, if `is_product`.
-
-    Raises
-    ------
-    DseError
-        If dimensions are missing, or contradict its output.
-    """
+    """The products that an instruction is, if `is_product`."""
     if instruction.opcode == "convolution":
         data, kernel = (operand.shape for operand in instruction.operands)
         return [convolution(instruction, data, kernel, instruction.shape, "result")]
@@ -117,12 +102,12 @@ class Work:
         return Work(self.flops + other.flops, self.transcendentals + other.transcendentals)
 
     def times(self, count: int) -> Work:
-        """The same, `count` times."""
+        """Work done `count` times."""
         return Work(self.flops * count, self.transcendentals * count)
 
     @property
     def total(self) -> int:
-        """Both counted alike. [FLOP]"""
+        """FLOP and transcendentals together. [FLOP]"""
         return self.flops + self.transcendentals
 
 
@@ -233,7 +218,7 @@ class Access:
 
     @property
     def total(self) -> int:
-        """Both together. [B]"""
+        """Bytes read and written. [B]"""
         return self.read + self.written
 
 
@@ -440,7 +425,7 @@ class CostAnalysis:
         return known
 
     def of_instruction(self, instruction: Instruction) -> CostTotals:
-        """What an instruction adds."""
+        """Sums of an instruction with all that it runs."""
         instruction = gather_or_scatter(instruction) or instruction
         opcode, called = instruction.opcode, instruction.called
         if opcode in ("call", "async-start"):

@@ -12,18 +12,16 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
 from costmodel.hlo.text.module import (
-    COLLECTIVES,
-    SOURCES,
-    VIEWS,
     Computation,
     Instruction,
     Module,
     Shape,
     control_predecessors,
-    parts,
     runs_of,
     unfolded_limit,
 )
+from costmodel.hlo.text.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
+from costmodel.hlo.text.values import arrays_of, replaced, shaped
 from costmodel.hlo.work.cost_analysis import access, products_in, products_of_body
 from costmodel.hlo.work.matrix_products import Product
 from costmodel.hlo.work.trip_counts import trip_counts
@@ -50,7 +48,7 @@ Weight = TypeVar("Weight", bound=Any)  #: of a kernel in sums along chains
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HloKernel:
-    """Something that runs on a device."""
+    """A kernel of a device: an instruction, how often it runs, and what it reads."""
 
     name: str
     kind: str  #: "gemm", "collective", or the instruction
@@ -131,30 +129,23 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     builder = _HloGraphBuilder(barriers, trips, runs if total > unfolded_limit(module) else {})
     if builder.runs:
         builder.notes.append(f"calls shared: {total:,} instructions run; each is listed once, with a count")
-    parameters = [
-        builder.given(parameter.shape, number) for number, parameter in enumerate(module.entry.parameters)
-    ]
+    parameters = [_given(each.shape, number) for number, each in enumerate(module.entry.parameters)]
     root = builder.run(module.entry, parameters, count=1, path="")
     return HloGraph(
-        tuple(builder.kernels), tuple(builder.edges), tuple(leaves(root)), barriers, tuple(builder.notes)
+        tuple(builder.kernels), tuple(builder.edges), tuple(arrays_of(root)), barriers, tuple(builder.notes)
     )
 
 
 def has_barriers(module: Module) -> bool:
     """Whether some instruction hands on a tuple as a whole, so that it may hold back its elements."""
     handing_on = VIEWS - {"tuple", "get-tuple-element"} | {"copy"}
-    return any(
-        each.shape.is_tuple and each.opcode in handing_on
-        for computation in module.computations
-        for each in computation.instructions
-    )
+    return any(each.shape.is_tuple and each.opcode in handing_on for each in module.instructions)
 
 
-def leaves(value: Value) -> list[Leaf]:
-    """The arrays of a value, in order."""
-    if isinstance(value, Leaf):
-        return [value]
-    return [leaf for element in value for leaf in leaves(element)]
+def _given(shape: Shape, parameter: int | None = None) -> Value:
+    """The value of something that no kernel makes."""
+    value: Value = shaped(shape, (Leaf(None, leaf.bytes, parameter=parameter) for leaf in shape.leaves()))
+    return value
 
 
 @dataclass(slots=True)
@@ -169,12 +160,6 @@ class _HloGraphBuilder:
     edges: list[HloEdge] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     around: list[Instruction] = field(default_factory=list)  #: what runs the kernels that are added now
-
-    def given(self, shape: Shape, parameter: int | None = None) -> Value:
-        """The value of something that no kernel makes."""
-        if shape.is_tuple:
-            return tuple(self.given(element, parameter) for element in shape.elements)
-        return Leaf(None, shape.bytes, parameter=parameter)
 
     def run(self, computation: Computation, arguments: Sequence[Value], *, count: int, path: str) -> Value:
         """Add the kernels of a computation; the value of its root.
@@ -203,7 +188,7 @@ class _HloGraphBuilder:
         """What an instruction gives; a kernel is added for it if it is one."""
         opcode, part = parts(instruction.opcode)
         if opcode in SOURCES:
-            return self.given(instruction.shape)
+            return _given(instruction.shape)
         if opcode in VIEWS or (instruction.opcode == "copy" and instruction.shape.is_tuple):
             return self._seen_through(instruction, operands)
         if part in ("update", "done"):
@@ -225,9 +210,11 @@ class _HloGraphBuilder:
             assert not isinstance(whole, Leaf)  # the reader has checked
             return whole[int(instruction.attributes["index"])]
         if self.barriers == "barrier" and instruction.shape.is_tuple:
-            own = leaves(operands[0])
+            own = list(arrays_of(operands[0]))
             sources = frozenset(leaf.source[0] for leaf in own if leaf.source)
-            return _waiting(operands[0], sources.union(*(leaf.waits for leaf in own)))
+            waits = sources.union(*(leaf.waits for leaf in own))
+            value: Value = replaced(operands[0], lambda leaf: replace(leaf, waits=leaf.waits | waits))
+            return value
         return operands[0]
 
     def _called(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
@@ -254,7 +241,7 @@ class _HloGraphBuilder:
     def _kernel(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """A kernel, and edges from those whose arrays it reads."""
         place = len(self.kernels)
-        reads = tuple(leaf for operand in operands for leaf in leaves(operand))
+        reads = tuple(leaf for operand in operands for leaf in arrays_of(operand))
         products = tuple(products_in(instruction))
         opcode = parts(instruction.opcode)[0]
         kind = "gemm" if products else "collective" if opcode in COLLECTIVES else opcode
@@ -265,7 +252,9 @@ class _HloGraphBuilder:
         self.edges += [HloEdge(kernel, place, output, moved) for (kernel, output), moved in arrays.items()]
         waits = frozenset[int]().union(*(leaf.waits for leaf in reads)) - {kernel for kernel, _ in arrays}
         self.edges += [HloEdge(kernel, place, None, 0) for kernel in sorted(waits)]
-        return _outputs(output_shape(instruction), place)
+        shape = output_shape(instruction)
+        made: Value = shaped(shape, (Leaf((place, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
+        return made
 
     def _control(self, instruction: Instruction, made: Mapping[str, range]) -> None:
         """Edges from the kernels that an instruction must wait for without reading them."""
@@ -283,25 +272,6 @@ def output_shape(instruction: Instruction) -> Shape:
     if part != "start" or len(elements) < 2 or opcode == "all-reduce":
         return instruction.shape
     return elements[0 if opcode == "copy" else 1]
-
-
-def _outputs(shape: Shape, kernel: int) -> Value:
-    """The value that a kernel makes, its arrays numbered in order."""
-    numbers = iter(range(sum(1 for _ in shape.leaves())))
-
-    def numbered(shape: Shape) -> Value:
-        if shape.is_tuple:
-            return tuple(numbered(element) for element in shape.elements)
-        return Leaf((kernel, next(numbers)), shape.bytes)
-
-    return numbered(shape)
-
-
-def _waiting(value: Value, waits: frozenset[int]) -> Value:
-    """The same value, each array of which waits for more kernels."""
-    if isinstance(value, Leaf):
-        return replace(value, waits=value.waits | waits)
-    return tuple(_waiting(element, waits) for element in value)
 
 
 def _received(value: Value) -> Value:

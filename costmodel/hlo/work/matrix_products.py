@@ -46,6 +46,13 @@ class Product:
         return int(2 * self.batch * self.m * self.n * self.k * self.useful)
 
 
+def first_two(instruction: Instruction) -> list[Shape]:
+    """Shapes of the first two operands, which must be there."""
+    if len(instruction.operands) < 2:
+        raise DseError(f"{instruction.name}: expected two operands or more")
+    return [operand.shape for operand in instruction.operands[:2]]
+
+
 def contraction(instruction: Instruction, dims: Sequence[Sequence[int]], *, beta: bool = False) -> Product:
     """The product of an instruction's first operands over the dimensions that it contracts and repeats.
 
@@ -62,9 +69,7 @@ def contraction(instruction: Instruction, dims: Sequence[Sequence[int]], *, beta
     DseError
         If they contradict the operands or the output.
     """
-    if len(instruction.operands) < 2:
-        raise DseError(f"{instruction.name}: expected two operands or more")
-    a, b = (operand.shape for operand in instruction.operands[:2])
+    a, b = first_two(instruction)
     contracted_a, contracted_b, batch_a, batch_b = dims
     output = next(instruction.shape.leaves())  # a library's second output is its scratch memory
     try:
@@ -135,7 +140,7 @@ def window_of(instruction: Instruction) -> list[WindowDimension]:
 
 
 def _numbers(written: str) -> list[int]:
-    """``3x5`` -> [3, 5]."""
+    """Whole numbers of a window's field: ``3x5`` -> [3, 5]."""
     return [int(number) for number in written.split("x")]
 
 
@@ -370,10 +375,8 @@ def _cublas(instruction: Instruction) -> list[Product]:
 
 def _onednn(instruction: Instruction) -> list[Product]:
     """oneDNN's product of the last two dimensions, either of which may be written transposed."""
-    if len(instruction.operands) < 2:
-        raise DseError(f"{instruction.name}: expected two operands or more")
     settings = backend_config(instruction).get("onednn_matmul_config", {})
-    ranks = [len(operand.shape.dims) for operand in instruction.operands[:2]]
+    ranks = [len(shape.dims) for shape in first_two(instruction)]
     sides = [(key in settings and bool(settings[key])) for key in ("transpose_a", "transpose_b")]
     contracted = [[ranks[0] - (2 if sides[0] else 1)], [ranks[1] - (1 if sides[1] else 2)]]
     batches = [list(range(rank - 2)) if min(ranks) == max(ranks) else [] for rank in ranks]
@@ -382,9 +385,7 @@ def _onednn(instruction: Instruction) -> list[Product]:
 
 def _cudnn_convolution(instruction: Instruction) -> list[Product]:
     """cuDNN's convolutions; `dim_labels` and window are those of the forward one, whatever is computed."""
-    if len(instruction.operands) < 2:
-        raise DseError(f"{instruction.name}: expected two operands or more")
-    a, b = (operand.shape for operand in instruction.operands[:2])
+    a, b = first_two(instruction)
     output = next(instruction.shape.leaves())
     if "BackwardInput" in custom_call_target(instruction):
         return [convolution(instruction, output, b, a, "data")]
@@ -456,9 +457,9 @@ def call_flops(instruction: Instruction) -> int | None:
     name = custom_call_target(instruction)
     if not name or not instruction.operands:
         return None
-    told = _told_flops(instruction)
-    if told is not None:
-        return told
+    estimate = _estimated_flops(instruction)
+    if estimate is not None:
+        return estimate
     routine = _ROUTINE.search(name.lower())
     arrays = [each.shape for each in instruction.operands if len(each.shape.dims) > 1]
     if routine is None or not arrays:
@@ -469,11 +470,10 @@ def call_flops(instruction: Instruction) -> int | None:
     return round(prod(batch) * _FACTORIZATIONS[routine[1]](m, n))
 
 
-def _told_flops(instruction: Instruction) -> int | None:
+def _estimated_flops(instruction: Instruction) -> int | None:
     try:
         config = backend_config(instruction)
-        told = config.get("custom_call_config", config)["cost_estimate"]["flops"]
-        return max(0, int(told))
+        return max(0, int(config.get("custom_call_config", config)["cost_estimate"]["flops"]))
     except (DseError, KeyError, TypeError, ValueError, AttributeError):
         return None  # settings are the call's own, in a form of its own
 

@@ -76,20 +76,9 @@ def written_trip_count(loop: Instruction) -> int | None:
 
 
 def trip_counts(module: Module) -> dict[Instruction, int | None]:
-    """How often the body of each loop of a module runs; None where the text does not tell. [-]
-
-    Raises
-    ------
-    DseError
-        If the compiler noted something else than a number.
-    """
+    """How often the body of each loop of a module runs; None where the text does not tell. [-]"""
     counter = _Counter(module)
-    return {
-        each: counter.trips(each)
-        for computation in module.computations
-        for each in computation.instructions
-        if each.opcode == "while"
-    }
+    return {each: counter.trips(each) for each in module.instructions if each.opcode == "while"}
 
 
 class _Values:
@@ -156,13 +145,10 @@ class _Counter:
 
     def __init__(self, module: Module) -> None:
         self._callers: dict[Computation, list[tuple[Computation, Instruction]]] = {}
-        for computation in module.computations:
-            for each in computation.instructions:
-                for called in each.called:
-                    self._callers.setdefault(called, []).append((computation, each))
-        self._homes = {
-            each: computation for computation in module.computations for each in computation.instructions
-        }
+        self._homes = {each: home for home in module.computations for each in home.instructions}
+        for each, home in self._homes.items():
+            for called in each.called:
+                self._callers.setdefault(called, []).append((home, each))
         self._steps = MOST_STEPS
         self._outside: dict[Computation, _Values] = {}
         self._inside: dict[Computation, _Values] = {}

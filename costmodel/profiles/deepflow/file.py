@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,8 +11,7 @@ import numpy as np
 
 from costmodel.formats.strict_yaml import Section, parse, read_text
 from costmodel.profiles.deepflow import Configuration, broken_guards
-from costmodel.profiles.deepflow.configuration import PARTS
-from costmodel.profiles.deepflow.hardware import Hardware, hardware, number_of_links
+from costmodel.profiles.deepflow.configuration import PARTS, Hardware, hardware, number_of_links
 from costmodel.training.lstm import KINDS
 
 SCHEMA: Final = "deepflow/v1"
@@ -19,20 +19,62 @@ LEVELS: Final = ("dram", "l2", "shared_memory")
 BLOCKS: Final = ("core", *LEVELS, "link")
 TOPOLOGIES: Final = ("mesh", "ring")
 
-_WORKLOAD: Final = (
-    "batch_size",
-    "seq_len",
-    "hidden_size",
-    "gates",
-    "num_layers",
-    "projection_size",
-    "vocab_size",
-)
 _TEXTS: Final = ("schema", "name", "description")
 _REQUIRED: Final = ("workload", "power", "energy", "banks")
 _OPTIONAL: Final = ("derate", "parallelism", "network")
 #: Roundings that a sum of fractions is allowed.
 _SUM_TOLERANCE: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number of the file: the column that it fills, its unit, and what must hold of it."""
+
+    column: str
+    unit: str
+    holds: Callable[[float], bool]
+    expected: str
+    default: float | None = None  #: None where the file has to give it
+
+
+def _count(column: str, default: float | None = None) -> _Number:
+    return _Number(column, "-", lambda v: v >= 1 and v.is_integer(), "a whole number from 1", default)
+
+
+def _above_zero(column: str, unit: str, default: float | None = None) -> _Number:
+    return _Number(column, unit, lambda v: v > 0, "more than 0", default)
+
+
+def _at_least_zero(column: str, unit: str, default: float | None = None) -> _Number:
+    return _Number(column, unit, lambda v: v >= 0, "no negative number", default)
+
+
+def _share(column: str) -> _Number:
+    return _Number(column, "-", lambda v: 0 < v <= 1, "a share of the peak, more than 0 and at most 1", 1.0)
+
+
+#: Numbers of each section, by their keys.
+_WORKLOAD: Final = {
+    **{key: _count(key) for key in ("batch_size", "seq_len", "hidden_size")},
+    "gates": _count("gates", 4.0),
+    **{key: _count(key) for key in ("num_layers", "projection_size", "vocab_size")},
+    "element_bytes": _above_zero("element_bytes", "-", 4.0),
+    "launch_overhead": _at_least_zero("launch_overhead", "s", 0.0),
+}
+_FRACTIONS: Final = {block: _at_least_zero(f"{block}_fraction", "-") for block in BLOCKS}
+_ENERGIES: Final = {
+    "flop": _above_zero("flop_energy", "J"),
+    **{part: _above_zero(f"{part}_energy", "J/B") for part in (*LEVELS, "link")},
+}
+_BANKS: Final = {
+    kind: {
+        "capacity": _above_zero(f"{kind}_capacity", "B"),
+        "bandwidth": _above_zero(f"{kind}_bandwidth", "B/s"),
+    }
+    for kind in ("stack", "bank")
+}
+_DERATES: Final = {part: _share(f"{part}_derate") for part in ("core", "dram")}
+_DEGREES: Final = {key: _count(key, 1.0) for key in ("dp", "lp", "hlp")}
 
 
 def load_configuration(path: Path) -> Configuration:
@@ -63,11 +105,11 @@ def read_configuration(section: Section) -> Configuration:
         section.mistake(None, f"{key}: missing")
     section.source.finish()
     columns = {
-        **_workload(section.section("workload")),
+        **_numbers(section.section("workload"), _WORKLOAD),
         **_power(section.section("power")),
-        **_energies(section.section("energy")),
+        **_numbers(section.section("energy"), _ENERGIES),
         **_banks(section.section("banks")),
-        **_derates(section.section("derate", required=False)),
+        **_numbers(section.section("derate", required=False), _DERATES),
         **_parallelism(section.section("parallelism", required=False)),
         **_network(section.section("network", required=False)),
     }
@@ -80,106 +122,50 @@ def read_configuration(section: Section) -> Configuration:
     return config
 
 
-def _workload(section: Section) -> dict[str, float]:
-    section.only((*_WORKLOAD, "element_bytes", "launch_overhead"))
-    columns = {key: _count(section, key, default=4.0 if key == "gates" else None) for key in _WORKLOAD}
-    columns["element_bytes"] = _above_zero(section, "element_bytes", "-", default=4.0)
-    columns["launch_overhead"] = _at_least_zero(section, "launch_overhead", "s", default=0.0)
+def _numbers(section: Section, table: Mapping[str, _Number], *others: str) -> dict[str, float]:
+    """Columns from the numbers of a section, which has other keys besides."""
+    section.only((*table, *others))
+    columns = {}
+    for key, number in table.items():
+        value = section.number(key, number.unit, default=number.default)
+        if not (np.isnan(value) or number.holds(value)):
+            section.mistake(key, f"{section.data[key]!r}: expected {number.expected}")
+        columns[number.column] = value
     return columns
 
 
 def _power(section: Section) -> dict[str, float]:
-    section.only(("tdp", "fractions"))
-    fractions = section.section("fractions")
-    fractions.only(BLOCKS)
-    columns = {f"{block}_fraction": _at_least_zero(fractions, block, "-") for block in BLOCKS}
-    return {"tdp": _above_zero(section, "tdp", "W"), **columns}
-
-
-def _energies(section: Section) -> dict[str, float]:
-    section.only(("flop", *LEVELS, "link"))
-    columns = {f"{part}_energy": _above_zero(section, part, "J/B") for part in (*LEVELS, "link")}
-    return {"flop_energy": _above_zero(section, "flop", "J"), **columns}
+    tdp = _numbers(section, {"tdp": _above_zero("tdp", "W")}, "fractions")
+    return tdp | _numbers(section.section("fractions"), _FRACTIONS)
 
 
 def _banks(section: Section) -> dict[str, float]:
-    section.only(("stack", "bank"))
-    columns = {}
-    for kind in ("stack", "bank"):
-        own = section.section(kind)
-        own.only(("capacity", "bandwidth"))
-        columns[f"{kind}_capacity"] = _above_zero(own, "capacity", "B")
-        columns[f"{kind}_bandwidth"] = _above_zero(own, "bandwidth", "B/s")
-    return columns
-
-
-def _derates(section: Section) -> dict[str, float]:
-    section.only(("core", "dram"))
-    expected = "a share of the peak, more than 0 and at most 1"
-    return {
-        f"{part}_derate": _checked(section, part, "-", 1.0, lambda v: 0 < v <= 1, expected)
-        for part in ("core", "dram")
-    }
+    section.only(_BANKS)
+    columns = {kind: _numbers(section.section(kind), table) for kind, table in _BANKS.items()}
+    return columns["stack"] | columns["bank"]
 
 
 def _parallelism(section: Section) -> dict[str, float]:
-    section.only(("dp", "lp", "hlp", *PARTS))
-    columns = {key: _count(section, key, default=1.0) for key in ("dp", "lp", "hlp")}
+    columns = _numbers(section, _DEGREES, *PARTS)
     for part in PARTS:
         own = section.section(part, required=False)
-        own.only(("kind", "dim1", "dim2"))
+        dims = _numbers(own, {key: _count(f"{part}_{key}", 1.0) for key in ("dim1", "dim2")}, "kind")
         kind = own.word("kind", KINDS, default="none")
-        dims = [_count(own, key, default=1.0) for key in ("dim1", "dim2")]
-        if kind == "none" and max(dims) > 1:
+        if kind == "none" and max(dims.values()) > 1:
             own.mistake("kind", "none: dim1 and dim2 are 1 where nothing is split; or name a kind, cr or rc")
-        if kind == "cr" and dims[1] > 1:
+        if kind == "cr" and dims[f"{part}_dim2"] > 1:
             own.mistake("dim2", "a column-row split (cr) has one dimension, dim1; rc splits by both")
-        columns |= {
-            f"{part}_kind": float(KINDS.index(kind)),
-            f"{part}_dim1": dims[0],
-            f"{part}_dim2": dims[1],
-        }
+        columns |= {f"{part}_kind": float(KINDS.index(kind)), **dims}
     return columns
 
 
 def _network(section: Section) -> dict[str, float]:
-    section.only(("topology", "latency"))
-    topology = section.word("topology", TOPOLOGIES, default="mesh")
-    return {
-        "mesh": 1.0 if topology == "mesh" else 0.0,
-        "link_latency": _at_least_zero(section, "latency", "s", default=0.0),
-    }
-
-
-def _checked(
-    section: Section,
-    key: str,
-    unit: str,
-    default: float | None,
-    holds: Callable[[float], bool],
-    expected: str,
-) -> float:
-    """A number for which `holds`. [the unit given]"""
-    value = section.number(key, unit, default=default)
-    if not (np.isnan(value) or holds(value)):
-        section.mistake(key, f"{section.data[key]!r}: expected {expected}")
-    return value
-
-
-def _count(section: Section, key: str, *, default: float | None) -> float:
-    return _checked(section, key, "-", default, lambda v: v >= 1 and v.is_integer(), "a whole number from 1")
-
-
-def _above_zero(section: Section, key: str, unit: str, *, default: float | None = None) -> float:
-    return _checked(section, key, unit, default, lambda v: v > 0, "more than 0")
-
-
-def _at_least_zero(section: Section, key: str, unit: str, *, default: float | None = None) -> float:
-    return _checked(section, key, unit, default, lambda v: v >= 0, "no negative number")
+    latency = _numbers(section, {"latency": _at_least_zero("link_latency", "s", 0.0)}, "topology")
+    return {"mesh": float(section.word("topology", TOPOLOGIES, default="mesh") == "mesh"), **latency}
 
 
 def power_notes(config: Configuration) -> Iterator[str]:
-    """That the shares of the first configuration give out more power than there is, where they do.
+    """Note that the shares of the first configuration give out more power than there is, where they do.
 
     Notes
     -----

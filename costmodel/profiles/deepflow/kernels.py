@@ -10,8 +10,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, per_kernel
 from costmodel.kernels.gemm import Reload, reload_orders
-from costmodel.profiles.deepflow.configuration import Configuration
-from costmodel.profiles.deepflow.hardware import Hardware, roofline
+from costmodel.profiles.deepflow.configuration import Configuration, Hardware, roofline
 from costmodel.training.lstm import Dimensions, Split
 from costmodel.workload.kernel_tables import Gemms, Label
 from costmodel.workload.optimizer import optimizer_work
@@ -64,7 +63,7 @@ class KernelPrice:
 
     @property
     def intensity(self) -> FloatArray:
-        """Work over traffic. [FLOP/B]"""
+        """Arithmetic intensity: work over traffic. [FLOP/B]"""
         return self.flops / self.dram_bytes
 
 

@@ -1,17 +1,14 @@
-"""Prices configurations, and names every figure that the reference prints."""
+"""Prices configurations, time, memory and energy, and names every figure that the reference prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.columns import FloatArray
-from costmodel.profiles.deepflow.configuration import Configuration
-from costmodel.profiles.deepflow.energy import step_energy
-from costmodel.profiles.deepflow.footprint import Footprint, footprint
-from costmodel.profiles.deepflow.hardware import Hardware, hardware
+from costmodel.columns import FloatArray, per_kernel
+from costmodel.profiles.deepflow.configuration import Configuration, Hardware, hardware
 from costmodel.profiles.deepflow.kernels import (
     GEMMS,
     OPTIMIZED,
@@ -22,6 +19,165 @@ from costmodel.profiles.deepflow.kernels import (
     pointwise_prices,
 )
 from costmodel.profiles.deepflow.step import Passes, passes, step_time
+from costmodel.training.lstm import Split
+from costmodel.workload.kernel_tables import total
+
+#: What the bytes of a part are for.
+PURPOSES = ("weight", "activation", "pointwise")
+Elements = tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes by (part, purpose); (points,) columns."""
+
+    bytes: dict[tuple[str, str], FloatArray]
+
+    def of(self, part: str) -> FloatArray:
+        """A part, whatever for. [B]"""
+        return self.bytes[part, "weight"] + self.bytes[part, "activation"] + self.bytes[part, "pointwise"]
+
+    def to(self, purpose: str) -> FloatArray:
+        """A purpose, whichever part. [B]"""
+        hidden_and_softmax = self.bytes["hidden", purpose] + self.bytes["softmax", purpose]
+        return hidden_and_softmax + self.bytes["projection", purpose] + self.bytes["embedding", purpose]
+
+    @property
+    def total(self) -> FloatArray:
+        """Bytes of all parts; rule MF1. [B]"""
+        return self.of("embedding") + self.of("hidden") + self.of("softmax") + self.of("projection")
+
+
+def footprint(config: Configuration, *, sharded: bool) -> Footprint:
+    """Bytes of a data shard, of the whole model or of one model shard.
+
+    Parameters
+    ----------
+    config : Configuration
+        Model and split; (points,) columns.
+    sharded : bool
+        Whether the model is split, or a device is taken to hold all of it.
+
+    Returns
+    -------
+    footprint : Footprint
+        (points,) columns. [B]
+
+    Notes
+    -----
+    Shares are true fractions. Weights of the embedding are never shared out.
+    """
+    whole = Split(np.zeros(1), np.ones(1), np.ones(1))
+    parts = {
+        part: elements(config, config.split(part) if sharded else whole)
+        for part, elements in ELEMENTS.items()
+    }
+    stages = config.hlp if sharded else np.ones(1)
+    parts["hidden"] = tuple(count / stages for count in parts["hidden"])
+    return Footprint(
+        {
+            (part, purpose): count * config.element_bytes
+            for part, counts in parts.items()
+            for purpose, count in zip(PURPOSES, counts, strict=True)
+        }
+    )
+
+
+def shard_sizes(config: Configuration, split: Split) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sequences of one shard; pieces of the inner dimension, and of the columns. [-]"""
+    return config.shard_batch / split.rows, np.where(split.is_rc, 1.0, split.dim1), split.columns
+
+
+def hidden_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the cells, of all layers and steps. [elements]"""
+    batch, inner, columns = shard_sizes(config, split)
+    inputs, steps = 2 * config.hidden_size / inner, config.seq_len * config.num_layers
+    weights = (inputs + 1) * (config.gate_size / columns) * config.num_layers
+    return weights, batch * inputs * steps, 9 * steps * (batch * inputs / 2)
+
+
+def softmax_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the softmax, which counts projection_size inputs here, unlike its products. [elements]"""
+    batch, inner, columns = shard_sizes(config, split)
+    words, rows = config.vocab_size / columns, batch * config.seq_len
+    return (config.projection_size / inner + 1) * words, rows * words, 2 * rows * words + rows
+
+
+def projection_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the projection. [elements]"""
+    batch, inner, columns = shard_sizes(config, split)
+    outputs = config.projection_size / columns
+    projected = batch * config.seq_len * outputs
+    return (config.hidden_size / inner + 1) * outputs, projected, projected
+
+
+def embedding_elements(config: Configuration, split: Split) -> Elements:
+    """Elements of the embedding. [elements]"""
+    batch = config.shard_batch / np.where(split.is_cr, split.dim1, split.dim1 * split.dim2)
+    size = config.hidden_size
+    return config.vocab_size * size, batch * config.seq_len * size, np.zeros_like(batch)
+
+
+#: Part -> elements by purpose.
+ELEMENTS: Mapping[str, Callable[[Configuration, Split], Elements]] = {
+    "embedding": embedding_elements,
+    "hidden": hidden_elements,
+    "softmax": softmax_elements,
+    "projection": projection_elements,
+}
+
+
+def step_energy(config: Configuration, gemms: GemmPrices, pointwise: dict[str, KernelPrice]) -> FloatArray:
+    """Energy of one step of all data shards.
+
+    Parameters
+    ----------
+    config : Configuration
+        Energies and sizes; (points,) columns.
+    gemms, pointwise
+        Kernels with their times.
+
+    Returns
+    -------
+    energy : (points,) array
+        Cells, softmax, embedding, stage transfers, and the reduction over data shards; nan where products
+        are split, whose energy the reference leaves open. [J]
+
+    Notes
+    -----
+    The reference counts its energies by an older set of kernels, which is not known well enough to be
+    repeated: these are its rules with the counts of the times. Like its own, they leave the optimizer,
+    the projection, and the shared memory out.
+    """
+    by_gemm = (
+        gemms.flops * per_kernel(config.flop_energy)
+        + gemms.traffic("dram") * per_kernel(config.dram_energy)
+        + gemms.traffic("l2") * per_kernel(config.l2_energy)
+    )
+
+    def energy(part: str, *names: str) -> FloatArray:
+        places = [place for place, (of_part, _) in enumerate(GEMMS.values()) if of_part == part]
+        products = total(by_gemm[:, places])
+        for name in names:
+            kernel = pointwise[name]
+            products = products + (kernel.flops * config.flop_energy + kernel.dram_bytes * config.dram_energy)
+        return products
+
+    cells = config.num_layers * config.seq_len * energy("hidden", "Hidden_f", "Hidden_b")
+    embedded = config.element_bytes * config.tokens * config.hidden_size
+    embedding = 2 * (2 * embedded * config.dram_energy)
+    transfers = config.element_bytes * config.shard_batch * config.hidden_size * config.link_energy
+    shard = cells + energy("softmax", "Softmax_f", "Softmax_b") + embedding + transfers * (config.lp - 1)
+
+    weights = 2 * config.hidden_size * config.gate_size
+    reduction = (
+        2 * config.element_bytes * weights * config.link_energy
+        + weights * config.flop_energy
+        + 3 * config.element_bytes * weights * config.dram_energy
+    )
+    whole = ~(config.split("hidden").sharded | config.split("softmax").sharded)
+    return np.where(whole, config.dp * shard + reduction * (config.dp - 1), np.nan)
+
 
 Figure = tuple[str, FloatArray]
 
@@ -181,7 +337,7 @@ def split_figures(report: DeepflowReport) -> Iterator[Figure]:
 
 
 def pass_figures(report: DeepflowReport) -> Iterator[Figure]:
-    """Times of the parts."""
+    """Times of a pass over each part, and the number of parameters."""
     times = report.passes
     yield "sum.Cf", times.cell_forward
     yield "sum.Cb", times.cell_backward
@@ -205,7 +361,7 @@ def hardware_figures(report: DeepflowReport) -> Iterator[Figure]:
 
 
 def memory_figures(report: DeepflowReport) -> Iterator[Figure]:
-    """Both memory tables. The second repeats the first one's sums by purpose, as the reference does."""
+    """Memory of a data shard and of a model shard, both with the sums by purpose of the former."""
     capacity = report.machine.dram_capacity
     for table, own in (("mem1", report.whole), ("mem2", report.shard)):
         yield f"{table}.total", own.total / GIB
@@ -218,7 +374,7 @@ def memory_figures(report: DeepflowReport) -> Iterator[Figure]:
 
 
 def result_figures(report: DeepflowReport) -> Iterator[Figure]:
-    """The step."""
+    """Time, budget, energy and power of a step."""
     yield "Time", report.step_time
     yield "time_per_step", report.step_time_budget
     yield "energy", report.energy

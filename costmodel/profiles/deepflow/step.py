@@ -8,8 +8,7 @@ import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column
 from costmodel.kernels.collectives import RING
-from costmodel.profiles.deepflow.configuration import Configuration
-from costmodel.profiles.deepflow.hardware import MEMORY_LATENCY, Hardware, roofline
+from costmodel.profiles.deepflow.configuration import MEMORY_LATENCY, Configuration, Hardware, roofline
 from costmodel.profiles.deepflow.kernels import GEMMS, GemmPrices, KernelPrice, part_sizes
 
 #: Messages below this size are not cut into pieces. [B]
@@ -169,11 +168,6 @@ def passes(
 
 def step_time(config: Configuration, machine: Hardware, times: Passes) -> FloatArray:
     """Time of one step: rule TT4, and the transfer-bound regimes of section 8. [s]
-
-    Parameters
-    ----------
-    config, machine, times
-        What is run, on what, and how long its parts take.
 
     Returns
     -------

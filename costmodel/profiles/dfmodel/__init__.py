@@ -4,22 +4,20 @@ A profile over the shared solver. Where a rule of the reference is odd, the prof
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    graph, setup, layer_rows
-    layer, network, capacity, cores, sharding
+    graph, setup
+    layer, network, cores
     design, evaluate, assigned, hlo_graph
     mapping, files
-    fused
     rules
 """
 
 from costmodel.profiles.dfmodel.design import DataflowDesign, design_setup
 from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
-from costmodel.profiles.dfmodel.graph import DfmodelGraph
+from costmodel.profiles.dfmodel.graph import PUBLISHED, DfmodelGraph, Sharding, least_moving
 from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways
 from costmodel.profiles.dfmodel.rules import dataflow_step, reasons
 from costmodel.profiles.dfmodel.setup import Setup
-from costmodel.profiles.dfmodel.sharding import PUBLISHED, Sharding, least_moving
 
 __all__ = [
     "PUBLISHED",

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, IntArray
-from costmodel.profiles.dfmodel.graph import NONE, OUTER, SHARDINGS, DfmodelGraph, K, M, N
-from costmodel.profiles.dfmodel.layer_rows import BEFORE, LOSS, fragment
-from costmodel.profiles.dfmodel.sharding import SPLIT_FIRST, options
+from costmodel.profiles.dfmodel import graph as codes
+from costmodel.profiles.dfmodel.graph import DfmodelGraph, options
+from costmodel.profiles.dfmodel.layer import BEFORE, LOSS, fragment
 from costmodel.training.blocks import Layer
 from costmodel.training.design import EXPLICIT_TILES, RECOMPUTE_NONE, DesignPoints
 from costmodel.training.kernel_kind import Kernel
@@ -19,13 +19,13 @@ from costmodel.training.kernel_kind import Kernel
 GRADIENT: Final = "_bwd"
 
 #: Word of a vector kernel -> dimension of its tensors, which are features (m) by tokens (n).
-_VECTOR_CODES: Final = {"replicated": NONE, "sequence": N, "column": M}
+_VECTOR_CODES: Final = {"replicated": codes.NONE, "sequence": codes.N, "column": codes.M}
 #: Ending of a product's name -> word -> dimension: a weight's columns make features, its rows are summed
 #: over; the gradient of the input turns both round, and that of the weight is inputs (m) by outputs (n).
 _PRODUCT_CODES: Final[Mapping[str, Mapping[str, int]]] = {
-    "": {"column": M, "row": K},
-    "_bwd": {"column": K, "row": M},
-    "_bwd_weight_update": {"column": N, "row": M},
+    "": {"column": codes.M, "row": codes.K},
+    "_bwd": {"column": codes.K, "row": codes.M},
+    "_bwd_weight_update": {"column": codes.N, "row": codes.M},
 }
 
 #: What a design column says that a file cannot, and the rows of which that is true.
@@ -87,8 +87,9 @@ def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[
     for name, word in shardings.items():
         place = rows.index(name)
         found = int(written[place])
-        if found != asked[place] and not (asked[place] == M and found == OUTER):  # heads are columns
-            wrong.setdefault((word, SHARDINGS[found]), []).append(name)
+        by_heads = asked[place] == codes.M and found == codes.OUTER  # heads are columns
+        if found != asked[place] and not by_heads:
+            wrong.setdefault((word, codes.SHARDINGS[found]), []).append(name)
     for (word, split), names in wrong.items():
         yield f"{', '.join(names)}: {word} cannot be said; split by {split}"
 
@@ -116,4 +117,5 @@ def _legal(graph: DfmodelGraph, place: int, asked: int | None) -> int:
     legal = options(graph, place)
     if asked in legal:
         return int(asked)
-    return NONE if asked is not None and NONE in legal else min(legal, key=SPLIT_FIRST.index)
+    whole = asked is not None and codes.NONE in legal
+    return codes.NONE if whole else min(legal, key=codes.SPLIT_FIRST.index)

@@ -28,7 +28,7 @@ class _Kernels:
     cores: FloatArray  #: lanes times stages at most [-]
 
     def take(self, rows: IntArray | slice) -> _Kernels:
-        """Some of the rows."""
+        """Kernels in some of the rows."""
         columns = (self.m, self.n, self.steps, self.width, self.height, self.cores)
         return _Kernels(*(values[rows] for values in columns))
 

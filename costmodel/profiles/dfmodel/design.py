@@ -115,7 +115,7 @@ def _shared_columns(design: DataflowDesign) -> dict[str, FloatArray]:
     return {name: getattr(design, name) for name in ("topology", "overlap", "execution")}
 
 
-def alike(design: DataflowDesign) -> Iterator[IntArray]:
+def setup_rows(design: DataflowDesign) -> Iterator[IntArray]:
     """Rows of designs that a `Setup` can hold together; those whose topology does not fit are left out."""
     roles = network_roles(design)
     _, group = distinct_rows(roles.astype(np.float64), *_shared_columns(design).values())
@@ -131,8 +131,8 @@ def design_setup(run: DataflowRun) -> Setup:
     ----------
     run : DataflowRun
         Model, machines and designs, (points,), that share `topology`, `overlap`, `execution`, and the
-        parallel groups that need a dimension of the network: what `alike` yields. `run.take([row])` is one
-        design.
+        parallel groups that need a dimension of the network: what `setup_rows` yields. One
+        design is `run.take([row])`.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def group_links(design: DataflowDesign, system: System) -> dict[str, LinkTier]:
 
 
 def slowest_tier(group: Group, network: Sequence[LinkTier]) -> LinkTier:
-    """Of the tiers that a group spans, the one of least bandwidth; the innermost for a group of one.
+    """Tier of least bandwidth that a group spans; the innermost for a group of one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""DFModel's cost of one training iteration, for a graph of one structure and many designs."""
+"""DFModel's cost of one training iteration, for a graph of one structure and many designs; what fits."""
 
 from __future__ import annotations
 
@@ -9,28 +9,121 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
-from costmodel.profiles.dfmodel.capacity import (
-    dram_bandwidth,
-    dram_capacity,
-    dram_need,
-    weight_passes,
-    within_capacity,
-)
+from costmodel.profiles.dfmodel import graph as codes
 from costmodel.profiles.dfmodel.cores import fewest_cycles
-from costmodel.profiles.dfmodel.graph import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    OUTER,
-    PERIODIC,
-    DfmodelGraph,
-    K,
-    M,
-    N,
-)
+from costmodel.profiles.dfmodel.graph import DfmodelGraph, edge_collectives, kernel_collectives
 from costmodel.profiles.dfmodel.network import latency, rate, system_power, system_price, transfer_rate
 from costmodel.profiles.dfmodel.setup import Setup
-from costmodel.profiles.dfmodel.sharding import edge_collectives, kernel_collectives
+
+#: Share by which rounding may exceed a capacity. [-]
+ROUNDING: Final = 1e-12
+
+
+def within_capacity(needed: FloatArray, capacity: FloatArray) -> BoolArray:
+    """Whether what is needed is there; a capacity of 0 is without limit."""
+    return np.less_equal(needed, np.where(capacity > 0, capacity * (1 + ROUNDING), np.inf))
+
+
+def weight_passes(
+    buffers: FloatArray, weights: FloatArray, capacity: FloatArray, alone: BoolArray
+) -> FloatArray:
+    """Parts in which the weights of a group pass through SRAM: 1 where they stay.
+
+    Parameters
+    ----------
+    buffers, weights : (points, groups) array
+        What a group holds of tensors, and of weights. [B]
+    capacity : (points, 1) array
+        SRAM of a chip; 0 = without limit. [B]
+    alone : (groups,) array of bool
+        The group is one kernel.
+
+    Returns
+    -------
+    passes : (points, groups) array
+        The fewest that fit; 1 where none would. [-]
+
+    Notes
+    -----
+    Weights that pass take all the cores, hence only a kernel that is alone in its group may have such.
+    They cost no time.
+    """
+    room = np.where(capacity > 0, capacity, np.inf) - buffers
+    passes: FloatArray = np.ceil(weights / np.where(room > 0, room, np.inf))
+    return np.where(alone, np.maximum(passes, 1), 1.0)
+
+
+def dram_need(
+    setup: Setup, edge_bytes: FloatArray, weight_bytes: FloatArray, start: IntArray, end: IntArray
+) -> FloatArray:
+    """Weights of a stage, and the most that is alive in any group of the tensors between groups.
+
+    Parameters
+    ----------
+    setup : Setup
+        (points,) columns.
+    edge_bytes : (points, edges) array
+        What an edge carries for one tile. [B]
+    weight_bytes : (points, kernels) array
+        Weights of one layer. [B]
+    start, end : (edges,) array of int
+        Groups of the kernels of each edge. [-]
+
+    Returns
+    -------
+    needed : (points,) array
+        [B]
+
+    Notes
+    -----
+    Weights of the backward kernels count beside those of the forward ones; gradients, optimizer state and
+    tensors of other layers and micro-batches do not count: the rule of the reference.
+    """
+    group = np.unique(np.concatenate([start, end]))[:, np.newaxis]
+    passed = (np.minimum(start, end) <= group) & (group <= np.maximum(start, end)) & (start != end)
+    alive = tensor_bytes(setup, edge_bytes) @ passed.T.astype(np.float64)
+    weights = stage_weight_bytes(setup, weight_bytes)
+    needed: FloatArray = weights + alive.max(axis=-1, initial=0.0)
+    return needed
+
+
+def stage_weight_bytes(setup: Setup, weight_bytes: FloatArray) -> FloatArray:
+    """Weights of the layers of a pipeline stage; (points,). [B]"""
+    weights: FloatArray = weight_bytes.sum(axis=-1) * setup.stage_layers
+    return weights
+
+
+def tensor_bytes(setup: Setup, edge_bytes: FloatArray) -> FloatArray:
+    """What edges carry for all tiles of a micro-batch; (points, edges). [B]"""
+    return edge_bytes * per_kernel(setup.tiles * setup.micro_batch_size)
+
+
+def dram_tiers(setup: Setup) -> list[tuple[FloatArray, FloatArray]]:
+    """Bandwidth and capacity of the first tier of DRAM, and of both where there are two. [B/s], [B]
+
+    Notes
+    -----
+    Two tiers have the mean of their bandwidths by their capacities: the rule of the reference.
+    """
+    first, second = setup.dram_bytes, setup.second_dram_bytes
+    alone = (setup.dram_bandwidth, first)
+    if not np.any(second):
+        return [alone]
+    total = np.maximum(first + second, 1)
+    mean = (first * setup.dram_bandwidth + second * setup.second_dram_bandwidth) / total
+    return [alone, (mean, np.where(first > 0, first + second, 0.0))]
+
+
+def dram_bandwidth(setup: Setup, needed: FloatArray) -> FloatArray:
+    """Bandwidth of DRAM: of the first tier where it holds what is needed, else of all. [B/s]"""
+    (first, capacity), *rest = dram_tiers(setup)
+    return np.where(within_capacity(needed, capacity), first, rest[0][0]) if rest else first
+
+
+def dram_capacity(setup: Setup) -> FloatArray:
+    """Capacity of all tiers of DRAM; 0 = without limit. [B]"""
+    return dram_tiers(setup)[-1][1]
+
 
 #: What overlaps -> time of a group from those of compute, memory and network.
 OVERLAPPED: Final[Mapping[str, Callable[[FloatArray, FloatArray, FloatArray], FloatArray]]] = {
@@ -107,12 +200,12 @@ class DfmodelEvaluation:
 def shards(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> Shards:
     """Dimensions of kernels on one chip, by tiles."""
     tp, tiles = per_kernel(setup.degree("TP")), per_kernel(setup.tiles)
-    by_rows = np.isin(sharding, (OUTER, M))
+    by_rows = np.isin(sharding, (codes.OUTER, codes.M))
     m = np.ceil(graph.outer * graph.m / np.where(by_rows, tp, 1))
-    k = np.ceil(graph.k / np.where(sharding == K, tp, 1))
-    n = np.ceil(graph.n / np.where(sharding == N, tp, 1))
-    k = np.ceil(k / np.where(graph.tiling == K, tiles, 1))
-    n = np.ceil(n / np.where(graph.tiling == N, tiles, 1))
+    k = np.ceil(graph.k / np.where(sharding == codes.K, tp, 1))
+    n = np.ceil(graph.n / np.where(sharding == codes.N, tp, 1))
+    k = np.ceil(k / np.where(graph.tiling == codes.K, tiles, 1))
+    n = np.ceil(n / np.where(graph.tiling == codes.N, tiles, 1))
     return Shards(m=m, k=k, n=n, output_bytes=m * n * per_kernel(setup.element_bytes))
 
 
@@ -228,7 +321,7 @@ def evaluate(
 
 
 def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray) -> FloatArray:
-    """Of all layers and micro-batches, from the time of one layer and micro-batch; (points,). [s]"""
+    """Time of an iteration from that of one layer and micro-batch; (points,). [s]"""
     sequences = setup.global_batch_size / setup.degree("DP")
     time: FloatArray = layer_time * pipeline_factor(setup) * setup.stage_layers * sequences
     return time + transfer_time(graph, setup)
@@ -241,7 +334,7 @@ def pipeline_factor(setup: Setup) -> FloatArray:
 
 
 def transfer_time(graph: DfmodelGraph, setup: Setup) -> FloatArray:
-    """Between pipeline stages. [s]"""
+    """Time of messages between pipeline stages. [s]"""
     moved = 2 * setup.hidden_size * setup.seq_len * setup.element_bytes * setup.num_layers
     return moved * transfer_rate(setup) * bool(graph.backward.any())
 
@@ -263,12 +356,12 @@ def _network_time(
     """Collectives of each kernel and of the edges that leave it; (points, kernels). [s]"""
     tiles = per_kernel(setup.tiles)
     of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
-    reduce = per_kernel(rate(setup, generation, "TP", ALL_REDUCE))
+    reduce = per_kernel(rate(setup, generation, "TP", codes.ALL_REDUCE))
     wait = per_kernel(latency(setup, generation))
-    gradient = per_kernel(rate(setup, generation, "DP", ALL_REDUCE) / setup.micro_batches)
-    time: FloatArray = (of_kernels == ALL_REDUCE) * (part.output_bytes * tiles * reduce + wait)
-    time = time + (of_kernels == PERIODIC) * part.output_bytes * gradient
-    for collective in (ALL_GATHER, ALL_TO_ALL):
+    gradient = per_kernel(rate(setup, generation, "DP", codes.ALL_REDUCE) / setup.micro_batches)
+    time: FloatArray = (of_kernels == codes.ALL_REDUCE) * (part.output_bytes * tiles * reduce + wait)
+    time = time + (of_kernels == codes.PERIODIC) * part.output_bytes * gradient
+    for collective in (codes.ALL_GATHER, codes.ALL_TO_ALL):
         changing = (of_edges == collective) & ~graph.zero_out
         edges = np.bincount(graph.start, weights=changing, minlength=len(graph))
         moved = edges * part.output_bytes * tiles

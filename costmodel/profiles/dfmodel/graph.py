@@ -1,7 +1,8 @@
-"""A dataflow graph of DFModel: kernels in columns, edges between them."""
+"""A dataflow graph of DFModel, and its sharding over a group: what is legal, what moves, what moves least."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import DseError
+from costmodel.solve.assignment import Link, optimum
 
 #: Dimensions by which a kernel may be sharded or tiled, by the codes of the format; the last is none.
 OUTER, M, K, N, NONE = range(1, 6)
@@ -50,7 +52,7 @@ class DfmodelGraph:
         return len(self.names)
 
     def with_kernel(self, name: str, **changes: Any) -> Self:
-        """The same graph with other values in the columns of one kernel."""
+        """Graph with other values in the columns of one kernel."""
         own = np.arange(len(self)) == self.names.index(name)
         columns: dict[str, Any] = {c: np.where(own, value, getattr(self, c)) for c, value in changes.items()}
         return replace(self, **columns)
@@ -87,3 +89,163 @@ class DfmodelGraph:
             path.append(before[path[-1]])
         around = [before[path[-1]], *reversed(path[path.index(before[path[-1]]) :])]
         return [self.names[place] for place in around]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Traffic:
+    """Collectives by the codes of the format, and their whole messages."""
+
+    of_kernels: IntArray  #: (kernels,) [code]
+    of_edges: IntArray  #: (edges,) [code]
+    kernel_bytes: FloatArray  #: 0 where nothing moves; (kernels,) [B]
+    edge_bytes: FloatArray  #: (edges,) [B]
+
+    @classmethod
+    def of(cls, graph: DfmodelGraph, sharding: IntArray) -> Self:
+        """What a sharding moves: unsharded tensors."""
+        of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
+        made = graph.output_bytes
+        return cls(
+            of_kernels=of_kernels,
+            of_edges=of_edges,
+            kernel_bytes=np.where(of_kernels == NOTHING, 0.0, made),
+            edge_bytes=np.where(of_edges == NOTHING, 0.0, made[graph.start]),
+        )
+
+
+#: Layouts of a tensor: replicated, or split by rows or by columns.
+REPLICATED, ROWS, COLUMNS = range(3)
+
+#: Sharding -> layout of what the kernel produces.
+PRODUCED: Final = {OUTER: ROWS, M: ROWS, K: REPLICATED, N: COLUMNS, NONE: REPLICATED}
+
+#: Kind of consumer -> sharding -> layout that it wants of an input.
+WANTED: Final[Mapping[str, Mapping[int, int]]] = {
+    "gradient": {OUTER: ROWS, M: ROWS, K: COLUMNS, N: ROWS, NONE: REPLICATED},
+    "vector": {OUTER: ROWS, M: ROWS, K: REPLICATED, N: COLUMNS, NONE: REPLICATED},
+    "first": {OUTER: ROWS, M: REPLICATED, K: ROWS, N: COLUMNS, NONE: REPLICATED},
+    "second": {OUTER: ROWS, M: ROWS, K: COLUMNS, N: REPLICATED, NONE: REPLICATED},
+}
+
+#: Order of choice among equally good shardings: one that splits the work before one that repeats it.
+SPLIT_FIRST: Final = (OUTER, M, K, N, NONE)
+
+#: Choices of published runs among equally good shardings, where they differ from `SPLIT_FIRST`.
+PUBLISHED: Final[Mapping[str, Mapping[str, int]]] = {
+    "gpt_1t": {"LayerNorm_1": NONE, "DropOut_3": NONE, "V_bwd": K, "Add_2": M},
+    "megatron": {"LayerNorm_1": M, "DropOut_3": M, "V_bwd": K, "Add_2": M},
+    "inference": {"LayerNorm_1": NONE, "DropOut_3": NONE, "Add_2": NONE},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """A choice for each kernel, what it moves, and how many choices move as little."""
+
+    choices: IntArray  #: (kernels,)
+    moved_bytes: float  #: all-reduces of kernels and changes of layout on edges, of unsharded tensors [B]
+    count: int
+
+
+def options(graph: DfmodelGraph, place: int) -> list[int]:
+    """Shardings that are legal for a kernel; an outer dimension above 1 is always split."""
+    size = {dim: float(np.max(getattr(graph, dim)[..., place])) for dim in ("outer", "m", "k", "n")}
+    tiled = int(graph.tiling[place])
+    if size["outer"] > 1:
+        return [OUTER] if tiled != OUTER else []
+    dims = [(M, "m"), (K, "k"), (N, "n")] if graph.systolic[place] else [(M, "m"), (N, "n")]
+    split = [code for code, dim in dims if size[dim] > 1 and code != tiled]
+    return split if graph.weighted[place] else [*split, NONE]
+
+
+def consumer_kind(graph: DfmodelGraph, edge: int) -> str:
+    """How the consumer of an edge uses it: a row of `WANTED`."""
+    end = graph.end[edge]
+    if graph.systolic[end] and graph.tiling[end] == K:
+        return "gradient"
+    if not graph.systolic[end]:
+        return "vector"
+    sizes = graph.output_bytes[..., graph.start[edge]], graph.first_bytes[..., end]
+    return "first" if graph.weighted[end] or np.all(sizes[0] == sizes[1]) else "second"
+
+
+def edge_collective(held: int, wanted: int) -> int:
+    """What turns one layout into another."""
+    if held in (REPLICATED, wanted):
+        return NOTHING
+    return ALL_GATHER if wanted == REPLICATED else ALL_TO_ALL
+
+
+def kernel_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
+    """What each kernel itself moves: a sum split by k, and gradients once a step."""
+    gradient = graph.systolic & (graph.tiling == K) & graph.backward
+    return np.where(np.asarray(choices) == K, ALL_REDUCE, np.where(gradient, PERIODIC, NOTHING))
+
+
+def edge_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
+    """What each edge moves; (edges,)."""
+    pairs = enumerate(zip(graph.start, graph.end, strict=True))
+    return np.array(
+        [
+            edge_collective(PRODUCED[int(choices[s])], WANTED[consumer_kind(graph, e)][int(choices[t])])
+            for e, (s, t) in pairs
+        ],
+        dtype=np.int64,
+    )
+
+
+def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float:
+    """Bytes that all-reduces of kernels and changes of layout on edges move, unsharded; no gradients. [B]"""
+    reduced = graph.output_bytes[kernel_collectives(graph, choices) == ALL_REDUCE].sum()
+    changed = graph.output_bytes[graph.start][edge_collectives(graph, choices) != NOTHING].sum()
+    return float(reduced + changed)
+
+
+def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None) -> Sharding:
+    """The sharding that moves the fewest bytes, whatever the links and the size of the group.
+
+    Parameters
+    ----------
+    graph : DfmodelGraph
+        One design; its kernels' dimensions are (kernels,).
+    prefer : mapping, optional
+        Kernel -> sharding to take first among equally good ones, such as a row of `PUBLISHED`.
+
+    Notes
+    -----
+    Among equally good shardings the first is taken by the order of kernels, and for each kernel by
+    `prefer`, then `SPLIT_FIRST`. The preference never costs bytes.
+    """
+    prefer = prefer or {}
+    ranked = []
+    for place, name in enumerate(graph.names):
+        legal = options(graph, place)
+        if not legal:
+            raise DseError(f"kernel {name!r}: no legal sharding; give a dimension above 1 that is not tiled")
+        ranked.append(sorted(legal, key=lambda code: (code != prefer.get(name), SPLIT_FIRST.index(code))))
+    costs = [
+        np.array([float(graph.output_bytes[place]) if code == K else 0.0 for code in codes])
+        for place, codes in enumerate(ranked)
+    ]
+    best = optimum(costs, [_link(graph, edge, ranked) for edge in range(graph.start.size)])
+    choices = np.array([codes[choice] for codes, choice in zip(ranked, best.choices, strict=True)])
+    return Sharding(choices=choices, moved_bytes=best.cost, count=best.count)
+
+
+def _link(graph: DfmodelGraph, edge: int, ranked: Sequence[Sequence[int]]) -> Link:
+    """What an edge moves for each pair of options of its kernels. [B]"""
+    start, end = int(graph.start[edge]), int(graph.end[edge])
+    wanted = WANTED[consumer_kind(graph, edge)]
+    size = float(graph.output_bytes[start])
+    cost: FloatArray = np.array(
+        [
+            [size * (edge_collective(PRODUCED[a], wanted[b]) != NOTHING) for b in ranked[end]]
+            for a in ranked[start]
+        ]
+    )
+    return start, end, cost
+
+
+def sharding_words(choices: IntArray) -> list[str]:
+    """Shardings as reports write them."""
+    return [SHARDINGS[int(code)] for code in choices]

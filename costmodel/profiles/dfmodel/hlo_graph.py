@@ -26,17 +26,8 @@ from costmodel.hlo.work.cost_analysis import product_instructions
 from costmodel.hlo.work.kernel_graph import HloEdge, HloGraph, HloKernel, Leaf, output_shape
 from costmodel.hlo.work.matrix_products import Product
 from costmodel.profiles.dfmodel import DfmodelGraph
-from costmodel.profiles.dfmodel.graph import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    BROADCAST,
-    NONE,
-    NOTHING,
-    PERIODIC,
-    POINT_TO_POINT,
-)
-from costmodel.profiles.dfmodel.sharding import Traffic
+from costmodel.profiles.dfmodel import graph as codes
+from costmodel.profiles.dfmodel.graph import Traffic
 
 #: Instructions through which an operand of a fused product is still the same array.
 _SAME_ARRAY: Final = ("bitcast", "convert", "copy", "reshape", "transpose")
@@ -87,14 +78,14 @@ def _leaf(kernel: HloKernel, product: Instruction, side: int) -> Leaf | None:
 
 #: Collective -> its code. The format has no reduce-scatter; a gather of the same array moves as much.
 _MOVES: Final = {
-    "all-reduce": ALL_REDUCE,
-    "all-gather": ALL_GATHER,
-    "reduce-scatter": ALL_GATHER,
-    "all-to-all": ALL_TO_ALL,
-    "ragged-all-to-all": ALL_TO_ALL,
-    "collective-permute": POINT_TO_POINT,
-    "send": POINT_TO_POINT,
-    "collective-broadcast": BROADCAST,
+    "all-reduce": codes.ALL_REDUCE,
+    "all-gather": codes.ALL_GATHER,
+    "reduce-scatter": codes.ALL_GATHER,
+    "all-to-all": codes.ALL_TO_ALL,
+    "ragged-all-to-all": codes.ALL_TO_ALL,
+    "collective-permute": codes.POINT_TO_POINT,
+    "send": codes.POINT_TO_POINT,
+    "collective-broadcast": codes.BROADCAST,
 }
 #: Passes that run after the forward pass.
 _BACKWARD: Final = ("recompute", "backward", "optimizer")
@@ -237,8 +228,8 @@ class _DfmodelGraphBuilder:
         """What a collective is by the format, and its whole message."""
         collective = self.analysis.collectives[place]
         code = _MOVES[collective.name]
-        if code == ALL_REDUCE and collective.purpose in ("data parallel", "fully sharded"):
-            code = PERIODIC
+        if code == codes.ALL_REDUCE and collective.purpose in ("data parallel", "fully sharded"):
+            code = codes.PERIODIC
         gathers = collective.name == "all-gather"
         return code, float(collective.result_bytes if gathers else collective.payload_bytes)
 
@@ -246,7 +237,7 @@ class _DfmodelGraphBuilder:
         """An all-reduce on its own node; another message on the edges that feed it, shared out by bytes."""
         code, size = self._message(place)
         fed = [edge.bytes for edge in self.incoming[place] if edge.output is not None]
-        if code in (ALL_REDUCE, PERIODIC) or not sum(fed):
+        if code in (codes.ALL_REDUCE, codes.PERIODIC) or not sum(fed):
             self.kernel_moves[node] = code, size
             return
         self.edge_moves |= {at: (code, size * own / sum(fed)) for at, own in zip(data, fed, strict=True)}
@@ -264,7 +255,7 @@ class _DfmodelGraphBuilder:
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 3)
         return DfmodelGraph(
             names=tuple(node.name for node in self.nodes),
-            tiling=np.full(len(self.nodes), NONE),
+            tiling=np.full(len(self.nodes), codes.NONE),
             start=edges[:, 0],
             end=edges[:, 1],
             zero_out=edges[:, 2] > 0,
@@ -274,8 +265,8 @@ class _DfmodelGraphBuilder:
 
     def traffic(self) -> Traffic:
         """What moves out of nodes and along edges."""
-        kernels = [self.kernel_moves.get(place, (NOTHING, 0.0)) for place in range(len(self.nodes))]
-        edges = [self.edge_moves.get(place, (NOTHING, 0.0)) for place in range(len(self.edges))]
+        kernels = [self.kernel_moves.get(place, (codes.NOTHING, 0.0)) for place in range(len(self.nodes))]
+        edges = [self.edge_moves.get(place, (codes.NOTHING, 0.0)) for place in range(len(self.edges))]
         return Traffic(
             of_kernels=np.array([code for code, _ in kernels]),
             kernel_bytes=np.array([size for _, size in kernels]),

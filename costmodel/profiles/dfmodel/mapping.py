@@ -1,37 +1,41 @@
-"""The fastest groups of kernels on a chip, and the fastest size of a tile; exact."""
+"""The fastest groups of kernels on a chip, and the fastest size of a tile; exact.
+
+For many designs they are found once for each chip, share of the work and tile.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, divisors
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel.capacity import (
-    ROUNDING,
-    dram_capacity,
-    dram_tiers,
-    stage_weight_bytes,
-    tensor_bytes,
-    within_capacity,
-)
 from costmodel.profiles.dfmodel.evaluate import (
     OVERLAPPED,
+    ROUNDING,
     Groups,
     Loads,
+    dram_capacity,
+    dram_tiers,
     evaluate,
     group_costs,
     iteration_time,
     kernel_groups,
     loads,
+    stage_weight_bytes,
+    tensor_bytes,
+    within_capacity,
 )
-from costmodel.profiles.dfmodel.graph import DfmodelGraph
-from costmodel.profiles.dfmodel.setup import GENERATIONS, IDLE, NETWORK, Setup
+from costmodel.profiles.dfmodel.graph import DfmodelGraph, least_moving
+from costmodel.profiles.dfmodel.layer import model_graph
+from costmodel.profiles.dfmodel.setup import BATCH, GENERATIONS, IDLE, NETWORK, Setup
 from costmodel.solve.fusion import TIE, Groupings, carried, cheapest, groupings, windows
+from costmodel.training.model import ModelShape
 
 #: Columns of a set-up that do not decide on the fastest groups where the network's time adds to theirs.
 _ALIKE: Final = {*IDLE, *NETWORK, "global_batch_size"}
@@ -83,7 +87,7 @@ def group_windows(
 
 
 def fused_ways(graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None) -> Groupings:
-    """All legal ways to fuse the kernels of a graph."""
+    """Legal ways to fuse the kernels of a graph."""
     first, last = group_windows(graph, most_groups, pins)
     return groupings(graph.start, graph.end, first, last, most_groups)
 
@@ -124,19 +128,20 @@ def fastest_mapping(
     shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
     bound = np.broadcast_to(iteration_time(graph, setup, shortest), (setup.num_points,))
     sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
-    alike, hidden, added = _alike(setup), setup.overlap == "perfect", np.broadcast_to(network, bound.shape)
+    same, hidden = _same_groups(setup), setup.overlap == "perfect"
+    added = np.broadcast_to(network, bound.shape)
     known: dict[int, tuple[float, IntArray]] = {}
     best, chosen, groups = np.inf, -1, np.zeros(0, dtype=np.intp)
     for point in np.argsort(bound, kind="stable"):
         if bound[point] > best * (1 + TIE):
             break
         row = setup.take(np.array([point]))
-        if alike[point] not in known:
+        if same[point] not in known:
             own = loads(graph, row, sharding, generation)
             if not hidden:
                 own = replace(own, network_time=np.zeros_like(own.network_time))
-            known[alike[point]] = _fastest_groups(own, ways, sets)
-        layer_time, member = known[alike[point]]
+            known[same[point]] = _fastest_groups(own, ways, sets)
+        layer_time, member = known[same[point]]
         layer_time += 0.0 if hidden else added[point]
         time = float(iteration_time(graph, row, np.array([layer_time])).flat[0])
         faster, equal = time < best * (1 - TIE), time <= best * (1 + TIE) and point < chosen
@@ -145,7 +150,7 @@ def fastest_mapping(
     return None if chosen < 0 else Mapping(setup.take(np.array([chosen])), groups)
 
 
-def _alike(setup: Setup) -> IntArray:
+def _same_groups(setup: Setup) -> IntArray:
     """A number for each design, the same where the fastest groups are, whatever the network; (points,).
 
     The layers of a stage count only where DRAM holds their weights and has an end.
@@ -278,3 +283,74 @@ def _short(row: Setup, needed: float, there: float) -> str:
         f"at least {needed:,.0f} bytes are needed, {needed - there:,.0f} more than there are "
         f"(tile_size {row.tile_size.flat[0]:.0f}, {row.shape()})"
     )
+
+
+#: Columns that decide where arithmetic counts.
+_RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilization", "dram_bandwidth")
+
+
+@lru_cache(maxsize=16)
+def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[DfmodelGraph, IntArray]:
+    """The graph of a layer, and the sharding that moves least, whatever the layout."""
+    graph = model_graph(model, element_bytes=element_bytes)
+    return graph, least_moving(graph).choices
+
+
+@lru_cache(maxsize=16)
+def layer_ways(model: ModelShape, element_bytes: float) -> Groupings:
+    """Legal ways to fuse the kernels of a layer, with as many groups as kernels of either direction."""
+    graph, _ = sharded_graph(model, element_bytes)
+    of_either = max(np.count_nonzero(graph.backward), np.count_nonzero(~graph.backward))
+    return fused_ways(graph, 2 * int(of_either))
+
+
+def fastest_groups(
+    model: ModelShape, setup: Setup, *, element_bytes: float, generation: str
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Rows that share their fastest groups, and these; rows whose tiles exceed the SRAM are left out.
+
+    Notes
+    -----
+    Arithmetic and the network take the same time however kernels are grouped, so that they do not count
+    where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
+    The utilization is given, as designs have it.
+    """
+    bare = _decisive(setup)
+    columns = {name: np.broadcast_to(v, (setup.num_points,)) for name, v in bare.columns().items()}
+    rows, back = distinct_rows(*columns.values())
+    back = np.broadcast_to(back, (setup.num_points,))
+    shared = tuple((name, getattr(bare, name)) for name in ("topology", "roles", "overlap", "doubled"))
+    for place, row in enumerate(rows):
+        own = tuple((name, float(values[row])) for name, values in columns.items())
+        groups = _groups(model, element_bytes, generation, (*shared, *own))
+        if groups is not None:
+            yield np.flatnonzero(back == place), groups
+
+
+def _decisive(setup: Setup) -> Setup:
+    """The set-up with one value in each column that does not decide on the fastest groups.
+
+    DRAM has no limit here: on its capacity the caller decides.
+    """
+    one, endless, nothing = np.ones(1), np.full(1, np.inf), np.zeros(1)
+    fixed: dict[str, Any] = dict.fromkeys(IDLE, one)
+    fixed |= dict.fromkeys(("dram_bytes", "second_dram_bandwidth", "second_dram_bytes"), nothing)
+    if setup.overlap == "perfect":
+        return replace(setup, **fixed)
+    fixed |= dict.fromkeys((*NETWORK, *BATCH), one) | {"domain_size": nothing, "link_latency": nothing}
+    fixed |= {"x": setup.degree("TP"), "x_bandwidth": endless}
+    if setup.overlap == "none":
+        fixed |= dict.fromkeys(_RATES, one) | {"frequency": endless}
+    return replace(setup, topology="sw", roles=("TP",), **fixed)
+
+
+@lru_cache(maxsize=4096)
+def _groups(
+    model: ModelShape, element_bytes: float, generation: str, row: tuple[tuple[str, Any], ...]
+) -> IntArray | None:
+    """The fastest groups of one row of decisive columns; None where none fit."""
+    graph, sharding = sharded_graph(model, element_bytes)
+    setup = Setup.of(**dict(row), kernel_by_kernel=False)
+    ways = layer_ways(model, element_bytes)
+    found = fastest_mapping(graph, setup, sharding, ways, generation=generation)
+    return None if found is None else found.groups

@@ -90,7 +90,7 @@ def _halves(setup: Setup, generation: str, role: str, kind: str) -> float:
 
 
 def _domain_rate(setup: Setup, role: str, own: Dimension) -> FloatArray:
-    """All-reduce first inside domains of high bandwidth, then between them, over the role's own links.
+    """Rate of an all-reduce inside domains of high bandwidth, then between them, over the role's own links.
 
     Between domains passes the share that is left of the tensor: a ring's over a domain's chips. A
     tensor-parallel group goes on over y, the pipeline's links: the rule of the reference.

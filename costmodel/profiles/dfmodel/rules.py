@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
-from costmodel.profiles.dfmodel.capacity import within_capacity
-from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowDesign, DataflowRun, alike, design_setup
-from costmodel.profiles.dfmodel.evaluate import evaluate, loads
-from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
-from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph
-from costmodel.profiles.dfmodel.mapping import sram_shortage
+from costmodel.columns import FloatArray, IntArray, per_kernel
+from costmodel.profiles.dfmodel.design import (
+    UNSUPPORTED,
+    DataflowDesign,
+    DataflowRun,
+    design_setup,
+    setup_rows,
+)
+from costmodel.profiles.dfmodel.evaluate import evaluate, loads, within_capacity
+from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph, kernel_collectives
+from costmodel.profiles.dfmodel.mapping import fastest_groups, sharded_graph, sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup
-from costmodel.profiles.dfmodel.sharding import kernel_collectives
 from costmodel.profiles.native import TRANSFORMER_TOTALS
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.work import TRAINING
@@ -34,19 +37,11 @@ KERNEL_CHUNK: Final = 2048
 _NATIVE: Final = {*PARTS["peak_memory"], *PARTS["energy_per_step"]} - {"idle_energy"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Iteration(Columns):
-    """Where the time of an iteration goes, and what the system costs; (points,) each."""
-
-    forward_time: FloatArray = column("s")
-    backward_time: FloatArray = column("s")
-    tp_communication_time: FloatArray = column("s")
-    pp_communication_time: FloatArray = column("s")
-    bubble_time: FloatArray = column("s")
-    dp_communication_time: FloatArray = column("s")
-    memory_bound_time: FloatArray = column("s")
-    system_price: FloatArray = column("$")
-    system_power: FloatArray = column("W")
+#: Where the time of an iteration goes, and what the system costs. [s], [$], [W]
+_PARTS: Final = (
+    *("forward_time", "backward_time", "tp_communication_time", "pp_communication_time", "bubble_time"),
+    *("dp_communication_time", "memory_bound_time", "system_price", "system_power"),
+)
 
 
 def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
@@ -78,12 +73,12 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
     """Evaluate a chunk of designs, whose columns are all of one length."""
     native = transformer_step(run)
     graph, sharding = sharded_graph(run.model, run.precision.element_bytes)
-    found = {name: np.full(run.num_points, np.nan) for name in column_units(Iteration)}
+    found = {name: np.full(run.num_points, np.nan) for name in _PARTS}
     for rows in _pieces(run):
         setup = design_setup(run.take(rows))
         for own, groups in _grouped(run, setup, generation):
             part = iteration(graph, setup.take(own), sharding, generation=generation, groups=groups)
-            for name, values in part.columns().items():
+            for name, values in part.items():
                 found[name][rows[own]] = values
     prices = {name: found.pop(name) for name in ("system_price", "system_power")}
     breakdown = assemble_breakdown(
@@ -99,7 +94,7 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
 def _pieces(run: DataflowRun) -> Iterator[IntArray]:
     """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
     known = ~np.any([gap.missing(run) for gap in UNSUPPORTED], axis=0)
-    for own in alike(run.design):
+    for own in setup_rows(run.design):
         rows = own[known[own]]
         for first in range(0, rows.size, KERNEL_CHUNK):
             yield rows[first : first + KERNEL_CHUNK]
@@ -116,11 +111,6 @@ def _grouped(run: DataflowRun, setup: Setup, generation: str) -> Iterable[tuple[
 def reasons(run: DataflowRun, *, generation: str) -> list[str]:
     """Why the first of some designs has no number, and what would do; nothing where it has one.
 
-    Parameters
-    ----------
-    run, generation
-        As for `dataflow_step`.
-
     Notes
     -----
     Kernels that fit the SRAM alone have a number, in groups too: each may be its own.
@@ -135,13 +125,7 @@ def reasons(run: DataflowRun, *, generation: str) -> list[str]:
 
 
 def remedies(run: DataflowRun) -> str:
-    """What designs without a number want for, with how many do, and what would do.
-
-    Parameters
-    ----------
-    run : DataflowRun
-        Model, machines and designs, (points,), none of which has a number.
-    """
+    """What designs that all lack a number want for, with how many do, and what would do."""
     missing = {gap: gap.missing(run) for gap in UNSUPPORTED}
     counts = {gap.column: rows.sum() for gap, rows in missing.items()}
     pins = {gap.column: gap.pin for gap in UNSUPPORTED if counts[gap.column]}
@@ -157,7 +141,7 @@ def remedies(run: DataflowRun) -> str:
 
 def iteration(
     graph: DfmodelGraph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
-) -> Iteration:
+) -> dict[str, FloatArray]:
     """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM.
 
     Parameters
@@ -182,18 +166,18 @@ def iteration(
     backward[np.arange(len(graph)) if groups is None else groups] = graph.backward
     runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
     held = within_capacity(found.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
-    parts = Iteration(
-        forward_time=runs * total(busy[:, ~backward]),
-        backward_time=runs * total(busy[:, backward]),
-        tp_communication_time=runs * total(exposed * (1 - gradient)),
-        pp_communication_time=found.transfer_time,
-        bubble_time=(found.pipeline_factor - 1) * runs * total(busy + exposed),
-        dp_communication_time=runs * total(exposed * gradient),
-        memory_bound_time=runs * total(waiting),
-        system_price=found.price,
-        system_power=found.power,
-    )
-    return parts.map(lambda values: np.where(held, values, np.nan))
+    parts = {
+        "forward_time": runs * total(busy[:, ~backward]),
+        "backward_time": runs * total(busy[:, backward]),
+        "tp_communication_time": runs * total(exposed * (1 - gradient)),
+        "pp_communication_time": found.transfer_time,
+        "bubble_time": (found.pipeline_factor - 1) * runs * total(busy + exposed),
+        "dp_communication_time": runs * total(exposed * gradient),
+        "memory_bound_time": runs * total(waiting),
+        "system_price": found.price,
+        "system_power": found.power,
+    }
+    return {name: np.where(held, values, np.nan) for name, values in parts.items()}
 
 
 def _gradient_share(

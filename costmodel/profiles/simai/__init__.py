@@ -5,19 +5,15 @@ line; where the reference has no number, there is none here either, and `missing
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    workload_rows, efficiency, revision
-    bandwidth, aicb_run
-    aicb_rows, time
-    generator, design_layers, files, unsupported
-    design_rows
-    rules
+    workload_rows
+    bandwidth, aicb_rows
+    time, generator, design_rows
+    files, rules
 """
 
-from costmodel.profiles.simai.bandwidth import Busbw, Links
-from costmodel.profiles.simai.revision import REVISIONS, Revision
+from costmodel.profiles.simai.bandwidth import REVISIONS, Busbw, Links, Revision
 from costmodel.profiles.simai.rules import simai_step
-from costmodel.profiles.simai.time import Overlap, SimaiReport, Totals, price
-from costmodel.profiles.simai.unsupported import ENDLESS, endless_rows, missing
+from costmodel.profiles.simai.time import ENDLESS, Overlap, SimaiReport, Totals, endless_rows, missing, price
 
 __all__ = [
     "ENDLESS",

@@ -9,28 +9,8 @@ import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, column
 from costmodel.errors import DseError
-from costmodel.profiles.simai.aicb_rows import (
-    LATENT_ROWS,
-    NOTHING,
-    column_row,
-    embedding_gradients,
-    epilogue,
-    expert_gradients,
-    expert_rows,
-    halved,
-    latent_rows,
-    layer_rows,
-    prologue,
-    untimed_expert_rows,
-    whole_row,
-)
-from costmodel.profiles.simai.aicb_run import (
-    GeneratorRun,
-    Release,
-    check_release,
-    padded_vocabulary,
-    parameters,
-)
+from costmodel.profiles.simai import aicb_rows as aicb
+from costmodel.profiles.simai.aicb_rows import NOTHING, GeneratorRun, Release, parameters
 from costmodel.profiles.simai.workload_rows import Pass, Row, StepRows
 
 
@@ -99,7 +79,7 @@ def prerelease(run: GeneratorRun, times: LinearTimes | LayerTimes) -> StepRows:
         *(linear_rows(run, times) if isinstance(times, LinearTimes) else whole_layer_rows(run, times)),
         Row("embedding_norm", "closing", vocabulary, idle, idle),
         *(replace(row, forward=replace(row.forward, time=NOTHING), activation_gradient=idle,
-                  weight_gradient=idle) for row in epilogue(run)),
+                  weight_gradient=idle) for row in aicb.epilogue(run)),
     ]  # fmt: skip
     return StepRows.of(
         rows,
@@ -114,7 +94,7 @@ def counted_weights(run: GeneratorRun) -> FloatArray:
     """Parameters of a rank as these texts count them. [-]"""
     hidden, matrices = run.hidden_size, np.where(run.gated_mlp > 0, 3.0, 2.0)
     layer = (4 * hidden**2 + matrices * hidden * run.ffn_hidden_size) / run.tp
-    tables = 2 * padded_vocabulary(run, run.tp) / run.tp * hidden + run.seq_len * hidden
+    tables = 2 * aicb.padded_vocabulary(run, run.tp) / run.tp * hidden + run.seq_len * hidden
     return run.num_layers * layer + tables
 
 
@@ -182,27 +162,27 @@ def measured(run: GeneratorRun, times: Sections, *, release: Release = "2025-09"
     does the output projection, of the attention's. The weight gradient of an embedding row is what the
     reference happened to time last. From September 2025 on what does not happen has no size.
     """
-    check_release(run, release, timed=True)
+    aicb.check_release(run, release, timed=True)
     shared = run.sequence_parallel > 0
-    half = halved(times.attention)
+    half = aicb.halved(times.attention)
 
     def embedding(section: str, leaked: FloatArray) -> Row:
         forward = Pass(times.embedding, "all_reduce", run.activation_bytes, happens=run.tp > 1)
         return Row("embedding_layer", section, forward, Pass(NOTHING), Pass(leaked))
 
     dense, experts = parameters(run, release)
-    gathered, reduced = (Pass(NOTHING, "all_gather", 2 * dense), Pass(NOTHING, "reduce_scatter", 4 * dense))
+    gathered, reduced = Pass(NOTHING, "all_gather", 2 * dense), Pass(NOTHING, "reduce_scatter", 4 * dense)
     whole_model = Pass(NOTHING, "all_reduce", 2 * (dense + experts))
     rows = [
-        *prologue(gathered, [(reduced, True)], times.gradient_forward + times.gradient_backward),
+        *aicb.prologue(gathered, [(reduced, True)], times.gradient_forward + times.gradient_backward),
         Row("layernorm", "prologue", Pass(NOTHING), whole_model, Pass(NOTHING), present=~shared),
-        embedding_gradients(run),
-        *expert_gradients(run, experts),
+        aicb.embedding_gradients(run),
+        *aicb.expert_gradients(run, experts),
         embedding("first", times.gradient_backward),
         embedding("next", np.where(shared, half, times.mlp)),
         *timed_layers(run, times, shared, release),
-        column_row("final_column", "closing", run, [half] * 3, shared),
-        *epilogue(run),
+        aicb.column_row("final_column", "closing", run, [half] * 3, shared),
+        *aicb.epilogue(run),
     ]
     found = _step(run, rows, release)
     if release < "2025-09":
@@ -215,25 +195,25 @@ def timed_layers(run: GeneratorRun, times: Sections, shared: BoolArray, release:
     repeated = np.where(run.recompute > 0, 2.0, 1.0)
     latent, sparse = run.is_latent, run.num_experts > 0
     attention, mlp = times.attention, times.mlp
-    halves = [halved(attention * repeated), halved(attention), halved(attention)]
+    halves = [aicb.halved(attention * repeated), aicb.halved(attention), aicb.halved(attention)]
     products: dict[str, list[FloatArray]] = {}
-    for name in LATENT_ROWS:
+    for name in aicb.LATENT_ROWS:
         time, split = getattr(times, name), not name.endswith("_down")
-        forward, backward = (halved(each) if split else each for each in (time * repeated, time))
+        forward, backward = (aicb.halved(each) if split else each for each in (time * repeated, time))
         products[name] = [forward, backward, backward]
-    mlp_halves, whole, whole_mlp = [halved(mlp)] * 3, [attention] * 3, [mlp] * 3
+    mlp_halves, whole, whole_mlp = [aicb.halved(mlp)] * 3, [attention] * 3, [mlp] * 3
     for section, own in (("leading", latent), ("layer", np.ones_like(latent))):
         leading = section == "leading"
-        yield from layer_rows(run, "attention", halves, halves, shared & own & ~latent, section)
-        yield from latent_rows(run, products, shared & own & latent, section)
-        yield whole_row("attention_layer", run, whole, ~shared & own & ~latent, section)
-        yield whole_row("attention_layer_mla", run, whole, ~shared & own & latent, section)
+        yield from aicb.layer_rows(run, "attention", halves, halves, shared & own & ~latent, section)
+        yield from aicb.latent_rows(run, products, shared & own & latent, section)
+        yield aicb.whole_row("attention_layer", run, whole, ~shared & own & ~latent, section)
+        yield aicb.whole_row("attention_layer_mla", run, whole, ~shared & own & latent, section)
         if not leading:
-            yield from expert_rows(run, mlp, release)
-            yield whole_row("mlp_moelayer", run, whole_mlp, ~shared & sparse, section)
+            yield from aicb.expert_rows(run, mlp, release)
+            yield aicb.whole_row("mlp_moelayer", run, whole_mlp, ~shared & sparse, section)
         dense = own if leading else ~sparse | (latent & (run.num_shared_experts > 0))
-        yield from layer_rows(run, "mlp", mlp_halves, mlp_halves, shared & dense, section)
-        yield whole_row("mlp_layer", run, whole_mlp, ~shared & dense, section)
+        yield from aicb.layer_rows(run, "mlp", mlp_halves, mlp_halves, shared & dense, section)
+        yield aicb.whole_row("mlp_layer", run, whole_mlp, ~shared & dense, section)
 
 
 def placeholder(run: GeneratorRun, *, release: Release = "2025-09") -> StepRows:
@@ -251,7 +231,7 @@ def placeholder(run: GeneratorRun, *, release: Release = "2025-09") -> StepRows:
     DseError
         For latent attention in sequence parallelism, on which the reference fails.
     """
-    check_release(run, release, timed=False)
+    aicb.check_release(run, release, timed=False)
     shared, size, idle = run.sequence_parallel > 0, run.activation_bytes, Pass(NOTHING)
     if (shared & run.is_latent).any():
         raise DseError("run: latent attention with sequence_parallel has timed rows alone; give its times")
@@ -265,12 +245,12 @@ def placeholder(run: GeneratorRun, *, release: Release = "2025-09") -> StepRows:
         Row("grad_norm", "prologue", Pass(NOTHING, "all_gather", 2 * everything), idle,
             Pass(NOTHING, "reduce_scatter", 4 * everything)),
         Row("layernorm", "prologue", idle, whole_model, idle, ~shared),
-        *expert_gradients(run, experts),
+        *aicb.expert_gradients(run, experts),
         *(Row("embedding_layer", section, looked_up, looked_up, idle) for section in ("first", "next")),
         *untimed_layers(run, shared, release),
         Row("final_column", "closing", Pass(NOTHING, "all_gather", size), idle, idle, shared),
         Row("embedding_norm", "closing", vocabulary, idle, idle),
-        *epilogue(run),
+        *aicb.epilogue(run),
     ]  # fmt: skip
     return _step(run, rows, release)
 
@@ -291,7 +271,7 @@ def untimed_layers(run: GeneratorRun, shared: BoolArray, release: Release) -> It
 
     yield from halves("attention", repeated, shared)
     yield from halves("mlp", 1.0, shared & ~sparse)
-    yield from untimed_expert_rows(run, release)
+    yield from aicb.untimed_expert_rows(run, release)
     yield whole("attention_layer_mla", "leading", repeated, latent)
     yield whole("mlp_layer", "leading", 1.0, latent)
     yield whole("attention_layer", "layer", repeated, ~latent)

@@ -10,8 +10,7 @@ from costmodel.machine.system import System
 from costmodel.profiles.native import TRANSFORMER_TOTALS
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.simai.bandwidth import Links
-from costmodel.profiles.simai.design_layers import check_alike
-from costmodel.profiles.simai.design_rows import design_workload
+from costmodel.profiles.simai.design_rows import check_equal_layers, design_workload
 from costmodel.profiles.simai.time import price
 from costmodel.profiles.work import TRAINING
 from costmodel.steps.result.assembly import assemble_breakdown
@@ -55,7 +54,7 @@ def simai_step(run: TransformerRun) -> Breakdown:
     DseError
         Where `design_workload` does, and for models with experts or latent attention.
     """
-    check_alike(run.model)
+    check_equal_layers(run.model)
     native = transformer_step(run)
     totals = price(design_workload(run), machine_links(run.system), revision=REVISION).totals
     others = native.backward_time + native.recompute_time + native.optimizer_time

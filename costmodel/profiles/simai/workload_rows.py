@@ -55,7 +55,7 @@ class Row:
 
     @property
     def passes(self) -> tuple[Pass, Pass, Pass]:
-        """All three, in the order of `PASSES`."""
+        """Passes over the row, in the order of `PASSES`."""
         return self.forward, self.activation_gradient, self.weight_gradient
 
 
@@ -177,13 +177,13 @@ class StepRows:
         return np.array([*places["prologue"], *body, *places["epilogue"]], dtype=np.intp)
 
     def scaled(self, *, times: Sequence[float], sizes: Sequence[float]) -> Self:
-        """The same rows with times and message sizes of each pass multiplied by a number."""
+        """Workload with times and message sizes of each pass multiplied by a number."""
         return replace(
             self, time=self.time * np.asarray(times), message_bytes=self.message_bytes * np.asarray(sizes)
         )
 
     def take(self, points: IntArray) -> Self:
-        """Some of the designs."""
+        """Workloads of some of the designs."""
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SHARED}
         taken = {name: values[points] if len(values) > 1 else values for name, values in arrays.items()}
         return replace(self, layout=self.layout.take(points), **taken)

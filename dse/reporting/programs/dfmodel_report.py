@@ -14,10 +14,15 @@ from rich.text import Text
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from costmodel.profiles.dfmodel.capacity import dram_capacity, within_capacity
-from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
+from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
 from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
-from costmodel.profiles.dfmodel.graph import DfmodelGraph
+from costmodel.profiles.dfmodel.graph import (
+    PUBLISHED,
+    DfmodelGraph,
+    least_moving,
+    moved_bytes,
+    sharding_words,
+)
 from costmodel.profiles.dfmodel.mapping import (
     Mapping,
     fastest_design,
@@ -28,7 +33,6 @@ from costmodel.profiles.dfmodel.mapping import (
 )
 from costmodel.profiles.dfmodel.network import sized
 from costmodel.profiles.dfmodel.setup import Setup
-from costmodel.profiles.dfmodel.sharding import PUBLISHED, least_moving, moved_bytes, sharding_words
 from costmodel.solve.fusion import groupings
 from dse.records.text import percent
 from dse.reporting.programs.deepflow_report import facts, table_of

@@ -71,7 +71,7 @@ def setup_text(message: Message) -> str:
 
 
 def setup_bytes(message: Message) -> bytes:
-    """A set-up in binary."""
+    """Binary file of a set-up."""
     return bytes(message.SerializeToString(deterministic=True))
 
 

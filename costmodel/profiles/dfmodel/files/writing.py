@@ -9,12 +9,10 @@ import numpy as np
 
 from costmodel.columns import IntArray
 from costmodel.profiles.dfmodel.evaluate import Shards, shards
-from costmodel.profiles.dfmodel.files.checks import DATAFLOW
-from costmodel.profiles.dfmodel.files.records import FIELDS, OVERLAPS, block, run_block
+from costmodel.profiles.dfmodel.files.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
 from costmodel.profiles.dfmodel.files.setup_files import ROOTS, Message, empty_setup
-from costmodel.profiles.dfmodel.graph import NONE, NOTHING, DfmodelGraph, K, N
+from costmodel.profiles.dfmodel.graph import NONE, NOTHING, DfmodelGraph, K, N, Traffic
 from costmodel.profiles.dfmodel.setup import AXES, Setup
-from costmodel.profiles.dfmodel.sharding import Traffic
 
 KERNEL_BY_KERNEL: Final = 2
 

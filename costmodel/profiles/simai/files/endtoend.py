@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.profiles.simai.revision import REVISIONS, Revision
+from costmodel.profiles.simai.bandwidth import REVISIONS, Revision
 from costmodel.profiles.simai.time import ALL_REDUCE, SimaiReport, raised, silent
 
 #: Columns of the summary, and of the first revision's, with the totals that they hold.
