@@ -27,6 +27,7 @@ from costmodel import (
     lstm_step,
     step,
 )
+from costmodel.columns import concatenated
 from costmodel.hlo.program.step import program_step
 from costmodel.profiles.dfmodel import DataflowDesign, dataflow_step
 from costmodel.profiles.simai import simai_step
@@ -159,19 +160,23 @@ def check_columns(
     blocks: Iterable[Block] = BLOCKS,
     known: Collection[str] = (),
     idle: Collection[str] = (),
+    *,
+    at_once: bool = False,
 ) -> set[str]:
-    """Every column of a table, of known ones the last value; those that change a price are returned.
+    """Every column of a table, each in a batch or all in one; those that change a price are returned.
 
-    Idle ones change none, all together.
+    Of known ones the last value is priced alone. Idle ones change no price, all together.
     """
-    telling, alone = set(), Alone(price)
-    for column, designs in batches(table, base, blocks):
-        if column in idle:
-            continue
-        together = price(designs)
-        rows = np.arange(designs.num_points)[-1 if column in known else 0 :]
-        assert_same(together.take(rows), alone.rows(designs, rows))
-        if any(np.unique(values).size > 1 for values in together.columns().values()):
+    own, alone = {c: t for c, t in batches(table, base, blocks) if c not in idle}, Alone(price)
+    ends = np.cumsum([designs.num_points for designs in own.values()])
+    together = price(concatenated([*own.values()])) if at_once else None
+    telling = set()
+    for (column, designs), end in zip(own.items(), ends, strict=True):
+        rows = np.arange(designs.num_points)
+        found = price(designs) if together is None else together.take(rows - rows.size + end)
+        alone_too = rows[-1 if column in known else 0 :]
+        assert_same(found.take(alone_too), alone.rows(designs, alone_too))
+        if any(np.unique(values).size > 1 for values in found.columns().values()):
             telling.add(column)
     if idle:
         last = {name: values_of(domain)[-1] for name, domain in table.domains(blocks).items() if name in idle}
@@ -190,11 +195,11 @@ def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
     system = load_system("a100_80g_dgx").with_quantities(UNITS)
     price = partial(step, load_model(model), system)
     read, columns = set(), {*DesignPoints.domains()}
-    for base in (*BASES.values(), FORMATS["fp8_blockwise"]):
-        idle = {name for name in columns if splits_kernels(name) and name not in ("sharding", "tiling")}
-        read |= check_columns(
-            DesignPoints, base, price, idle=set() if base.get("tiling") == "sample" else idle
-        )
+    of_kernels = {name for name in columns if splits_kernels(name)} - {"sharding", "tiling"}
+    for name, base in {**BASES, "narrow": FORMATS["fp8_blockwise"]}.items():
+        idle = of_kernels if name != "explicit" else ()
+        at_once = name not in ("named", "explicit")
+        read |= check_columns(DesignPoints, base, price, known=read, idle=idle, at_once=at_once)
     assert read == columns - {"pipeline_layout"}
 
 
