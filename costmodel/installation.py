@@ -6,7 +6,7 @@ from typing import Final
 
 #: Name of the project on package indexes.
 DISTRIBUTION: Final = "dse-training"
-VERSION = "0.1.0"
+__version__ = "0.1.0"
 
 
 def installation(extra: str) -> str:

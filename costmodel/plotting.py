@@ -1,20 +1,22 @@
-"""The look of figures, and bars of parts. Plotly draws them; it is imported when a figure is first wanted."""
+"""Pictures drawn by Altair: their colours, sizes and axes; a picture as SVG; bars of parts."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from html import escape
+from io import StringIO
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import altair as alt
+import pandas as pd
 
 from costmodel.columns import FloatArray
-from costmodel.errors import DseError
-from costmodel.installation import installation
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-#: What of a figure has one meaning wherever it is drawn. They are readable on light and on dark paper.
-FRONT, DOMINATED, NOTABLE, BROKEN = "#2f7de1", "rgba(128,138,155,0.45)", "#f0883e", "#d1495b"
+#: What of a picture has one meaning wherever it is drawn. They are readable on light and on dark paper.
+FRONT, DOMINATED, NOTABLE, BROKEN = "#2f7de1", "#9aa3b1", "#f0883e", "#d1495b"
 
 #: Colours of parts of a total, in their order.
 COLOURS: Final = (
@@ -22,93 +24,121 @@ COLOURS: Final = (
     *("#35a29f", "#9aa5b4", "#d1495b", "#7fb069", "#5d6675", "#b8860b"),
 )
 
+#: Shapes of series, taken in turn.
+SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross")
+
 #: Ink, dim ink, lines and paper of the two schemes.
 SCHEMES: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "light": ("#1c2330", "#5d6675", "#d9dee6", "#ffffff"),
     "dark": ("#e4e8ee", "#98a2b1", "#333b48", "#14181f"),
 }
 
-#: Height of one bar with the room around it, and of all that stands above and below the bars. [pixels]
-BAR_HEIGHT, AROUND_BARS = 46, 150
+#: Size of a picture, and height of one bar with the room around it. [pixels]
+WIDTH, HEIGHT, BAR_HEIGHT = 560, 340, 46
 
-
-def plotly() -> Any:
-    """The library that draws, ``plotly.graph_objects``.
-
-    Raises
-    ------
-    DseError
-        If it is not installed, saying how.
-    """
-    try:
-        import plotly.graph_objects as go
-    except ImportError:
-        raise DseError(f"figures need Plotly: {installation('report')}") from None
-    return go
+#: Greatest over least value from which an axis is logarithmic. [-]
+FAR_APART: Final = 8.0
 
 
 def look(scheme: str) -> dict[str, Any]:
-    """A Plotly template: fonts, lines and paper of one of `SCHEMES`."""
+    """Vega-Lite's configuration of fonts, lines and paper of one of `SCHEMES`."""
     ink, dim, line, paper = SCHEMES[scheme]
-    axis = {
-        "gridcolor": line,
-        "linecolor": line,
-        "zeroline": False,
-        "automargin": True,
-        "tickfont": {"color": dim, "size": 12},
-        "title": {"font": {"color": ink, "size": 13}, "standoff": 10},
-    }
+    lines = {"gridColor": line, "domainColor": line, "tickColor": line}
+    sizes = {"labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal", "labelLimit": 400}
     return {
-        "layout": {
-            "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": ink},
-            "paper_bgcolor": paper,
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "xaxis": axis,
-            "yaxis": axis,
-            "hoverlabel": {"bgcolor": paper, "bordercolor": dim, "font": {"color": ink, "size": 12.5}},
-            "legend": {
-                "orientation": "h",
-                "x": 0,
-                "y": 1.02,
-                "yanchor": "bottom",
-                "font": {"size": 12},
-            },
-            "margin": {"l": 60, "r": 40, "t": 40, "b": 50},
-            "hovermode": "closest",
-            "dragmode": "select",
-            "modebar": {"orientation": "v", "bgcolor": "rgba(0,0,0,0)", "color": dim, "activecolor": ink},
+        "background": paper,
+        "font": "system-ui, -apple-system, 'Segoe UI', sans-serif",
+        "view": {"stroke": line},
+        "axis": {**lines, **sizes, "labelColor": dim, "titleColor": ink, "titlePadding": 10},
+        "legend": {
+            **sizes,
+            "orient": "top",
+            "title": None,
+            "labelColor": ink,
+            "symbolOpacity": 1,
+            "columns": 5,
         },
-        "data": {
-            "parcoords": [
-                {
-                    "labelfont": {"color": ink},
-                    "tickfont": {"color": dim},
-                    "rangefont": {"color": "rgba(0,0,0,0)"},
-                }
-            ]
-        },
+        "title": {"color": ink, "anchor": "start", "fontSize": 15, "offset": 14, "subtitleColor": dim},
+        "text": {"color": ink, "fontSize": 12},
+        "rule": {"color": dim},
     }
 
 
-def axis(name: str, unit: str) -> dict[str, Any]:
-    """An axis of a quantity: its name, and ticks with prefixed units.
+def styled(chart: alt.ChartType, about: str) -> Any:
+    """A chart in the light look, with what a screen reader says of it."""
+    return chart.properties(description=about).configure(**look("light"))
 
-    >>> axis("peak_memory", "B")["ticksuffix"], axis("system_price", "$")["tickprefix"]
-    ('B', '$')
-    """
-    shown: dict[str, Any] = {"title": {"text": name.replace("_", " ")}}
+
+def svg(chart: alt.ChartType) -> str:
+    """SVG of a styled chart, with its description as title; it follows the reader's light or dark scheme."""
+    written = StringIO()
+    chart.save(written, format="svg")
+    about = escape(str(chart.description))
+    pairs = zip(SCHEMES["light"], SCHEMES["dark"], strict=True)
+    dark = "".join(f'[fill="{old}"]{{fill:{new}}}[stroke="{old}"]{{stroke:{new}}}' for old, new in pairs)
+    style = f"<title>{about}</title><style>@media (prefers-color-scheme: dark){{{dark}}}</style>"
+    places: dict[str, str] = {}  # Vega counts what it names on through all pictures of a process
+    named = re.compile(r"\b(clip|gradient_)\d+")
+    text = named.sub(lambda at: places.setdefault(at[0], f"{at[1]}{len(places)}"), written.getvalue())
+    text = re.sub(r' (?:d|transform)="[^"]*"', lambda at: re.sub(r"(\.\d\d)\d+", r"\1", at[0]), text)
+    start, rest = text.split(">", 1)
+    return f'{start} role="img" aria-label="{about}">{style}{rest}\n'
+
+
+def rows(frame: pd.DataFrame) -> alt.InlineData:
+    """A table as the data of a chart: of any length, for callers thin what would be too many marks."""
+    kinds = {name: "string" if dtype.kind in "OUT" else "number" for name, dtype in frame.dtypes.items()}
+    whole = frame.astype({name: int for name, dtype in frame.dtypes.items() if dtype.kind == "b"})
+    return alt.InlineData(values=whole.to_csv(index=False), format=alt.CsvDataFormat(type="csv", parse=kinds))
+
+
+def label(unit: str) -> str:
+    """Vega's expression for the number of a tick, with the prefix of its unit."""
+    short = "format(datum.value, '.4~s')"
     if unit == "$":
-        return shown | {"tickprefix": "$", "exponentformat": "B", "separatethousands": True}
-    if unit == "s":
-        return shown | {"ticksuffix": " s", "exponentformat": "power"}
+        return f"'$' + replace({short}, 'G', 'B')"
     if unit in ("-", "1/s"):
-        return shown | {"exponentformat": "SI"}
-    return shown | {"ticksuffix": unit, "exponentformat": "SI"}
+        return f"abs(datum.value) < 1 ? format(datum.value, '.4~g') : {short}"
+    spaced = rf"replace({short}, regexp('([^-0-9.]?)$'), ' $1{unit}')"
+    return f"abs(datum.value) >= 1 ? format(datum.value, '.6~g') + ' s' : {spaced}" if unit == "s" else spaced
 
 
-def figure(traces: Sequence[Any], **layout: Any) -> go.Figure:
-    """A figure of some traces in the light scheme."""
-    return plotly().Figure(data=list(traces), layout={"template": look("light"), **layout})
+def words(name: str) -> str:
+    """A name as text reads.
+
+    >>> words("step_time")
+    'step time'
+    """
+    return name.replace("_", " ")
+
+
+def axis(name: str, unit: str, *, log: bool = False, **more: Any) -> alt.Axis:
+    """An axis of a quantity: its name, and ticks with prefixed units; of a logarithmic one at 1, 2 and 5."""
+    shown = label(unit)
+    if log:
+        shown = f"test(regexp('^[125]'), format(datum.value, '.0e')) ? {shown} : ''"
+    return alt.Axis(title=words(name), labelExpr=shown, labelOverlap="greedy", **{"tickCount": 6, **more})
+
+
+def far_apart(values: Sequence[float]) -> bool:
+    """Whether values want a logarithmic axis.
+
+    >>> far_apart([1.0, 8.0]), far_apart([0.0, 8.0]), far_apart([])
+    (True, False, False)
+    """
+    return bool(values) and min(values) > 0 and max(values) >= FAR_APART * min(values)
+
+
+def quantity(field: str, name: str, unit: str, values: Any, *, zero: bool = False) -> dict[str, Any]:
+    """Axis and scale of a column that holds a quantity, as arguments of ``alt.X`` and ``alt.Y``."""
+    log = far_apart([float(value) for value in values])
+    scale = alt.Scale(type="log" if log else "linear", zero=zero and not log, nice=False, padding=14)
+    return {
+        "shorthand": f"{field}:Q",
+        "scale": scale,
+        "axis": axis(name, unit, log=log),
+        "title": words(name),
+    }
 
 
 def bars_of_parts(
@@ -118,7 +148,7 @@ def bars_of_parts(
     *,
     title: str,
     limits: Sequence[float] | None = None,
-) -> go.Figure:
+) -> alt.ChartType:
     """A bar for each design, made of its parts; a part that none has is left out.
 
     Parameters
@@ -128,64 +158,45 @@ def bars_of_parts(
     unit : str
         SI unit of the parts.
     names : sequence of str
-        What each design is called.
+        What each design is called; a line break begins another line.
     title : str
         What the parts add up to.
     limits : sequence of float, optional
         What the total of each design may be, drawn as a line across its bar. [unit of the parts]
     """
-    places = list(range(len(names)))
     there = {part: list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0}
     colours = dict(zip(parts, cycle(COLOURS), strict=False))
-    traces = [part_bars(label_of(part), places, there[part], unit, colours[part]) for part in there]
-    if limits is not None:
-        traces.append(limit_marks(places, limits, unit))
-    return figure(
-        traces,
-        barmode="stack",
-        bargap=0.35,
-        height=AROUND_BARS + BAR_HEIGHT * len(names),
-        xaxis=axis(title, unit),
-        yaxis={
-            "tickvals": places,
-            "ticktext": list(names),
-            "autorange": "reversed",
-            "showgrid": False,
-            "tickfont": {"size": 12.5},
-        },
-        legend={"traceorder": "normal"},
-        dragmode=False,
+    hues = {part_label(part): colours[part] for part in there} | (
+        {} if limits is None else {"capacity": BROKEN}
     )
+    frame = pd.DataFrame(
+        [(place, part_label(part), order, value)
+         for order, (part, values) in enumerate(there.items()) for place, value in enumerate(values)],
+        columns=["design", "part", "order", "value"],
+    )  # fmt: skip
+    lines = [name.splitlines() for name in names]
+    raised = alt.ExprRef(f"{[-7 * (len(one) - 1) for one in lines]}[datum.value]")
+    called = f"{json.dumps(lines)}[datum.value]"
+    down = alt.Y("design:O", axis=alt.Axis(title=None, labelExpr=called, labelOffset=raised, ticks=False))
+    colour = alt.Scale(domain=[*hues], range=[*hues.values()])
+    said = {"title": f"{words(title)} [{unit}]", "format": ".3~s"}
+    bars = alt.Chart(rows(frame)).mark_bar(size=0.65 * BAR_HEIGHT).encode(
+        alt.X("value:Q", axis=axis(title, unit)), down, alt.Color("part:N", scale=colour),
+        order="order:Q", tooltip=["part:N", alt.Tooltip("value:Q", **said)],
+    )  # fmt: skip
+    marks = pd.DataFrame({"design": range(len(limits or ())), "limit": list(map(float, limits or ()))})
+    capacity = alt.Chart(rows(marks)).mark_tick(thickness=2.5, size=0.9 * BAR_HEIGHT).encode(
+        alt.X("limit:Q"), down, color=alt.datum("capacity"), tooltip=alt.Tooltip("limit:Q", **said)
+    )  # fmt: skip
+    chart = bars if limits is None else alt.layer(bars, capacity)
+    drawn = chart.properties(width=WIDTH, height=BAR_HEIGHT * len(names))
+    return styled(drawn, f"{words(title)} of {len(names)} designs, and its parts")
 
 
-def part_bars(name: str, places: Sequence[int], values: Sequence[float], unit: str, colour: str) -> Any:
-    """One part of every bar."""
-    return plotly().Bar(
-        x=list(values),
-        y=list(places),
-        orientation="h",
-        name=name,
-        marker={"color": colour, "line": {"width": 0}},
-        hovertemplate=f"{name} %{{x:.3s}}{unit}<extra></extra>",
-    )
-
-
-def limit_marks(places: Sequence[int], limits: Sequence[float], unit: str) -> Any:
-    """A line across each bar."""
-    return plotly().Scatter(
-        x=[float(limit) for limit in limits],
-        y=list(places),
-        mode="markers",
-        name="capacity",
-        marker={"symbol": "line-ns", "size": 26, "line": {"width": 2.5, "color": BROKEN}},
-        hovertemplate=f"capacity %{{x:.3s}}{unit}<extra></extra>",
-    )
-
-
-def label_of(part: str) -> str:
+def part_label(part: str) -> str:
     """A part without what it measures.
 
-    >>> label_of("tp_communication_time")
+    >>> part_label("tp_communication_time")
     'tp communication'
     """
-    return part.rpartition("_")[0].replace("_", " ")
+    return words(part.rpartition("_")[0])

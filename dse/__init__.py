@@ -16,13 +16,10 @@ Rooms in the order in which they are read; those on one line do not know each ot
     __main__
 """
 
-from costmodel.installation import VERSION
-
-__version__ = VERSION
-
 TYPE_CHECKING = False  # as type checkers know it: `typing` would take longer to import than all that follows
 if TYPE_CHECKING:
     from costmodel.errors import DseError
+    from costmodel.installation import __version__ as __version__
     from dse.library.study import Study
     from dse.pricing.evaluation import evaluate
     from dse.searching.summaries import studies
@@ -39,6 +36,7 @@ _HOMES = {
     "evaluate": "dse.pricing.evaluation",
     "formula_function": "dse.spaces.formulas.functions",
     "studies": "dse.searching.summaries",
+    "__version__": "costmodel.installation",
 }
 
 

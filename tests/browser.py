@@ -20,7 +20,6 @@ FLAGS = (
         "--hide-scrollbars",
     ),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--use-angle=swiftshader", "--enable-unsafe-swiftshader"),  # WebGL without a graphics card
     "--host-resolver-rules=MAP * ~NOTFOUND",  # no page reaches a network
 )
 
@@ -52,13 +51,17 @@ def browser(folder: Path, *, width: int, dark: bool = False) -> Iterator[Any]:
         found.quit()
 
 
-def opened(driver: Any, path: Path) -> None:
-    """Open a page of `dse report`, and wait until all of it is drawn."""
+def until(driver: Any, script: str) -> None:
+    """Wait until a script of a page returns true."""
     from selenium.webdriver.support.ui import WebDriverWait
 
+    WebDriverWait(driver, PATIENCE).until(lambda shown: shown.execute_script(script))
+
+
+def opened(driver: Any, path: Path) -> None:
+    """Open a page of `dse report`, and wait until all of it is drawn."""
     driver.get(path.as_uri())
-    ready = "return document.documentElement.dataset.ready === 'true'"
-    WebDriverWait(driver, PATIENCE).until(lambda shown: shown.execute_script(ready))
+    until(driver, "return document.documentElement.dataset.ready === 'true'")
 
 
 def errors(driver: Any) -> list[str]:

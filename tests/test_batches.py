@@ -19,6 +19,7 @@ from costmodel import (
     DesignPoints,
     LstmDesign,
     LstmShape,
+    ModelShape,
     System,
     hlo,
     load_model,
@@ -108,7 +109,7 @@ def values_of(domain: Domain) -> list[float]:
     return list(np.arange(domain.low, domain.high + 1)) if np.isfinite(domain.high) else [*COUNTS]
 
 
-def alone(breakdowns: list[Breakdown]) -> dict[str, np.ndarray]:
+def in_turn(breakdowns: list[Breakdown]) -> dict[str, np.ndarray]:
     """Batches of one, one after the other."""
     return {
         name: np.concatenate([np.atleast_1d(one.columns()[name]) for one in breakdowns])
@@ -118,7 +119,7 @@ def alone(breakdowns: list[Breakdown]) -> dict[str, np.ndarray]:
 
 def assert_same(batch: Breakdown, singles: list[Breakdown]) -> None:
     """To the last bit, in every column."""
-    expected = alone(singles)
+    expected = in_turn(singles)
     for name, values in batch.columns().items():
         np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
@@ -132,21 +133,51 @@ def batches(
         yield column, table.of(blocks=blocks, **{**base, **own})
 
 
+class Alone:
+    """Prices designs one by one; the base of many batches once."""
+
+    def __init__(self, price: Callable[[Any], Breakdown]) -> None:
+        self.price = price
+        self.known: dict[tuple[tuple[str, float], ...], Breakdown] = {}
+
+    def rows(self, designs: Design, rows: Iterable[int] | None = None) -> list[Breakdown]:
+        """Batches of one of the rows of a table, or of some of them."""
+        found = []
+        for row in range(designs.num_points) if rows is None else rows:
+            one = designs.take(np.array([row]))
+            key = tuple((name, float(values.item())) for name, values in one.columns().items())
+            if key not in self.known:
+                self.known[key] = self.price(one)
+            found.append(self.known[key])
+        return found
+
+
 def check_columns(
     table: type[Design],
     base: Mapping[str, Any],
     price: Callable[[Any], Breakdown],
     blocks: Iterable[Block] = BLOCKS,
     known: Collection[str] = (),
+    idle: Collection[str] = (),
 ) -> set[str]:
-    """Every column of a table, of known ones the last value; those that change a price are returned."""
-    telling = set()
+    """Every column of a table, of known ones the last value; those that change a price are returned.
+
+    Idle ones change none, all together.
+    """
+    telling, alone = set(), Alone(price)
     for column, designs in batches(table, base, blocks):
+        if column in idle:
+            continue
         together = price(designs)
         rows = np.arange(designs.num_points)[-1 if column in known else 0 :]
-        assert_same(together.take(rows), [price(designs.take(rows[[n]])) for n in range(rows.size)])
+        assert_same(together.take(rows), alone.rows(designs, rows))
         if any(np.unique(values).size > 1 for values in together.columns().values()):
             telling.add(column)
+    if idle:
+        last = {name: values_of(domain)[-1] for name, domain in table.domains(blocks).items() if name in idle}
+        assert_same(
+            price(table.of(blocks=blocks, **{**last, **base})), [price(table.of(blocks=blocks, **base))]
+        )
     return telling
 
 
@@ -158,10 +189,13 @@ def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
     """And every column changes some price."""
     system = load_system("a100_80g_dgx").with_quantities(UNITS)
     price = partial(step, load_model(model), system)
-    told = set()
+    read, columns = set(), {*DesignPoints.domains()}
     for base in (*BASES.values(), FORMATS["fp8_blockwise"]):
-        told |= check_columns(DesignPoints, base, price)
-    assert told == {*DesignPoints.domains()} - {"pipeline_layout"}
+        idle = {name for name in columns if splits_kernels(name) and name not in ("sharding", "tiling")}
+        read |= check_columns(
+            DesignPoints, base, price, idle=set() if base.get("tiling") == "sample" else idle
+        )
+    assert read == columns - {"pipeline_layout"}
 
 
 def test_every_column_of_experts_counts_for_its_row_alone():
@@ -178,7 +212,7 @@ def test_words_of_one_column_count_for_their_row_alone():
     """Solved shardings beside named and explicit ones."""
     price = partial(step, load_model("gpt2_xl"), load_system("a100_80g_dgx"))
     designs = DesignPoints.of(**SPLIT, sharding=[*SHARDINGS])
-    assert_same(price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)])
+    assert_same(price(designs), Alone(price).rows(designs))
 
 
 @pytest.mark.parametrize("base", [base for base in BASES if base not in ("long", "some layers")])
@@ -188,12 +222,11 @@ def test_every_column_counts_for_its_row_alone_by_simais_rules(base):
     def price(designs: DesignPoints) -> Breakdown:
         return simai_step(Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs))
 
+    alone = Alone(price)
     for column, designs in batches(DesignPoints, BASES[base]):
-        if "sample" in str(BASES[base].get("sharding")) or column.endswith("sharding") or column in MODERN:
+        if "sample" in str(BASES[base].get("sharding")) or splits_kernels(column) or column in MODERN:
             continue
-        assert_same(
-            price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)]
-        )
+        assert_same(price(designs), alone.rows(designs))
 
 
 @pytest.mark.parametrize("generation", ["gen1", "gen2a", "gen2b", "gen3"])
@@ -202,11 +235,11 @@ def test_every_column_counts_for_its_row_alone_by_dfmodels_rules(generation):
         run = Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs)
         return dataflow_step(run, generation=generation)
 
-    base = {**SPLIT, "vpp": 1, "topology": "r_sw_sw", "tile_size": 2}
-    for _, designs in batches(DataflowDesign, base):
-        assert_same(
-            price(designs), [price(designs.take(np.array([row]))) for row in range(designs.num_points)]
-        )
+    alone, base = Alone(price), {**SPLIT, "vpp": 1, "topology": "r_sw_sw", "tile_size": 2}
+    for column, designs in batches(DataflowDesign, base):
+        if splits_kernels(column) or column in MODERN:
+            continue
+        assert_same(price(designs), alone.rows(designs))
 
 
 LSTM = LstmShape(num_layers=2, hidden_size=4800, projection_size=512, vocab_size=9600)
@@ -253,38 +286,58 @@ UNREAD = {
 }
 
 
-def check_quantities(system: System, price: Callable[[System], Breakdown]) -> set[str]:
-    """Beside the system one that differs in a single quantity; those that change a price are returned."""
-    telling, own = set(), price(system)
-    for name, value in system.quantities().items():
-        other = system.with_quantities({name: another(name, value)})
-        both = system.with_quantities({name: [value, other.quantities()[name]]})
-        together = price(both)
-        assert_same(together, [own, price(other)])
-        if any(np.unique(values).size > 1 for values in together.columns().values()):
-            telling.add(name)
-    return telling
+def check_quantities(
+    system: System, price: Callable[[System], Breakdown], *, at_once: bool = False
+) -> set[str]:
+    """Beside the system those that differ in a single quantity, each in a batch or all in one.
+
+    Quantities that change a price are returned.
+    """
+    known = system.quantities()
+    others = {name: system.with_quantities({name: another(name, value)}) for name, value in known.items()}
+    own, alone = price(system), {name: price(other) for name, other in others.items()}
+    if at_once:
+        every = {name: np.full(1 + len(known), value) for name, value in known.items()}
+        for row, (name, other) in enumerate(others.items(), 1):
+            every[name][row] = other.quantities()[name]
+        assert_same(price(system.with_quantities(every)), [own, *alone.values()])
+    else:
+        for name, other in others.items():
+            both = system.with_quantities({name: [known[name], other.quantities()[name]]})
+            assert_same(price(both), [own, alone[name]])
+    before = own.columns()
+    return {
+        name
+        for name, one in alone.items()
+        if any(not np.array_equal(values, before[column]) for column, values in one.columns().items())
+    }
+
+
+def stepped(model: ModelShape, design: DesignPoints, system: System) -> Breakdown:
+    """A design on machines."""
+    return step(model, system, design)
 
 
 def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
     """And every one changes some price, but those that nothing reads."""
-    model, told = load_model("gpt2_xl"), set()
+    model, read = load_model("gpt2_xl"), set()
     launching, around = toy_system.with_quantities({"host_dispatch": 0.01}), torus(toy_system)
     machines = {"named": (launching, around, opened(toy_system)), "long": (around,)}
     for name, base in BASES.items():
         design = DesignPoints.of(**base)
         for machine in (toy_system, *machines.get(name, ())):
-            told |= check_quantities(machine, lambda system, design=design: step(model, system, design))
+            price = partial(stepped, model, design)
+            read |= check_quantities(machine, price, at_once=name != "named")
     for base in FORMATS.values():
         design = DesignPoints.of(**base)
         machine = toy_system.with_quantities(UNITS)
-        told |= check_quantities(machine, lambda system, design=design: step(model, system, design))
-    assert told == {*toy_system.quantities()} - UNREAD
+        read |= check_quantities(machine, partial(stepped, model, design), at_once=True)
+    assert read == {*toy_system.quantities()} - UNREAD
 
 
 def test_every_quantity_counts_for_its_row_alone_where_the_sharding_is_solved(toy_system):
     design = DesignPoints.of(**SPLIT, sharding="solve")
-    check_quantities(toy_system, lambda system: step(load_model("gpt2_xl"), system, design))
+    check_quantities(toy_system, partial(stepped, load_model("gpt2_xl"), design), at_once=True)
 
 
 def test_every_quantity_counts_for_its_row_alone_with_lstm_cells(toy_system):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from costmodel.installation import VERSION
+from costmodel.installation import __version__
 from dse.cli import main
 
 #: Arguments -> what the one line on stderr says; exit code 1.
@@ -146,7 +146,7 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out == f"dse {VERSION}\n"
+    assert capsys.readouterr().out == f"dse {__version__}\n"
 
 
 @pytest.mark.parametrize(

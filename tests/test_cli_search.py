@@ -221,7 +221,7 @@ def test_a_terminal_without_block_characters_shows_question_marks(folder):
 
 
 def test_progress_lines_are_sparse_and_end_with_the_last_state(folder, capsys):
-    from dse.cli.terminal import lines
+    from dse.cli.progress import lines
 
     update = lines(Space.load("small.yaml"), sys.stderr)
     for complete in range(0, 1001, 10):

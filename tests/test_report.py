@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from io import StringIO
 from xml.etree import ElementTree
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from costmodel.plotting import DOMINATED
+from costmodel.plotting import FRONT as FRONT_COLOUR
 from dse import DseError, Space, Study
 from dse.cli import main
-from tests.browser import browser, errors, opened
-
-pytest.importorskip("plotly", reason="needs the `report` extra")
+from dse.figures.front import CLOUD, FrontPicture, Shown, front_figure, thinned
+from tests.browser import browser, errors, opened, until
 
 #: Where the bars, points and rows of a page are read.
 FRONT = "document.querySelector('.pairs .plot')"
 ROWS = "return [...document.querySelectorAll('.front tbody tr')].filter(r => !r.hidden).length"
-HOVER_FIRST = f"""const curve = {FRONT}.data.findIndex(trace => trace.customdata);
-    Plotly.Fx.hover({FRONT}, [{{curveNumber: curve, pointNumber: 0}}]);"""
-BRUSH_TP_OF_FIRST = """const lines = document.querySelector('[data-figure=parallel]');
-    const at = lines.data[0].dimensions.find(one => one.label === 'tp').values[0];
-    return Plotly.restyle(lines, {'dimensions[0].constraintrange': [[[at - 0.4, at + 0.4]]]}, [0]);"""
+#: Marks of the front that are as dark as they are when nothing is filtered.
+DARK = f"""return [...{FRONT}.querySelectorAll('.mark-symbol path')].filter(path =>
+    path.__data__?.datum?.row !== undefined && path.getAttribute('opacity') === '1').length"""
+#: Where on the screen the first design of the front crosses the first coordinate of the lines.
+FIRST_LINE = """const place = document.querySelector('[data-figure=parallel]');
+    place.scrollIntoView({ block: 'center' });
+    const { coordinate, at } = place.rows.find(one => one.row === 0);
+    const box = place.querySelector('svg').getBoundingClientRect(), [left, top] = place.view.origin();
+    return [box.x + left + place.view.scale('x')(coordinate), box.y + top + place.view.scale('y')(at)]"""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +53,10 @@ def report(tmp_path_factory, study):
 
 def test_the_page_holds_all_it_needs(report, study):
     text = report.read_text()
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"(?!data:|#)", text)
+    assert not re.search(
+        r"<(script|link|img)[^>]+(src|href)=", re.sub("<script.*?</script>", "", text, flags=re.DOTALL)
+    )
+    assert not re.search(r"<script[^>]+src=", text)
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])
     assert {"front0", "step_time", "peak_memory", "parallel", "hypervolume", "infeasible"} <= data[
         "figures"
@@ -62,11 +75,16 @@ def test_a_study_of_another_program_or_without_trials_is_refused(capsys, tmp_pat
 def test_a_picture_of_the_front_has_a_point_for_each_design(tmp_path, study):
     path = tmp_path / "front.svg"
     assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
-    circles = [
-        element.get("class") for element in ElementTree.parse(path).iter() if element.tag.endswith("}circle")
-    ]
-    assert circles.count("front") == len(study.pareto_front())
-    assert circles.count("cloud") == study.table.feasible.sum() - len(study.pareto_front())
+    text = path.read_text()
+    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    assert path.read_text() == text
+    front, beaten = len(study.pareto_front()), study.table.feasible.sum() - len(study.pareto_front())
+    root = ElementTree.fromstring(text)
+    assert root.get("aria-label") == root[0].text == "Pareto front of small"
+    assert "prefers-color-scheme: dark" in root[1].text
+    paths = [path.get("fill") for path in root.iter("{http://www.w3.org/2000/svg}path")]
+    assert paths.count(FRONT_COLOUR) == front + 1  # and that of the legend
+    assert paths.count(DOMINATED) == beaten + 1
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -79,12 +97,24 @@ def test_a_browser_draws_it_without_complaint(width, dark, report, tmp_path):
         assert run("return document.documentElement.scrollWidth") <= width, (
             "the page itself never scrolls sideways"
         )
-        assert run("return document.querySelectorAll('.plot:not(.js-plotly-plot, [hidden] *)').length") == 0
-        ink = f"return getComputedStyle({FRONT}.querySelector('.xtitle')).fill"
+        assert run("return document.querySelectorAll('.plot:not(.vega-embed, [hidden] *)').length") == 0
+        ink = f"return getComputedStyle({FRONT}.querySelector('.role-axis-title text')).fill"
         before = run(ink)
         run("document.getElementById('scheme').click()")
         assert run(ink) != before
         assert errors(driver) == []
+
+
+def drag_around(driver, x, y):
+    """Draw a box around a place of the screen."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    chain = ActionChains(driver)
+    mouse = chain.w3c_actions.pointer_action
+    mouse.move_to_location(int(x) - 9, int(y) - 9).pointer_down().move_to_location(
+        int(x) + 9, int(y) + 9
+    ).pointer_up()
+    chain.perform()
 
 
 def test_filters_brushes_and_rows_move_together(report, study, tmp_path):
@@ -99,16 +129,16 @@ def test_filters_brushes_and_rows_move_together(report, study, tmp_path):
         middle = float(front["step_time_s"].median())
         run(set_filter, "step_time", f"<{middle}")
         assert run(ROWS) == (front["step_time_s"] < middle).sum()
-        selected = run(f"return {FRONT}.data.find(t => t.customdata).selectedpoints.length")
-        assert selected == (front["step_time_s"] < middle).sum()
+        assert run(DARK) == (front["step_time_s"] < middle).sum()
         run("document.getElementById('clear').click()")
         run(set_filter, "recompute", "full")
         assert run(ROWS) == (front["recompute"] == "full").sum()
         run(set_filter, "recompute", "")
-        run(HOVER_FIRST)
-        assert f"trial {front['trial'][0]}" in run(f"return {FRONT}.querySelector('.hoverlayer').textContent")
-        run(BRUSH_TP_OF_FIRST)
-        assert run(ROWS) == (front["tp"] == front["tp"][0]).sum()
+        assert run(DARK) == len(front)
+        drag_around(driver, *run(FIRST_LINE))
+        until(driver, f"{ROWS} === {(front['tp'] == front['tp'][0]).sum()}")
+        run("document.getElementById('clear').click()")
+        until(driver, f"{ROWS} === {len(front)}")
         assert errors(driver) == []
 
 
@@ -121,27 +151,38 @@ def test_a_design_is_chosen_of_those_that_are_notable(report, tmp_path):
             for place in range(count):
                 driver.execute_script(f"{group}.querySelectorAll('button')[{place}].click()")
                 shown = driver.execute_script(f"""return [...{group}.querySelectorAll('.part')]
-                    .filter(part => !part.hidden && part.querySelector('.js-plotly-plot')).length""")
+                    .filter(part => !part.hidden && part.querySelector('.plot')).length""")
                 assert shown == 1
+                until(driver, f"return !{group}.querySelector('.part:not([hidden]) .plot:not(.vega-embed)')")
         assert errors(driver) == []
 
 
-def test_figures_follow_the_objectives_of_the_study(tmp_path, small_space, study):
-    layout = study.plot_front().layout
-    assert (layout.xaxis.title.text, layout.yaxis.title.text) == ("step time", "peak memory")
+def titles(chart):
+    """Titles of the axes of each panel of a front."""
+    panels = chart.to_dict().get("vconcat", [chart.to_dict()])
+    designs = [panel["layer"][0]["encoding"] for panel in panels]
+    return [(drawn["x"]["title"], drawn["y"]["title"]) for drawn in designs]
+
+
+def tables(chart):
+    """Rows of a chart's data."""
+    return [pd.read_csv(StringIO(rows)) for rows in chart.to_dict()["datasets"].values()]
+
+
+def test_figures_follow_the_objectives_of_the_study(small_space, study):
+    assert titles(study.plot_front()) == [("step time", "peak memory")]
     space = Space.from_text(small_space)
     three = Study.create(
         space.with_objectives(["step_time", "mfu", "peak_memory"]), "three", storage=study.storage
     )
     three.run(40)
-    drawn = three.plot_front()
-    titles = [drawn.layout[f"{letter}axis{n}"].title.text for n in ("", 2, 3) for letter in "xy"]
-    assert titles == ["step time", "peak memory", "step time", "mfu", "peak memory", "mfu"]
+    pairs = [("step time", "peak memory"), ("step time", "mfu"), ("peak memory", "mfu")]
+    assert titles(three.plot_front()) == pairs
     one = Study.create(space.with_objectives(["mfu"]), "one", storage=study.storage)
     one.run(20)
-    best = next(trace for trace in one.plot_front().data if trace.name == "best so far")
-    assert best.y[-1] == one.pareto_front()["mfu"].max()
-    assert list(best.y) == sorted(best.y)
+    [best] = [rows["y"] for rows in tables(one.plot_front()) if "row" in rows]
+    assert best.iloc[-1] == one.pareto_front()["mfu"].max()
+    assert best.is_monotonic_increasing
 
 
 def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):
@@ -149,10 +190,32 @@ def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):
 
     breakdown = step(gpt, toy_system, DesignPoints.of(tp=[1, 2], pp=2, gradient_accumulation_steps=8))
     for total in ("step_time", "peak_memory", "energy_per_step"):
-        bars = breakdown.plot(total, names=["a", "b"]).data
-        assert [sum(bar.x[n] for bar in bars) for n in (0, 1)] == pytest.approx(breakdown.columns()[total])
+        [bars] = tables(breakdown.plot(total, names=["a", "b"]))
+        assert bars.groupby("design")["value"].sum().tolist() == pytest.approx(breakdown.columns()[total])
     with pytest.raises(DseError, match="did you mean 'step_time'"):
         breakdown.plot("steptime")
+
+
+def test_pictures_of_many_designs_are_thinned():
+    rng = np.random.default_rng(0)
+    many = FrontPicture(
+        axes=[Shown("step_time", "s"), Shown("peak_memory", "B")],
+        front=np.array([[1.0, 2.0], [2.0, 1.0]]),
+        texts=[{"trial": "0"}, {"trial": "1"}],
+        dominated=thinned(rng.uniform(2, 3, (50_000, 2))),
+        infeasible=np.empty((0, 2)),
+    )
+    assert max(map(len, tables(front_figure(many)))) == CLOUD
+
+
+def test_nothing_that_draws_is_imported_before_something_is_drawn(tmp_path, small_space):
+    (tmp_path / "small.yaml").write_text(small_space)
+    code = "import sys; from dse.cli import main; main(['search', 'small.yaml', '--budget', '4']); "
+    code += "print([name for name in ('altair', 'vl_convert') if name in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.endswith("[]\n")
 
 
 def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, capsys, small_space):

@@ -72,4 +72,5 @@ def test_every_format_of_the_command_holds_the_same(capsys, tmp_path, monkeypatc
     for name in (*found["parameters"][0]["changes"], found["elasticities"][0]["quantity"]):
         assert name in table
     printed("-o", "tornado.svg")
-    assert ET.parse("tornado.svg").getroot().tag.endswith("svg")
+    texts = [text.text for text in ET.parse("tornado.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert f"{found['elasticities'][0]['elasticity']:+.3f} %" in texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from xml.etree import ElementTree
 
@@ -176,12 +177,13 @@ def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
     sweep = ("--set", "pp=64", "--sweep", "nodes=64:1024:x2", "--sweep", "recompute", "--sweep", "tp")
     assert main(["evaluate", "gpt_1t_codesign", *sweep, "-o", "sweep.svg"]) == 0
     root = ElementTree.fromstring((tmp_path / "sweep.svg").read_text())
-    lines = [line.get("points") for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
-    assert [len(line.split()) for line in lines] == [5, 5, 5]
+    groups = [g for g in root.iter("{http://www.w3.org/2000/svg}g") if "mark-line" in g.get("class", "")]
+    lines = [re.findall(r"[ML]([\d.]+),([\d.]+)", group[0].get("d")) for group in groups]
+    assert [len(line) for line in lines] == [5, 5, 5]
     texts = "".join(root.itertext())
     assert "the best of tp" in texts
     assert "recompute selective" in texts
-    heights = [float(point.split(",")[1]) for point in lines[0].split()]
+    heights = [float(up) for _, up in lines[0]]
     assert heights == sorted(heights)  # more nodes, less time: further down
 
 

@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -348,11 +349,9 @@ def test_the_page_needs_nothing_else_and_shows_every_row(measured, tmp_path, cap
         page.feed(out.read_text())
         assert page.open == []
         assert page.loads == []
-        assert not re.search(r"https?://|@import|url\(", out.read_text())
-    assert page.count["svg"] >= 1
-    points = re.findall(r"<g transform=", out.read_text())
-    assert len(points) == sum(one.is_step for one in measured)
-    assert out.read_text().count("<title>") >= len(points)
+    drawn = json.loads(re.search(r'id="data">(.*?)</script>', out.read_text(), flags=re.DOTALL)[1])["figures"]
+    points = [pd.read_csv(StringIO(one)) for one in drawn["step time"]["datasets"].values() if "about" in one]
+    assert [*map(len, points)] == [sum(one.is_step for one in measured)]
     assert "prefers-color-scheme: dark" in out.read_text()
 
 

@@ -2,7 +2,8 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    options, output, terminal
+    options, terminal
+    chosen, output, progress
     ask, understand, act, keep
 """
 
@@ -14,25 +15,13 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from typing import Any
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from costmodel.installation import VERSION
-from dse.cli.act import cost, evaluate, export, fit, import_model
-from dse.cli.ask import enumerate, plan, search
-from dse.cli.keep import calibrate, catalogue, check, completion, delete, validate
-from dse.cli.options import HelpFormatter
-from dse.cli.output import discard_output
-from dse.cli.terminal import INTERRUPTED, interruptible, say
-from dse.cli.understand import (
-    columns,
-    compare,
-    dashboard,
-    explain,
-    importance,
-    report,
-    sensitivity,
-    studies,
-)
+from costmodel.errors import DseError, masked, suggestion
+from costmodel.installation import __version__
+from dse.cli.terminal import INTERRUPTED, PrintableStream, discard_output, interruptible, say
 
 DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
 EXAMPLES = """\
@@ -44,12 +33,52 @@ examples:
 
 `dse COMMAND --help` explains a command."""
 
-#: Where commands are, in the order in which they are listed.
-COMMANDS = (
-    *(plan, search, studies, check, report, dashboard, explain, sensitivity, importance, evaluate, fit),
-    *(enumerate, columns, export, compare, cost, import_model, validate, calibrate, catalogue),
-    *(delete, completion),
-)
+
+class Command(NamedTuple):
+    """A room, the module that carries the command out (which of its commands), and a line of help."""
+
+    room: str
+    module: str
+    help: str
+
+
+#: Commands in the order in which they are listed.
+COMMANDS = {
+    "plan": Command("ask", "plan", "the best layouts of a model on so many chips"),
+    "search": Command("ask", "search:search", "search a space for the designs that nothing beats"),
+    "resume": Command("ask", "search:resume", "continue a study"),
+    "studies": Command("understand", "studies:studies", "list the studies of a database"),
+    "pareto": Command("understand", "studies:pareto", "print the Pareto front of a study"),
+    "trials": Command("understand", "studies:trials", "print every finished trial of a study"),
+    "check": Command("keep", "check", "evaluate trials of a study again and say what differs"),
+    "report": Command("understand", "report", "write a study as one page"),
+    "dashboard": Command("understand", "dashboard", "look at studies in Optuna's dashboard"),
+    "explain": Command("understand", "explain", "say why a design costs what it does"),
+    "sensitivity": Command(
+        "understand", "sensitivity", "say which parameters and quantities a design's step follows"
+    ),
+    "importance": Command("understand", "importance", "say which parameters matter for each objective"),
+    "evaluate": Command("act", "evaluate", "price one design, or all that a sweep or a file names"),
+    "fit": Command("act", "fit", "the nearest design that fits to one that may not"),
+    "enumerate": Command("ask", "enumerate", "the exact Pareto front of all legal designs"),
+    "columns": Command("understand", "columns", "every name that formulas, options and tables may use"),
+    "export": Command("act", "export", "write a design of a study as a file for other programs"),
+    "compare": Command(
+        "understand",
+        "compare",
+        "compare two studies, two systems, or a study under another cost model or machine",
+    ),
+    "cost": Command("act", "cost", "price a workload file"),
+    "import": Command("act", "import_model", "a model file from a Hugging Face config.json"),
+    "validate": Command("keep", "validate", "compare predictions with measurements"),
+    "calibrate": Command("keep", "calibrate", "fit the constants of a machine to measurements"),
+    "spaces": Command("keep", "catalogue", "list the search spaces that ship"),
+    "models": Command("keep", "catalogue", "list the models that ship"),
+    "systems": Command("keep", "catalogue", "list the systems that ship"),
+    "frameworks": Command("keep", "catalogue", "list the training frameworks that ship"),
+    "delete": Command("keep", "delete", "delete a study and all of its trials"),
+    "completion": Command("keep", "completion", "print a script that lets a shell complete commands"),
+}
 
 DONE, FAILED = 0, 1
 
@@ -67,8 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     code : int
         0 done; 1 a mistake in the input, or nothing feasible found; 130 interrupted. [-]
     """
-    from costmodel.errors import DseError
-
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     if sys.stdout is None:
@@ -104,8 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def obeyed(argv: Sequence[str] | None) -> int:
     """Run the command of some arguments, with all that it printed gone out; its exit code."""
     try:
-        args = parser().parse_args(argv)
-        from dse.cli.terminal import PrintableStream
+        words = sys.argv[1:] if argv is None else argv
+        args = parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
         from dse.storage.database import patience
 
         with patience(getattr(args, "wait", None)), redirect_stderr(PrintableStream(sys.stderr)):
@@ -120,10 +147,8 @@ def crash_report(error: Exception) -> str:
     import tempfile
     import traceback
 
-    from costmodel.errors import masked
-
     words = " ".join(map(ascii, sys.argv))
-    machine = f"dse {VERSION}, Python {platform.python_version()}, {platform.platform()}"
+    machine = f"dse {__version__}, Python {platform.python_version()}, {platform.platform()}"
     report = masked("\n".join([words, machine, "", *traceback.format_exception(error)]))
     with tempfile.NamedTemporaryFile(
         "w", prefix="dse-crash-", suffix=".txt", encoding="utf-8", errors="backslashreplace", delete=False
@@ -139,8 +164,8 @@ def replace_unprintable() -> None:
             stream.reconfigure(errors="replace")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The command line, with the arguments of one command, or of every one."""
     top = Parser(
         prog="dse",
         description=DESCRIPTION,
@@ -149,12 +174,31 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     top.add_argument(
-        "--version", action="version", version=f"dse {VERSION}", help="print the version and exit"
+        "--version", action="version", version=f"dse {__version__}", help="print the version and exit"
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for group in COMMANDS:
-        group.register(commands)
+    for name, own in COMMANDS.items():
+        one = commands.add_parser(name, help=own.help, formatter_class=HelpFormatter, allow_abbrev=False)
+        if command in (None, name):
+            words = import_module(f"dse.cli.{own.room}.words")
+            getattr(words, own.module.split(":")[-1])(one)
+            one.set_defaults(run=partial(carried_out, own))
     return top
+
+
+def carried_out(command: Command, args: argparse.Namespace) -> int:
+    """Run a command, whose module is imported now; its exit code."""
+    module, colon, name = command.module.partition(":")
+    run = getattr(import_module(f"dse.cli.{command.room}.{module}"), f"run_{name}" if colon else "run")
+    return int(run(args))
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Texts as they are written, in two columns."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+        self._action_max_length = 16  # argparse forgets that commands are indented
 
 
 class Parser(argparse.ArgumentParser):
@@ -162,7 +206,5 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            from costmodel.errors import suggestion
-
             known = list(map(str, action.choices))
             raise argparse.ArgumentError(action, f"{value!r} is not one{suggestion(str(value), known)}")

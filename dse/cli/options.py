@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from costmodel.formats.quantity import count_value
 from costmodel.profiles.registry import design_profiles
-
-if TYPE_CHECKING:
-    from dse.spaces.space import Params, Space
-
-Commands = argparse._SubParsersAction
 
 #: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
 EXPORTED = (
@@ -28,34 +21,10 @@ DEFAULT_SPACE = "gpt3_175b_1024_a100"
 DEFAULT_BUDGET = 500
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Texts as they are written, in two columns."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26)
-        self._action_max_length = 16  # argparse forgets that commands are indented
-
-
-def command(
-    commands: Commands[argparse.ArgumentParser],
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    summary: str,
-    about: str,
-    examples: Sequence[str],
-) -> argparse.ArgumentParser:
-    """A command: what the list of commands says, what its own help says, and its examples."""
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=about,
-        epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=run)
-    return parser
+def describe(parser: argparse.ArgumentParser, *, about: str, examples: Sequence[str]) -> None:
+    """Give the help of a command what it does, and examples."""
+    parser.description = about
+    parser.epilog = "\n".join(["examples:", *(f"  {example}" for example in examples)])
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
@@ -128,51 +97,6 @@ def add_changes(parser: argparse.ArgumentParser) -> None:
         type=tokens,
         help="judge whole training runs of so many tokens, such as 15T: adds run_time, run_cost, goodput",
     )
-
-
-def changed_space(args: argparse.Namespace) -> Space:
-    """The space that `add_space` arguments describe.
-
-    Raises
-    ------
-    DseError
-        If it does not load, or cannot be changed so.
-    """
-    from costmodel.errors import DseError, suggestion
-    from dse.spaces.space import Space
-
-    if not args.space:
-        raise DseError("name a space (`dse spaces` lists those that ship), or a launch file")
-    space, pins = Space.load(args.space), dict(args.set)
-    if args.tokens:
-        space = space.with_tokens(args.tokens)
-    if len(pins) < len(args.set):
-        raise DseError(f"--set: {next(n for n in pins if sum(n == m for m, _ in args.set) > 1)}: given twice")
-    if args.layout:
-        if args.layout not in space.layouts:
-            have = "; it has none" if not space.layouts else suggestion(args.layout, space.layouts)
-            raise DseError(f"--layout {args.layout}: no layout of space {space.name}{have}")
-        pins = {**space.layouts[args.layout], **pins}
-    if pins:
-        space = space.pinned(pins)
-    return space.with_objectives(args.objective) if args.objective else space
-
-
-def say_what_was_open(space: Space, params: Params) -> None:
-    """Name the parameters that the user did not, with what they were taken to be."""
-    from dse.records.text import design_text
-
-    taken = {p.name: params[p.name] for p in space.parameters if len(p.choices or "open") > 1}
-    if taken:
-        print(f"dse: not named by --set, so taken: {design_text(space, taken)}", file=sys.stderr)
-
-
-def refuse_same(read: Path | None, written: Path | None) -> None:
-    """Refuse to write a file over the one that is read; a `DseError`."""
-    from costmodel.errors import DseError
-
-    if read and written and written.exists() and read.exists() and written.samefile(read):
-        raise DseError(f"-o {written}: is the file that is read; name another")
 
 
 def add_robust(parser: argparse.ArgumentParser) -> None:
@@ -248,8 +172,6 @@ def whole(text: str, lowest: int) -> int:
 
 def tokens(text: str) -> float:
     """A count such as ``15T``."""
-    from costmodel.formats.quantity import count_value
-
     try:
         return count_value(text)
     except ValueError as error:

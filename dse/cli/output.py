@@ -7,10 +7,15 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from rich.console import RenderableType
+
+from costmodel.errors import DseError
+from dse.cli.terminal import discard_output
+from dse.records.tables import NotWritten, write_file
+from dse.records.text import plain_text, show
+from dse.storage.atomic_files import refuges
 
 #: Ending of a file -> what is written there.
 TABLE_ENDINGS: Final[Mapping[str, str]] = {
@@ -60,8 +65,6 @@ def refuse_ending(output: Path, endings: Iterable[str]) -> None:
     DseError
         Always.
     """
-    from costmodel.errors import DseError
-
     *others, last = endings
     known = f"{', '.join(others)} or {last}" if others else last
     raise DseError(f"-o {output}: nothing here writes {output.suffix} files; end the name in {known}")
@@ -75,8 +78,6 @@ def checked_place(output: Path | None) -> None:
     DseError
         If the folder is not there or cannot be written, or the file is a folder.
     """
-    from costmodel.errors import DseError
-
     if output is None or (output.exists() and not (output.is_file() or output.is_dir())):
         return  # such as /dev/stdout
     if output.is_dir():
@@ -104,8 +105,6 @@ def write_result(write: Callable[[Path | None], None], output: Path | None, endi
     DseError
         If it was written elsewhere, saying where, or nowhere.
     """
-    from dse.records.tables import NotWritten
-
     try:
         write(output)
         sys.stdout.flush()
@@ -126,10 +125,6 @@ def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> N
     DseError
         Always.
     """
-    from costmodel.errors import DseError
-    from dse.records.tables import NotWritten
-    from dse.storage.atomic_files import refuges
-
     for folder in refuges():
         path = folder / f"{named.stem}.{secrets.token_hex(4)}{named.suffix}"
         try:
@@ -138,14 +133,6 @@ def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> N
             continue
         raise DseError(f"{failure}; the result is in {path}")
     raise DseError(f"{failure}; no other folder takes the result either")
-
-
-def discard_output() -> None:
-    """Let nothing that is still buffered for stdout fail again when the process ends."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # a stream of no file, or one that is closed
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
 
 def write_content(content: Iterable[bytes], form: str, output: Path | None) -> None:
@@ -157,27 +144,19 @@ def write_content(content: Iterable[bytes], form: str, output: Path | None) -> N
         If the file cannot be written, or the content is no text and stdout is a terminal.
     """
     if output:
-        from dse.records.tables import write_file
-
         write_file(output, content)
         return
     if form != "parquet":
         sys.stdout.writelines(piece.decode() for piece in content)
         return
     if sys.stdout.isatty():
-        from costmodel.errors import DseError
-
         raise DseError("parquet is not for reading on a terminal; name a file with -o, or pipe it")
     sys.stdout.buffer.writelines(content)
 
 
 def write_report(report: Callable[[int], Iterable[RenderableType]], output: Path | None) -> None:
     """A report to read, to the file or to stdout: made for the width there is."""
-    from dse.records.text import plain_text, show
-
     if output:
-        from dse.records.tables import write_file
-
         write_file(output, plain_text(report(FILE_WIDTH), FILE_WIDTH).encode())
     else:
         show(sys.stdout, report)

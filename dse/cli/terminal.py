@@ -1,4 +1,4 @@
-"""Standard error of a command: text that steers no terminal, progress; and what ends it from outside."""
+"""Standard error of a command: text that steers no terminal; and what ends it from outside."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn, TextIO
+from typing import Final, NoReturn, TextIO
 
-from costmodel.errors import printable
-
-if TYPE_CHECKING:
-    from dse.searching.batches.loop import Progress
-    from dse.spaces.space import Space
+from costmodel.errors import masked, printable
 
 
 class PrintableStream(io.TextIOBase):
@@ -98,81 +93,16 @@ def leave(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(INTERRUPTED)
 
 
-#: Least time between two plain lines. [s]
-LINE_INTERVAL = 1.0
-
-
-@contextmanager
-def progress_of(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """A function that shows where a search of `space` stands.
-
-    Parameters
-    ----------
-    space : Space
-        What is searched; its objectives say the units.
-    stream : text file
-        Where to show it: standard error.
-    """
-    if stream.isatty():
-        with bar(space, stream) as update:
-            yield update
-    else:
-        yield lines(space, stream)
-
-
-def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
-    """One plain line per `LINE_INTERVAL`, and one at the end."""
-    from dse.searching.progress_bar import state
-
-    last = -LINE_INTERVAL
-
-    def update(progress: Progress) -> None:
-        nonlocal last
-        if progress.complete < progress.budget and monotonic() - last < LINE_INTERVAL:
-            return
-        last = monotonic()
-        print(
-            f"{progress.complete}/{progress.budget} trials, {state(space, progress)}", file=stream, flush=True
-        )
-
-    return update
-
-
-@contextmanager
-def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """A progress bar that disappears when it is done."""
-    import rich.progress as rich
-    from rich.table import Column
-
-    from dse.records.text import SafeConsole
-    from dse.searching.progress_bar import state
-
-    shown = rich.Progress(
-        rich.BarColumn(bar_width=12),
-        rich.TextColumn("{task.completed:.0f}/{task.total:.0f} trials,", table_column=Column(no_wrap=True)),
-        rich.TextColumn("{task.description}", markup=False),
-        console=SafeConsole(file=plain_stream(stream)),
-        transient=True,
-    )
-    with shown:
-        task = shown.add_task("", total=1, visible=False)
-
-        def update(progress: Progress) -> None:
-            shown.update(
-                task,
-                completed=progress.complete,
-                total=progress.budget,
-                description=state(space, progress),
-                visible=True,
-            )
-
-        yield update
-
-
 def say(message: str) -> None:
     """Print lines on stderr that steer no terminal and tell no password."""
-    from costmodel.errors import masked, printable
-
     with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can read it
         for line in message.splitlines():
             print(f"dse: {printable(masked(line))}", file=sys.stderr)
+
+
+def discard_output() -> None:
+    """Let nothing that is still buffered for stdout fail again when the process ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # a stream of no file, or one that is closed
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from costmodel.errors import DseError
+from costmodel.formats.chrome_trace import Span, chrome_trace
+from costmodel.steps.timeline import Timeline
+from costmodel.steps.timeline import timeline as events_of
+from costmodel.training.design import DesignPoints
+from costmodel.training.run import TransformerRun
+from dse.pricing.evaluation import transformer_run
 from dse.records.artefact import Artefact
+from dse.spaces.space import Space
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from costmodel.formats.chrome_trace import Span
-    from costmodel.steps.timeline import Timeline
-    from costmodel.training.run import TransformerRun
-    from dse.spaces.space import Space
 
 #: Columns that count from 0; -1 where an event is of a whole stage.
 COUNTS: Final = ("stage", "micro_batch", "chunk")
@@ -53,10 +57,6 @@ def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
     DseError
         If the model is no transformer, or the cost model has no number for the design.
     """
-    from costmodel.steps.timeline import timeline as events_of
-    from costmodel.training.design import DesignPoints
-    from dse.pricing.evaluation import transformer_run
-
     return events_frame(events_of(transformer_run(space, space.encode([params]), DesignPoints)))
 
 
@@ -77,10 +77,6 @@ def events_frame(events: Timeline) -> pd.DataFrame:
 
 def traces(run: TransformerRun) -> Iterator[Artefact]:
     """Designs as Chrome traces of a step each."""
-    from costmodel.errors import DseError
-    from costmodel.formats.chrome_trace import chrome_trace
-    from costmodel.steps.timeline import timeline as events_of
-
     for point in range(run.num_points):
         try:
             events = events_of(run.take(np.array([point])))
@@ -98,8 +94,6 @@ def spans(events: pd.DataFrame) -> Iterator[Span]:
 
     Of two passes that overlap the backward one has a lane of its own.
     """
-    from costmodel.formats.chrome_trace import Span
-
     places = ["stage", "start_s", "end_s"]
     beside = events.duplicated(places) & (events["kind"] == "backward")
     ordered = events.assign(beside=beside).sort_values(["stage", "beside", "start_s"], kind="stable")

@@ -5,27 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from optuna.trial import FrozenTrial
 
-from dse.exporting.launch.forms import LAUNCH_FORMS
+from costmodel.columns import IntArray
+from costmodel.errors import DseError, suggestion
+from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
+from costmodel.profiles.dfmodel.assigned import design_sharding, unsupported_columns, unsupported_shardings
+from costmodel.profiles.dfmodel.design import DataflowRun, design_setup
+from costmodel.profiles.dfmodel.evaluate import evaluate, loads
+from costmodel.profiles.dfmodel.files import setup_bytes, setup_message, setup_text
+from costmodel.profiles.dfmodel.files.design_picture import design_picture
+from costmodel.profiles.dfmodel.files.setup_files import Message
+from costmodel.profiles.dfmodel.fused import layer_ways
+from costmodel.profiles.dfmodel.layer import model_graph
+from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
+from costmodel.profiles.dfmodel.setup import OVERLAPS
+from costmodel.profiles.registry import profile_named
+from costmodel.profiles.simai import ENDLESS, endless_rows
+from costmodel.profiles.simai.design_rows import UNKNOWN_SPLITS, design_workload, rows_know
+from costmodel.profiles.simai.files.aicb import workload_file
+from costmodel.profiles.work import TRAINING
+from costmodel.steps.transformer import resolve_sharding
+from costmodel.training.run import TransformerRun, rank_run
+from dse.explaining.timeline import traces
+from dse.exporting.chakra.step import chakra_traces
+from dse.exporting.graphviz import svg
+from dse.exporting.launch.forms import LAUNCH_FORMS, launch_files
+from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE
 from dse.records.artefact import Artefact
 from dse.records.tables import writable_directory, write_file
+from dse.reporting.programs.dfmodel_report import shortages
+from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_attributes import LAYOUTS
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
-    from costmodel.columns import IntArray
-    from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
-    from costmodel.profiles.dfmodel.design import DataflowRun
-    from costmodel.profiles.dfmodel.files.setup_files import Message
-    from costmodel.training.run import TransformerRun
-    from dse.searching.study import BaseStudy
-    from dse.searching.trials.trial_table import Selection
-    from dse.spaces.space import Space
+from dse.searching.trials.trial_table import Selection
+from dse.spaces.space import Space
 
 #: Form of an artefact -> ending of its file.
 FORMS = {
@@ -66,14 +83,6 @@ def artefacts(
     DseError
         If such models have no such form.
     """
-    from costmodel.errors import DseError
-    from costmodel.profiles.dfmodel import DataflowDesign
-    from costmodel.profiles.work import TRAINING
-    from dse.explaining.timeline import traces
-    from dse.exporting.chakra.step import chakra_traces
-    from dse.exporting.launch.forms import launch_files
-    from dse.pricing.evaluation import transformer_run
-
     if space.workload.work != TRAINING:
         raise DseError(f"space {space.name}: {form} knows transformers only")
     for start in range(0, len(designs), CHUNK):
@@ -92,12 +101,6 @@ def artefacts(
 
 def workloads(run: TransformerRun) -> Iterator[Artefact]:
     """Designs as AICB's workloads."""
-    from costmodel.profiles.simai import ENDLESS, endless_rows
-    from costmodel.profiles.simai.design_rows import UNKNOWN_SPLITS, design_workload, rows_know
-    from costmodel.profiles.simai.files.aicb import workload_file
-    from costmodel.steps.transformer import resolve_sharding
-    from costmodel.training.run import rank_run
-
     run = run.of(resolve_sharding(run.model, run.system, run.design))
     known = np.broadcast_to(rows_know(rank_run(run)), (run.num_points,))
     named = np.flatnonzero(known)
@@ -113,11 +116,6 @@ def workloads(run: TransformerRun) -> Iterator[Artefact]:
 
 def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
     """Designs as DFModel's set-ups, or as pictures of their graphs."""
-    from costmodel.profiles.dfmodel.files.design_picture import design_picture
-    from costmodel.profiles.dfmodel.layer import model_graph
-    from costmodel.steps.transformer import resolve_sharding
-    from dse.exporting.graphviz import svg
-
     graph = model_graph(run.model)
     resolved = run.of(resolve_sharding(run.model, run.system, run.design))
     for point in range(run.num_points):
@@ -133,15 +131,6 @@ def setup_artefact(
     graph: DfmodelGraph, run: DataflowRun, resolved: TransformerRun, form: str, profile: str
 ) -> Artefact:
     """A design as DFModel's set-up, text or binary."""
-    from costmodel.errors import DseError
-    from costmodel.profiles.dfmodel.assigned import (
-        design_sharding,
-        unsupported_columns,
-        unsupported_shardings,
-    )
-    from costmodel.profiles.dfmodel.files import setup_bytes, setup_text
-    from costmodel.training.run import rank_run
-
     [layer], shape = run.model.kinds, rank_run(resolved).design
     words = shape.assignments.words(float(shape.assignment.flat[0]))
     sharding = design_sharding(graph, layer, words)
@@ -165,9 +154,6 @@ class FileVersions:
     @classmethod
     def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
         """Rules of the profile that evaluated a design; otherwise the first that can say its overlap."""
-        from costmodel.profiles.dfmodel.setup import OVERLAPS
-        from costmodel.profiles.registry import profile_named
-
         newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
         priced_by = profile_named(profile)
         own = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
@@ -194,14 +180,6 @@ def design_message(
     -----
     Groups are found without a limit of DRAM, as searches find them: there the native memory counts.
     """
-    from costmodel.errors import DseError
-    from costmodel.profiles.dfmodel.design import design_setup
-    from costmodel.profiles.dfmodel.evaluate import evaluate, loads
-    from costmodel.profiles.dfmodel.files import setup_message
-    from costmodel.profiles.dfmodel.fused import layer_ways
-    from costmodel.profiles.dfmodel.mapping import fastest_mapping, sram_shortage
-    from dse.reporting.programs.dfmodel_report import shortages
-
     setup, generation, groups = design_setup(run), rules.generation, None
     if not setup.kernel_by_kernel:
         ways = layer_ways(run.model, run.precision.element_bytes)
@@ -227,8 +205,6 @@ def trial_artefact(
     DseError
         If there is no such trial or winner, or no front, or the design has no such file.
     """
-    from costmodel.errors import DseError
-
     table = study.table
     found = table.front() if number is None else table.found()
     rows = np.arange(min(1, len(found))) if number is None else np.flatnonzero(found.numbers == number)
@@ -256,8 +232,6 @@ def one_workload(study: BaseStudy, trial: FrozenTrial, name: str | None) -> tupl
     DseError
         If there is no such workload, or it has no layout on this machine.
     """
-    from costmodel.errors import DseError, suggestion
-
     spaces = {own.name: own.space for own in study.space.workloads}
     if name is None and not spaces:
         return study.space, trial.params
@@ -278,8 +252,6 @@ def write_artefact(path: Path, file: Artefact) -> None:
     DseError
         If it cannot be written, or if the folder has files of another design.
     """
-    from costmodel.errors import DseError
-
     if isinstance(file.content, bytes):
         write_file(path, file.content)
     elif file.content:
@@ -316,8 +288,6 @@ def write_artefacts(
         If a file cannot be written.
     """
     if study.space.workloads:
-        from costmodel.errors import DseError
-
         raise DseError(
             "--emit: of several workloads; `dse export STUDY --trial N --workload NAME` writes one"
         )

@@ -1,1 +1,1 @@
-"""Figures of fronts, searches and steps, drawn by Plotly from tables; they know spaces and no study."""
+"""Figures of fronts, searches and steps, drawn by Altair from tables; they know spaces and no study."""

@@ -5,28 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import altair as alt
 import numpy as np
+import pandas as pd
 
 from costmodel.columns import FloatArray
-from costmodel.plotting import BROKEN, DOMINATED, FRONT, NOTABLE, axis, figure, plotly
+from costmodel.plotting import (
+    BROKEN,
+    DOMINATED,
+    FRONT,
+    HEIGHT,
+    NOTABLE,
+    SHAPES,
+    WIDTH,
+    quantity,
+    rows,
+    styled,
+    words,
+)
 from dse.spaces.sections.objectives import Direction
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 #: Designs that are not on the front, of which at most so many are drawn, evenly spread over the trials.
 CLOUD: Final = 2000
 
-#: Marks of designs that are best at something, taken in turn.
-MARKS: Final = ("circle-open", "square-open", "diamond-open", "triangle-up-open", "star-open")
+#: Marks of designs that are best at something, as they are drawn.
+LEGEND: Final = alt.Legend(symbolStrokeColor=NOTABLE, symbolFillColor="transparent")
 
-#: Quotient of the greatest and the least value from which an axis is logarithmic. [-]
-FAR_APART: Final = 8.0
-
-#: Size of one pair in a figure of several. [pixels]
-PANEL_HEIGHT: Final = 420
+#: Test of a design of the front: a page sets ``kept`` to the rows that it keeps, or to null where all are.
+KEPT: Final = "kept === null || indexof(kept, datum.row) >= 0"
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class FrontPicture:
 
     axes: Sequence[Shown]
     front: FloatArray  #: (designs, axes) [the unit of each]
-    texts: Sequence[str]  #: what is said of each design of the front
+    texts: Sequence[Mapping[str, str]]  #: what is said of each design of the front: heading -> text
     dominated: FloatArray  #: (designs, axes) feasible designs that others beat [the unit of each]
     infeasible: FloatArray  #: (designs, axes) [the unit of each]
     name: str = "Pareto front"  #: what the first designs are called
@@ -56,124 +64,111 @@ class FrontPicture:
         return list(combinations(range(len(self.axes)), 2))
 
 
-def thinned(rows: Any, most: int = CLOUD) -> Any:
+def thinned(values: Any, most: int = CLOUD) -> Any:
     """At most so many rows of an array, evenly spread.
 
     >>> thinned(np.arange(10.0), 4)
     array([0., 3., 6., 9.])
     """
-    if len(rows) <= most:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).round().astype(int)]
 
 
-def front_figure(picture: FrontPicture, pairs: Sequence[tuple[int, int]] | None = None) -> go.Figure:
+def front_figure(
+    picture: FrontPicture, title: str = "", pairs: Sequence[tuple[int, int]] | None = None
+) -> alt.ChartType:
     """A panel for each pair of axes, or for some of them.
 
     Parameters
     ----------
     picture : FrontPicture
         What is drawn.
+    title : str
+        What it is read out as; by default the names of its axes.
     pairs : sequence of pairs of int, optional
         Places of the axes of each panel; all pairs by default. [-]
     """
-    pairs = picture.pairs if pairs is None else pairs
-    drawn = figure([], height=PANEL_HEIGHT * len(pairs))
-    for place, pair in enumerate(pairs):
-        end = "" if place == 0 else str(place + 1)
-        high = 1 - place / len(pairs)
-        domain = [high - 1 / len(pairs) + (0.06 if place + 1 < len(pairs) else 0), high]
-        across, up = (axis_of(picture, of) for of in pair)
-        drawn.update_layout({
-            f"xaxis{end}": across | {"anchor": f"y{end}"},
-            f"yaxis{end}": up | {"anchor": f"x{end}", "domain": domain},
-        })  # fmt: skip
-        drawn.add_traces(panel(picture, pair, {"xaxis": f"x{end}", "yaxis": f"y{end}"}, legend=place == 0))
-    return drawn
+    panels = [panel(picture, pair) for pair in (picture.pairs if pairs is None else pairs)]
+    about = title or f"{picture.name} by {', '.join(words(shown.name) for shown in picture.axes)}"
+    return styled(panels[0] if len(panels) == 1 else alt.vconcat(*panels), about)
 
 
-def panel(
-    picture: FrontPicture, pair: tuple[int, int], where: Mapping[str, str], *, legend: bool
-) -> list[Any]:
-    """The traces of one pair of axes: what is not on the front first."""
-    go = plotly()
-    across, up = pair
-
-    def points(values: FloatArray, name: str, marker: Mapping[str, Any], **more: Any) -> Any:
-        return go.Scatter(
-            x=values[:, across].tolist(),
-            y=values[:, up].tolist(),
-            name=name,
-            legendgroup=name,
-            showlegend=legend,
-            **{"mode": "markers", "marker": marker, **where, **more},
-        )
-
-    traces = []
-    if len(picture.infeasible):
-        marker = {"color": BROKEN, "size": 5, "symbol": "x-thin-open"}
-        traces.append(
-            points(picture.infeasible, "infeasible", marker, hoverinfo="skip", visible="legendonly")
-        )
-    if len(picture.dominated):
-        marker = {"color": DOMINATED, "size": 5}
-        traces.append(points(picture.dominated, "dominated", marker, hoverinfo="skip"))
-    line = {"shape": "hv" if picture.axes[across].direction == "minimize" else "vh", "width": 1.2}
-    flat = len(picture.axes) == 2
-    order = np.argsort(picture.front[:, across], kind="stable") if flat else np.arange(len(picture.front))
-    front = points(
-        picture.front[order],
-        picture.name,
-        {"color": FRONT, "size": 8, "line": {"width": 0}},
-        mode="lines+markers" if flat else "markers",
-        line=line | {"color": FRONT},
-        customdata=order.tolist(),
-        hovertext=[picture.texts[row] for row in order],
-        hovertemplate="%{hovertext}<extra></extra>",
-        unselected={"marker": {"opacity": 0.15}},
+def panel(picture: FrontPicture, pair: tuple[int, int]) -> alt.LayerChart:
+    """One pair of axes: what is not on the front first; a click in the legend shows or hides a kind."""
+    kinds = {"dominated": DOMINATED, "infeasible": BROKEN}
+    colours = {picture.name: FRONT} | {kind: kinds[kind] for kind in kinds if len(getattr(picture, kind))}
+    colour = alt.Color("kind:N", scale=alt.Scale(domain=[*colours], range=[*colours.values()]))
+    first = [{"kind": kind} for kind in (picture.name, "dominated")]
+    shown = alt.selection_point(
+        f"shown_{pair[0]}_{pair[1]}", fields=["kind"], bind="legend", toggle="true", value=first
     )
-    return [*traces, front, *notable_points(picture, pair, where, legend=legend)]
-
-
-def notable_points(
-    picture: FrontPicture, pair: tuple[int, int], where: Mapping[str, str], *, legend: bool
-) -> list[Any]:
-    """A mark around each design that is best at something; the legend says at what."""
-    across, up = pair
-    return [
-        plotly().Scatter(
-            x=[float(picture.front[row, across])],
-            y=[float(picture.front[row, up])],
-            mode="markers",
-            name=title,
-            legendgroup=title,
-            showlegend=legend,
-            marker={
-                "symbol": MARKS[place % len(MARKS)],
-                "size": 15,
-                "color": NOTABLE,
-                "line": {"width": 2.2},
-            },
-            hoverinfo="skip",
-            cliponaxis=False,
-            **where,
-        )
-        for place, (row, title) in enumerate(picture.notable.items())
+    where = place_of(picture, pair)
+    cloud = points(np.concatenate([picture.dominated, picture.infeasible]), pair)
+    cloud["kind"] = ["dominated"] * len(picture.dominated) + ["infeasible"] * len(picture.infeasible)
+    around = alt.Chart(rows(cloud)).mark_point(filled=True, size=16, opacity=0.45, aria=False)
+    front = points(picture.front, pair).assign(kind=picture.name, row=range(len(picture.front)))
+    layers = [
+        around.encode(**where, color=colour).transform_filter(shown).add_params(shown),
+        *stairs(picture, pair, front, where),
+        designs(picture, pair, front).encode(**where, color=colour),
+        *rings(picture, front, where),
     ]
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
-def far_apart(values: FloatArray) -> bool:
-    """Whether values want a logarithmic axis."""
-    return bool(values.size and values.min() > 0 and values.max() >= FAR_APART * values.min())
+def points(values: FloatArray, pair: tuple[int, int]) -> pd.DataFrame:
+    """Columns ``x`` and ``y`` of designs. [the units of the pair]"""
+    return pd.DataFrame({"x": values[:, pair[0]], "y": values[:, pair[1]]})
 
 
-def axis_of(picture: FrontPicture, place: int) -> dict[str, Any]:
-    """One axis; logarithmic where values are far apart, with ticks at 1, 2 and 5 times powers of ten."""
-    shown = picture.axes[place]
-    linear = axis(shown.name, shown.unit)
-    values = np.concatenate([picture.front, picture.dominated])[:, place]
-    if not far_apart(values):
-        return linear
-    text = shown.name.replace("_", " ") + ("" if shown.unit == "-" else f" [{shown.unit}]")
-    digits = {"tickformat": "~g" if shown.unit in ("s", "-") else "~s", "minorloglabels": "complete"}
-    return {"title": {"text": text}, "type": "log", "dtick": "D2", **digits}
+def place_of(picture: FrontPicture, pair: tuple[int, int]) -> dict[str, Any]:
+    """Axes that have room for the front and what it beats."""
+    every = np.concatenate([picture.front, picture.dominated])
+    x, y = (
+        quantity(letter, picture.axes[axis].name, picture.axes[axis].unit, every[:, axis])
+        for letter, axis in zip("xy", pair, strict=True)
+    )
+    return {"x": alt.X(**x), "y": alt.Y(**y)}
+
+
+def stairs(
+    picture: FrontPicture, pair: tuple[int, int], front: pd.DataFrame, where: Mapping[str, Any]
+) -> list[alt.Chart]:
+    """The line below which nothing was found, where there are two axes alone."""
+    if len(picture.axes) > 2:
+        return []
+    step: Any = "step-after" if picture.axes[pair[0]].direction == "minimize" else "step-before"
+    line = alt.Chart(rows(front[["x", "y"]])).mark_line(interpolate=step, strokeWidth=1.3, color=FRONT)
+    return [line.encode(**where)]
+
+
+def designs(picture: FrontPicture, pair: tuple[int, int], front: pd.DataFrame) -> alt.Chart:
+    """The front: dragging over it marks designs, and the mouse says what they are."""
+    texts = pd.DataFrame(picture.texts)
+    headings = {f"t{place}": heading for place, heading in enumerate(texts)}
+    data = front.join(texts.set_axis([*headings], axis=1))
+    brush = alt.selection_interval(f"brush_{pair[0]}_{pair[1]}")
+    kept, pointed = alt.param("kept", value=None), alt.param("pointed", value=None)
+    return (
+        alt.Chart(rows(data))
+        .mark_point(filled=True)
+        .encode(
+            opacity=alt.condition(
+                alt.PredicateComposition({"and": [{"param": brush.name}, KEPT]}),
+                alt.value(1),
+                alt.value(0.15),
+            ),
+            size=alt.when("datum.row === pointed").then(alt.value(260)).otherwise(alt.value(56)),
+            tooltip=[alt.Tooltip(f"{name}:N", title=heading) for name, heading in headings.items()],
+        )
+        .add_params(brush, kept, pointed)
+    )
+
+
+def rings(picture: FrontPicture, front: pd.DataFrame, where: Mapping[str, Any]) -> list[alt.Chart]:
+    """A mark around each design that is best at something; the legend says at what."""
+    best = front.loc[[*picture.notable], ["x", "y"]].assign(best=[*picture.notable.values()])
+    shape = alt.Shape("best:N", scale=alt.Scale(domain=best["best"].tolist(), range=[*SHAPES]), legend=LEGEND)
+    around = alt.Chart(rows(best)).mark_point(size=230, color=NOTABLE, strokeWidth=2.2)
+    return [around.encode(**where, shape=shape)] if len(best) else []

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Final
+
+import altair as alt
+import pandas as pd
 
 from costmodel.columns import FloatArray, IntArray
-from costmodel.plotting import AROUND_BARS, COLOURS, FRONT, axis, figure, plotly
+from costmodel.plotting import BROKEN, COLOURS, FRONT, WIDTH, axis, rows, styled, words
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-#: Height of the bars of one parameter. [pixels]
-ROW = 26
+#: Height of a curve, and of the bar of one parameter. [pixels]
+HIGH, BAR = 240, 22
 
 #: The vertical axis begins where the hypervolume is after one in so many of the trials.
-SETTLED = 50
+SETTLED: Final = 50
 
 
-def history_figure(numbers: IntArray, hypervolume: FloatArray) -> go.Figure:
+def history_figure(numbers: IntArray, hypervolume: FloatArray) -> alt.Chart:
     """Hypervolume after each trial.
 
     Parameters
@@ -28,25 +28,21 @@ def history_figure(numbers: IntArray, hypervolume: FloatArray) -> go.Figure:
     hypervolume : (trials,) array
         Share of the study's box that the front dominates by then. [-]
     """
-    changes = [
-        place
-        for place in range(len(numbers))
-        if place in (0, len(numbers) - 1) or hypervolume[place] != hypervolume[place - 1]
-    ]
-    line = plotly().Scatter(
-        x=numbers[changes].tolist(),
-        y=hypervolume[changes].tolist(),
-        mode="lines",
-        line={"color": FRONT, "width": 2, "shape": "hv"},
-        hovertemplate="after trial %{x}: %{y:.4f}<extra></extra>",
-    )
     later = hypervolume[len(hypervolume) // SETTLED :]
     room = max(0.05 * (later[-1] - later[0]), 1e-3)
-    up = {**axis("hypervolume", "-"), "range": [float(later[0] - room), float(later[-1] + room)]}
-    return figure([line], height=320, xaxis=axis("trial", "-"), yaxis=up)
+    frame = pd.DataFrame({"trial": numbers, "hypervolume": hypervolume})
+    changes = frame["hypervolume"].diff().ne(0) | (frame.index == len(frame) - 1)
+    up = alt.Scale(domain=[float(later[0] - room), float(later[-1] + room)])
+    line = alt.Chart(rows(frame[changes])).mark_line(interpolate="step-after", color=FRONT, clip=True)
+    drawn = line.encode(
+        x=alt.X("trial:Q", axis=axis("trial", "-")),
+        y=alt.Y("hypervolume:Q", axis=axis("hypervolume", "-"), scale=up),
+        tooltip=["trial:Q", alt.Tooltip("hypervolume:Q", format=".4f")],
+    )
+    return styled(drawn.properties(width=WIDTH, height=HIGH), "Hypervolume of the front after each trial")
 
 
-def importance_figure(importances: Mapping[str, Mapping[str, float]]) -> go.Figure:
+def importance_figure(importances: Mapping[str, Mapping[str, float]]) -> alt.Chart:
     """How much each parameter matters for each of several ends.
 
     Parameters
@@ -54,32 +50,30 @@ def importance_figure(importances: Mapping[str, Mapping[str, float]]) -> go.Figu
     importances : mapping
         What it matters for -> parameter -> its share. [-]
     """
-    go = plotly()
     names = list(dict.fromkeys(name for shares in importances.values() for name in shares))
     names.sort(key=lambda name: -max(shares.get(name, 0.0) for shares in importances.values()))
-    bars = [
-        go.Bar(
-            x=[shares.get(name, 0.0) for name in names],
-            y=[name.replace("_", " ") for name in names],
-            orientation="h",
-            name=target.replace("_", " "),
-            marker={"color": COLOURS[(0, 3, 7, 9, 6)[place % 5]]},
-            hovertemplate="%{y}: %{x:.0%} of " + target.replace("_", " ") + "<extra></extra>",
-        )
-        for place, (target, shares) in enumerate(importances.items())
-    ]
-    return figure(
-        bars,
-        barmode="group",
-        bargap=0.3,
-        height=AROUND_BARS + (ROW + 9 * (len(bars) - 1)) * len(names),
-        xaxis={**axis("importance", "-"), "tickformat": ".0%"},
-        yaxis={"autorange": "reversed", "showgrid": False},
-        dragmode=False,
+    frame = pd.DataFrame(
+        [
+            (words(name), words(end), shares.get(name, 0.0))
+            for end, shares in importances.items()
+            for name in names
+        ],
+        columns=["parameter", "objective", "share"],
     )
+    ends = [words(end) for end in importances]
+    colours = [COLOURS[(0, 3, 7, 9, 6)[place % 5]] for place in range(len(ends))]
+    bars = alt.Chart(rows(frame)).mark_bar().encode(
+        x=alt.X("share:Q", axis=alt.Axis(title="importance", format=".0%", tickCount=6)),
+        y=alt.Y("parameter:N", sort=[words(name) for name in names], title=None),
+        yOffset=alt.YOffset("objective:N", sort=ends),
+        color=alt.Color("objective:N", scale=alt.Scale(domain=ends, range=colours)),
+        tooltip=["parameter:N", "objective:N", alt.Tooltip("share:Q", format=".1%")],
+    )  # fmt: skip
+    height = (BAR + 9 * (len(ends) - 1)) * len(names)
+    return styled(bars.properties(width=WIDTH, height=height), f"Importance of {len(names)} parameters")
 
 
-def counts_figure(counts: Mapping[str, int], what: str) -> go.Figure:
+def counts_figure(counts: Mapping[str, int], what: str) -> alt.Chart:
     """How many trials each of some reasons has.
 
     Parameters
@@ -89,19 +83,10 @@ def counts_figure(counts: Mapping[str, int], what: str) -> go.Figure:
     what : str
         What is counted.
     """
-    names: Sequence[Any] = [name.replace("_", " ") for name in counts]
-    bar = plotly().Bar(
-        x=list(counts.values()),
-        y=names,
-        orientation="h",
-        marker={"color": COLOURS[9]},
-        hovertemplate="%{y}: %{x:,}<extra></extra>",
-    )
-    return figure(
-        [bar],
-        bargap=0.4,
-        height=AROUND_BARS - 40 + ROW * len(counts),
-        xaxis={**axis(what, "-"), "rangemode": "tozero"},
-        yaxis={"autorange": "reversed", "showgrid": False},
-        dragmode=False,
-    )
+    frame = pd.DataFrame({"reason": [words(name) for name in counts], "count": [*counts.values()]})
+    bars = alt.Chart(rows(frame)).mark_bar(color=BROKEN).encode(
+        x=alt.X("count:Q", axis=axis(what, "-", tickMinStep=1)),
+        y=alt.Y("reason:N", sort=None, title=None),
+        tooltip=["reason:N", alt.Tooltip("count:Q", title=what, format=",")],
+    )  # fmt: skip
+    return styled(bars.properties(width=WIDTH, height=BAR * len(counts)), f"{words(what)} by reason")

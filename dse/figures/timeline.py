@@ -1,22 +1,22 @@
-"""One optimizer step of a pipeline, stage by stage, as lines over time."""
+"""One optimizer step of a pipeline, stage by stage, as bars over time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import altair as alt
 import numpy as np
 
-from costmodel.plotting import COLOURS, axis, figure, plotly
+from costmodel.plotting import COLOURS, WIDTH, axis, rows, styled, words
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 #: Events that are drawn at most; of a step of more, some of the stages.
 MOST_EVENTS: Final = 6000
 
-#: Height of a stage, of the highest picture, and of what is around the stages. [pixels]
-STAGE, HIGHEST, AROUND = 26, 520, 130
+#: Height of a stage, and of the highest picture. [pixels]
+STAGE, HIGHEST = 26, 520
 
 #: Kind of event -> colours of even and odd micro-batches.
 KIND_COLOURS: Final = {
@@ -29,6 +29,12 @@ KIND_COLOURS: Final = {
     "host": (COLOURS[8], COLOURS[8]),
 }
 
+#: Of an event, what is drawn or said.
+COLUMNS: Final = ("stage", "micro_batch", "chunk", "kind", "start_s", "end_s")
+
+#: What an event is coloured by.
+SHADE: Final = "datum.micro_batch > 0 && datum.micro_batch % 2 ? datum.kind + ', odd' : datum.kind"
+
 
 def drawn_stages(events: pd.DataFrame) -> list[int]:
     """The stages of a step, or as many of them as are drawn: the first, the last, and some between."""
@@ -39,8 +45,8 @@ def drawn_stages(events: pd.DataFrame) -> list[int]:
     return [stages[place] for place in np.linspace(0, len(stages) - 1, count).round().astype(int).tolist()]
 
 
-def timeline_figure(events: pd.DataFrame) -> go.Figure:
-    """A row for each stage; neighbouring micro-batches have two shades.
+def timeline_figure(events: pd.DataFrame) -> alt.Chart:
+    """A row for each stage; neighbouring micro-batches have two shades; Ctrl and the wheel zoom into time.
 
     Parameters
     ----------
@@ -49,50 +55,26 @@ def timeline_figure(events: pd.DataFrame) -> go.Figure:
         ``start_s``, ``end_s``.
     """
     stages = drawn_stages(events)
-    shown = events[events["stage"].isin(stages)]
-    row_of = {stage: row for row, stage in enumerate(stages)}
+    shown = events.loc[events["stage"].isin(stages), list(COLUMNS)].round(6)
+    shown["kind"] = shown["kind"].map(words)
+    kinds = list(dict.fromkeys(shown["kind"]))
+    colours = {words(kind): shades for kind, shades in KIND_COLOURS.items() if words(kind) in kinds}
+    hues = {kind: even for kind, (even, _) in colours.items()}
+    hues |= {f"{kind}, odd": uneven for kind, (_, uneven) in colours.items()}
+    zoom = alt.selection_interval("zoom", encodings=["x"], bind="scales", zoom="wheel![event.ctrlKey]")
     height = min(HIGHEST, max(3, len(stages)) * STAGE)
-    thick = max(2.0, 0.78 * height / len(stages))
-    traces = []
-    for kind in dict.fromkeys(shown["kind"]):
-        for odd in (0, 1):
-            own = shown[(shown["kind"] == kind) & (shown["micro_batch"].clip(lower=0) % 2 == odd)]
-            if len(own):
-                traces.append(kind_trace(own, kind, odd, row_of, min(thick, 24.0)))
-    return figure(
-        traces,
-        height=height + AROUND,
-        xaxis=axis("time", "s"),
-        yaxis={
-            **axis("stage", "-"),
-            "tickvals": list(row_of.values()),
-            "ticktext": [str(stage) for stage in stages],
-            "range": [len(stages) - 0.4, -0.6],
-            "showgrid": False,
-            "fixedrange": True,
-        },
-        dragmode="zoom",
+    shade = alt.Scale(domain=[*hues], range=[*hues.values()])
+    said = [("micro_batch", "d"), ("chunk", "d"), ("start_s", ".4~s"), ("end_s", ".4~s")]
+    bars = alt.Chart(rows(shown)).mark_bar(clip=True, height={"band": 0.8}, aria=False)
+    drawn = bars.transform_calculate(shade=SHADE).encode(
+        x=alt.X("start_s:Q", axis=axis("time", "s")),
+        x2="end_s:Q",
+        y=alt.Y("stage:O", title="stage"),
+        color=alt.Color("shade:N", scale=shade, legend=alt.Legend(values=kinds)),
+        tooltip=[
+            "kind:N",
+            *(alt.Tooltip(f"{name}:Q", title=words(name), format=form) for name, form in said),
+        ],
     )
-
-
-def kind_trace(own: pd.DataFrame, kind: str, odd: int, row_of: dict[int, int], thick: float) -> Any:
-    """Events of a kind, of even or of odd micro-batches, each from its start to its end."""
-    start, end = (np.round(own[name].to_numpy(), 6).tolist() for name in ("start_s", "end_s"))
-    name = kind.replace("_", " ")
-    of_pass = own["micro_batch"].to_numpy() >= 0
-    texts = [
-        f"{name}, micro-batch {micro_batch}, chunk {chunk}" if passed else name
-        for micro_batch, chunk, passed in zip(own["micro_batch"], own["chunk"], of_pass, strict=True)
-    ]
-    rows = [row_of[stage] for stage in own["stage"].tolist()]
-    return plotly().Scatter(
-        x=[x for pair in zip(start, end, strict=True) for x in (*pair, None)],
-        y=[y for row in rows for y in (row, row, None)],
-        text=[text for each in texts for text in (each, each, None)],
-        mode="lines",
-        name=name,
-        legendgroup=name,
-        showlegend=not odd,
-        line={"color": KIND_COLOURS[kind][odd], "width": thick, "simplify": False},
-        hovertemplate="%{text}<br>%{x:.4~s}s<extra></extra>",
-    )
+    about = f"One optimizer step over time: {len(stages)} pipeline stages, {len(shown)} events"
+    return styled(drawn.add_params(zoom).properties(width=WIDTH, height=height), about)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dse.searching.study import BaseStudy
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    import altair as alt
 
     from dse.explaining.explanation import Explanation
 
@@ -36,19 +36,19 @@ class Study(BaseStudy):
         number, params = self.design(trial)
         return explain(self.space, params, profile=self.profile, trial=number)
 
-    def plot_front(self) -> go.Figure:
+    def plot_front(self) -> alt.ChartType:
         """The Pareto front by each pair of objectives, or of a single one the best so far by trial."""
         from dse.reporting.pictures.study_figures import pareto_figure
 
         return pareto_figure(self.table)
 
-    def plot_parallel(self) -> go.Figure:
+    def plot_parallel(self) -> alt.LayerChart:
         """Parameters and objectives of the front, and of some other feasible trials, as lines."""
         from dse.reporting.pictures.study_figures import lines_figure
 
         return lines_figure(self.table)
 
-    def plot_importance(self) -> go.Figure:
+    def plot_importance(self) -> alt.Chart:
         """How much of each objective's variance over the space each parameter explains alone.
 
         Raises
@@ -60,7 +60,7 @@ class Study(BaseStudy):
 
         return shares_figure(self.table, self.profile)
 
-    def plot_hypervolume(self) -> go.Figure:
+    def plot_hypervolume(self) -> alt.Chart:
         """Hypervolume after each finished trial."""
         from dse.reporting.pictures.study_figures import progress_figure
 

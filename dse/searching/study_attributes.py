@@ -12,7 +12,7 @@ import optuna
 import yaml
 
 from costmodel.errors import DseError
-from costmodel.installation import VERSION
+from costmodel.installation import __version__
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluated import Evaluation
@@ -150,7 +150,7 @@ def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluatio
 def versions() -> dict[str, str]:
     """What made a study: program and libraries."""
     return {
-        "dse": VERSION,
+        "dse": __version__,
         "optuna": optuna.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),

@@ -16,7 +16,10 @@ from optuna.storages import RDBStorage, _CachedStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.pool import NullPool
 
+from costmodel.errors import DseError
+from costmodel.installation import installation
 from dse.storage.database import optuna_url
+from dse.storage.optuna_store import Store
 
 
 class DashboardStorage(_CachedStorage):
@@ -69,10 +72,6 @@ def dashboard(url: str) -> Any:
     DseError
         If it is not installed, or there is no such database.
     """
-    from costmodel.errors import DseError
-    from costmodel.installation import installation
-    from dse.storage.optuna_store import Store
-
     try:
         from optuna_dashboard import wsgi
     except ImportError:

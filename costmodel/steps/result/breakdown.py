@@ -10,11 +10,10 @@ import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column, column_units
 from costmodel.errors import DseError, suggestion
-from costmodel.plotting import bars_of_parts
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
-    import plotly.graph_objects as go
 
 #: SI unit -> ending of a column's name in tables and JSON.
 UNIT_SUFFIX = {
@@ -121,7 +120,7 @@ class Breakdown(ResultTable):
     system_power: FloatArray = column("W")
     average_power: FloatArray = column("W")
 
-    def plot(self, total: str = "step_time", names: Sequence[str] | None = None) -> go.Figure:
+    def plot(self, total: str = "step_time", names: Sequence[str] | None = None) -> alt.ChartType:
         """A bar for each design, made of the parts of a total.
 
         Parameters
@@ -134,8 +133,10 @@ class Breakdown(ResultTable):
         Raises
         ------
         DseError
-            If there is no such total, as many names, or no Plotly.
+            If there is no such total, or not as many names.
         """
+        from costmodel.plotting import bars_of_parts
+
         columns = self.columns()
         if total not in PARTS:
             raise DseError(f"total {total!r}: no such{suggestion(total, PARTS)}")

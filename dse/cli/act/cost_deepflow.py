@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Final
 
-FORMATS: Final = ("table", "json")
-
-#: Options of these files alone, and what they are unless given: none.
-DEFAULTS: Final[dict[str, Any]] = {}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only these files take: nothing."""
+from costmodel.profiles.deepflow import price
+from costmodel.profiles.deepflow.file import load_configuration, power_notes
+from dse.records.tables import json_text
+from dse.records.text import show
+from dse.reporting.programs.deepflow_report import deepflow_report, figures
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, evaluate, write."""
-    from costmodel.profiles.deepflow import price
-    from costmodel.profiles.deepflow.file import load_configuration, power_notes
-
     config = load_configuration(args.file)
     for note in power_notes(config):
         print(f"dse: {args.file}: {note}", file=sys.stderr)
     report = price(config)
     if args.format == "json":
-        from dse.records.tables import json_text
-        from dse.reporting.programs.deepflow_report import figures
-
         print(json_text({"file": str(args.file), "profile": args.profile, "figures": figures(report)}))
         return 0
-    from dse.records.text import show
-    from dse.reporting.programs.deepflow_report import deepflow_report
-
     show(sys.stdout, lambda width: deepflow_report(report))
     return 0

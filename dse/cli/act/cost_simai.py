@@ -4,137 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from dse.cli.options import positive
+import numpy as np
 
-if TYPE_CHECKING:
-    from costmodel.profiles.simai import Busbw, Links, SimaiReport
-    from costmodel.profiles.simai.files.aicb import WorkloadFile
-    from costmodel.profiles.simai.workload_rows import StepRows
+from costmodel.errors import DseError
+from costmodel.profiles.simai import REVISIONS, Busbw, Links, Overlap, SimaiReport, missing, price
+from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
+from costmodel.profiles.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, load_workload
+from costmodel.profiles.simai.files.busbw import load_busbw
+from costmodel.profiles.simai.files.endtoend import endtoend_csv
+from costmodel.profiles.simai.workload_rows import StepRows
+from dse.cli.act.words import USUAL_GPU
+from dse.records.tables import json_text
+from dse.records.text import show
+from dse.reporting.programs.simai_report import simai_record, simai_report
 
 #: The newest revisions that take a file of bus bandwidths, and the links of a machine.
 WITH_FILE, WITH_LINKS = "simai-2024-12", "simai-2025-07"
 
 
-FORMATS: Final = ("table", "json", "csv")
-
-#: Options of these files alone, and what they are unless given.
-DEFAULTS: Final[dict[str, Any]] = {
-    **dict.fromkeys(("gpus", "busbw", "gpu_type", "nvlink_bandwidth", "nics_per_server", "nic_bandwidth")),
-    "gpus_per_server": 8,
-    "nic_type": "cx7",
-    "strict_compat": False,
-    "dp_overlap": 0.0,
-    "tp_overlap": 0.0,
-    "ep_overlap": 0.0,
-    "pp_overlap": 1.0,
-}
-
-#: The GPU of a workload for which none is named.
-USUAL_GPU: Final = "H100"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What these profiles take beside the file."""
-    group = parser.add_argument_group("simai", "the machine of an AICB workload, and how it is priced")
-    option = partial(group.add_argument, default=argparse.SUPPRESS)
-    option("--gpus", metavar="N", type=positive, help="GPUs of the run (default: the file's)")
-    option("--gpus-per-server", metavar="N", type=positive, help="default: 8")
-    option("--busbw", metavar="FILE", type=Path, help="bus bandwidths; else they follow from:")
-    option(
-        "--gpu-type",
-        metavar="NAME",
-        type=gpu_type,
-        help=f"A100, A800, H100, H800 or H20: gives the NVLink bandwidth (default: {USUAL_GPU})",
-    )
-    option("--nvlink-bandwidth", metavar="X", type=bandwidth, help="of a GPU: 360 (GiB/s), 386GB/s")
-    option("--nics-per-server", metavar="N", type=positive, help="default: one per GPU")
-    option(
-        "--nic-type",
-        metavar="NAME",
-        type=nic_type,
-        help="cx6, cx7 or bf3: gives its bandwidth (default: cx7)",
-    )
-    option("--nic-bandwidth", metavar="X", type=bandwidth, help="of a NIC: 48.5 (GiB/s), 50GB/s")
-    for name, what in (
-        ("dp", "data-parallel communication"),
-        ("tp", "tensor-parallel communication"),
-        ("ep", "communication among experts"),
-        ("pp", "messages between stages"),
-    ):
-        option(
-            f"--{name}-overlap",
-            metavar="X",
-            type=share,
-            help=f"hidden share of {what} (default: {DEFAULTS[f'{name}_overlap']:g})",
-        )
-    option(
-        "--strict-compat",
-        action="store_true",
-        help="where SimAI overflows or divides by zero, show its value",
-    )
-
-
-def gpu_type(text: str) -> str:
-    """A GPU that SimAI knows."""
-    from costmodel.profiles.simai.bandwidth import GPU_TYPES
-
-    return known(text, GPU_TYPES)
-
-
-def nic_type(text: str) -> str:
-    """A NIC that SimAI knows."""
-    from costmodel.profiles.simai.bandwidth import NIC_TYPES
-
-    return known(text, NIC_TYPES)
-
-
-def known(text: str, names: Iterable[str]) -> str:
-    """One of some names."""
-    from costmodel.errors import suggestion
-
-    if text not in names:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one{suggestion(text, names)}")
-    return text
-
-
-def bandwidth(text: str) -> float:
-    """A bandwidth in B/s; a number alone is in GiB/s, as SimAI has it."""
-    from costmodel.formats.quantity import si_value
-
-    try:
-        value = float(text) * 2.0**30
-    except ValueError:
-        try:
-            value = si_value(text, "B/s")
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a bandwidth above 0")
-    return value
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a share from 0 to 1")
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
     """Read, evaluate, write."""
-    from costmodel.profiles.simai import Overlap, missing, price
-    from costmodel.profiles.simai.files.aicb import load_workload
-
     file = load_workload(args.file)
     network, revision = network_of(args)
     overlap = Overlap(dp=args.dp_overlap, tp=args.tp_overlap, ep=args.ep_overlap, pp=args.pp_overlap)
@@ -160,10 +52,6 @@ def usual_chunks(file: WorkloadFile, args: argparse.Namespace) -> StepRows:
 
     SimAI leaves the number of chunks undefined there, and so its bubble.
     """
-    import numpy as np
-
-    from costmodel.profiles.simai.files.aicb import VPP
-
     rows = file.executed
     if args.profile_is_asked_for or VPP in file.tokens:
         return rows
@@ -173,11 +61,6 @@ def usual_chunks(file: WorkloadFile, args: argparse.Namespace) -> StepRows:
 
 def network_of(args: argparse.Namespace) -> tuple[Busbw | Links, str]:
     """The bandwidths that the arguments give, and the revision that takes them."""
-    from costmodel.errors import DseError
-    from costmodel.profiles.simai import REVISIONS, Links
-    from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
-    from costmodel.profiles.simai.files.busbw import load_busbw
-
     revision = args.profile
     if revision == "simai":
         revision = WITH_FILE if args.busbw else WITH_LINKS
@@ -201,9 +84,6 @@ def network_of(args: argparse.Namespace) -> tuple[Busbw | Links, str]:
 
 def check_header(file: WorkloadFile, revision: str, args: argparse.Namespace) -> None:
     """Refuse a header that the revision cannot read; note GPUs that are not those of the file."""
-    from costmodel.errors import DseError
-    from costmodel.profiles.simai.files.aicb import GPUS, REQUIRED
-
     lacking = [token for token in REQUIRED[revision] if token not in file.tokens]
     if lacking:
         raise DseError(f"{args.file}:1: {', '.join(lacking)}: missing; {revision} needs them")
@@ -217,15 +97,9 @@ def check_header(file: WorkloadFile, revision: str, args: argparse.Namespace) ->
 def write(args: argparse.Namespace, report: SimaiReport, revision: str, lacking: list[str]) -> None:
     """The report, as a person, a program or SimAI's own tools read it."""
     if args.format == "csv":
-        from costmodel.profiles.simai.files.endtoend import endtoend_csv
-
         sys.stdout.write(endtoend_csv(report, args.file.stem, revision=revision))
         return
-    from dse.reporting.programs.simai_report import simai_record, simai_report
-
     if args.format == "json":
-        from dse.records.tables import json_text
-
         head: dict[str, Any] = {
             "file": str(args.file),
             "profile": revision,
@@ -233,6 +107,4 @@ def write(args: argparse.Namespace, report: SimaiReport, revision: str, lacking:
         }
         print(json_text({**head, "missing": lacking, **simai_record(report, strict=args.strict_compat)}))
         return
-    from dse.records.text import show
-
     show(sys.stdout, lambda width: simai_report(report, revision))

@@ -8,10 +8,12 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from dse.cli.act.launch_options import add_launch_files, asked_space
-from dse.cli.options import Commands, add_profile, add_space, add_workers, command, say_what_was_open
+from costmodel.errors import DseError
+from costmodel.profiles.rules import WorkloadRules
+from dse.cli.act.launch_options import asked_space
+from dse.cli.chosen import say_what_was_open
 from dse.cli.output import (
     ENDINGS,
     TABLE_ENDINGS,
@@ -21,46 +23,19 @@ from dse.cli.output import (
     write_report,
     write_result,
 )
-
-if TYPE_CHECKING:
-    from costmodel.profiles.rules import WorkloadRules
-    from dse.records.text import Record
-    from dse.searching.named.sweep import NamedDesigns
-    from dse.spaces.space import Params, Space
-
-
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "evaluate",
-        run,
-        summary="price one design, or all that a sweep or a file names",
-        about="Price one legal design of a space, named by --set: what a step costs, and what binds it.\n"
-        "Or price many: every combination of values (--sweep), or the rows of a file (--designs).\n"
-        "Parameters that are not named take the simplest value that is legal beside the others, or with\n"
-        "--best those of the best design that keeps all limits.\n"
-        "Or the run of a launch file, on any system: model, layout and chips are read from it.",
-        examples=[
-            "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --best",
-            "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --set sequence_parallel=true",
-            "dse evaluate --from-megatron train.sh --system h100_80g_dgx",
-            *EXAMPLES,
-        ],
-    )
-    add_space(parser, optional=True)
-    add_launch_files(parser)
-    parser.add_argument(
-        "--best", action="store_true", help="choose what is not named for the best feasible design"
-    )
-    add_profile(parser)
-    parser.add_argument(
-        "--format",
-        choices=["table", "json", "csv", "parquet"],
-        help="a report to read, one JSON object, or a table with a row for each design (default: what the "
-        "ending of FILE says, else table)",
-    )
-    add_sweeps(parser)
+from dse.pricing.evaluation import reasons
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Workers
+from dse.records.tables import EVALUATION_KEYS, csv_pieces, json_text, only_finite, parquet_pieces
+from dse.records.text import Record, counted
+from dse.reporting.designs.sweep_report import sweep_report
+from dse.reporting.study_report import evaluation_report
+from dse.searching.exact.exact_front import priced_design
+from dse.searching.named.design_file import read_designs
+from dse.searching.named.nearest_design import nearest_feasible
+from dse.searching.named.sweep import NamedDesigns, combinations, priced
+from dse.spaces.space import Params, Space
+from dse.spaces.sweeps import swept_values
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,9 +44,6 @@ def run(args: argparse.Namespace) -> int:
     checked_place(args.output)
     if args.sweep or args.designs or form not in ("table", "json"):
         return run_sweep(args)
-    from dse.pricing.space_rules import NATIVE, rules_for
-    from dse.searching.exact.exact_front import priced_design
-
     space = asked_space(args)
     rules = rules_for(space, args.profile or NATIVE)
     params = best_design(space, rules) if args.best else space.completed({})
@@ -85,13 +57,9 @@ def run(args: argparse.Namespace) -> int:
 def write(space: Space, record: Record, form: str, output: Path | None) -> None:
     """The design as a report, or as one JSON object."""
     if form == "json":
-        from dse.records.tables import EVALUATION_KEYS, json_text
-
         text = json_text({key: record[key] for key in EVALUATION_KEYS if key in record})
         write_content([f"{text}\n".encode()], form, output)
         return
-    from dse.reporting.study_report import evaluation_report
-
     write_report(lambda width: evaluation_report(space, record, width), output)
 
 
@@ -103,9 +71,6 @@ def best_design(space: Space, rules: WorkloadRules) -> Params:
     DseError
         If none does.
     """
-    from costmodel.errors import DseError
-    from dse.searching.named.nearest_design import nearest_feasible
-
     found = nearest_feasible(space, {}, rules)
     if found is None:
         raise DseError(
@@ -116,8 +81,6 @@ def best_design(space: Space, rules: WorkloadRules) -> Params:
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
     """Name what the profile has no number for, and what would do."""
-    from dse.pricing.evaluation import reasons
-
     has_none = math.isnan(record["breakdown"]["step_time_s"])
     found = reasons(space, profile, record["params"]) if has_none else []
     if found:
@@ -127,61 +90,13 @@ def say_why_no_number(profile: str, space: Space, record: Record) -> None:
 #: Ending of a file -> what is written there.
 FORMS: Final = {**TABLE_ENDINGS, ".svg": "svg"}
 
-EXAMPLES: Final = (
-    "dse evaluate gpt3_175b_1024_a100 --set tp=8 --sweep pp=8,16,32 --sweep micro_batch_size=1,2,4",
-    "dse evaluate gpt_1t_codesign --sweep 'node_bandwidth=200:800:x2 GB/s' --sweep tp -o sweep.svg",
-    "dse evaluate gpt_1t_codesign --designs designs.csv -o priced.parquet --jobs 4",
-)
-
-
-def add_sweeps(parser: argparse.ArgumentParser) -> None:
-    """``--sweep``, ``--designs``, ``-o`` and who prices."""
-    parser.add_argument(
-        "--sweep",
-        metavar="NAME=VALUES",
-        action="append",
-        default=[],
-        type=sweep,
-        help="price the design at each of some values: 1,2,4 or 64:512:64 or 64:1024:x2, with units where "
-        "there are any; NAME alone takes all options; repeatable: every combination",
-    )
-    parser.add_argument(
-        "--designs",
-        metavar="FILE",
-        type=Path,
-        help="price the designs of a CSV or Parquet file, one a row, in columns named as parameters",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="write_sweep there, not to stdout; FILE.svg is a picture of a sweep",
-    )
-    add_workers(parser)
-
-
-def sweep(text: str) -> tuple[str, str]:
-    """``tp=1,2`` -> ``("tp", "1,2")``; ``tp`` -> ``("tp", "")``: all options."""
-    name, equals, values = (part.strip() for part in text.partition("="))
-    if not name or bool(equals) != bool(values):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUES, such as tp=1,2,4")
-    return name, values
-
 
 def run_sweep(args: argparse.Namespace) -> int:
     """Price all designs that were named; 1 when none is legal."""
-    from dse.pricing.space_rules import NATIVE
-    from dse.pricing.workers import Workers
-    from dse.records.text import counted
-    from dse.searching.named.sweep import combinations, priced
-
     form = form_of(args.format, args.output, FORMS)
     space = asked_space(args)
     refuse_together(args, form)
     if args.designs:
-        from dse.searching.named.design_file import read_designs
-
         table, rows = read_designs(space, args.designs, note)
     else:
         table = dict(combinations(swept(space, args.sweep)))
@@ -197,8 +112,6 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 def refuse_together(args: argparse.Namespace, form: str) -> None:
     """Refuse options that do not go together; a `DseError`."""
-    from costmodel.errors import DseError
-
     if args.designs and args.sweep:
         raise DseError("--designs and --sweep: name designs by a file or by values, not both")
     if args.designs and form == "svg":
@@ -218,9 +131,6 @@ def swept(space: Space, sweeps: Iterable[tuple[str, str]]) -> dict[str, list[Any
     DseError
         If a name or a value is none.
     """
-    from costmodel.errors import DseError
-    from dse.spaces.sweeps import swept_values
-
     values: dict[str, list[Any]] = {}
     for name, text in sweeps:
         space.check_settable(name)
@@ -238,26 +148,21 @@ def swept(space: Space, sweeps: Iterable[tuple[str, str]]) -> dict[str, list[Any
 def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
     """The designs in one of the forms."""
     if form == "table":
-        from dse.reporting.designs.sweep_report import sweep_report
-
         write_report(lambda width: sweep_report(found, width), output)
     elif form == "svg":
+        from costmodel.plotting import svg
         from dse.reporting.pictures.sweep_plot import sweep_plot
 
-        write_content([sweep_plot(found).encode()], form, output)
+        write_content([svg(sweep_plot(found)).encode()], form, output)
     elif form == "json":
         write_content(json_pieces(found), form, output)
     else:
-        from dse.records.tables import csv_pieces, parquet_pieces
-
         pieces = csv_pieces if form == "csv" else parquet_pieces
         write_content(pieces([found.to_frame()]), form, output)
 
 
 def json_pieces(found: NamedDesigns) -> Iterator[bytes]:
     """One JSON object, a design to a line."""
-    from dse.records.tables import EVALUATION_KEYS, json_text, only_finite
-
     head = {
         "space": found.space.name,
         "directions": {objective.key: objective.direction for objective in found.space.objectives},

@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dse.cli.options import Commands, add_profile, add_space, changed_space, command
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from dse.searching.named.nearest_design import FittedDesign
-    from dse.spaces.space import Space
-
-
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "fit",
-        run,
-        summary="the nearest design that fits to one that may not",
-        about="Find the legal design nearest to some values that fits in memory and keeps all other limits:\n"
-        "as few of them changed as can be, each by as little, and of such designs the best. What is not\n"
-        "named is chosen for the best, too. Says what it changed, and why.",
-        examples=[
-            "dse fit gpt3_175b_1024_a100 --set tp=8 --set pp=4 --set recompute=none",
-            "dse fit llama3_70b_512_h100 --set tp=2 --set pp=1 --format json",
-        ],
-    )
-    add_space(parser)
-    add_profile(parser)
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
+from dse.cli.chosen import changed_space
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.records.tables import EVALUATION_KEYS, json_text
+from dse.records.text import design_text, show
+from dse.reporting.study_report import evaluation_report
+from dse.searching.exact.exact_front import priced_design
+from dse.searching.named.nearest_design import FittedDesign, nearest_feasible
+from dse.searching.named.planned_study import closest
+from dse.spaces.sections.parameters import written_value
+from dse.spaces.space import Space
 
 
 def run(args: argparse.Namespace) -> int:
     """Find the design, and price it."""
-    from costmodel.errors import DseError
-    from dse.pricing.space_rules import NATIVE, rules_for
-    from dse.searching.exact.exact_front import priced_design
-    from dse.searching.named.nearest_design import nearest_feasible
-
     space, named = asked(args)
     rules = rules_for(space, args.profile or NATIVE)
     found = nearest_feasible(space, named, rules)
@@ -52,17 +31,10 @@ def run(args: argparse.Namespace) -> int:
         raise DseError(nothing_near(space))
     record = priced_design(space, found.params, rules=rules)
     if args.format == "json":
-        from dse.records.tables import EVALUATION_KEYS, json_text
-
         changed = {name: {"asked": before, "is": now} for name, (before, now) in found.changed.items()}
         own = {key: record[key] for key in EVALUATION_KEYS if key in record}
         print(json_text(own | {"changed": changed, "broken": found.broken, "exhaustive": found.exhaustive}))
         return 0
-    from rich.text import Text
-
-    from dse.records.text import show
-    from dse.reporting.study_report import evaluation_report
-
     said = change_text(space, named, found)
     show(sys.stdout, lambda width: [Text(said), Text(), *evaluation_report(space, record, width)])
     return 0
@@ -76,10 +48,6 @@ def asked(args: argparse.Namespace) -> tuple[Space, dict[str, Any]]:
     DseError
         If a name is none, or a value no such thing.
     """
-    from costmodel.errors import DseError
-    from dse.spaces.sections.parameters import written_value
-    from dse.spaces.space import Space
-
     own = Space.load(args.space).by_name
     pins = [pair for pair in args.set if pair[0] not in own]
     space = changed_space(argparse.Namespace(**{**vars(args), "set": pins, "layout": None}))
@@ -100,10 +68,6 @@ def asked(args: argparse.Namespace) -> tuple[Space, dict[str, Any]]:
 
 def nothing_near(space: Space) -> str:
     """Why nothing fits, near or far."""
-    from costmodel.formats.quantity import readable
-    from dse.records.text import design_text
-    from dse.searching.named.planned_study import closest
-
     found = closest(space)
     return (
         f"space {space.name}: no design keeps all limits, near these values or far from them; the closest "
@@ -113,9 +77,6 @@ def nothing_near(space: Space) -> str:
 
 def change_text(space: Space, named: dict[str, Any], found: FittedDesign) -> str:
     """What was changed of what was asked, and why."""
-    from costmodel.errors import DseError
-    from costmodel.formats.quantity import readable
-
     wish = " ".join(f"{name}={space.by_name[name].shown(value)}" for name, value in named.items())
     seen = "" if found.exhaustive else " Of many designs looked at: the space is too large to list."
     if not found.changed:

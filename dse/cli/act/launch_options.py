@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dse.cli.options import changed_space, positive
-
-if TYPE_CHECKING:
-    from dse.spaces.space import Space
+from costmodel.errors import DseError
+from dse.cli.chosen import changed_space
+from dse.exporting.launch.forms import read_launch
+from dse.exporting.launch.launch import launch_space
+from dse.spaces.space import Space
 
 #: Argument -> form of the file that it names.
 FROM: Final = {"from_megatron": "megatron", "from_nemo": "nemo", "from_torchtitan": "torchtitan"}
-_HELP: Final = {
-    "from_megatron": "the run of a shell script of Megatron-LM, or of its flags alone",
-    "from_nemo": "the run of a YAML configuration of NeMo's Megatron-Bridge",
-    "from_torchtitan": "the run of a TOML configuration of torchtitan",
-}
-
-
-def add_launch_files(parser: argparse.ArgumentParser) -> None:
-    """``--from-megatron FILE`` and its kin, with the machine that they run on."""
-    for name, text in _HELP.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", type=Path, help=text)
-    parser.add_argument(
-        "--system", metavar="NAME", help="machine of a launch file: one of `dse systems`, or a YAML file"
-    )
-    parser.add_argument(
-        "--gpus", metavar="N", type=positive, help="chips of a launch file, where it does not say how many"
-    )
 
 
 def asked_space(args: argparse.Namespace) -> Space:
@@ -38,8 +21,6 @@ def asked_space(args: argparse.Namespace) -> Space:
     if any(getattr(args, name) for name in FROM):
         return launched_space(args)
     if args.system or args.gpus:
-        from costmodel.errors import DseError
-
         name = "--system" if args.system else "--gpus"
         raise DseError(f"{name}: is of a launch file (--from-megatron); a space has its own")
     return changed_space(args)
@@ -53,10 +34,6 @@ def launched_space(args: argparse.Namespace) -> Space:
     DseError
         If it cannot be read, or says too little.
     """
-    from costmodel.errors import DseError
-    from dse.exporting.launch.forms import read_launch
-    from dse.exporting.launch.launch import launch_space
-
     [name, *others] = [own for own in FROM if getattr(args, own)]
     option = f"--{name.replace('_', '-')}"
     if others or args.space:

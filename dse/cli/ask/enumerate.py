@@ -5,114 +5,33 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NoReturn, TextIO
+from typing import Final, NoReturn, TextIO
 
-from dse.cli.options import (
-    Commands,
-    add_changes,
-    add_profile,
-    add_storage,
-    add_workers,
-    changed_space,
-    command,
-)
+from costmodel.errors import DseError
+from dse.cli.chosen import changed_space
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
-
-if TYPE_CHECKING:
-    from dse.library.study import Study
-    from dse.reporting.study_report import Report
-    from dse.searching.exact.certificate import Certificate
-    from dse.searching.exact.exact_front import ExactFront, Headway
-    from dse.spaces.space import Space
+from dse.library.study import Study
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Workers
+from dse.records.tables import encoded_front, exact_record, json_text
+from dse.records.text import show
+from dse.reporting.design_table import duration
+from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report, reference_text
+from dse.searching.exact.bounded import EVALUATIONS, study_bound
+from dse.searching.exact.certificate import Certificate, best_costs, certificate
+from dse.searching.exact.exact_front import ExactFront, Headway, exact_front
+from dse.searching.exact.long_search import reference
+from dse.spaces.space import Space
 
 #: Least time between two lines. [s]
 LINE_INTERVAL: Final = 1.0
 
 
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "enumerate",
-        run,
-        summary="the exact Pareto front of all legal designs",
-        about="Evaluate every legal design of a space, or rule it out by bounds; print the exact Pareto\n"
-        "front, and say how far a study is from it.",
-        examples=[
-            "dse enumerate gpt3_175b_1024_a100",
-            "dse enumerate gpt_1t_codesign --jobs 2 -o front.parquet",
-            "dse enumerate --certify gpt3_175b_1024_a100      the space is the study's own",
-            "dse enumerate --bound my_codesign --evaluations 1e5",
-        ],
-    )
-    parser.add_argument(
-        "space",
-        metavar="SPACE",
-        nargs="?",
-        help="name of a shipped space (`dse spaces`), or a YAML file (default: that of --certify)",
-    )
-    add_changes(parser)
-    add_comparisons(parser)
-    parser.add_argument(
-        "--method",
-        choices=("auto", "list", "bounds"),
-        default="auto",
-        help="list: evaluate every design; bounds: rule most of them out, where the machine is open; auto "
-        "(default): bounds for large spaces where there are any. The front is the same",
-    )
-    add_profile(parser, ", that of the study with --certify")
-    add_workers(parser)
-    add_storage(parser)
-    parser.add_argument(
-        "--format",
-        choices=("table", "json", "csv", "parquet"),
-        help="a report to read, one JSON object, or the front as a table (default: what the ending of FILE "
-        "says, else table)",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
-
-
-def add_comparisons(parser: argparse.ArgumentParser) -> None:
-    """Studies to say something of."""
-    parser.add_argument("--certify", metavar="STUDY", help="say how far this study is from the exact front")
-    parser.add_argument(
-        "--reference",
-        metavar="STUDY",
-        help="say how far this study is from what a long search of its space finds, where that is too large "
-        "for an exact front",
-    )
-    parser.add_argument(
-        "--bound",
-        metavar="STUDY",
-        help="say what no legal design can beat, by bounds that are stopped halfway, and how far this study "
-        "is from that at most",
-    )
-    parser.add_argument(
-        "--evaluations",
-        metavar="N",
-        type=positive,
-        help="designs that --bound evaluates: the more, the closer (default: 1e6)",
-    )
-
-
-def positive(text: str) -> float:
-    """A number above 0, such as 1e5."""
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
-    from costmodel.errors import DseError
-    from dse.pricing.space_rules import NATIVE, rules_for
-    from dse.pricing.workers import Workers
-    from dse.searching.exact.certificate import best_costs, certificate
-    from dse.searching.exact.exact_front import exact_front
-
     if args.evaluations is not None and not args.bound:
         raise DseError("enumerate: --evaluations is for --bound STUDY")
     if args.reference or args.bound:
@@ -155,17 +74,6 @@ def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn
 
 def run_beside(args: argparse.Namespace) -> int:
     """Compare a study with a long search, or with what bounds leave possible."""
-    from dataclasses import asdict
-
-    from costmodel.errors import DseError
-    from dse.library.study import Study
-    from dse.pricing.workers import Workers
-    from dse.records.tables import json_text
-    from dse.records.text import show
-    from dse.reporting.study_report import bound_text, reference_text
-    from dse.searching.exact.bounded import EVALUATIONS, study_bound
-    from dse.searching.exact.long_search import reference
-
     kind = "reference" if args.reference else "bound"
     both = args.reference and args.bound
     if args.space or args.certify or args.set or args.objective or args.output or both:
@@ -196,8 +104,6 @@ def run_beside(args: argparse.Namespace) -> int:
 
 def boxed(priced: int, boxes: int) -> Headway:
     """How far a branch and bound is."""
-    from dse.searching.exact.exact_front import Headway
-
     return Headway(priced, None, None, boxes)
 
 
@@ -209,14 +115,10 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
     DseError
         If neither is named, or they do not belong together.
     """
-    from costmodel.errors import DseError
-
     if args.certify is None:
         if args.space is None:
             raise DseError("enumerate: name a SPACE (`dse spaces` lists them), or a study with --certify")
         return None, changed_space(args)
-    from dse.library.study import Study
-
     study = Study.load(args.certify, storage=args.storage)
     if args.profile not in (None, study.profile):
         raise DseError(f"study {study.name!r}: is priced by {study.profile}; leave --profile out")
@@ -256,8 +158,6 @@ def headway_text(headway: Headway, seconds: float) -> str:
     >>> headway_text(Headway(200_000, None, None, boxes=512), 2.0)
     '200,000 designs evaluated, 100,000/s, 512 boxes left'
     """
-    from dse.reporting.design_table import duration
-
     rate = headway.priced / seconds
     if headway.total is None:
         return f"{headway.priced:,} designs evaluated, {rate:,.0f}/s, {headway.boxes:,} boxes left"
@@ -270,8 +170,6 @@ def headway_text(headway: Headway, seconds: float) -> str:
 
 def write(exact: ExactFront, certified: Certificate | None, form: str, output: Path | None) -> None:
     """The front and the certificate in one of the forms."""
-    from dse.records.tables import encoded_front
-
     if form == "table":
         write_report(lambda width: report(exact, certified, width), output)
         return
@@ -281,17 +179,11 @@ def write(exact: ExactFront, certified: Certificate | None, form: str, output: P
 
 def as_json(exact: ExactFront, certified: Certificate | None) -> bytes:
     """One JSON object."""
-    from dataclasses import asdict
-
-    from dse.records.tables import exact_record, json_text
-
     more = {"certificate": asdict(certified)} if certified else {}
     return (json_text(exact_record(exact) | more) + "\n").encode()
 
 
 def report(exact: ExactFront, certified: Certificate | None, width: int) -> Report:
     """The front, and the certificate below it."""
-    from dse.reporting.study_report import certificate_text, exact_report
-
     shown = exact_report(exact, width)
     return [*shown, "", certificate_text(exact.space, certified)] if certified else shown

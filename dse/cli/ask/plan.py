@@ -4,120 +4,29 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dse.cli.options import (
-    DEFAULT_BUDGET,
-    Commands,
-    add_storage,
-    add_workers,
-    command,
-    positive,
-    tokens,
-)
-
-if TYPE_CHECKING:
-    from dse.searching.study import BaseStudy
-    from dse.spaces.question import Planned, Question
-    from dse.spaces.space import Space
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
+from dse.cli.progress import progress_of
+from dse.pricing.workers import Workers
+from dse.records.tables import json_text, study_record, write_file
+from dse.records.text import design_text, show
+from dse.reporting.study_report import plan_report
+from dse.searching.named.planned_study import closest, fits, listed_front, searched, stored_front
+from dse.searching.study import BaseStudy
+from dse.spaces.question import Planned, Question, planned_space, space_text, with_chips
+from dse.spaces.space import Space
 
 #: So many times as many chips are tried where none fits.
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
-#: Letters of large counts.
-SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_AMOUNT = re.compile(r"\s*([\d_,]*\.?\d+(?:[eE]\d+)?)\s*([KMBT]?)\s*(tokens|sequences)?\s*", re.IGNORECASE)
-
-
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "plan",
-        run,
-        summary="the best layouts of a model on so many chips",
-        about="Find out how to split a model over so many chips of a system: every legal layout is priced,\n"
-        "and the fastest, the smallest and the cheapest are shown, with what binds them. They are kept as\n"
-        "a study, which `dse explain` and others take. What is not said is assumed, and named.",
-        examples=[
-            "dse plan llama3_405b --gpus 16384 --system h100_80g_dgx --tokens 15T",
-            "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200_141g_dgx --precision bf16,fp8",
-            "dse plan llama3_70b --gpus 512 --system h100_80g_dgx --seq-len 131072 --save long.yaml",
-        ],
-    )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="name of a shipped model (`dse models`), a model file, or a Hugging Face config.json",
-    )
-    parser.add_argument("--gpus", metavar="N", type=positive, required=True, help="chips of the run")
-    parser.add_argument(
-        "--system", metavar="S", required=True, help="a shipped system (`dse systems`), or a file"
-    )
-    add_workload(parser)
-    parser.add_argument(
-        "--objective",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="seek this in place of step_time and peak_memory, such as energy_per_step; repeatable",
-    )
-    add_output(parser)
-
-
-def add_workload(parser: argparse.ArgumentParser) -> None:
-    """What is run."""
-    parser.add_argument(
-        "--seq-len", metavar="TOKENS", type=positive, help="length of a sequence (the model's)"
-    )
-    parser.add_argument(
-        "--global-batch-size",
-        metavar="N",
-        type=batch,
-        help="sequences of a step, or about so many tokens: 2048, 16M tokens (by the size of the model)",
-    )
-    parser.add_argument(
-        "--tokens", metavar="N", type=tokens, help="of the whole run, such as 15T: days and energy"
-    )
-    parser.add_argument("--max-days", metavar="DAYS", type=number, help="that the run of --tokens may take")
-    parser.add_argument(
-        "--precision",
-        metavar="FORMAT,...",
-        default="",
-        help="formats of products to choose from: bf16 (default), fp16, fp8, fp8_blockwise, mxfp8, nvfp4",
-    )
-    parser.add_argument("--framework", metavar="NAME", default="", help="software (default: megatron_core)")
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """What comes of it, and where."""
-    parser.add_argument(
-        "--budget",
-        metavar="N",
-        type=positive,
-        default=DEFAULT_BUDGET,
-        help=f"trials where designs are too many to list (default: {DEFAULT_BUDGET})",
-    )
-    parser.add_argument("--save", metavar="FILE", type=Path, help="also write the space, to change it")
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: plan_MODEL_N)")
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
-    add_workers(parser)
-    add_storage(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
-    from dse.searching.named.planned_study import listed_front, searched, stored_front
-
     question = question_of(args)
     planned, workers = prepared(args, question)
     space = planned.space.with_objectives(args.objective) if args.objective else planned.space
@@ -129,8 +38,6 @@ def run(args: argparse.Namespace) -> int:
     if exact is not None:
         study = stored_front(exact, name, **how)
     else:
-        from dse.cli.terminal import progress_of
-
         with progress_of(space, sys.stderr) as progress:
             study = searched(space, name, args.budget, workers=workers, progress=progress, **how)
     legal = None if exact is None else (exact.legal, exact.infeasible or 0)
@@ -140,9 +47,6 @@ def run(args: argparse.Namespace) -> int:
 
 def question_of(args: argparse.Namespace) -> Question:
     """What the arguments ask."""
-    from costmodel.errors import DseError
-    from dse.spaces.question import Question
-
     if args.max_days and not args.tokens:
         raise DseError("--max-days: of how many tokens? name them with --tokens, such as 15T")
     sequences, batch_tokens = args.global_batch_size or (None, None)
@@ -162,10 +66,6 @@ def question_of(args: argparse.Namespace) -> Question:
 
 def prepared(args: argparse.Namespace, question: Question) -> tuple[Planned, Any]:
     """The space, saved where asked, and who prices it; says what was assumed."""
-    from dse.pricing.workers import Workers
-    from dse.records.tables import write_file
-    from dse.spaces.question import planned_space, space_text
-
     planned = planned_space(question)
     for note in planned.model.notes:
         print(f"dse: {note}", file=sys.stderr)
@@ -180,11 +80,6 @@ def prepared(args: argparse.Namespace, question: Question) -> tuple[Planned, Any
 
 def what_would_do(question: Question, planned: Planned) -> str:
     """Why no layout is feasible, and how many chips would do."""
-    from costmodel.formats.quantity import readable
-    from dse.records.text import design_text
-    from dse.searching.named.planned_study import closest, fits
-    from dse.spaces.question import planned_space, with_chips
-
     days = question.max_days or math.inf
     if question.max_days:
         question = replace(question, max_days=None)
@@ -208,8 +103,6 @@ def what_would_do(question: Question, planned: Planned) -> str:
 
 def too_slow(question: Question, planned: Planned, days: float) -> str:
     """How long the run takes at best, and how many chips would end in time."""
-    from dse.spaces.question import with_chips
-
     text = (
         f"no layout on {question.chips:,} chips ends within {days:g} days: "
         f"the fastest takes {shortest_days(planned.space):,.0f}"
@@ -224,9 +117,6 @@ def too_slow(question: Question, planned: Planned, days: float) -> str:
 
 def shortest_days(space: Space) -> float:
     """Days of the run by the fastest feasible layout; infinite where none is. [-]"""
-    from dse.pricing.workers import Workers
-    from dse.searching.named.planned_study import listed_front
-
     exact = listed_front(space, Workers())
     times = [] if exact is None else exact.evaluation.derived["run_time"].tolist()
     return float(min(times, default=math.inf)) / 86400
@@ -237,15 +127,10 @@ def write(
 ) -> None:
     """The results, to stdout."""
     if args.format == "json":
-        from dse.records.tables import json_text, study_record
-
         counted = {} if legal is None else {"n_legal": legal[0], "n_legal_infeasible": legal[1]}
         more = {"exact": legal is not None, **counted, "assumed": [*planned.assumed]}
         print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
         return
-    from dse.records.text import show
-    from dse.reporting.study_report import plan_report
-
     heading = heading_of(planned, study.space, legal)
     show(sys.stdout, lambda width: plan_report(study, heading, next_commands(args, study), width))
 
@@ -275,39 +160,3 @@ def next_commands(args: argparse.Namespace, study: BaseStudy) -> list[str]:
         f"dse search {file}"
         + ("" if args.save else "      after dse plan ... --save space.yaml, and your changes"),
     ]
-
-
-def amount(text: str) -> tuple[float, str, str]:
-    """A count, its letter and its noun: ``16M tokens`` -> (16e6, "M", "tokens")."""
-    match = _AMOUNT.fullmatch(text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a count, such as 2048, 16M tokens or 15T")
-    value = float(match[1].replace("_", "").replace(",", "")) * SCALES[match[2].upper()]
-    if not 0 < value < 1e18:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a count above 0")
-    return value, match[2].upper(), (match[3] or "").lower()
-
-
-def batch(text: str) -> tuple[int | None, float | None]:
-    """Sequences of a step, or tokens of one.
-
-    >>> batch("2048"), batch("16M tokens"), batch("4M")
-    ((2048, None), (None, 16000000.0), (None, 4000000.0))
-    """
-    value, letter, noun = amount(text)
-    if noun == "tokens" or (letter and noun != "sequences"):
-        return None, value
-    if not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole sequences")
-    return int(value), None
-
-
-def number(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value

@@ -5,164 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NoReturn
 
-from dse.cli.options import (
-    DEFAULT_BUDGET,
-    DEFAULT_SPACE,
-    EXPORTED,
-    Commands,
-    add_profile,
-    add_robust,
-    add_space,
-    add_storage,
-    add_workers,
-    changed_space,
-    command,
-    natural,
-    positive,
-)
+from costmodel.errors import DseError
+from dse.cli.chosen import changed_space
+from dse.cli.progress import progress_of
 from dse.cli.terminal import say
-
-if TYPE_CHECKING:
-    from dse.library.study import Study
-    from dse.searching.batches.loop import Outcome
-    from dse.searching.trials.trial_table import Selection
-    from dse.spaces.space import Params, Space
-
-
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add both commands."""
-    register_search(commands)
-    resume = command(
-        commands,
-        "resume",
-        run_resume,
-        summary="continue a study",
-        about="Continue a study until it holds `budget` finished trials in all. The database is all it\n"
-        "needs: the space, its model and its system are stored in the study.",
-        examples=["dse resume gpt3_175b_1024_a100", "dse resume gpt3_175b_1024_a100 --budget 2000"],
-    )
-    resume.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
-    add_run(resume, "that of the last run")
-
-
-def register_search(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add `dse search`."""
-    search = command(
-        commands,
-        "search",
-        run_search,
-        summary="search a space for the designs that nothing beats",
-        about="Search a space: run its study, or continue it, until it holds `budget` finished trials\n"
-        "in all. Then print the Pareto front, and what binds the fastest design.",
-        examples=[
-            "dse search --budget 500",
-            "dse search llama3_70b_512_h100 --set recompute=none --study no_recompute",
-            "dse search my_space.yaml --objective step_time --objective energy_per_step --out results",
-            "dse search --format json | jq '.front[0].params'",
-            "dse search --profile simai --study simai --out results --emit aicb",
-            "dse search --profile dfmodel-gen3 --set vpp=1 --set recompute=none --study dfmodel",
-        ],
-    )
-    add_space(search, default=DEFAULT_SPACE)
-    search.add_argument("--study", metavar="NAME", help="name of the study (default: that of the space)")
-    search.add_argument(
-        "--sampler",
-        metavar="NAME",
-        help="what proposes designs: screening (default), nsga2, nsga3, tpe, gp or random; settled when a "
-        "study starts",
-    )
-    search.add_argument(
-        "--seed",
-        metavar="N",
-        type=natural,
-        help="source of randomness: the same seed gives the same trials (default: 0)",
-    )
-    add_steering(search)
-    add_profile(search, ", settled when a study starts")
-    add_run(search, str(DEFAULT_BUDGET))
-    search.set_defaults(budget=DEFAULT_BUDGET)
-
-
-def add_steering(parser: argparse.ArgumentParser) -> None:
-    """Where a search starts, and what it seeks."""
-    parser.add_argument(
-        "--start",
-        metavar="NAME=VALUE,...",
-        action="append",
-        default=[],
-        help="evaluate this design first, the rest of it as simple as is legal; or expert, the design that "
-        "rules of thumb give; repeatable",
-    )
-    parser.add_argument(
-        "--warm-start",
-        metavar="STUDY",
-        help="evaluate the best designs of another study first, or the nearest to them that are legal here",
-    )
-    add_robust(parser)
-    parser.add_argument(
-        "--focus",
-        metavar="CONDITION",
-        help="seek designs of this kind alone from now on, such as 'step_time < 15 s'; '' seeks all again",
-    )
-
-
-def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
-    """What both commands take."""
-    parser.add_argument(
-        "--budget",
-        metavar="N",
-        type=positive,
-        help=f"finished trials in all, earlier runs included (default: {default_budget})",
-    )
-    add_workers(parser)
-    add_storage(parser)
-    for former in ("--accept-changes", "--reprice"):
-        parser.add_argument(former, action=FormerOption, nargs=0, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        help="also write trials, front and hypervolume history there, as CSV and Parquet",
-    )
-    parser.add_argument(
-        "--emit",
-        metavar="FORMAT",
-        choices=EXPORTED,
-        help="also write each design of the front for other programs, under DIR/FORMAT: "
-        f"{', '.join(EXPORTED)}",
-    )
-    parser.add_argument(
-        "--emit-all", action="store_true", help="--emit every finished trial, not the front alone"
-    )
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
-
-
-class FormerOption(argparse.Action):
-    """An option of earlier versions: what to do instead, in a line."""
-
-    def __call__(self, _: argparse.ArgumentParser, __: argparse.Namespace, ___: Any, option: str | None = None
-                 ) -> NoReturn:  # fmt: skip
-        from costmodel.errors import DseError
-
-        raise DseError(
-            f"{option}: is gone: a study keeps the prices that it has; begin anew from its best designs: "
-            "`dse search ... --study NEW --warm-start STUDY`"
-        )
+from dse.library.study import Study
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Workers
+from dse.records.tables import json_text, study_record, writable_directory, write_study
+from dse.records.text import show
+from dse.reporting.studies.nothing_feasible import nothing_feasible
+from dse.reporting.study_report import certificate_text, study_report
+from dse.searching.batches.loop import Outcome
+from dse.searching.exact.certificate import quick_certificate
+from dse.searching.samplers.samplers import DEFAULT_SAMPLER
+from dse.searching.starting_designs import front_designs, named_starts
+from dse.searching.trials.trial_table import Selection
+from dse.spaces.space import Params, Space
 
 
 def run_search(args: argparse.Namespace) -> int:
     """Start or continue the study of a space."""
-    from dse.library.study import Study
-
     space = changed_space(args)
     space = space.robust() if args.robust else space
     prepare(args, space)
@@ -181,12 +46,6 @@ def run_search(args: argparse.Namespace) -> int:
 
 def starts_of(args: argparse.Namespace, space: Space) -> dict[str, Params]:
     """Designs to start from, found and checked before a study comes into being, as its focus is."""
-    from costmodel.errors import DseError
-    from dse.library.study import Study
-    from dse.pricing.space_rules import NATIVE, rules_for
-    from dse.searching.samplers.samplers import DEFAULT_SAMPLER
-    from dse.searching.starting_designs import front_designs, named_starts
-
     rules = rules_for(space, args.profile or NATIVE)
     if args.focus:
         space.within_focus(args.focus)
@@ -201,8 +60,6 @@ def starts_of(args: argparse.Namespace, space: Space) -> dict[str, Params]:
 
 def run_resume(args: argparse.Namespace) -> int:
     """Continue a study by its name."""
-    from dse.library.study import Study
-
     study = Study.load(args.study, storage=args.storage)
     prepare(args, study.space)
     return run_study(study, args)
@@ -210,9 +67,6 @@ def run_resume(args: argparse.Namespace) -> int:
 
 def prepare(args: argparse.Namespace, space: Space) -> None:
     """Find out before the search, not after it, that results cannot be written."""
-    from costmodel.errors import DseError
-    from dse.records.tables import writable_directory
-
     if args.emit_all and not args.emit:
         raise DseError("--emit-all: needs --emit, which says in what form")
     if args.emit and space.workloads:
@@ -227,10 +81,6 @@ def prepare(args: argparse.Namespace, space: Space) -> None:
 
 def run_study(study: Study, args: argparse.Namespace) -> int:
     """Search, report, write; 1 when nothing feasible was found."""
-    from dse.cli.terminal import progress_of
-    from dse.pricing.workers import Workers
-    from dse.reporting.studies.nothing_feasible import nothing_feasible
-
     workers = Workers(args.jobs, args.backend, args.scheduler)
     try:
         with progress_of(study.space, sys.stderr) as progress:
@@ -243,11 +93,9 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     table = study.table
     report(study, args)
     if args.out:
-        from dse.records.tables import write_study
-
         write_study(study, args.out)
     if args.emit:
-        from dse.exporting.artefacts import write_artefacts
+        from dse.exporting.artefacts import write_artefacts  # all that other programs read: long to import
 
         part: Selection = "trials" if args.emit_all else "front"
         write_artefacts(study, args.out / args.emit, part, args.emit, note=say)
@@ -290,18 +138,11 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
 
 def report(study: Study, args: argparse.Namespace) -> None:
     """The results, to stdout."""
-    from dse.searching.exact.certificate import quick_certificate
-
     certified = quick_certificate(study)
     if args.format == "json":
-        from dse.records.tables import json_text, study_record
-
         certificate = {"certificate": asdict(certified)} if certified else {}
         print(json_text(study_record(study) | certificate))
         return
-    from dse.records.text import show
-    from dse.reporting.study_report import certificate_text, study_report
-
     show(sys.stdout, lambda width: study_report(study, width))
     if certified:
         show(sys.stdout, lambda width: ["", certificate_text(study.space, certified)])

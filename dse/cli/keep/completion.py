@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from dse.cli.options import Commands, command
+from costmodel.formats import shipped
+from dse.cli import parser as command_line
 
 #: Commands by name.
 Parsers = Mapping[str, argparse.ArgumentParser]
@@ -21,28 +22,10 @@ LISTS: Final = ("spaces", "models", "systems", "frameworks")
 _WORD: Final = re.compile(r"[\w.:/+-]+")
 
 
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "completion",
-        run,
-        summary="print a script that lets a shell complete commands",
-        about="Print a script by which a shell completes commands, options, their words, and the names of\n"
-        "spaces, systems and models that ship.",
-        examples=[
-            "dse completion bash > ~/.local/share/bash-completion/completions/dse",
-            "dse completion zsh >> ~/.zshrc",
-            "dse completion fish > ~/.config/fish/completions/dse.fish",
-        ],
-    )
-    parser.add_argument("shell", choices=[*SHELLS], help="bash, zsh or fish")
-    parser.set_defaults(commands=commands.choices)  # those that are still to come among them
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    print(SHELLS[args.shell](args.commands), end="")
+    [commands] = [own for own in command_line()._actions if isinstance(own, argparse._SubParsersAction)]
+    print(SHELLS[args.shell](commands.choices), end="")
     return 0
 
 
@@ -53,8 +36,6 @@ def words_of(command_name: str, action: argparse.Action) -> list[str]:
     kind = command_name if action.dest == "name" and command_name in LISTS else NAMED.get(action.dest)
     if kind is None:
         return []
-    from costmodel.formats import shipped
-
     return shipped.names(kind)
 
 

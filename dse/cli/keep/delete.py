@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
-from dse.cli.options import Commands, add_storage, add_study, command
-
-if TYPE_CHECKING:
-    from dse.storage.optuna_store import Store
-
-
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "delete",
-        run,
-        summary="delete a study and all of its trials",
-        about="Delete a study and all of its trials from the database. Asks first on a terminal;\n"
-        "there is no way back. Files that were written of it stay.",
-        examples=["dse delete gpt3_175b_1024_a100", "dse delete no_recompute --yes"],
-    )
-    add_study(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    add_storage(parser)
+from costmodel.errors import DseError, printable
+from dse.searching.study_attributes import SPACE_NAME
+from dse.storage.database import storage_url
+from dse.storage.deletion import count_trials, delete_study
+from dse.storage.optuna_store import Store
 
 
 def run(args: argparse.Namespace) -> int:
     """Delete the study; 1 when the answer is no."""
-    from costmodel.errors import DseError
-    from dse.storage.database import storage_url
-    from dse.storage.deletion import count_trials, delete_study
-    from dse.storage.optuna_store import Store
-
     with Store(storage_url(args.storage), "read") as store:
         study_id = store.study_id(args.study)
         of = of_space(store, study_id)
@@ -54,9 +33,6 @@ def run(args: argparse.Namespace) -> int:
 
 def of_space(store: Store, study_id: int) -> str:
     """Which space a study is of, in words; none where what it holds of that cannot be read."""
-    from costmodel.errors import DseError, printable
-    from dse.searching.study_attributes import SPACE_NAME
-
     try:
         space = store.user_attr(study_id, SPACE_NAME)
     except DseError:  # damaged: it can be deleted all the same

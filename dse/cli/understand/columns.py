@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict
+from typing import Final
 
-from dse.cli.options import Commands, command
+import pandas as pd
+
 from dse.cli.output import form_of, write_content
-
-if TYPE_CHECKING:
-    from dse.spaces.listed_names import ListedName
+from dse.records.tables import json_text
+from dse.spaces.listed_names import ListedName, listed_names
+from dse.spaces.space import Space
 
 #: Ending of a file -> what is written there.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json"}
@@ -28,37 +29,8 @@ HEADINGS = {
 }
 
 
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "columns",
-        run,
-        summary="every name that formulas, options and tables may use",
-        about="List every name that formulas of a space, --set, --objective and --columns may use, by\n"
-        "group, with its unit, what it is, and what it means.",
-        examples=["dse columns gpt3_175b_1024_a100", "dse columns gpt_1t_codesign memory",
-                  "dse columns my_space.yaml --format csv -o columns.csv"],
-    )  # fmt: skip
-    parser.add_argument(
-        "space", metavar="SPACE", help="name of a shipped space (`dse spaces`), or a YAML file"
-    )
-    parser.add_argument(
-        "word", metavar="WORD", nargs="?", default="", help="only those that have it in name or meaning"
-    )
-    parser.add_argument(
-        "--format",
-        choices=["table", "json", "csv"],
-        help="default: what the ending of FILE says, else table",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
-
-
 def run(args: argparse.Namespace) -> int:
     """List the names; 1 where none has the word."""
-    from dse.spaces.listed_names import listed_names
-    from dse.spaces.space import Space
-
     form, word = form_of(args.format, args.output, ENDINGS), args.word.lower()
     space = Space.load(args.space)
     found = [own for own in listed_names(space) if word in own.name.lower() or word in own.meaning.lower()]
@@ -71,15 +43,9 @@ def run(args: argparse.Namespace) -> int:
 
 def written(space: str, found: list[ListedName], form: str) -> str:
     """The names as a table, CSV or JSON."""
-    from dataclasses import asdict
-
     if form == "json":
-        from dse.records.tables import json_text
-
         return json_text({"space": space, "columns": [asdict(own) for own in found]}) + "\n"
     if form == "csv":
-        import pandas as pd
-
         columns = ["group", "name", "unit", "value", "meaning"]
         return str(pd.DataFrame([asdict(own) for own in found], columns=columns).to_csv(index=False))
     return table(found)

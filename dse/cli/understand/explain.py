@@ -5,74 +5,33 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from typing import TYPE_CHECKING
 
-from dse.cli.options import (
-    Commands,
-    add_changes,
-    add_profile,
-    add_storage,
-    add_trial,
-    changed_space,
-    command,
-    pin,
-    say_what_was_open,
-)
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from dse.explaining.explanation import Explanation
-    from dse.spaces.space import Space
-
-
-def register(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = command(
-        commands,
-        "explain",
-        run,
-        summary="say why a design costs what it does",
-        about="Say where the time and the memory of one design go, kernel by kernel: parts that add up to\n"
-        "the step and to the peak. Then what binds it, which changes make room, and what one step of each\n"
-        "parameter would change. Beside another design: why this one, and why not the other.\n"
-        "The design is one of a study, or with --set one of a space.",
-        examples=[
-            "dse explain gpt3_175b_1024_a100",
-            "dse explain gpt3_175b_1024_a100 --trial 12 --against 40",
-            'dse explain gpt3_175b_1024_a100 --against "tp=8 pp=16"',
-            "dse explain llama3_70b_512_h100 --set tp=4 --set pp=4 --format json | jq .time",
-        ],
-    )
-    parser.add_argument("study", metavar="STUDY", help="name of a study; with --set or --layout, a space")
-    add_trial(parser)
-    parser.add_argument(
-        "--against",
-        metavar="DESIGN",
-        help='another design to compare with: a trial\'s number, or what it changes, such as "tp=8 pp=16"',
-    )
-    parser.add_argument("--all", action="store_true", help="every kernel, exchange and neighbour")
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
-    add_changes(parser)
-    add_profile(parser, " (of a study: the study's own)")
-    add_storage(parser)
+from costmodel.errors import DseError
+from dse.cli.chosen import changed_space, say_what_was_open
+from dse.cli.options import pin
+from dse.explaining.difference import Difference
+from dse.explaining.explanation import Explanation, explain
+from dse.explaining.neighbours import binding, neighbours
+from dse.library.study import Study
+from dse.pricing.evaluation import reasons
+from dse.pricing.space_rules import NATIVE
+from dse.records.tables import json_text
+from dse.records.text import design_text, show
+from dse.reporting.designs.difference_report import difference_report
+from dse.reporting.designs.explanation_report import explanation_report, heading
+from dse.reporting.designs.neighbours_report import neighbours_report
+from dse.spaces.space import Space
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain."""
-    from dse.explaining.difference import Difference
-    from dse.explaining.neighbours import binding, neighbours
-
     explanation = named_design(args)
     difference = Difference(explanation, other_design(args, explanation)) if args.against else None
     beside = neighbours(explanation)
     bound = binding(explanation, beside)
     if args.format == "json":
-        from dse.records.tables import json_text
-
         print(
             json_text(
                 {
@@ -85,13 +44,6 @@ def run(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    from rich.text import Text
-
-    from dse.records.text import show
-    from dse.reporting.designs.difference_report import difference_report
-    from dse.reporting.designs.explanation_report import explanation_report, heading
-    from dse.reporting.designs.neighbours_report import neighbours_report
-
     if difference:
         both = [*heading(explanation), Text(), *difference_report(difference, everything=args.all)]
         show(sys.stdout, lambda _: both)
@@ -110,13 +62,7 @@ def named_design(args: argparse.Namespace) -> Explanation:
     DseError
         If there is none, or it has no number under the profile.
     """
-    from costmodel.errors import DseError
-    from dse.explaining.explanation import explain
-    from dse.library.study import Study
-
     if args.set or args.layout:
-        from dse.pricing.space_rules import NATIVE
-
         if args.trial is not None:
             raise DseError(f"--trial {args.trial}: is of a study; with --set and --layout a space is named")
         args.space = args.study
@@ -133,8 +79,6 @@ def named_design(args: argparse.Namespace) -> Explanation:
 
 def free_space(args: argparse.Namespace) -> Space:
     """The space that the arguments change, its parameters open: a design's neighbours differ in them."""
-    from dse.spaces.space import Space
-
     parameters = Space.load(args.space).by_name
     others = [(name, value) for name, value in args.set if name not in parameters]
     return changed_space(argparse.Namespace(**{**vars(args), "set": others, "layout": None}))
@@ -148,10 +92,6 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
     DseError
         If there is no such design.
     """
-    from costmodel.errors import DseError
-    from dse.explaining.explanation import explain
-    from dse.library.study import Study
-
     text, profile = args.against.strip(), explanation.profile
     if text.isdigit():
         if explanation.trial is None:
@@ -166,8 +106,6 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
     params = space.completed(explanation.params)
     moved = {n: v for n, v in params.items() if v != explanation.params[n] and n not in pins}
     if moved:
-        from dse.records.text import design_text
-
         print(f"dse: to be legal beside these: {design_text(space, moved)}", file=sys.stderr)
     return priced(explain(space, params, profile=profile))
 
@@ -181,9 +119,6 @@ def priced(explanation: Explanation) -> Explanation:
         If it has none, saying why.
     """
     if math.isnan(explanation.step_time):
-        from costmodel.errors import DseError
-        from dse.pricing.evaluation import reasons
-
         found = reasons(explanation.space, explanation.profile, explanation.params)
         why = f": {'; '.join(found)}" if found else ""
         raise DseError(f"profile {explanation.profile}: has no number for this design{why}")

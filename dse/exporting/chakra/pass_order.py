@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from costmodel.columns import BoolArray, IntArray
 from costmodel.steps.pipeline.schedules import NONE, SCHEDULES
 from costmodel.steps.timeline import KINDS
-from costmodel.training.design import SCHEDULE_WORDS
-
-if TYPE_CHECKING:
-    from costmodel.training.design import DesignPoints
+from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
 
 #: Kinds of events that are passes.
 FORWARD, BACKWARD, WEIGHT = KINDS[:3]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from costmodel.formats.chrome_trace import MICROSECOND
+from costmodel.steps.pass_work import PassExchange, PassWork, StepWork, together
+from costmodel.training.ranks import Group
 from dse.exporting.chakra.pass_order import BACKWARD, FORWARD, WEIGHT, Event, Pass, Pipeline
 from dse.exporting.chakra.trace import SCHEMA, RankTrace, Value, process_groups
-
-if TYPE_CHECKING:
-    from costmodel.steps.pass_work import PassExchange, PassWork, StepWork
-    from costmodel.training.ranks import Group
 
 #: Pass -> the one of the same stage whose results it takes.
 NEEDS: Final = {BACKWARD: FORWARD, WEIGHT: BACKWARD}
@@ -101,8 +99,6 @@ class StageGraph:
 
     def _work(self, one: Pass) -> PassWork:
         """Work of a pass; gradients of weights are of the backward pass unless they have one of their own."""
-        from costmodel.steps.pass_work import together
-
         passes = self.work.passes[self.stage]
         if one[0] != BACKWARD or self.pipeline.is_split(one):
             return passes[one[0]]
@@ -196,8 +192,6 @@ class StageGraph:
 
     def _update(self, event: Event) -> int:
         """Clipping, for which the norm is summed up, and the update."""
-        from costmodel.steps.pass_work import PassExchange
-
         alone = self.work.groups["world"].size.item() == 1
         names = [name for name, is_collective in UPDATE.items() if not (is_collective and alone)]
         times, last = _times(event, [self.work.update[name] for name in names[:-1]]), self._last[-1]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from costmodel.errors import DseError
+from costmodel.steps.pass_work import step_work
+from costmodel.steps.timeline import Timeline, timeline
+from costmodel.training.run import TransformerRun
 from dse.exporting.chakra.pass_order import Event, Pipeline, message_delay
 from dse.exporting.chakra.stage import StageGraph
 from dse.exporting.chakra.trace import RankTrace, Value
 from dse.records.artefact import Artefact
-
-if TYPE_CHECKING:
-    from costmodel.steps.timeline import Timeline
-    from costmodel.training.run import TransformerRun
 
 #: What files are called in front of a rank's number, as ASTRA-sim asks for them.
 NAME: Final = "step"
@@ -24,8 +24,6 @@ NAME: Final = "step"
 
 def chakra_traces(run: TransformerRun) -> Iterator[Artefact]:
     """Designs as folders of traces, a file for one rank of each stage."""
-    from costmodel.errors import DseError
-
     for point in range(run.num_points):
         try:
             traces = step_traces(run.take(np.array([point])))
@@ -59,9 +57,6 @@ def step_traces(run: TransformerRun) -> list[RankTrace]:
     message to the next stage. Ends of passes are rounded, not lengths, so that errors do not add up. Where a
     pass sends nothing, the time of the message that the model charges every pass is left out.
     """
-    from costmodel.steps.pass_work import step_work
-    from costmodel.steps.timeline import timeline
-
     timed, work = timeline(run), step_work(run)
     pipeline = Pipeline.of(run.design.map(np.atleast_1d))
     events = [*_events(timed, pipeline)]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from costmodel.training.run import TransformerRun
+from dse.exporting.launch.launch import Launch, NotExpressible
 from dse.records.artefact import Artefact
-
-if TYPE_CHECKING:
-    from costmodel.training.run import TransformerRun
-    from dse.exporting.launch.launch import Launch
 
 Writer = Callable[["Launch"], tuple[str, list[str]]]
 Reader = Callable[[Path, int | None], tuple["Launch", list[str]]]
@@ -29,8 +27,6 @@ READ_FORMS: Final = ("megatron", "nemo", "torchtitan")
 
 def launch_files(run: TransformerRun, form: str) -> Iterator[Artefact]:
     """Designs as launch files of a framework, one of `LAUNCH_FORMS`."""
-    from dse.exporting.launch.launch import Launch, NotExpressible
-
     write: Writer = import_module(f"dse.exporting.launch.{form}").script
     for point in range(run.num_points):
         try:

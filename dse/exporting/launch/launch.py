@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
 from costmodel.training.design_table import Domain
 from costmodel.training.model import ModelShape
 from costmodel.training.pipeline_layout import EVEN, PipelineLayout
-
-if TYPE_CHECKING:
-    from costmodel.training.run import TransformerRun
-    from dse.spaces.space import Space
+from costmodel.training.run import TransformerRun
+from dse.spaces.space import Space
 
 Value = str | int | float | bool
 
@@ -214,8 +212,6 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     DseError
         If there is no such system, or the design is not legal.
     """
-    from dse.spaces.space import Space
-
     usual = Launch.of(launch.model, {}, 1).design
     own = {column: value for column, value in launch.design.items() if value != usual[column]}
     sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "micro_batch_size")}

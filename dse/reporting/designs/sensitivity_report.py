@@ -1,10 +1,8 @@
-"""Sensitivities as a tornado of text bars, and as an SVG picture; importances of parameters as a table."""
+"""Sensitivities as a tornado of text bars; importances of parameters as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -52,8 +50,6 @@ def importance_report(name: str, found: Importance, width: int) -> Report:
 
 #: Rows of each part, unless all are asked for.
 ROWS_SHOWN = 18
-#: Height of a row, and of what is above and below the rows; width of names and of bars. [pixels]
-ROW, ABOVE, BELOW, NAMES, BARS = 20, 46, 34, 330, 430
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,46 +122,3 @@ def table_text(found: Sensitivity) -> str:
 
     rows: list[dict[str, Any]] = found.records()
     return pd.DataFrame(rows).to_csv(index=False)
-
-
-def tornado_svg(found: Sensitivity) -> str:
-    """Both tornados as a picture, one above the other."""
-    parts = [("Step time after one step of a parameter", parameter_rows(found)[:ROWS_SHOWN])]
-    parts.append(("Step time after 1 % more of a quantity", quantity_rows(found)[:ROWS_SHOWN]))
-    height = sum(ABOVE + ROW * len(rows) + BELOW for _, rows in parts)
-    lines, top = [], 0
-    for title, rows in parts:
-        lines += panel(title, rows, top)
-        top += ABOVE + ROW * len(rows) + BELOW
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{NAMES + BARS + 90}" height="{height}" '
-            'font-family="sans-serif" font-size="12">',
-            '<rect width="100%" height="100%" fill="white"/>',
-            *lines,
-            "</svg>\n",
-        ]
-    )
-
-
-def panel(title: str, rows: Sequence[TornadoRow], top: int) -> list[str]:
-    """Bars left of the middle where faster, right of it where slower."""
-    longest = max((abs(row.share) for row in rows), default=0.0) or 1.0
-    middle = NAMES + BARS / 2
-    lines = [f'<text x="12" y="{top + 24}" font-size="15" font-weight="bold">{escape(title)}</text>']
-    for place, row in enumerate(rows):
-        y, width = top + ABOVE + ROW * place, abs(row.share) / longest * BARS / 2
-        left = middle - width if row.share < 0 else middle
-        colour = "#2a7f62" if row.share < 0 else "#c4552d"
-        faint = ' opacity="0.4"' if row.faint else ""
-        end = left - 4 if row.share < 0 else left + width + 4
-        anchor = "end" if row.share < 0 else "start"
-        lines += [
-            f'<text x="{NAMES - 12}" y="{y + 14}" text-anchor="end">{escape(row.name)}</text>',
-            f'<rect x="{left:.1f}" y="{y + 3}" width="{width:.1f}" height="14" fill="{colour}"{faint}/>',
-            f'<text x="{end:.1f}" y="{y + 14}" text-anchor="{anchor}">{escape(row.text)}</text>',
-        ]
-    bottom = top + ABOVE + ROW * len(rows)
-    lines.append(f'<path d="M{middle} {top + ABOVE - 6}V{bottom + 4}" stroke="#444"/>')
-    note = "pale: breaks a limit" if any(row.faint for row in rows) else ""
-    return [*lines, f'<text x="{NAMES}" y="{bottom + 20}" fill="#555">{note}</text>']

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+import altair as alt
+import vl_convert
 
 #: Where the style and the script of pages are.
 ASSETS: Final = Path(__file__).with_name("assets")
@@ -23,7 +24,7 @@ class PageSection:
     title: str
     about: str
     body: str
-    figures: Mapping[str, go.Figure] = field(default_factory=dict)
+    figures: Mapping[str, alt.ChartType] = field(default_factory=dict)
 
     @property
     def html(self) -> str:
@@ -37,7 +38,14 @@ def asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = ()) -> str:
+def page(
+    title: str,
+    body: str,
+    *,
+    style: str = "",
+    figures: Mapping[str, alt.ChartType],
+    scripts: Sequence[str] = (),
+) -> str:
     """A whole page, in the look of all.
 
     Parameters
@@ -48,21 +56,27 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = ())
         HTML.
     style : str
         CSS beside that of all pages.
+    figures : mapping
+        Name -> the chart that is drawn where `plot` says so.
     scripts : sequence of str
         JavaScript that runs when the body is there.
     """
-    run = "".join(f"<script>{script}</script>\n" for script in scripts)
+    drawn = {name: chart.to_dict() for name, chart in figures.items()}
+    data = json.dumps({"figures": drawn}, allow_nan=False).replace("</", "<\\/")
+    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version) if figures else ""
+    run = "".join(f"<script>{script}</script>\n" for script in (vega, asset("figures.js"), *scripts))
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{asset('style.css')}{style}</style></head>\n"
-        f"<body>{body}\n{run}</body></html>\n"
+        f'<body>{body}\n<script type="application/json" id="data">{data}</script>\n{run}</body></html>\n'
     )
 
 
-def plot(name: str, *, taller: int = 0) -> str:
-    """Where a figure is drawn; `taller` is its additional height where it is narrow. [pixels]"""
-    return f'<div class="plot" data-figure="{name}" data-taller="{taller}"></div>'
+def plot(name: str) -> str:
+    """Where a figure is drawn."""
+    return f'<div class="plot" data-figure="{name}"></div>'
 
 
 def table(headings: Sequence[str], cells: Iterable[Sequence[str]], kind: str = "") -> str:

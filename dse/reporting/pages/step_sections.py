@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from costmodel.plotting import BAR_HEIGHT, bars_of_parts
+from costmodel.plotting import bars_of_parts
 from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
 from dse.explaining.explanation import explain
 from dse.explaining.timeline import timeline
@@ -20,23 +20,18 @@ from dse.reporting.binding import memory_capacity
 from dse.reporting.pages.page import PageSection, plot
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    import altair as alt
 
     from dse.searching.study import BaseStudy
 
-#: How much taller a figure with a long legend is on a narrow screen. [pixels]
-TALLER = 130
-
 #: A figure of a design, and a sentence on it.
-Drawn = tuple[Sequence["go.Figure"], str]
+Drawn = tuple[Sequence["alt.ChartType"], str]
 
 
 def parts_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]) -> PageSection:
     """Where time, memory and energy of the notable designs go."""
     picked = [records[row] for row in notable]
-    names = [
-        f"{title.replace(', ', ',<br>')}<br>trial {records[row]['trial']}" for row, title in notable.items()
-    ]
+    names = [f"{title}\ntrial {records[row]['trial']}".replace(", ", ",\n") for row, title in notable.items()]
     figures = {}
     for total, unit in (("step_time", "s"), ("peak_memory", "B"), ("energy_per_step", "J")):
         parts = {
@@ -45,7 +40,7 @@ def parts_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[
         }
         limits = [memory_capacity(study.space, record) for record in picked] if unit == "B" else None
         figures[total] = bars_of_parts(parts, unit, names, title=total, limits=limits)
-    body = "".join(plot(name, taller=TALLER + BAR_HEIGHT) for name in figures)
+    body = "".join(map(plot, figures))
     about = "What the step time, the memory of the fullest chip and the energy of the notable designs are "
     about += "made of. A line across a bar is the capacity of the chip's memory."
     return PageSection("parts", "Time, memory and energy", about, body, figures)
@@ -66,7 +61,9 @@ def timeline_sections(
         return [timeline_figure(events)], text
 
     about = "What each stage of the pipeline does in one optimizer step; gaps are waiting. Neighbouring "
-    about += "micro-batches have two shades. Drag to zoom in, double-click to zoom out."
+    about += (
+        "micro-batches have two shades. Ctrl and the wheel zoom, dragging moves, a double click shows all."
+    )
     return [one_of_several("timeline", "One step, stage by stage", about, records, notable, drawn)]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from costmodel.errors import DseError
-from costmodel.plotting import SCHEMES, look, plotly
+from costmodel.plotting import svg
 from dse.figures.front import front_figure
 from dse.figures.progress import counts_figure
 from dse.records.text import Record, counted, design_text, objective_texts
@@ -18,14 +17,11 @@ from dse.reporting.design_table import varying_parameters
 from dse.reporting.pages.front_table import front_table
 from dse.reporting.pages.page import PageSection, asset, page, plot, table
 from dse.reporting.pages.step_sections import kernel_sections, parts_section, timeline_sections
-from dse.reporting.pictures.front_picture import front_svg
 from dse.reporting.pictures.study_figures import front_picture, lines_figure, progress_figure, shares_figure
 from dse.reporting.studies.nothing_feasible import BrokenLimits
 from dse.reporting.study_report import picks
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from dse.searching.study import BaseStudy
 
 
@@ -35,11 +31,8 @@ def study_page(study: BaseStudy) -> str:
     Raises
     ------
     DseError
-        If it has no finished trials, or Plotly is not installed.
+        If it has no finished trials.
     """
-    plotly()
-    from plotly.offline import get_plotlyjs
-
     records, notable = front_of(study)
     sections = [
         *(found_sections(study, records, notable) if records else []),
@@ -47,20 +40,13 @@ def study_page(study: BaseStudy) -> str:
         *infeasible_sections(study),
         *space_sections(study),
     ]
-    figures = {name: drawn for section in sections for name, drawn in section.figures.items()}
-    data = {
-        "looks": {scheme: look(scheme) for scheme in SCHEMES},
-        "rows": list(range(len(records))),
-        "figures": {name: bare(drawn) for name, drawn in figures.items()},
-    }
     links = "".join(f'<a href="#{section.name}">{escape(section.title)}</a>' for section in sections)
-    text = json.dumps(data, allow_nan=False).replace("</", "<\\/")
     return page(
         f"{study.name}: dse report",
-        f"{heading(study, records)}<nav>{links}</nav>{''.join(section.html for section in sections)}"
-        f'<script type="application/json" id="data">{text}</script>',
+        f"{heading(study, records)}<nav>{links}</nav>{''.join(section.html for section in sections)}",
         style=asset("study.css"),
-        scripts=(get_plotlyjs(), asset("study.js")),
+        figures={name: drawn for section in sections for name, drawn in section.figures.items()},
+        scripts=(asset("study.js"),),
     )
 
 
@@ -77,7 +63,7 @@ def study_picture(study: BaseStudy) -> str:
         raise DseError(f"study {study.name!r}: no feasible trials, so no front")
     several = len(study.space.objectives) > 1
     picture = front_picture(study.table, records, notable if several else None)
-    return front_svg(picture, f"Pareto front of {study.name}")
+    return svg(front_figure(picture, f"Pareto front of {study.name}"))
 
 
 def front_of(study: BaseStudy) -> tuple[Sequence[Record], dict[int, str]]:
@@ -87,13 +73,6 @@ def front_of(study: BaseStudy) -> tuple[Sequence[Record], dict[int, str]]:
     records = study.table.front().records()
     found = picks(study.space, records) if records else {}
     return records, {row: title.replace("_", " ") for row, title in found.items()}
-
-
-def bare(drawn: go.Figure) -> dict[str, Any]:
-    """A figure without its look, which the page has once."""
-    found: dict[str, Any] = json.loads(drawn.to_json())
-    found["layout"].pop("template", None)
-    return found
 
 
 def heading(study: BaseStudy, records: Sequence[Record]) -> str:
@@ -159,7 +138,9 @@ def front_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[
     """Every pair of objectives, and the front as a table."""
     several = len(study.space.objectives) > 1
     picture = front_picture(study.table, records, notable if several else None)
-    figures = {f"front{place}": front_figure(picture, [pair]) for place, pair in enumerate(picture.pairs)}
+    figures = {
+        f"front{place}": front_figure(picture, pairs=[pair]) for place, pair in enumerate(picture.pairs)
+    }
     drawn = "".join(plot(name) for name in figures)
     about = "No other feasible design found is better in one objective without being worse in another. "
     if not several:
@@ -175,11 +156,10 @@ def front_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[
 def parallel_section(study: BaseStudy) -> PageSection:
     """Parameters and objectives as lines."""
     drawn = lines_figure(study.table)
-    room = 90 * len(drawn.data[0].dimensions)
     first = study.space.objectives[0].name.replace("_", " ")
     about = f"Each line is a feasible design, those of the front among them, coloured by {first}. "
-    about += "Drag along an axis to keep what passes there: the table and the front above follow."
-    body = f'<div class="wide"><div style="min-width: {room}px">{plot("parallel")}</div></div>'
+    about += "Drag a box over one or more axes to keep what passes it: the table and the front above follow."
+    body = f'<div class="wide"><div style="min-width: {drawn.width}px">{plot("parallel")}</div></div>'
     return PageSection("parallel", "Parameters and objectives", about, body, {"parallel": drawn})
 
 

@@ -8,8 +8,8 @@ from html import escape
 
 from costmodel.formats.quantity import readable
 from dse.reporting.measurements.validation_report import headline, reason_rows, tables
-from dse.reporting.pages.page import page, table
-from dse.reporting.pictures.scatter import Point, legend, scatter
+from dse.reporting.pages.page import page, plot, table
+from dse.reporting.pictures.scatter import Point, scatter
 from dse.validation.comparison import ComparedRow
 from dse.validation.kernels import kind_of, size_of
 
@@ -24,19 +24,11 @@ def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
     title : str
         What was measured.
     """
-    shown, first = [], 0
+    figures, shown = {}, []
     for what, unit, series in pictures(rows):
-        picture = scatter(series, what, unit, first)
-        dimmed = "".join(
-            f"figure:has(.k{n}:hover) .series:not(.s{n}):not(.legend .series) {{ opacity: .07; }}"
-            for n in range(first, first + len(series))
-        )
-        heading = f"{what[0].upper()}{what[1:]}"
-        shown.append(
-            f"<h2>{escape(heading)}: predicted against measured</h2><style>{dimmed}</style>"
-            f"<figure>{picture}{legend([*series], first)}</figure>"
-        )
-        first += len(series)
+        figures[what] = scatter(series, what, unit)
+        heading = f"{what[0].upper()}{what[1:]}: predicted against measured"
+        shown.append(f"<h2>{escape(heading)}</h2>{plot(what)}")
     shown += [
         f'<h2>{escape(name)}</h2><div class="wide">{table(headings, cells)}</div>'
         for name, headings, cells in tables(rows)
@@ -45,7 +37,9 @@ def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
     return page(
         f"{title}: dse validate",
         f"<h1>{escape(heading)}</h1><p>{escape(headline(rows))}. Lines beside the diagonal are errors of 10 "
-        f"and 25 %.</p>{''.join(shown)}{not_expressed(rows)}{every_row(rows)}",
+        f"and 25 %; a click on a name in a legend shows it alone.</p>"
+        f"{''.join(shown)}{not_expressed(rows)}{every_row(rows)}",
+        figures=figures,
     )
 
 

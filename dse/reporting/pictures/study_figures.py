@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
+from costmodel.plotting import words
 from dse.explaining.importance import importance
 from dse.figures.front import FrontPicture, Shown, front_figure, thinned
 from dse.figures.parallel import parallel_figure
@@ -18,29 +19,29 @@ from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
-    import plotly.graph_objects as go
 
 #: Feasible designs beside the front that parallel coordinates show.
 LINES: Final = 400
 
 
-def pareto_figure(table: TrialTable) -> go.Figure:
+def pareto_figure(table: TrialTable) -> alt.ChartType:
     """The front by each pair of objectives, or of a single one the best so far by trial."""
     return front_figure(front_picture(table))
 
 
-def lines_figure(table: TrialTable) -> go.Figure:
+def lines_figure(table: TrialTable) -> alt.LayerChart:
     """Parameters and objectives of the front, and of some other feasible trials, as lines."""
     return parallel_figure(table.space, line_records(table))
 
 
-def progress_figure(history: pd.DataFrame) -> go.Figure:
+def progress_figure(history: pd.DataFrame) -> alt.Chart:
     """Hypervolume after each finished trial."""
     return history_figure(history["trial"].to_numpy(), history["hypervolume"].to_numpy())
 
 
-def shares_figure(table: TrialTable, profile: str) -> go.Figure:
+def shares_figure(table: TrialTable, profile: str) -> alt.Chart:
     """How much of each objective's variance over the space each parameter explains alone.
 
     Raises
@@ -105,7 +106,7 @@ def best_picture(table: TrialTable) -> FrontPicture:
         dominated=thinned(by_trial(table.take(beaten))),
         infeasible=np.empty((0, 2)),
         name="best so far",
-        notable={len(rows) - 1: f"best {objective.name.replace('_', ' ')}"} if len(rows) else {},
+        notable={len(rows) - 1: f"best {words(objective.name)}"} if len(rows) else {},
     )
 
 
@@ -139,20 +140,19 @@ def best_of_each(front: TrialTable) -> dict[int, str]:
         for column, objective in zip(
             as_costs(front.values, front.directions).T, front.space.objectives, strict=True
         ):
-            found.setdefault(int(np.argmin(column)), []).append(objective.name.replace("_", " "))
+            found.setdefault(int(np.argmin(column)), []).append(words(objective.name))
     return {row: f"best {', '.join(names)}" for row, names in found.items()}
 
 
-def design_texts(space: Space, records: Sequence[Mapping[str, Any]]) -> list[str]:
+def design_texts(space: Space, records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """What the mouse says of each design: its trial, its values, and its parameters that are not shared."""
     shared = {p.name for p in space.parameters if len({r["params"][p.name] for r in records}) <= 1}
     own = [p for p in space.parameters if p.name not in shared or len(records) == 1]
     return [
-        "<br>".join([
-            f"<b>trial {record['trial']}</b>",
-            *(f"{o.name.replace('_', ' ')} {readable(record['values'][o.key], o.unit)}"
-              for o in space.objectives),
-            *(f"{p.name}={p.shown(record['params'][p.name])}" for p in own),
-        ])
+        {
+            "trial": str(record["trial"]),
+            **{words(o.name): readable(record["values"][o.key], o.unit) for o in space.objectives},
+            **{p.name: p.shown(record["params"][p.name]) for p in own},
+        }
         for record in records
-    ]  # fmt: skip
+    ]

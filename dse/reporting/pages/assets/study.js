@@ -1,39 +1,20 @@
 "use strict";
-// Draws the figures of a report, and keeps the table of the front, the figures and the filters together.
-
-const page = JSON.parse(document.getElementById("data").textContent);
-const root = document.documentElement;
-const narrow = () => root.clientWidth < 640;
+// Keeps the table of the front, the figures and the filters of a report together.
 
 // Light and dark.
 
+const root = document.documentElement;
 const system = matchMedia("(prefers-color-scheme: dark)");
-const scheme = () => root.dataset.scheme || (system.matches ? "dark" : "light");
+const dark = () => (root.dataset.scheme ? root.dataset.scheme === "dark" : system.matches);
+const toggle = document.getElementById("scheme");
+const showScheme = () => { toggle.textContent = dark() ? "Light" : "Dark"; };
 
-function showScheme() {
-  document.getElementById("scheme").textContent = scheme() === "dark" ? "Light" : "Dark";
-  for (const plot of document.querySelectorAll(".js-plotly-plot"))
-    Plotly.relayout(plot, { template: page.looks[scheme()] });
-}
-
-document.getElementById("scheme").addEventListener("click", () => {
-  root.dataset.scheme = scheme() === "dark" ? "light" : "dark";
+toggle.addEventListener("click", () => {
+  root.dataset.scheme = dark() ? "light" : "dark";
   showScheme();
 });
 system.addEventListener("change", showScheme);
-
-// Figures.
-
-const CONFIG = { responsive: true, displaylogo: false,
-  toImageButtonOptions: { format: "svg" },
-  modeBarButtonsToRemove: ["sendChartToCloud", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
-
-function draw(plot) {
-  const { data, layout } = page.figures[plot.dataset.figure];
-  const own = { ...layout, template: page.looks[scheme()] };
-  if (narrow()) own.height = layout.height + Number(plot.dataset.taller || 0);
-  return Plotly.newPlot(plot, data, own, { ...CONFIG, displayModeBar: narrow() ? false : "hover" });
-}
+showScheme();
 
 // A design of several: its figures are drawn when it is chosen.
 
@@ -42,14 +23,16 @@ function choose(group, name) {
     button.setAttribute("aria-pressed", String(button.dataset.name === name));
   for (const part of group.querySelectorAll(".part")) {
     part.hidden = part.dataset.name !== name;
-    if (!part.hidden)
-      for (const plot of part.querySelectorAll(".plot:not(.js-plotly-plot)")) draw(plot);
+    if (!part.hidden && root.dataset.ready)
+      for (const place of part.querySelectorAll(".plot")) if (!place.view) draw(place);
   }
 }
 
-for (const group of document.querySelectorAll(".group"))
+for (const group of document.querySelectorAll(".group")) {
   for (const button of group.querySelectorAll(".tools button"))
     button.addEventListener("click", () => choose(group, button.dataset.name));
+  choose(group, group.querySelector(".part").dataset.name);
+}
 
 // The front: rows that the filters of the table keep, of those that are marked in figures.
 
@@ -58,7 +41,7 @@ const rows = body ? [...body.rows] : [];
 const filters = [...document.querySelectorAll(".front input")];
 const PREFIXES = { p: 1e-12, n: 1e-9, u: 1e-6, m: 1e-3, k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18 };
 const NUMBER = /^(<=|>=|<|>|=)?\s*(\$?)\s*(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([pnumkKMGTPE](?=i?[A-Za-z]*$))?(i?)([A-Za-z/%]*)$/;
-let marked = null; // rows marked in a figure, or null where none are
+const marked = new Map(); // figure -> rows within the box that is drawn in it
 
 function condition(text) {
   // "<20", ">= 40 GB", "8", "full": a test of a cell, or null where no number follows a sign.
@@ -80,40 +63,33 @@ function condition(text) {
 }
 
 function kept() {
-  // Row numbers that pass every filter, and are marked where some are.
+  // Row numbers that pass every filter, and are within every box.
   const tests = filters.map((input) => condition(input.value));
   filters.forEach((input, place) => input.setAttribute("aria-invalid", String(tests[place] === null)));
-  return rows.filter((row) => (marked === null || marked.has(Number(row.dataset.row)))
+  return rows.filter((row) => [...marked.values()].every((one) => one.has(Number(row.dataset.row)))
       && tests.every((test, place) => test === null || test(row.cells[place])))
     .map((row) => Number(row.dataset.row));
 }
 
+function figures(signal) {
+  // Figures that follow the table.
+  const listening = (place) => place.view && page.figures[place.dataset.figure].params?.some((one) => one.name === signal);
+  return [...document.querySelectorAll(".plot")].filter(listening);
+}
+
 function show() {
-  const shown = new Set(kept());
-  for (const row of rows) row.hidden = !shown.has(Number(row.dataset.row));
-  document.getElementById("shown").textContent = `${shown.size} of ${rows.length}`;
-  const all = shown.size === rows.length;
-  for (const plot of document.querySelectorAll(".pairs .js-plotly-plot")) {
-    const place = plot.data.findIndex((trace) => trace.customdata);
-    const points = plot.data[place].customdata.flatMap((row, point) => (shown.has(row) ? [point] : []));
-    Plotly.restyle(plot, { selectedpoints: [all ? null : points] }, [place]);
-  }
+  const shown = kept();
+  for (const row of rows) row.hidden = !shown.includes(Number(row.dataset.row));
+  document.getElementById("shown").textContent = `${shown.length} of ${rows.length}`;
+  for (const place of figures("kept")) place.view.signal("kept", shown.length === rows.length ? null : shown).runAsync();
 }
 
-function mark(found) {
-  marked = found;
-  show();
-}
-
-function clear() {
+async function clear() {
   for (const input of filters) input.value = "";
-  for (const plot of document.querySelectorAll(".pairs .js-plotly-plot")) Plotly.relayout(plot, { selections: [] });
-  const lines = document.querySelector("[data-figure=parallel].js-plotly-plot");
-  if (lines) {
-    const open = Object.fromEntries(lines.data[0].dimensions.map((_, n) => [`dimensions[${n}].constraintrange`, null]));
-    Plotly.restyle(lines, open, [0]);
-  }
-  mark(null);
+  const boxed = [...marked.keys()];
+  marked.clear();
+  for (const place of boxed) await draw(place);
+  show();
 }
 
 function sort(column, heading) {
@@ -128,66 +104,40 @@ function sort(column, heading) {
 
 function point(row) {
   // Say of a row of the table where it is in the figures.
-  for (const plot of document.querySelectorAll(".pairs .js-plotly-plot")) {
-    const curve = plot.data.findIndex((trace) => trace.customdata);
-    const found = row === null ? -1 : plot.data[curve].customdata.indexOf(row);
-    if (found < 0) Plotly.Fx.unhover(plot);
-    else Plotly.Fx.hover(plot, [{ curveNumber: curve, pointNumber: found }]);
-  }
+  for (const place of figures("pointed")) place.view.signal("pointed", row).runAsync();
 }
 
-function linked(plot) {
-  plot.on("plotly_selected", (event) => {
-    if (!event) return;
-    mark(new Set(event.points.filter((p) => p.customdata !== undefined).map((p) => p.customdata)));
+function within(box, one) {
+  // Whether a row of a figure's data is in the box that is drawn over the figure.
+  const between = (value, [a, b]) => Number(value) >= Math.min(a, b) && Number(value) <= Math.max(a, b);
+  if (box.coordinate) return !box.coordinate.includes(one.coordinate) || between(one.at, box.at);
+  return Object.entries(box).every(([field, range]) => between(one[field], range));
+}
+
+document.addEventListener("drawn", ({ target: place }) => {
+  const box = page.figures[place.dataset.figure].params?.find((one) => /^(brush|box)/.test(one.name));
+  if (!box) return;
+  place.view.addSignalListener(box.name, (_, drawn) => {
+    const outside = new Set(place.rows.filter((one) => !within(drawn, one)).map((one) => one.row));
+    if (Object.keys(drawn).length) marked.set(place, new Set([...rows.keys()].filter((row) => !outside.has(row))));
+    else marked.delete(place);
+    show();
   });
-  plot.on("plotly_deselect", () => mark(null));
-  plot.on("plotly_click", (event) => {
-    const chosen = event.points.find((p) => p.customdata !== undefined);
-    if (!chosen) return;
-    for (const row of rows) row.classList.toggle("chosen", Number(row.dataset.row) === chosen.customdata);
-    const box = document.querySelector(".front");
-    const row = rows.find((one) => one.classList.contains("chosen"));
-    box.scrollTop = row.offsetTop - box.clientHeight / 2;
+  place.view.addEventListener("click", (_, item) => {
+    if (!place.closest(".pairs") || item?.datum?.row === undefined) return;
+    for (const row of rows) row.classList.toggle("chosen", Number(row.dataset.row) === item.datum.row);
+    const table = document.querySelector(".front");
+    table.scrollTop = table.querySelector(".chosen").offsetTop - table.clientHeight / 2;
   });
-}
+  if (rows.length && root.dataset.ready) show();
+});
 
-function within(dimension, value) {
-  // Whether a line passes what is marked on one coordinate.
-  const range = dimension.constraintrange;
-  if (!range) return true;
-  const ranges = Array.isArray(range[0]) ? range : [range];
-  return ranges.some(([low, high]) => value >= low && value <= high);
+for (const input of filters) input.addEventListener("input", show);
+const headings = [...document.querySelectorAll(".front thead tr:first-child th")];
+headings.forEach((heading, place) => heading.firstElementChild.addEventListener("click", () => sort(place, heading)));
+for (const row of rows) {
+  row.addEventListener("mouseenter", () => point(Number(row.dataset.row)));
+  row.addEventListener("mouseleave", () => point(null));
 }
-
-function brushed(lines) {
-  // The first lines of the parallel coordinates are the front, in the order of the table.
-  lines.on("plotly_restyle", () => {
-    const { dimensions } = lines.data[0];
-    if (!dimensions.some((dimension) => dimension.constraintrange)) return mark(null);
-    const found = page.rows.filter((row) => dimensions.every((one) => within(one, one.values[row])));
-    return mark(new Set(found));
-  });
-}
-
-async function start() {
-  showScheme();
-  for (const plot of document.querySelectorAll(".plot"))
-    if (!plot.closest(".part")) await draw(plot);
-  for (const group of document.querySelectorAll(".group")) choose(group, group.querySelector(".part").dataset.name);
-  for (const plot of document.querySelectorAll(".pairs .js-plotly-plot")) linked(plot);
-  const lines = document.querySelector("[data-figure=parallel].js-plotly-plot");
-  if (lines) brushed(lines);
-  for (const input of filters) input.addEventListener("input", show);
-  const headings = [...document.querySelectorAll(".front thead tr:first-child th")];
-  headings.forEach((heading, place) => heading.firstElementChild.addEventListener("click", () => sort(place, heading)));
-  for (const row of rows) {
-    row.addEventListener("mouseenter", () => point(Number(row.dataset.row)));
-    row.addEventListener("mouseleave", () => point(null));
-  }
-  document.getElementById("clear")?.addEventListener("click", clear);
-  if (rows.length) show();
-  root.dataset.ready = "true";
-}
-
-start();
+document.getElementById("clear")?.addEventListener("click", clear);
+if (rows.length) show();

@@ -1,0 +1,79 @@
+"""How far a search is, on standard error: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TextIO
+
+from dse.cli.terminal import plain_stream
+from dse.records.text import SafeConsole
+from dse.searching.batches.loop import Progress
+from dse.searching.progress_bar import state
+from dse.spaces.space import Space
+
+#: Least time between two plain lines. [s]
+LINE_INTERVAL = 1.0
+
+
+@contextmanager
+def progress_of(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+    """A function that shows where a search of `space` stands.
+
+    Parameters
+    ----------
+    space : Space
+        What is searched; its objectives say the units.
+    stream : text file
+        Where to show it: standard error.
+    """
+    if stream.isatty():
+        with bar(space, stream) as update:
+            yield update
+    else:
+        yield lines(space, stream)
+
+
+def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
+    """One plain line per `LINE_INTERVAL`, and one at the end."""
+    last = -LINE_INTERVAL
+
+    def update(progress: Progress) -> None:
+        nonlocal last
+        if progress.complete < progress.budget and monotonic() - last < LINE_INTERVAL:
+            return
+        last = monotonic()
+        print(
+            f"{progress.complete}/{progress.budget} trials, {state(space, progress)}", file=stream, flush=True
+        )
+
+    return update
+
+
+@contextmanager
+def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+    """A progress bar that disappears when it is done."""
+    import rich.progress as rich
+    from rich.table import Column
+
+    shown = rich.Progress(
+        rich.BarColumn(bar_width=12),
+        rich.TextColumn("{task.completed:.0f}/{task.total:.0f} trials,", table_column=Column(no_wrap=True)),
+        rich.TextColumn("{task.description}", markup=False),
+        console=SafeConsole(file=plain_stream(stream)),
+        transient=True,
+    )
+    with shown:
+        task = shown.add_task("", total=1, visible=False)
+
+        def update(progress: Progress) -> None:
+            shown.update(
+                task,
+                completed=progress.complete,
+                total=progress.budget,
+                description=state(space, progress),
+                visible=True,
+            )
+
+        yield update
