@@ -136,7 +136,7 @@ def test_a_constraint_that_is_no_number_is_neither_kept_nor_violated(url, violat
     with a_study(url, [finished(), odd]) as (store, study):
         for read in (lambda: store.columns(study), lambda: store.trials(study.study_id)):
             with pytest.raises(
-                DseError, match=r"trial 1: trial_system_attributes: constraints.*a number for"
+                DseError, match=r"study 'gpt3' of .* cannot be read: trial_system_attributes: "
             ):
                 read()
 
