@@ -55,8 +55,6 @@ def test_every_name_is_there_in_every_order(package):
 #: Rooms whose functions still hide modules of theirs: callers reach those by the modules' full names alone.
 COLLIDING = {
     "costmodel.hlo": {"memory", "program"},
-    "costmodel.profiles.dfmodel": {"evaluate"},
-    "costmodel.profiles.dfmodel.files": {"picture"},
 }
 
 

@@ -19,7 +19,7 @@ from costmodel.profiles.dfmodel.capacity import (
     tensor_bytes,
     within_capacity,
 )
-from costmodel.profiles.dfmodel.evaluate import (
+from costmodel.profiles.dfmodel.evaluation import (
     OVERLAPPED,
     Groups,
     Loads,

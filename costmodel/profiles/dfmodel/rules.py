@@ -12,7 +12,7 @@ import numpy as np
 from costmodel.columns import Columns, FloatArray, IntArray, column, column_units, per_kernel
 from costmodel.profiles.dfmodel.capacity import within_capacity
 from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowDesign, DataflowRun, alike, design_setup
-from costmodel.profiles.dfmodel.evaluate import evaluate, loads
+from costmodel.profiles.dfmodel.evaluation import evaluate, loads
 from costmodel.profiles.dfmodel.fused import fastest_groups, sharded_graph
 from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph
 from costmodel.profiles.dfmodel.mapping import sram_shortage

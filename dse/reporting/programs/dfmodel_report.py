@@ -15,7 +15,7 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.profiles.dfmodel.capacity import dram_capacity, within_capacity
-from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
+from costmodel.profiles.dfmodel.evaluation import DfmodelEvaluation, evaluate
 from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
 from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.profiles.dfmodel.mapping import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from costmodel.profiles.dfmodel.assigned import rows_of
-from costmodel.profiles.dfmodel.files.picture import drawn
+from costmodel.profiles.dfmodel.files.drawing import drawn
 from costmodel.profiles.dfmodel.graph import DfmodelGraph
 from costmodel.steps.micro_batch.tensor_parallel import layout_changes
 from costmodel.training.blocks import Edge, Layer
