@@ -22,7 +22,7 @@ from costmodel import (
 from costmodel.profiles.dfmodel import least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import design_sharding, rows_of
 from costmodel.profiles.dfmodel.files import graph_message, setup_text
-from costmodel.profiles.dfmodel.files.picture import design_picture
+from costmodel.profiles.dfmodel.files.drawing import design_picture
 from costmodel.profiles.dfmodel.graph import Traffic
 from costmodel.profiles.simai import simai_step
 from costmodel.steps.micro_batch.rank_memory import layer_memory

@@ -37,11 +37,12 @@ def space_with(**extended):
 
 
 def test_the_examples_of_the_page_run_as_they_stand(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DSE_STORAGE", f"sqlite:///{tmp_path / 'dse.db'}")
     told = {}
     for example in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         exec(compile(example, PAGE.name, "exec"), told)
-    assert len(dse.studies()) == 3
+    assert len(dse.studies()) == 4
     assert dse.Study.load("bills").trials()["step_time_s"].min() < 20
 
 

@@ -28,7 +28,7 @@ from costmodel.profiles.dfmodel.assigned import (
     unsupported_shardings,
 )
 from costmodel.profiles.dfmodel.files import SetupFile, load_setup, picture, setup_file
-from costmodel.profiles.dfmodel.files.picture import design_picture
+from costmodel.profiles.dfmodel.files.drawing import design_picture
 from costmodel.profiles.dfmodel.graph import (
     ALL_REDUCE,
     NONE,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError
+from dse.library.chosen_space import chosen_space
 from dse.records.text import design_text
 from dse.spaces.space import Params, Space
 
@@ -21,19 +23,16 @@ def changed_space(args: argparse.Namespace) -> Space:
     """
     if not args.space:
         raise DseError("name a space (`dse spaces` lists those that ship), or a launch file")
-    space, pins = Space.load(args.space), dict(args.set)
-    if args.tokens:
-        space = space.with_tokens(args.tokens)
-    if len(pins) < len(args.set):
-        raise DseError(f"--set: {next(n for n in pins if sum(n == m for m, _ in args.set) > 1)}: given twice")
-    if args.layout:
-        if args.layout not in space.layouts:
-            have = "; it has none" if not space.layouts else suggestion(args.layout, space.layouts)
-            raise DseError(f"--layout {args.layout}: no layout of space {space.name}{have}")
-        pins = {**space.layouts[args.layout], **pins}
-    if pins:
-        space = space.pinned(pins)
-    return space.with_objectives(args.objective) if args.objective else space
+    return chosen_space(args.space, **changes_of(args))
+
+
+def changes_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What `add_changes` arguments change in a space, as functions of `dse.library` take it."""
+    if twice := next((n for n, _ in args.set if sum(n == m for m, _ in args.set) > 1), None):
+        raise DseError(f"--set: {twice}: given twice")
+    return {
+        "set": dict(args.set), "layout": args.layout, "objective": args.objective, "tokens": args.tokens
+    }  # fmt: skip
 
 
 def say_what_was_open(space: Space, params: Params) -> None:

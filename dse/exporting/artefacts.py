@@ -15,9 +15,9 @@ from costmodel.errors import DseError, suggestion
 from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
 from costmodel.profiles.dfmodel.assigned import design_sharding, unsupported_columns, unsupported_shardings
 from costmodel.profiles.dfmodel.design import DataflowRun, design_setup
-from costmodel.profiles.dfmodel.evaluate import evaluate, loads
+from costmodel.profiles.dfmodel.evaluation import evaluate, loads
 from costmodel.profiles.dfmodel.files import setup_bytes, setup_message, setup_text
-from costmodel.profiles.dfmodel.files.picture import design_picture
+from costmodel.profiles.dfmodel.files.drawing import design_picture
 from costmodel.profiles.dfmodel.files.setup_files import Message
 from costmodel.profiles.dfmodel.layer import model_graph
 from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sram_shortage

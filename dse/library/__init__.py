@@ -1,1 +1,7 @@
-"""The library as Python has it: whatever a command does, with what the command takes."""
+"""What Python users call, and commands with them: spaces, designs, searches, studies and files.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    chosen_space, study, files, workload_files
+    designs, searching
+"""

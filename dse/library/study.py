@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dse.pricing.workers import Jobs, workers_of
 from dse.searching.study import BaseStudy
+from dse.storage.deletion import delete_study
+from dse.storage.optuna_store import Store
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each takes long to import, and a search takes none
     import altair as alt
+    import pandas as pd
 
     from dse.explaining.explanation import Explanation
+    from dse.explaining.importance import Importance
+    from dse.explaining.sensitivity import Sensitivity
+    from dse.library.chosen_space import Pins
+    from dse.library.designs import NearestFit
+    from dse.records.artefact import Artefact
+    from dse.reporting.studies.comparison import Comparison
+    from dse.reporting.studies.study_comparison import StudyPair
+    from dse.searching.exact.bounded import StudyBound
+    from dse.searching.exact.certificate import Certificate
+    from dse.searching.exact.exact_front import Method
+    from dse.searching.exact.long_search import Reference
+
+#: Designs that a notebook shows of a study.
+SHOWN = 5
 
 
 class Study(BaseStudy):
@@ -18,23 +39,189 @@ class Study(BaseStudy):
     Nothing is kept open between calls, so a study that another process continues is read afresh.
     """
 
-    def explain(self, trial: int | None = None) -> Explanation:
+    def __repr__(self) -> str:
+        """Name, space, and how far it is, in a line."""
+        table = self.table
+        return (
+            f"<Study {self.name!r} of space {self.space.name}: {len(table)} trials, "
+            f"{int(table.feasible.sum())} feasible, {len(table.front())} on the front>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The same line, and the first designs of the front with what they are judged by."""
+        from html import escape
+
+        front = self.pareto_front().head(SHOWN)
+        names = [*(p.name for p in self.space.parameters), *(own.key for own in self.space.objectives)]
+        shown = front[[name for name in dict.fromkeys(names) if name in front]]
+        return f"<p>{escape(repr(self))}</p>{shown.to_html(index=False)}"
+
+    def explain(
+        self, trial: int | None = None, *, objective: Sequence[str] = (), profile: str | None = None
+    ) -> Explanation:
         """Why a design costs what it does: ``.time`` and ``.memory`` are tables that add up.
 
         Parameters
         ----------
         trial : int, optional
             Its number; by default that of the best design by the first objective. [-]
+        objective : sequence of str
+            What to judge by in place of the study's objectives.
+        profile : str, optional
+            Rules of the cost model; the study's by default.
 
         Raises
         ------
         DseError
-            If there is no such trial, or nothing feasible was found yet.
+            If there is no such trial, nothing feasible was found yet, or the design has no number.
         """
         from dse.explaining.explanation import explain
+        from dse.library.designs import with_number
 
         number, params = self.design(trial)
-        return explain(self.space, params, profile=self.profile, trial=number)
+        space = self.space.with_objectives(objective) if objective else self.space
+        return with_number(explain(space, params, profile=profile or self.profile, trial=number))
+
+    def sensitivity(self, trial: int | None = None) -> Sensitivity:
+        """How much the step of a design follows each parameter and quantity; arguments as for `explain`."""
+        from dse.explaining.sensitivity import sensitivity
+
+        return sensitivity(self.explain(trial))
+
+    def importance(self) -> Importance:
+        """Which parameters matter for each objective; a `DseError` if too few trials are feasible."""
+        from dse.explaining.importance import importance
+
+        return importance(self.space, self.table, self.profile)
+
+    def fit(self, set: Pins) -> NearestFit:
+        """The design of its space nearest to some values that keeps all limits, as `dse.fit` finds it."""
+        from dse.library.designs import fit
+
+        return fit(self.space, set, profile=self.profile)
+
+    def export(
+        self,
+        trial: int | None = None,
+        format: str = "aicb",
+        path: str | Path | None = None,
+        *,
+        winner: int = 0,
+        workload: str | None = None,
+    ) -> Artefact:
+        """A design as a file for other programs.
+
+        Parameters
+        ----------
+        trial : int, optional
+            Its number; by default that of the best design by the first objective. [-]
+        format : str
+            One of `dse.exporting.artefacts.FORMS`, such as "megatron".
+        path : str or Path, optional
+            Where to write it; chakra is a folder.
+        winner : int
+            Which of the designs that the trial has found. [-]
+        workload : str, optional
+            Which workload, of a space that has several.
+
+        Returns
+        -------
+        file : Artefact
+            Its ``content``, and ``notes`` on what it cannot say.
+
+        Raises
+        ------
+        DseError
+            If there is no such design, it has no such file, or the file cannot be written.
+        """
+        from dse.exporting.artefacts import trial_artefact, write_artefact
+
+        file = trial_artefact(self, trial, format, winner, workload)
+        if path:
+            write_artefact(Path(path), file)
+        return file
+
+    def compare(
+        self, other: BaseStudy | None = None, *, profile: str | None = None, system: str | None = None
+    ) -> StudyPair | Comparison:
+        """Its front beside another study's, or its designs by another profile or on another machine.
+
+        Raises
+        ------
+        DseError
+            If the studies have no objective in common, or nothing feasible was found.
+        """
+        from dse.reporting.studies.comparison import comparison, usual_profile
+        from dse.reporting.studies.study_comparison import study_pair
+
+        if other is not None:
+            return study_pair(self, other)
+        return comparison(self, profile or (None if system else usual_profile(self)), system)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write a page of it, or a picture of its front if the path ends in .svg; the path.
+
+        Raises
+        ------
+        DseError
+            If it cannot be written.
+        """
+        from dse.records.tables import write_file
+        from dse.reporting.pages.study_page import study_page, study_picture
+        from dse.storage.atomic_files import file_name
+
+        path = Path(path or f"{file_name(self.name)}.html")
+        write_file(path, (study_picture(self) if path.suffix == ".svg" else study_page(self)).encode())
+        return path
+
+    def check(self, *, most: int | None = 100, jobs: Jobs = 1) -> pd.DataFrame:
+        """Stored figures that differ from what the cost model gives now: trial, column, stored, model, unit.
+
+        Parameters
+        ----------
+        most : int, optional
+            Trials to evaluate again, spread over all of them; None evaluates every one. [-]
+        jobs : int or Workers
+            Processes that evaluate designs, or who else does. [-]
+        """
+        import pandas as pd
+
+        rows = [asdict(figure) for _, found in self.differing(jobs, most=most) for figure in found]
+        return pd.DataFrame(rows, columns=["trial", "column", "stored", "model", "unit"])
+
+    def certify(self, *, method: Method = "auto", jobs: Jobs = 1) -> Certificate:
+        """How far it is from the exact front of its space, as `dse enumerate --certify` says.
+
+        Raises
+        ------
+        DseError
+            If the space is not finite, or has too many designs for the method.
+        """
+        from dse.pricing.space_rules import rules_for
+        from dse.searching.exact.certificate import best_costs, certificate
+        from dse.searching.exact.exact_front import exact_front
+
+        rules, best = rules_for(self.space, self.profile), best_costs(self).tolist()
+        workers = workers_of(jobs)
+        exact = exact_front(self.space, rules=rules, workers=workers, method=method, best=best)
+        return certificate(self, exact)
+
+    def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:
+        """What no legal design can beat, by bounds that stop after so many evaluations. [-]"""
+        from dse.searching.exact.bounded import study_bound
+
+        return study_bound(self, workers_of(jobs), evaluations=evaluations)
+
+    def reference(self, *, jobs: Jobs = 1) -> Reference:
+        """How far it is from what a long search of its space finds."""
+        from dse.searching.exact.long_search import reference
+
+        return reference(self, jobs)
+
+    def delete(self) -> int:
+        """Delete it and all of its trials from the database, for good; how many there were. [-]"""
+        with Store(self.storage, "write") as store:
+            return delete_study(store, store.study_id(self.name))
 
     def plot_front(self) -> alt.ChartType:
         """The Pareto front by each pair of objectives, or of a single one the best so far by trial."""

@@ -6,13 +6,13 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     graph, setup
     layer, network, cores
-    design, evaluate, assigned, hlo_graph
+    design, evaluation, assigned, hlo_graph
     mapping, files
     rules
 """
 
 from costmodel.profiles.dfmodel.design import DataflowDesign, design_setup
-from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, evaluate
+from costmodel.profiles.dfmodel.evaluation import DfmodelEvaluation, evaluate
 from costmodel.profiles.dfmodel.graph import PUBLISHED, DfmodelGraph, Sharding, least_moving
 from costmodel.profiles.dfmodel.layer import layer_graph, model_graph
 from costmodel.profiles.dfmodel.mapping import Mapping, fastest_mapping, fused_ways

@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, divisors
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel.evaluate import (
+from costmodel.profiles.dfmodel.evaluation import (
     OVERLAPPED,
     ROUNDING,
     Groups,

@@ -17,7 +17,7 @@ from costmodel.profiles.dfmodel.design import (
     design_setup,
     setup_rows,
 )
-from costmodel.profiles.dfmodel.evaluate import evaluate, loads, within_capacity
+from costmodel.profiles.dfmodel.evaluation import evaluate, loads, within_capacity
 from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph, kernel_collectives
 from costmodel.profiles.dfmodel.mapping import fastest_groups, sharded_graph, sram_shortage
 from costmodel.profiles.dfmodel.setup import Setup

@@ -6,11 +6,10 @@ import argparse
 from importlib import import_module
 
 from costmodel.errors import DseError
-from costmodel.formats.input_files import content
-from costmodel.profiles.files import FILES, kind_named, kind_of
-from costmodel.profiles.registry import profile_named
+from costmodel.profiles.files import kind_named
 from dse.cli.act.words import COSTS
 from dse.cli.output import form_of
+from dse.library.workload_files import checked_kind
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,17 +20,7 @@ def run(args: argparse.Namespace) -> int:
     DseError
         If the file is of no kind that is evaluated, or not of the kind that its profile or its options want.
     """
-    kind = kind_of(args.file)
-    asked = profile_named(args.profile).file if args.profile else None
-    if kind is None and asked is None:
-        what = "empty" if not content(args.file, 1) else "of no kind that is priced"
-        titles = ", ".join(kind.title for kind in FILES)
-        raise DseError(f"{args.file}: {what}; give {titles}, or say by --profile what it should be")
-    if kind is not None and asked not in (None, kind.name):
-        raise DseError(
-            f"{args.file}: is {kind.title}, and --profile {args.profile} does not price one; leave it out"
-        )
-    kind = kind or kind_named(str(asked))
+    kind = checked_kind(args.file, args.profile)
     reader = COSTS[kind.name]
     refuse_foreign(args, kind.name, kind.title)
     args.format = form_of(args.format, vars(args).get("output"))

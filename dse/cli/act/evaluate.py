@@ -6,12 +6,11 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from costmodel.errors import DseError
-from costmodel.profiles.rules import WorkloadRules
 from dse.cli.act.launch_options import asked_space
 from dse.cli.chosen import say_what_was_open
 from dse.cli.output import (
@@ -23,19 +22,17 @@ from dse.cli.output import (
     write_report,
     write_result,
 )
+from dse.library.designs import evaluate_design, sweep
 from dse.pricing.evaluation import reasons
-from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.space_rules import NATIVE
 from dse.pricing.workers import Workers
 from dse.records.tables import EVALUATION_KEYS, csv_pieces, json_text, only_finite, parquet_pieces
 from dse.records.text import Record, counted
 from dse.reporting.designs.sweep_report import sweep_report
 from dse.reporting.study_report import evaluation_report
-from dse.searching.exact.exact_front import priced_design
 from dse.searching.named.design_file import read_designs
-from dse.searching.named.nearest_design import nearest_feasible
-from dse.searching.named.sweep import NamedDesigns, combinations, priced
-from dse.spaces.space import Params, Space
-from dse.spaces.sweeps import swept_values
+from dse.searching.named.sweep import NamedDesigns, priced
+from dse.spaces.space import Space
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,10 +42,8 @@ def run(args: argparse.Namespace) -> int:
     if args.sweep or args.designs or form not in ("table", "json"):
         return run_sweep(args)
     space = asked_space(args)
-    rules = rules_for(space, args.profile or NATIVE)
-    params = best_design(space, rules) if args.best else space.completed({})
-    say_what_was_open(space, params)
-    record = priced_design(space, params, rules=rules)
+    record = evaluate_design(space, best=args.best, profile=args.profile)
+    say_what_was_open(space, record["params"])
     say_why_no_number(args.profile or NATIVE, space, record)
     write_result(lambda where: write(space, record, form, where), args.output, ENDINGS[form])
     return 0
@@ -61,22 +56,6 @@ def write(space: Space, record: Record, form: str, output: Path | None) -> None:
         write_content([f"{text}\n".encode()], form, output)
         return
     write_report(lambda width: evaluation_report(space, record, width), output)
-
-
-def best_design(space: Space, rules: WorkloadRules) -> Params:
-    """The design that is best in the first objective and keeps all limits.
-
-    Raises
-    ------
-    DseError
-        If none does.
-    """
-    found = nearest_feasible(space, {}, rules)
-    if found is None:
-        raise DseError(
-            "--best: no design with these values keeps all limits; `dse fit` finds the nearest that does"
-        )
-    return found.params
 
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
@@ -96,13 +75,12 @@ def run_sweep(args: argparse.Namespace) -> int:
     form = form_of(args.format, args.output, FORMS)
     space = asked_space(args)
     refuse_together(args, form)
+    workers = Workers(args.jobs, args.backend, args.scheduler)
     if args.designs:
         table, rows = read_designs(space, args.designs, note)
+        found = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
     else:
-        table = dict(combinations(swept(space, args.sweep)))
-        rows = len(next(iter(table.values()), [None]))
-    workers = Workers(args.jobs, args.backend, args.scheduler)
-    found = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
+        found = sweep(space, dict(args.sweep), profile=args.profile, jobs=workers)
     write_result(lambda where: write_sweep(found, form, where), args.output, ENDINGS[form])
     if found.legal:
         return 0
@@ -121,28 +99,6 @@ def refuse_together(args: argparse.Namespace, form: str) -> None:
         raise DseError(f"--sweep: {twice}: given twice")
     if both := next((name for name in names if name in dict(args.set)), None):
         raise DseError(f"{both}: --set holds it fixed, so there is nothing to --sweep")
-
-
-def swept(space: Space, sweeps: Iterable[tuple[str, str]]) -> dict[str, list[Any]]:
-    """Values of each name that is swept.
-
-    Raises
-    ------
-    DseError
-        If a name or a value is none.
-    """
-    values: dict[str, list[Any]] = {}
-    for name, text in sweeps:
-        space.check_settable(name)
-        if text:
-            values[name] = swept_values(name, text, space.unit_of(name))
-            continue
-        parameter = space.by_name.get(name)
-        options = parameter.options if parameter else None
-        if parameter is None or options is None:
-            raise DseError(f"--sweep {name}: has no list of options here; give values, such as {name}=1,2,4")
-        values[name] = [parameter.value(code) for code in options.tolist()]
-    return values
 
 
 def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:

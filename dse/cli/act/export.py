@@ -7,7 +7,7 @@ import sys
 
 from costmodel.errors import DseError
 from dse.cli.terminal import say
-from dse.exporting.artefacts import trial_artefact, write_artefact
+from dse.exporting.artefacts import write_artefact
 from dse.library.study import Study
 
 
@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     if args.winner is not None and args.trial is None:
         raise DseError(f"--winner {args.winner}: needs --trial, whose winner it is")
     study = Study.load(args.study, storage=args.storage)
-    file = trial_artefact(study, args.trial, args.format, args.winner or 0, args.workload)
+    file = study.export(args.trial, args.format, winner=args.winner or 0, workload=args.workload)
     assert file.content is not None
     if not (args.output or isinstance(file.content, bytes)):
         raise DseError(f"--format {args.format}: writes {len(file.content)} files; name a folder with -o DIR")

@@ -11,8 +11,8 @@ from costmodel.errors import DseError
 from dse.cli.chosen import changed_space
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
+from dse.library.searching import opened_study
 from dse.library.study import Study
-from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record, writable_directory, write_study
 from dse.records.text import show
@@ -20,42 +20,16 @@ from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.reporting.study_report import certificate_text, study_report
 from dse.searching.batches.loop import Outcome
 from dse.searching.exact.certificate import quick_certificate
-from dse.searching.samplers.samplers import DEFAULT_SAMPLER
-from dse.searching.starting_designs import front_designs, named_starts
 from dse.searching.trials.trial_table import Selection
-from dse.spaces.space import Params, Space
+from dse.spaces.space import Space
 
 
 def run_search(args: argparse.Namespace) -> int:
     """Start or continue the study of a space."""
     space = changed_space(args)
-    space = space.robust() if args.robust else space
     prepare(args, space)
-    starts = starts_of(args, space)
-    study = Study.open(
-        space,
-        args.study,
-        storage=args.storage,
-        seed=args.seed,
-        sampler=args.sampler,
-        profile=args.profile,
-    )
-    study.steer(args.focus, starts)
-    return run_study(study, args)
-
-
-def starts_of(args: argparse.Namespace, space: Space) -> dict[str, Params]:
-    """Designs to start from, found and checked before a study comes into being, as its focus is."""
-    rules = rules_for(space, args.profile or NATIVE)
-    if args.focus:
-        space.within_focus(args.focus)
-        if args.sampler not in (None, DEFAULT_SAMPLER):
-            raise DseError(f"--focus needs sampler {DEFAULT_SAMPLER}, not {args.sampler}")
-    starts = named_starts(space, args.start, rules)
-    if args.warm_start:
-        starts |= front_designs(Study.load(args.warm_start, storage=args.storage), space, rules)
-    space.with_layouts(starts)
-    return starts
+    options = ("study", "storage", "seed", "sampler", "profile", "focus", "start", "warm_start", "robust")
+    return run_study(opened_study(space, **{name: getattr(args, name) for name in options}), args)
 
 
 def run_resume(args: argparse.Namespace) -> int:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dse.calibration.calibration import calibrated
 from dse.cli.chosen import refuse_same
 from dse.cli.output import checked_ending, checked_place, write_content, write_result
+from dse.library.files import calibrate
 from dse.records.tables import json_text
 from dse.records.text import show
 from dse.reporting.measurements.calibration_report import calibration_record, calibration_report
-from dse.validation.table import read_table
 
 
 def run(args: argparse.Namespace) -> int:
@@ -19,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".yaml", ".yml"))
     checked_place(args.out)
-    found = calibrated(read_table(args.file), args.system, framework=args.framework, table=args.file.name)
+    found = calibrate(args.file, system=args.system, framework=args.framework)
     if args.out:
         text = found.text.encode()
         write_result(lambda where: write_content([text], "yaml", where), args.out, ".yaml")

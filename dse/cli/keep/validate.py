@@ -7,21 +7,19 @@ import sys
 
 from dse.cli.chosen import refuse_same
 from dse.cli.output import checked_ending
+from dse.library.files import validate
 from dse.records.tables import json_text, write_file
 from dse.records.text import show
 from dse.reporting.measurements.validation_report import validation_report
 from dse.reporting.pages.validation_page import validation_page
-from dse.validation.comparison import compared
 from dse.validation.summary import validation_record
-from dse.validation.table import SHIPPED, read_table
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, price, write."""
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".html", ".htm"))
-    rows = [row for path in ([args.file] if args.file else SHIPPED) for row in read_table(path)]
-    found = compared(rows, args.system)
+    found = validate(args.file, system=args.system)
     if args.out:
         title = args.file.name if args.file else "published figures"
         write_file(args.out, validation_page(found, title).encode())

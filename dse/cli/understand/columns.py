@@ -10,8 +10,9 @@ from typing import Final
 import pandas as pd
 
 from dse.cli.output import form_of, write_content
+from dse.library.designs import names_with
 from dse.records.tables import json_text
-from dse.spaces.listed_names import ListedName, listed_names
+from dse.spaces.listed_names import ListedName
 from dse.spaces.space import Space
 
 #: Ending of a file -> what is written there.
@@ -31,9 +32,8 @@ HEADINGS = {
 
 def run(args: argparse.Namespace) -> int:
     """List the names; 1 where none has the word."""
-    form, word = form_of(args.format, args.output, ENDINGS), args.word.lower()
-    space = Space.load(args.space)
-    found = [own for own in listed_names(space) if word in own.name.lower() or word in own.meaning.lower()]
+    form, space = form_of(args.format, args.output, ENDINGS), Space.load(args.space)
+    found = names_with(space, args.word)
     write_content([written(space.name, found, form).encode()], form, args.output)
     if found:
         return 0

@@ -8,12 +8,11 @@ import sys
 from costmodel import load_system
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.profiles.registry import NATIVE
 from dse.library.study import Study
 from dse.records.tables import json_text
 from dse.records.text import show
 from dse.reporting.designs.system_comparison import differing, system_report
-from dse.reporting.studies.comparison import comparison, comparison_report
+from dse.reporting.studies.comparison import comparison, comparison_report, usual_profile
 from dse.reporting.studies.study_comparison import study_pair, study_pair_report
 
 
@@ -26,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
-    usual = None if args.system else "simai" if study.profile == NATIVE else NATIVE
-    found = comparison(study, args.profile or usual, args.system)
+    found = comparison(study, args.profile or (None if args.system else usual_profile(study)), args.system)
     if args.format == "json":
         print(json_text(found.record()))
         return 0

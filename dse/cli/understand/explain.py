@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 
 from rich.text import Text
 
 from costmodel.errors import DseError
-from dse.cli.chosen import changed_space, say_what_was_open
+from dse.cli.chosen import changed_space, changes_of, say_what_was_open
 from dse.cli.options import pin
+from dse.explaining import explanation as explaining
 from dse.explaining.difference import Difference
-from dse.explaining.explanation import Explanation, explain
+from dse.explaining.explanation import Explanation
 from dse.explaining.neighbours import binding, neighbours
+from dse.library.designs import explain, with_number
 from dse.library.study import Study
-from dse.pricing.evaluation import reasons
-from dse.pricing.space_rules import NATIVE
 from dse.records.tables import json_text
 from dse.records.text import design_text, show
 from dse.reporting.designs.difference_report import difference_report
 from dse.reporting.designs.explanation_report import explanation_report, heading
 from dse.reporting.designs.neighbours_report import neighbours_report
-from dse.spaces.space import Space
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,21 +65,10 @@ def named_design(args: argparse.Namespace) -> Explanation:
             raise DseError(f"--trial {args.trial}: is of a study; with --set and --layout a space is named")
         args.space = args.study
         pinned = changed_space(args)
-        params = pinned.completed({})
-        say_what_was_open(pinned, params)
-        space = free_space(args)
-        return priced(explain(space, params, profile=args.profile or NATIVE))
+        say_what_was_open(pinned, pinned.completed({}))
+        return explain(args.space, profile=args.profile, **changes_of(args))
     study = Study.load(args.study, storage=args.storage)
-    number, params = study.design(args.trial)
-    space = study.space.with_objectives(args.objective) if args.objective else study.space
-    return priced(explain(space, params, profile=args.profile or study.profile, trial=number))
-
-
-def free_space(args: argparse.Namespace) -> Space:
-    """The space that the arguments change, its parameters open: a design's neighbours differ in them."""
-    parameters = Space.load(args.space).by_name
-    others = [(name, value) for name, value in args.set if name not in parameters]
-    return changed_space(argparse.Namespace(**{**vars(args), "set": others, "layout": None}))
+    return study.explain(args.trial, objective=args.objective, profile=args.profile)
 
 
 def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanation:
@@ -97,7 +84,7 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
         if explanation.trial is None:
             raise DseError(f"--against {text}: a trial is of a study; name what differs, such as tp=8")
         number, params = Study.load(args.study, storage=args.storage).design(int(text))
-        return priced(explain(explanation.space, params, profile=profile, trial=number))
+        return with_number(explaining.explain(explanation.space, params, profile=profile, trial=number))
     try:
         pins = dict(pin(word) for word in text.split())
     except argparse.ArgumentTypeError as error:
@@ -107,19 +94,4 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
     moved = {n: v for n, v in params.items() if v != explanation.params[n] and n not in pins}
     if moved:
         print(f"dse: to be legal beside these: {design_text(space, moved)}", file=sys.stderr)
-    return priced(explain(space, params, profile=profile))
-
-
-def priced(explanation: Explanation) -> Explanation:
-    """The same explanation, of a design that has a number.
-
-    Raises
-    ------
-    DseError
-        If it has none, saying why.
-    """
-    if math.isnan(explanation.step_time):
-        found = reasons(explanation.space, explanation.profile, explanation.params)
-        why = f": {'; '.join(found)}" if found else ""
-        raise DseError(f"profile {explanation.profile}: has no number for this design{why}")
-    return explanation
+    return with_number(explaining.explain(space, params, profile=profile))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dse.explaining.importance import importance
 from dse.library.study import Study
 from dse.records.tables import json_text
 from dse.records.text import show
@@ -15,7 +14,7 @@ from dse.reporting.designs.sensitivity_report import importance_report
 def run(args: argparse.Namespace) -> int:
     """Find importances."""
     study = Study.load(args.study, storage=args.storage)
-    found = importance(study.space, study.table, study.profile)
+    found = study.importance()
     if args.format == "json":
         print(json_text({"study": study.name, **found.to_json()}))
         return 0

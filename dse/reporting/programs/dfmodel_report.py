@@ -14,7 +14,7 @@ from rich.text import Text
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from costmodel.profiles.dfmodel.evaluate import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
+from costmodel.profiles.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
 from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
 from costmodel.profiles.dfmodel.graph import (
     PUBLISHED,

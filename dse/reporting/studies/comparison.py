@@ -13,7 +13,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import rules_for
+from dse.pricing.space_rules import NATIVE, rules_for
 from dse.reporting.design_table import (
     Column,
     drawn,
@@ -88,6 +88,11 @@ class Comparison:
                 )
             ],
         }
+
+
+def usual_profile(study: BaseStudy) -> str:
+    """The profile that a study is compared with where none is named."""
+    return "simai" if study.profile == NATIVE else NATIVE
 
 
 def comparison(study: BaseStudy, profile: str | None = None, system: str | None = None) -> Comparison:

@@ -74,7 +74,7 @@ def searched(
     storage: str | None,
     again: bool,
     workers: Workers,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[Progress], None] | bool | None,
 ) -> BaseStudy:
     """A study of a space that is too large to list; arguments are those of `stored_front` and of a run."""
     study = opened(space, name, storage, again=again)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import IntArray
-from costmodel.profiles.dfmodel.evaluate import Shards, shards
+from costmodel.profiles.dfmodel.evaluation import Shards, shards
 from costmodel.profiles.dfmodel.files.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
 from costmodel.profiles.dfmodel.files.setup_files import ROOTS, Message, empty_setup
 from costmodel.profiles.dfmodel.graph import NONE, NOTHING, DfmodelGraph, K, N, Traffic

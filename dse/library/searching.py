@@ -1,0 +1,303 @@
+"""Searches: of a space, and from a model and a number of chips straight to the best layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
+from dse.library.chosen_space import AnySpace, chosen_space, counted_tokens
+from dse.library.study import Study
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Jobs, Workers, workers_of
+from dse.records.tables import write_file
+from dse.records.text import design_text
+from dse.searching.batches.loop import Progress
+from dse.searching.named.planned_study import closest, fits, listed_front, searched, stored_front
+from dse.searching.samplers.samplers import DEFAULT_SAMPLER
+from dse.searching.starting_designs import front_designs, named_starts
+from dse.spaces.question import Planned, Question, planned_space, space_text, with_chips
+from dse.spaces.space import Params, Space
+
+#: What `Study.run` takes as its progress.
+Shown = Callable[[Progress], None] | bool | None
+#: So many times as many chips are tried where none fits.
+MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
+
+
+def search(
+    space: AnySpace,
+    *,
+    budget: int = 500,
+    jobs: Jobs = 1,
+    progress: Shown = None,
+    **options: Any,
+) -> Study:
+    """Search a space: run its study, or continue it, until it holds `budget` finished trials in all.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        What to search.
+    budget : int
+        Finished trials in all, earlier runs included. [-]
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    progress : callable or bool, optional
+        Called after every batch; True draws a bar.
+    **options
+        Those of `opened_study`: ``study``, ``sampler``, ``seed``, ``start``, ``warm_start``, ``robust``,
+        ``focus``, ``profile``, ``storage``, and ``set``, ``layout``, ``objective``, ``tokens``.
+
+    Returns
+    -------
+    study : Study
+        Its `pareto_front` and `trials` are tables.
+
+    Raises
+    ------
+    DseError
+        If the space or an option is wrong, or the study is of another space.
+    """
+    study = opened_study(space, **options)
+    study.run(budget, jobs=jobs, progress=progress)
+    return study
+
+
+def opened_study(
+    space: AnySpace,
+    study: str | None = None,
+    *,
+    storage: str | None = None,
+    sampler: str | None = None,
+    seed: int | None = None,
+    start: Sequence[str] = (),
+    warm_start: str | None = None,
+    robust: bool = False,
+    focus: str | None = None,
+    profile: str | None = None,
+    **changes: Any,
+) -> Study:
+    """The study of a space, new or as it stands, with the designs that it starts from and what it seeks.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        What to search.
+    study : str, optional
+        Name of the study; the space's by default.
+    storage : str, optional
+        Database URL, as for `Study.create`.
+    sampler : str, optional
+        What proposes designs; settled when a study starts.
+    seed : int, optional
+        The same seed gives the same trials. [-]
+    start : sequence of str
+        Designs to evaluate first, such as ``"tp=8,pp=16"``, or ``"expert"``.
+    warm_start : str, optional
+        A study whose best designs are evaluated first.
+    robust : bool
+        Rank by the worse end of what steps may take.
+    focus : str, optional
+        A condition, such as ``"step_time < 15 s"``, beside which no design is sought; "" lifts it.
+    profile : str, optional
+        Rules of the cost model; settled when a study starts.
+    **changes
+        What `chosen_space` changes in the space: ``set``, ``layout``, ``objective``, ``tokens``.
+
+    Raises
+    ------
+    DseError
+        If an option is wrong: before a study comes into being.
+    """
+    space = chosen_space(space, **changes)
+    space = space.robust() if robust else space
+    rules = rules_for(space, profile or NATIVE)
+    if focus:
+        space.within_focus(focus)
+        if sampler not in (None, DEFAULT_SAMPLER):
+            raise DseError(f"--focus needs sampler {DEFAULT_SAMPLER}, not {sampler}")
+    starts: Mapping[str, Params] = named_starts(space, start, rules)
+    if warm_start:
+        starts = {**starts, **front_designs(Study.load(warm_start, storage=storage), space, rules)}
+    space.with_layouts(starts)
+    opened = Study.open(space, study, storage=storage, seed=seed, sampler=sampler, profile=profile)
+    opened.steer(focus, starts)
+    return opened
+
+
+@dataclass(frozen=True)
+class PlannedStudy:
+    """The best layouts of a model on so many chips, kept as a study."""
+
+    study: Study
+    planned: Planned
+    legal: tuple[int, int] | None  #: legal layouts, and infeasible ones; None: too many to list
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Options that were not given, with what they were taken to be."""
+        return self.planned.assumed
+
+    def __str__(self) -> str:
+        """What was asked, and how much was priced."""
+        space, model, known = self.study.space, self.planned.model.shape, self.study.space.constants
+        batch, seq_len = int(known["global_batch_size"]), int(known["seq_len"])
+        text = (
+            f"{model.title or model.name}, {model.num_parameters / 1e9:,.1f} billion parameters, on "
+            f"{int(known['world_size']):,} chips of {space.system.name}: {batch:,} sequences of {seq_len:,} "
+            "tokens a step"
+        )
+        if self.legal is None:
+            return f"{text}; searched among {space.legal.count:,.0f} legal layouts."
+        legal, infeasible = self.legal
+        return f"{text}; of {legal:,} legal layouts {legal - infeasible:,} are feasible, and all were priced."
+
+
+def plan(
+    model: str | Path,
+    *,
+    gpus: int,
+    system: str | Path,
+    tokens: float | str | None = None,
+    objective: Sequence[str] = (),
+    budget: int = 500,
+    study: str | None = None,
+    save: str | Path | None = None,
+    storage: str | None = None,
+    jobs: Jobs = 1,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]] = lambda space: nullcontext(),
+    note: Callable[[str], None] = lambda text: None,
+    **workload: Any,
+) -> PlannedStudy:
+    """How to split a model over so many chips: every legal layout is priced, the best are kept as a study.
+
+    Parameters
+    ----------
+    model : str or Path
+        Name of a shipped model, a model file, or a Hugging Face config.json.
+    gpus : int
+        Chips of the run. [-]
+    system : str or Path
+        A shipped system, or a file.
+    tokens : float or str, optional
+        Of the whole run, such as ``"15T"``: days and energy. [tokens]
+    objective : sequence of str
+        What to seek in place of step_time and peak_memory.
+    budget : int
+        Trials where designs are too many to list. [-]
+    study : str, optional
+        Name of the study; plan_MODEL_N by default.
+    save : str or Path, optional
+        Where to write the space as a file, too.
+    storage : str, optional
+        Database URL, as for `Study.create`.
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    progress_of : callable
+        Space -> context that gives the `progress` of `Study.run`, where designs are too many to list.
+    note : callable
+        Called with each line on what was read and assumed, before the layouts are priced.
+    **workload
+        ``seq_len`` (the model's by default); ``global_batch_size`` in sequences, or about so many
+        ``batch_tokens`` (by the size of the model); ``precision``, formats of products to choose from
+        (bf16); ``framework`` (megatron_core); ``max_days`` that the run of `tokens` may take.
+
+    Raises
+    ------
+    DseError
+        If no layout fits, saying how many chips would do; or an option is wrong.
+    """
+    if workload.get("max_days") and not tokens:
+        raise DseError("--max-days: of how many tokens? name them with --tokens, such as 15T")
+    workload["sequences"] = workload.pop("global_batch_size", None)
+    counted = counted_tokens(tokens) if tokens else None
+    question = Question(model=str(model), system=str(system), chips=gpus, tokens=counted, **workload)
+    planned = planned_space(question)
+    for text in planned.model.notes:
+        note(text)
+    if planned.assumed:
+        note(f"assumed: {', '.join(planned.assumed)}")
+    space = planned.space.with_objectives(objective) if objective else planned.space
+    if save:
+        data = {**planned.data, "name": Path(save).stem}
+        data |= {"objectives": space.data["objectives"]} if objective else {}
+        write_file(Path(save), space_text(data).encode())
+    return answer(question, planned, space, study or space.name, budget, progress_of,
+                  storage=storage, again=study is None, workers=workers_of(jobs))  # fmt: skip
+
+
+def answer(
+    question: Question,
+    planned: Planned,
+    space: Space,
+    name: str,
+    budget: int,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]],
+    *,
+    storage: str | None,
+    again: bool,
+    workers: Workers,
+) -> PlannedStudy:
+    """The study of the best layouts that a question asks for; a `DseError` if none fits."""
+    exact = listed_front(space, workers)
+    if exact is not None and not len(exact.costs):
+        raise DseError(what_would_do(question, planned))
+    if exact is not None:
+        found = stored_front(exact, name, storage=storage, again=again)
+    else:
+        with progress_of(space) as progress:
+            found = searched(
+                space, name, budget, storage=storage, again=again, workers=workers, progress=progress
+            )
+    legal = None if exact is None else (exact.legal, exact.infeasible or 0)
+    return PlannedStudy(Study.load(found.name, storage=storage), planned, legal)
+
+
+def what_would_do(question: Question, planned: Planned) -> str:
+    """Why no layout is feasible, and how many chips would do."""
+    days = question.max_days or math.inf
+    if question.max_days:
+        question = replace(question, max_days=None)
+        planned = planned_space(question)
+    space = planned.space
+    found = closest(space)
+    if found.margin >= 0:
+        return too_slow(question, planned, days)
+    text = (
+        f"no layout of {space.legal.count:,.0f} on {question.chips:,} chips fits: the closest lacks "
+        f"{readable(-found.margin, found.unit)} a chip, {design_text(space, found.params)}"
+    )
+    for times in MULTIPLES:
+        other = with_chips(question, planned, times * question.chips)
+        if other and fits(other):
+            return f"{text}; {times * question.chips:,} chips would do"
+    return (
+        f"{text}; nor would {MULTIPLES[-1]} times as many chips do: more memory would, or shorter sequences"
+    )
+
+
+def too_slow(question: Question, planned: Planned, days: float) -> str:
+    """How long the run takes at best, and how many chips would end in time."""
+    text = (
+        f"no layout on {question.chips:,} chips ends within {days:g} days: "
+        f"the fastest takes {shortest_days(planned.space):,.0f}"
+    )
+    for times in MULTIPLES:
+        other = with_chips(question, planned, times * question.chips)
+        took = shortest_days(other) if other else math.inf
+        if took <= days:
+            return f"{text}; {times * question.chips:,} chips take {took:.1f}"
+    return f"{text}; nor would {MULTIPLES[-1]} times as many chips at this batch"
+
+
+def shortest_days(space: Space) -> float:
+    """Days of the run by the fastest feasible layout; infinite where none is. [-]"""
+    exact = listed_front(space, Workers())
+    times = [] if exact is None else exact.evaluation.derived["run_time"].tolist()
+    return float(min(times, default=math.inf)) / 86400

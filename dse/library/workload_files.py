@@ -1,0 +1,221 @@
+"""Workload files, priced by the native model or the rules of the reference model that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.errors import DseError
+from costmodel.formats.input_files import content
+from costmodel.profiles import deepflow
+from costmodel.profiles.deepflow.file import load_configuration
+from costmodel.profiles.files import FILES, FileKind, kind_named, kind_of
+from costmodel.profiles.registry import profile_named
+from costmodel.profiles.simai import REVISIONS, Busbw, Links, Overlap, SimaiReport, missing, price
+from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
+from costmodel.profiles.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, load_workload
+from costmodel.profiles.simai.files.busbw import load_busbw
+from costmodel.profiles.simai.workload_rows import StepRows
+from dse.reporting.programs import deepflow_report, dfmodel_report
+from dse.reporting.programs.cost_record import ModuleCost
+from dse.reporting.programs.simai_report import simai_record
+
+#: The newest revisions of SimAI that take a file of bus bandwidths, and the links of a machine.
+WITH_FILE, WITH_LINKS = "simai-2024-12", "simai-2025-07"
+#: The GPU of a workload, and the machine of an HLO module, for which none is named.
+USUAL_GPU: Final = "H100"
+USUAL_SYSTEM: Final = "a100_80g_dgx"
+
+Note = Callable[[str], None]
+
+
+def cost(
+    file: str | Path, *, profile: str | None = None, note: Note = lambda text: None, **options: Any
+) -> dict[str, Any]:
+    """What a workload file costs, as the JSON of `dse cost`: an HLO module, or a reference model's file.
+
+    Parameters
+    ----------
+    file : str or Path
+        The file; its content tells what it is.
+    profile : str, optional
+        Whose rules price it; by default those that the kind of file goes by.
+    note : callable
+        Called with each line on what was assumed.
+    **options
+        Those of `dse cost` for the kind of file, by name: ``system`` and ``barriers`` of an HLO module;
+        ``resolve``, ``prefer``, ``most_groups`` and ``tile_size`` of a DFModel set-up; those of
+        `simai_cost` of an AICB workload, bandwidths in B/s.
+
+    Raises
+    ------
+    DseError
+        If the file is of no kind that is priced, or not of the kind that its profile wants.
+    """
+    path = Path(file)
+    kind = checked_kind(path, profile)
+    rules = profile or kind.profile(path)
+    if kind.name == "hlo":
+        own = ModuleCost.of(path, options.get("barriers", "barrier"), options.get("system"))
+        return (own if "system" in options or not own.program.kernels else own.on(USUAL_SYSTEM)).record()
+    head = {"file": str(path), "profile": rules}
+    if kind.name == "dfmodel":
+        wanted, generation = dfmodel_report.Wanted(**options), profile_named(rules).version
+        priced = dfmodel_report.priced_file(path, generation=generation, wanted=wanted)
+        return head | dfmodel_report.figures(priced)
+    if kind.name == "deepflow":
+        return head | {"figures": deepflow_report.figures(deepflow.price(load_configuration(path)))}
+    return simai_cost(path, profile=rules, asked=profile is not None, note=note, **options).to_json()
+
+
+def checked_kind(path: Path, profile: str | None) -> FileKind:
+    """The kind of a file; a `DseError` if it is none, or not the one that a profile prices."""
+    kind = kind_of(path)
+    asked = profile_named(profile).file if profile else None
+    if kind is None and asked is None:
+        what = "empty" if not content(path, 1) else "of no kind that is priced"
+        titles = ", ".join(kind.title for kind in FILES)
+        raise DseError(f"{path}: {what}; give {titles}, or say by --profile what it should be")
+    if kind is not None and asked not in (None, kind.name):
+        raise DseError(f"{path}: is {kind.title}, and --profile {profile} does not price one; leave it out")
+    return kind or kind_named(str(asked))
+
+
+@dataclass(frozen=True)
+class SimaiCost:
+    """An AICB workload, priced by a revision of SimAI."""
+
+    path: Path
+    report: SimaiReport
+    revision: str
+    lacking: list[str]  #: what the revision has no bandwidth or rule for
+    strict: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Totals and every row, as one JSON object."""
+        head = {"file": str(self.path), "profile": self.revision, "gpus": int(self.report.world_size[0])}
+        return {**head, "missing": self.lacking, **simai_record(self.report, strict=self.strict)}
+
+
+def simai_cost(
+    path: Path,
+    *,
+    profile: str = "simai",
+    asked: bool = False,
+    gpus: int | None = None,
+    strict_compat: bool = False,
+    dp_overlap: float = 0.0,
+    tp_overlap: float = 0.0,
+    ep_overlap: float = 0.0,
+    pp_overlap: float = 1.0,
+    note: Note = lambda text: None,
+    **machine: Any,
+) -> SimaiCost:
+    """Price an AICB workload.
+
+    Parameters
+    ----------
+    path : Path
+        The workload.
+    profile : str
+        "simai", or one of its revisions.
+    asked : bool
+        Whether somebody named the profile: a header without vpp is then priced as SimAI does.
+    gpus : int, optional
+        GPUs of the run; the file's by default. [-]
+    strict_compat : bool
+        Where SimAI overflows or divides by zero, show its value.
+    dp_overlap, tp_overlap, ep_overlap, pp_overlap : float
+        Hidden shares of communication. [-]
+    note : callable
+        Called with each line on what was assumed, or is lacking.
+    **machine
+        As for `network_of`.
+
+    Raises
+    ------
+    DseError
+        If the file cannot be read, or lacks what the revision needs.
+    """
+
+    def say(text: str) -> None:
+        note(f"{path}{text}")
+
+    file = load_workload(path)
+    network, revision = network_of(profile, say, **machine)
+    overlap = Overlap(dp=dp_overlap, tp=tp_overlap, ep=ep_overlap, pp=pp_overlap)
+    check_header(path, file, revision, gpus, say)
+    report = price(
+        file.executed if asked else usual_chunks(file, say),
+        network,
+        revision=revision,
+        world_size=gpus,
+        gpus_per_server=machine.get("gpus_per_server", 8),
+        overlap=overlap,
+        strict=strict_compat,
+    )
+    lacking = missing(report, network, revision=revision, overlap=overlap)
+    for text in lacking:
+        say(f": {text}")
+    return SimaiCost(path, report, revision, lacking, strict_compat)
+
+
+def usual_chunks(file: WorkloadFile, say: Note) -> StepRows:
+    """The rows to price; without vpp in the header one chunk a stage.
+
+    SimAI leaves the number of chunks undefined there, and so its bubble.
+    """
+    rows = file.executed
+    if VPP in file.tokens:
+        return rows
+    say(f": header: {VPP}: missing, so taken to be 1")
+    return replace(rows, layout=replace(rows.layout, vpp=np.ones_like(rows.layout.pp)))
+
+
+def network_of(
+    revision: str,
+    say: Note,
+    *,
+    busbw: str | Path | None = None,
+    gpus_per_server: int = 8,
+    gpu_type: str | None = None,
+    nvlink_bandwidth: float | None = None,
+    nics_per_server: int | None = None,
+    nic_type: str = "cx7",
+    nic_bandwidth: float | None = None,
+) -> tuple[Busbw | Links, str]:
+    """The bandwidths of a file or of a machine [B/s], and the revision that takes them."""
+    if revision == "simai":
+        revision = WITH_FILE if busbw else WITH_LINKS
+    if REVISIONS[revision].bandwidth == "file":
+        if not busbw:
+            raise DseError(f"{revision}: takes its bandwidths from a file; name one with --busbw")
+        return load_busbw(Path(busbw)), revision
+    if busbw:
+        raise DseError(f"{revision}: takes no --busbw any more; leave it out, or take --profile {WITH_FILE}")
+    gpu = gpu_type or USUAL_GPU
+    if nvlink_bandwidth is None and gpu_type is None:
+        say(f": no --gpu-type named, so priced on {gpu}s")
+    links = Links.of(
+        gpus_per_server=gpus_per_server,
+        nics_per_server=nics_per_server or gpus_per_server,
+        nvlink_bandwidth=nvlink_bandwidth or GPU_TYPES[gpu] * 2.0**30,
+        nic_bandwidth=nic_bandwidth or NIC_TYPES[nic_type] * 2.0**30,
+    )
+    return links, revision
+
+
+def check_header(path: Path, file: WorkloadFile, revision: str, gpus: int | None, say: Note) -> None:
+    """Refuse a header that the revision cannot read; note GPUs that are not those of the file."""
+    lacking = [token for token in REQUIRED[revision] if token not in file.tokens]
+    if lacking:
+        raise DseError(f"{path}:1: {', '.join(lacking)}: missing; {revision} needs them")
+    if gpus is None and GPUS not in file.tokens:
+        raise DseError(f"{path}:1: {GPUS}: missing; say how many there are with --gpus")
+    written = file.tokens.get(GPUS)
+    if gpus is not None and written is not None and int(float(written)) != gpus:
+        say(f":1: {GPUS}: {written} there, and {gpus} counted")
