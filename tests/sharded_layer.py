@@ -115,10 +115,10 @@ class ShardedLayer:
         """The edge before this one whose exchange serves it too, of activations (0) or of gradients (1)."""
         if self.own(edge, side):
             return None
-        needed = [change.name for change in self.own(replace(edge, twins=()), side)]
-        for twin in edge.twins:
-            if needed and [change.name for change in self.own(replace(twin, twins=()), side)] == needed:
-                return twin
+        needed = [change.name for change in self.own(replace(edge, sharing=()), side)]
+        for other in edge.sharing:
+            if needed and [change.name for change in self.own(replace(other, sharing=()), side)] == needed:
+                return other
         return None
 
     def own(self, edge: Edge, side: int) -> list[LayoutChange]:

@@ -9,7 +9,7 @@ from benchmarks.workers import switches
 from costmodel import DesignPoints
 from costmodel.formats.strict_yaml import dump
 from costmodel.steps.footprint import FOOTPRINT, TIMES_ALONE
-from dse.pricing.evaluation import evaluate, evaluate_alike, machine, untimed_margins
+from dse.pricing.evaluation import evaluate, evaluate_unique, machine, untimed_margins
 from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space
 
@@ -43,8 +43,8 @@ def test_designs_that_are_alike_are_evaluated_once():
     starts = np.random.default_rng(0).integers(int(space.legal.count) - 64, size=40)
     columns, rules = space.legal.at(np.add.outer(starts, np.arange(64)).ravel()), rules_for(space)
     known, whole = space.known_values(columns), evaluate(space, columns)
-    found = evaluate_alike(space, columns, rules)
-    assert rules.alike(machine(space, known), known).rows.size < whole.num_points / 2
+    found = evaluate_unique(space, columns, rules)
+    assert rules.unique(machine(space, known), known).rows.size < whole.num_points / 2
     for column, values in whole.breakdown.columns().items():
         assert (found.breakdown.columns()[column] == values).all(), column
     assert (found.values == whole.values).all()

@@ -206,10 +206,10 @@ class _Search:
         rows = np.concatenate(others)
         for alike in _BY_SIZE:
             if rows.size:
-                rows = self._try_alike(block, [block.tile(place) for place in alike], rows)
+                rows = self._try_tiles(block, [block.tile(place) for place in alike], rows)
         return np.concatenate(left)
 
-    def _try_alike(self, block: CoreBlock, tiles: Sequence[Tile], rows: IntArray) -> IntArray:
+    def _try_tiles(self, block: CoreBlock, tiles: Sequence[Tile], rows: IntArray) -> IntArray:
         """Try tiles of one size on some products, and say which of them smaller ones may suit."""
         left = []
         for piece in self._pieces(rows):

@@ -93,7 +93,7 @@ class WorkloadRules:
         """Columns of `step` that need no times, to the last bit; None where all do. [B], [-], [$], [W]"""
         return self.rules.needs(self.run(system, known))
 
-    def alike(self, system: System, known: Mapping[str, Any]) -> UniqueRows:
+    def unique(self, system: System, known: Mapping[str, Any]) -> UniqueRows:
         """The designs that `step` tells apart."""
         run = self.run(system, known)
         return UniqueRows.of(*run.of(self.rules.canonical(run.design)).columns())

@@ -62,14 +62,14 @@ class Combinations:
     def evaluated(
         self,
         chunk: Callable[[TransformerRun], Breakdown],
-        alike: Callable[[DesignPoints], Sequence[FloatArray]],
+        grouping: Callable[[DesignPoints], Sequence[FloatArray]],
     ) -> Breakdown:
         """Costs of the points; arguments are those of `in_chunks`."""
         surroundings, *others = self.shape
         step, tables = max(CELLS // self.shape[1], 1), []
         for start in range(0, surroundings, step):
             system = self.run.system.map(partial(_of_surroundings, slice(start, start + step)))
-            tables.append(in_chunks(chunk, replace(self.run, system=system), alike))
+            tables.append(in_chunks(chunk, replace(self.run, system=system), grouping))
         sizes = [min(step, surroundings - start) for start in range(0, surroundings, step)]
         columns, known = {}, {}
         for name in tables[0].columns():

@@ -13,7 +13,7 @@ from costmodel.steps.micro_batch.rank_memory import rank_memory
 from costmodel.steps.result.assembly import assemble_breakdown, in_chunks, plain_apart
 from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.training.design import SOLVE, SOLVE_BYTES, canonical
-from costmodel.training.run import TransformerRun, alike, once_each, rank_run
+from costmodel.training.run import TransformerRun, grouping_columns, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 #: Columns of a breakdown that are known without times.
@@ -46,7 +46,7 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
     reduced = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
     unique = UniqueRows.of(*reduced.columns())
-    found = unique.spread(in_chunks(_chunk, unique.take(reduced), alike=alike)).columns()
+    found = unique.spread(in_chunks(_chunk, unique.take(reduced), grouping=grouping_columns)).columns()
     known = has_units(run) if some_narrow(run) else np.ones(points, dtype=bool)
     return {name: np.where(known, found[name], np.nan) for name in FOOTPRINT}
 

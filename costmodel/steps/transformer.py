@@ -24,7 +24,7 @@ from costmodel.steps.update.update import update_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
-from costmodel.training.run import RankRun, Run, TransformerRun, alike, once_each, rank_run
+from costmodel.training.run import RankRun, Run, TransformerRun, grouping_columns, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
 
 
@@ -75,8 +75,8 @@ def _evaluated(run: TransformerRun) -> Breakdown:
     """`step` of designs that leave nothing to solve."""
     all_with_all = Combinations.of(run)
     if all_with_all is None:
-        return in_chunks(transformer_chunk, run, alike=alike)
-    return all_with_all.evaluated(transformer_chunk, alike=alike)
+        return in_chunks(transformer_chunk, run, grouping=grouping_columns)
+    return all_with_all.evaluated(transformer_chunk, grouping=grouping_columns)
 
 
 def resolve_sharding(

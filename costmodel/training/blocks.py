@@ -30,9 +30,9 @@ class Edge:
     end: Kernel
     #: Edges before it that share its collectives: products that read one activation gather it once, and those
     #: whose results one kernel adds up are added up before.
-    twins: tuple[Edge, ...] = field(default=(), compare=False)
+    sharing: tuple[Edge, ...] = field(default=(), compare=False)
 
-    def is_twin(self, other: Edge) -> bool:
+    def shares_collectives(self, other: Edge) -> bool:
         """Whether another edge may share its collectives."""
         products = (
             self.end.splits_weight and other.end.splits_weight,
@@ -95,7 +95,9 @@ class Layer:
         found: list[Edge] = []
         for block, stream in zip(self.blocks, [ends[-1], *ends[:-1]], strict=True):
             for edge in block.edges(stream):
-                found.append(replace(edge, twins=tuple(other for other in found if edge.is_twin(other))))
+                found.append(
+                    replace(edge, sharing=tuple(other for other in found if edge.shares_collectives(other)))
+                )
         return tuple(found)
 
     def input_of(self, kernel: Kernel) -> Kernel:

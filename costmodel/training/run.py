@@ -191,7 +191,7 @@ OF_RANKS: Final = (
 )
 
 
-def alike(design: DesignPoints) -> list[FloatArray]:
+def grouping_columns(design: DesignPoints) -> list[FloatArray]:
     """Columns that designs of a chunk should agree in: first how many ranks are timed one by one.
 
     Arrays of all ranks are as wide as the longest pipeline that some design has.

@@ -79,7 +79,7 @@ class Assignments:
     @cached_property
     def share_collectives(self) -> bool:
         """Whether some edges share collectives, so that what edges cost depends on more than their ends."""
-        return any(edge.twins for layer in self.layers for edge in layer.edges)
+        return any(edge.sharing for layer in self.layers for edge in layer.edges)
 
     @property
     def count(self) -> int:

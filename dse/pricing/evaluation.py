@@ -167,7 +167,7 @@ def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> s
     return rules_for(space, profile).remedies(machine(space, known), known)
 
 
-def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> Evaluation:
+def evaluate_unique(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> Evaluation:
     """Evaluate a batch of which many designs differ only in what changes nothing: each kind once.
 
     Arguments and results are those of `evaluate`.
@@ -177,7 +177,7 @@ def evaluate_alike(space: Space, columns: Mapping[str, FloatArray], rules: Workl
         return evaluate(space, columns, rules=rules)
     known = space.known_values(columns)
     system = machine(space, known)
-    unique = rules.alike(system, known)
+    unique = rules.unique(system, known)
     rows = np.arange(points) if unique.places is None else unique.rows
     kinds = _rows(known, points, rows)
     starts = range(0, rows.size, CHUNK)

@@ -29,9 +29,9 @@ from dse.searching.study_attributes import (
     ACCEPTED,
     BATCH_SIZE,
     BUDGET,
+    CONCURRENCY,
     FINGERPRINT,
     FOCUS,
-    LANES,
     PROFILE,
     SAMPLER,
     SEED,
@@ -286,8 +286,8 @@ class BaseStudy:
     def plan(self) -> Plan:
         """How the study proposes designs."""
         own = self.attributes
-        focus, lanes = own.get(FOCUS, ""), own.get(LANES, 1)
-        return Plan(own[SAMPLER], own[SEED], own[BATCH_SIZE], focus, lanes)
+        focus, concurrency = own.get(FOCUS, ""), own.get(CONCURRENCY, 1)
+        return Plan(own[SAMPLER], own[SEED], own[BATCH_SIZE], focus, concurrency)
 
     @property
     def profile(self) -> str:

@@ -19,7 +19,7 @@ from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate, remedies
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.searching.batches.history import BOX
-from dse.searching.samplers.samplers import lanes_of, sampler_choice
+from dse.searching.samplers.samplers import concurrency_of, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Batch, Space
 from dse.storage.damage import unreadable
@@ -29,7 +29,7 @@ from dse.storage.optuna_store import Store, StoredStudy
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
 SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
-LANES, INNER = "dse:lanes", "dse:exact_parameters"
+CONCURRENCY, INNER = "dse:lanes", "dse:exact_parameters"
 
 #: How many trials, from the first, earlier versions were asked to take as they are stored.
 ACCEPTED = "dse:accepted"
@@ -55,7 +55,7 @@ def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE)
         SAMPLER: sampler,
         SEED: seed,
         BATCH_SIZE: sampler_choice(sampler).batch_size,
-        LANES: lanes_of(sampler, space),
+        CONCURRENCY: concurrency_of(sampler, space),
         PROFILE: profile,
         BOX: box_around(space, profile, *drawn),
         VERSIONS: versions(),
@@ -86,9 +86,11 @@ def check_attributes(store: Store, stored: StoredStudy) -> None:
         "".join((*texts, *(own.get(name, "") for name in (SPACE_NAME, PROFILE, FOCUS))))
         "".join((*own.get(INNER, ()), *own.get(VERSIONS, {}).values()))
         counts = own[SEED], *(own.get(name, 0) for name in (BUDGET, ACCEPTED, DESIGNS_PRICED))
-        if min(counts) < 0 or not all(0 < own.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, LANES)):
+        if min(counts) < 0 or not all(
+            0 < own.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, CONCURRENCY)
+        ):
             raise ValueError("a count out of its range")
-        list(map(index, (*counts, own[BATCH_SIZE], own.get(LANES, 1))))
+        list(map(index, (*counts, own[BATCH_SIZE], own.get(CONCURRENCY, 1))))
         ideal, reference = np.array(own[BOX], dtype=np.float64)
         if len(ideal) != len(stored.directions) or not np.isfinite([ideal, reference]).all():
             raise ValueError(f"{BOX} of other objectives")

@@ -99,7 +99,7 @@ def own_edges(part: Part, names: Collection[str]) -> list[Edge]:
         product = product_of(edge)
         if product is not None and product.name in names:
             own.append(edge)
-    return [replace(edge, twins=tuple(twin for twin in edge.twins if twin in own)) for edge in own]
+    return [replace(edge, sharing=tuple(other for other in edge.sharing if other in own)) for edge in own]
 
 
 def product_of(edge: Edge) -> Kernel | None:

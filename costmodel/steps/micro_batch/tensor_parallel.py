@@ -77,8 +77,8 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
     start, end = edge.start, edge.end
     message = end.reads, run.activation_bytes(end.reads)
     forward, gradient = _collectives(run, edge)
-    for twin in edge.twins:
-        shared = _collectives(run, twin)
+    for other in edge.sharing:
+        shared = _collectives(run, other)
         forward = np.where(forward == shared[0], 0, forward)
         gradient = np.where(gradient == shared[1], 0, gradient)
     made = ((start.name,), "forward") if start.splits_weight else NOTHING
@@ -226,15 +226,15 @@ def _exposed_sum(
         cut_by = change.cut_by if change.name in IN_PIECES else NOTHING
         counts[cut_by] = counts.get(cut_by, np.zeros(())) + change.happens
     total = KernelCost()
-    for alike, counts in sorted(groups.items()):
+    for group, counts in sorted(groups.items()):
         shares = {cut_by: exchanges.several * unique.of_points(count) for cut_by, count in counts.items()}
-        total = total + _exposed_alike(run, alike, shares, kernels_time, exchanges)
+        total = total + _exposed_group(run, group, shares, kernels_time, exchanges)
     return total
 
 
-def _exposed_alike(
+def _exposed_group(
     run: RankRun,
-    alike: tuple[str, str, KernelsOfPass],
+    group: tuple[str, str, KernelsOfPass],
     shares: Mapping[KernelsOfPass, FloatArray],
     kernels_time: KernelsTime,
     exchanges: Exchanges,
@@ -244,14 +244,14 @@ def _exposed_alike(
     What a design has is added up in the same order whatever others there are.
     """
     every = sum(shares.values(), start=np.zeros(()))
-    whole = exposed_communication(run, (*alike, NOTHING), every, kernels_time, exchanges)
+    whole = exposed_communication(run, (*group, NOTHING), every, kernels_time, exchanges)
     in_pieces = _in_pieces(run)
     if not in_pieces.any():
         return whole
     pieces = KernelCost()
     for cut_by in sorted(shares):
         share = shares[cut_by]
-        pieces = pieces + exposed_communication(run, (*alike, cut_by), share, kernels_time, exchanges)
+        pieces = pieces + exposed_communication(run, (*group, cut_by), share, kernels_time, exchanges)
     time = np.where(in_pieces, pieces.tp_time, whole.tp_time)
     return replace(whole, tp_time=time, items=pieces.items)
 

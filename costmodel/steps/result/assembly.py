@@ -24,12 +24,12 @@ CELLS = 131072
 def in_chunks(
     chunk: Callable[[Run[AnyShape, AnyTable]], Breakdown],
     run: Run[AnyShape, AnyTable],
-    alike: Callable[[AnyTable], Sequence[FloatArray]] | None = None,
+    grouping: Callable[[AnyTable], Sequence[FloatArray]] | None = None,
 ) -> Breakdown:
     """Evaluate designs a chunk at a time, so that memory does not grow with their number.
 
-    Designs that agree in the columns that `alike` finds, the first of them most of all, stand in one chunk,
-    where stages evaluate once what they have in common.
+    Designs that agree in the columns that `grouping` gives, the first of them most of all, stand in one
+    chunk, where stages evaluate once what they have in common.
     """
     points = run.num_points
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
@@ -37,7 +37,7 @@ def in_chunks(
     size = max(CELLS // math.prod(axes), 1) if axes else CHUNK
     if points <= size:
         return chunk(run)
-    order = None if alike is None else like_rows(alike(run.design), first_apart=True)
+    order = None if grouping is None else like_rows(grouping(run.design), first_apart=True)
     pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)
     costs = ((own, chunk(run.take(own))) for own in rows)

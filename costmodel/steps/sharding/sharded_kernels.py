@@ -164,14 +164,14 @@ class _Chosen:
         dense, thin = first.gemms.labels, first.pointwise.labels
         own = replace(
             first,
-            gemms=replace(first.gemms, count=self._alike(first.gemms.count)),
+            gemms=replace(first.gemms, count=self._of_first(first.gemms.count)),
             gemm_costs=joined_costs(
                 [table.gemm_costs for table in tables],
                 lambda name, values: self._of(dense, values, read=name == "time"),
             ),
             pointwise=replace(
                 first.pointwise,
-                count=self._alike(first.pointwise.count),
+                count=self._of_first(first.pointwise.count),
                 bytes_moved=self._of(thin, [table.pointwise.bytes_moved for table in tables]),
                 flops=self._of(thin, [table.pointwise.flops for table in tables]),
             ),
@@ -189,7 +189,7 @@ class _Chosen:
         places = self.tables[0].unique.places
         return values if places is None else values[places]
 
-    def _alike(self, values: FloatArray) -> FloatArray:
+    def _of_first(self, values: FloatArray) -> FloatArray:
         """A table that no assignment changes, (points, kernels), as (assignments, points, kernels)."""
         own = self._points(values)
         return np.broadcast_to(own, (*self.run.axes, *own.shape))

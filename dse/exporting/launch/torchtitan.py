@@ -270,12 +270,12 @@ def flavor_of(model: ModelShape) -> tuple[str, str]:
         If there is none.
     """
     for shipped, found in FLAVORS.items():
-        if _alike(load_model(shipped), model):
+        if _is_shipped(load_model(shipped), model):
             return found
     raise NotExpressible(f"model {model.name}: {VERSION} has it not; it has {', '.join(FLAVORS)}")
 
 
-def _alike(one: Any, other: ModelShape) -> bool:
+def _is_shipped(one: Any, other: ModelShape) -> bool:
     """Whether two models differ in name and settings alone."""
     return isinstance(one, ModelShape) and other == replace(
         one, name=other.name, title=other.title, seq_len=other.seq_len, vocab_multiple=other.vocab_multiple

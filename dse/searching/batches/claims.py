@@ -33,7 +33,7 @@ BATCHES: Final = 4.0
 SHORTEST, LONGEST = 0.02, 0.5
 
 
-class Turns:
+class BatchClaims:
     """The batches of a study, as one process takes and stores them.
 
     Parameters

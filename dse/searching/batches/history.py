@@ -17,9 +17,9 @@ from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
-from dse.searching.batches.learning_study import Twin, lessons_of
+from dse.searching.batches.learning_study import LearningStudy, lessons_of
 from dse.searching.samplers.archive import Archive
-from dse.searching.samplers.concurrent_batches import Key, Known, Lane, base_of, memories_of
+from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known, base_of, memories_of
 from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND
@@ -52,7 +52,7 @@ class Plan:
     seed: int
     batch_size: int
     focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
-    lanes: int = 1  #: batches that may be under way at a time
+    concurrency: int = 1  #: batches that may be under way at a time
     own: BaseSampler | None = None  #: proposes in the place of `sampler`, in this process
 
 
@@ -105,10 +105,10 @@ class History:
         self._best = np.where(self._minimize, math.inf, -math.inf)
         self._batches: dict[Key, int] = {}  # design -> its batch, of the full ones
         self._tail: list[Key] = []  # designs of the batch in progress
-        self._short = -1  # a batch that needs more designs than those of its lane
+        self._short = -1  # a batch that needs more designs than those of its share
         sampler = legal_sampler(plan.sampler, space, SeedSequence(0), (), rules, own=plan.own)
         lessons = lessons_of(sampler.base)
-        self._twin = Twin(stored.directions, lessons, plan.batch_size, plan.lanes)
+        self._learning = LearningStudy(stored.directions, lessons, plan.batch_size, plan.concurrency)
         self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
         self._inner = inner_search(space, rules, stored, plan) if space.inner else None
         self.distributions = {p.name: p.distribution() for p in space.parameters}
@@ -137,13 +137,13 @@ class History:
         winners = self._stored_winners() if self._inner else {}
         self._count(keys, moment.trials, winners)
         self.rows = moment.rows
-        kept = range(max(self.current - 2 * self.plan.lanes + 1, 0), self.current)
+        kept = range(max(self.current - 2 * self.plan.concurrency + 1, 0), self.current)
         with self._store.reading(self._stored.study_id, "study_user_attributes"):
             self._memories = {number: self._memory(moment, number) for number in kept}
         needed = self._needed(places)
         ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
         lessons = self._store.some_trials(self._stored.study_id, ids, user_attrs=False)
-        self._twin.learn(dict(zip(needed, lessons, strict=True)))
+        self._learning.learn(dict(zip(needed, lessons, strict=True)))
 
     def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
         """Those of the trials beyond what is known."""
@@ -159,15 +159,15 @@ class History:
 
     def _slot(self, number: int) -> str:
         """Study attribute with the memory of a batch: those from which batches may go on have one each."""
-        slots = 2 * self.plan.lanes - 1
+        slots = 2 * self.plan.concurrency - 1
         return MEMORY if slots == 1 else f"{MEMORY}:{number % slots}"
 
     def _needed(self, places: Sequence[int]) -> list[int]:
         """Those of some trials that a sampler may read; what none reads any more is forgotten."""
-        first = max(self.current - self.plan.lanes, 0)
+        first = max(self.current - self.plan.concurrency, 0)
         memories = [memory for number, memory in self._memories.items() if number >= first]
-        self._twin.keep(first * self.plan.batch_size, memories)
-        return self._twin.needed(places, first * self.plan.batch_size, memories)
+        self._learning.keep(first * self.plan.batch_size, memories)
+        return self._learning.needed(places, first * self.plan.batch_size, memories)
 
     def _count(self, keys: Sequence[Key], trials: TrialColumns, winners: Mapping[int, Any]) -> None:
         """Take note of finished trials, and of what they have found beside themselves."""
@@ -198,10 +198,10 @@ class History:
         """Batches that can be proposed and evaluated now, within so many trials.
 
         A batch that the budget cuts short has to wait until it is the batch in progress, and so has one that
-        its lane cannot fill, and all while designs to start from are not evaluated.
+        its share cannot fill, and all while designs to start from are not evaluated.
         """
         first, whole = self.current, budget // self.plan.batch_size
-        stop = max(min(first + self.plan.lanes, whole), first + 1)
+        stop = max(min(first + self.plan.concurrency, whole), first + 1)
         if first == 0 or self._pending(first - 1):
             stop = first + 1
         if first < self._short < stop:
@@ -219,12 +219,12 @@ class History:
     def proposed(self, number: int, budget: int) -> Batch | None:
         """A batch, as far as it is not stored and within the budget; None where it has to wait for others.
 
-        It goes on from the batch before it in its lane. In its turn, it goes on from the very batch before
-        it, and takes designs of all lanes, where its lane has not enough of them.
+        It goes on from the batch before it in its share. In its turn, it goes on from the very batch before
+        it, and takes designs of all shares, where its share has not enough of them.
         """
-        lanes, own_turn = self.plan.lanes, number == self.current
-        alone = lanes == 1 or number == 0 or (own_turn and self._pending(number - 1))
-        batch = self._asked(number, number - 1 if alone else base_of(number, lanes), alone=alone)
+        concurrency, own_turn = self.plan.concurrency, number == self.current
+        alone = concurrency == 1 or number == 0 or (own_turn and self._pending(number - 1))
+        batch = self._asked(number, number - 1 if alone else base_of(number, concurrency), alone=alone)
         if not alone and (
             len(batch.proposals) < self.plan.batch_size or self._clashes(number, batch.proposals)
         ):
@@ -258,7 +258,7 @@ class History:
     def _asked(self, number: int, base: int, *, alone: bool) -> Batch:
         """The designs of a batch that goes on from another; fewer where no more are found."""
         sampler = self._sampler(number, base, alone=alone)
-        study = self._twin.study((base + 1) * self.plan.batch_size, self._memories.get(base, {}))
+        study = self._learning.study((base + 1) * self.plan.batch_size, self._memories.get(base, {}))
         study.sampler = sampler
         # Optuna asks no sampler for a design that is pinned as a whole: there is one.
         size = self.plan.batch_size if sampler.varying else max(0, 1 - self.complete)
@@ -272,9 +272,9 @@ class History:
 
     def _sampler(self, number: int, base: int, *, alone: bool) -> LegalSampler:
         """The sampler of a batch."""
-        lanes = self.plan.lanes
+        concurrency = self.plan.concurrency
         outer = self.space.outer.space.parameters
-        others = [self._memories.get(at, {}) for at in memories_of(base, lanes)[1:]]
+        others = [self._memories.get(at, {}) for at in memories_of(base, concurrency)[1:]]
         return legal_sampler(
             self.plan.sampler,
             self.space,
@@ -282,10 +282,10 @@ class History:
             Known(self._batches, base),
             self.rules,
             own=self.plan.own,
-            lane=None if alone else Lane(number % lanes, lanes, outer),
+            share=None if alone else DesignShare(number % concurrency, concurrency, outer),
             focus=self.plan.focus,
             jobs=self.jobs,
-            turn=number if lanes > 1 else None,
+            turn=number if concurrency > 1 else None,
             beside=[memory[FOUND] for memory in others if FOUND in memory],
         )
 
@@ -310,7 +310,7 @@ class History:
             for key, value in attributes[row].items():
                 frozen.set_user_attr(key, value)
             batch.finished.append(self._completed(frozen, design) if self._inner else frozen)
-        batch.memory = self._twin.memory()
+        batch.memory = self._learning.memory()
 
     def _completed(self, trial: FrozenTrial, design: WholeDesign) -> FrozenTrial:
         """A finished trial with its inner parameters, and what else was found with it."""
@@ -338,10 +338,10 @@ class History:
         finished = batch.finished
         places = range(self.complete, self.complete + len(finished))
         if batch.proposals and len(finished) == self.plan.batch_size:
-            self._twin.grow(places)
+            self._learning.grow(places)
         if self._slot(batch.number) in attributes:
             self._memories[batch.number] = attributes[self._slot(batch.number)]
-            self._memories.pop(batch.number - 2 * self.plan.lanes + 1, None)
+            self._memories.pop(batch.number - 2 * self.plan.concurrency + 1, None)
         keys = [self.space.outer.key(trial.params) for trial in finished]
         values = np.array([trial.values for trial in finished])
         feasible = np.array([is_feasible(trial) for trial in finished])
@@ -350,10 +350,10 @@ class History:
         self._count(keys, TrialColumns(numbers, numbers, values, feasible), winners)
         self.rows += len(finished)
         needed = self._needed(places)
-        self._twin.learn({place: lesson(finished[place - places.start]) for place in needed})
+        self._learning.learn({place: lesson(finished[place - places.start]) for place in needed})
 
 
 def inner_search(space: Space, rules: WorkloadRules | None, stored: StoredStudy, plan: Plan) -> InnerSearch:
     """What finds the inner designs of a study."""
     box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
-    return InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.lanes)
+    return InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.concurrency)

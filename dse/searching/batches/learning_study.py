@@ -31,12 +31,12 @@ def lessons_of(base: BaseSampler | None) -> Lessons:
     return "generation" if isinstance(base, BaseGASampler) else "all"
 
 
-class Twin:
+class LearningStudy:
     """What a sampler reads of a study, as an Optuna study in memory.
 
-    It grows by what it asks for, one for each lane; where the sampler reads but a few trials, it is made anew
-    from these after `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are known
-    by their places, from 0, among the finished ones.
+    It grows by what it asks for, one for each share; where the sampler reads but a few trials, it is made
+    anew from these after `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are
+    known by their places, from 0, among the finished ones.
 
     Parameters
     ----------
@@ -46,17 +46,17 @@ class Twin:
         Which trials the sampler reads.
     batch_size : int
         Trials of a batch, which is a generation. [-]
-    lanes : int
+    concurrency : int
         Batches that may be under way at a time. [-]
     """
 
     def __init__(
-        self, directions: Sequence[Direction], lessons: Lessons, batch_size: int, lanes: int
+        self, directions: Sequence[Direction], lessons: Lessons, batch_size: int, concurrency: int
     ) -> None:
         self._directions = list(directions)
         self._lessons = lessons
         self._batch_size = batch_size
-        self._lanes = lanes
+        self._concurrency = concurrency
         self._trials: dict[int, FrozenTrial] = {}  # place -> trial
         self._study: optuna.Study | None = None
         self._places: list[int] = []  # of the trials of `_study`
@@ -86,7 +86,7 @@ class Twin:
     def grow(self, places: range) -> None:
         """Go on with the last study: all that it asked for became trials at these places."""
         if self._study is not None:
-            oldest = places.stop - self._lanes * self._batch_size
+            oldest = places.stop - self._concurrency * self._batch_size
             self._grown = {full: grown for full, grown in self._grown.items() if full > oldest}
             self._grown[places.stop] = self._study, [*self._places, *places]
 

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 from costmodel.errors import DseError
 from costmodel.profiles.rules import WorkloadRules
 from dse.pricing.workers import Jobs
-from dse.searching.batches.claims import Turns
+from dse.searching.batches.claims import BatchClaims
 from dse.searching.batches.history import History, Plan
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
@@ -98,7 +98,7 @@ def search(
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
         history = History(space, plan, store, stored, rules, jobs)
-        turns = Turns(store, stored.study_id, history, budget)
+        claims = BatchClaims(store, stored.study_id, history, budget)
     try:
         while True:
             outcome.complete = history.complete
@@ -106,19 +106,19 @@ def search(
                 progress(Progress(history.complete, budget, history.infeasible, history.best()))
             if history.complete >= budget:
                 return outcome
-            added = work(outcome, history, turns, budget)
+            added = work(outcome, history, claims, budget)
             stopped = added and told and told(store.numbered(stored.study_id, added))
             if outcome.exhausted or stopped:
                 outcome.complete = history.complete
-                turns.release()
+                claims.release()
                 return outcome
     except KeyboardInterrupt:
         with suppress(DseError), store.database.hurried():  # a claim that stays there does no harm
-            turns.release()
+            claims.release()
         raise
 
 
-def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> range:
+def work(outcome: Outcome, history: History, claims: BatchClaims, budget: int) -> range:
     """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some.
 
     Returns
@@ -128,21 +128,21 @@ def work(outcome: Outcome, history: History, turns: Turns, budget: int) -> range
     """
     none = range(0)
     with outcome.timed("waiting"):
-        number = turns.take()
+        number = claims.take()
     if number is None:
         return none
     with outcome.timed("storage"):
-        batch = turns.parked(number)
+        batch = claims.parked(number)
     if batch is None:
         with outcome.timed("sampling"):
             batch = history.proposed(number, budget)
         outcome.exhausted = batch is not None and not batch.proposals
         if batch is None or outcome.exhausted:
-            turns.release()
+            claims.release()
             return none
         with outcome.timed("evaluation"):
             history.evaluate(batch)
     with outcome.timed("storage"):
-        added = turns.settle(batch)
+        added = claims.settle(batch)
     outcome.added += added
     return range(history.rows - added, history.rows)

@@ -193,7 +193,7 @@ class Problem:
         for own in self.forests:
             others = [other for other in self.forests if other is not own]
             least = np.zeros((2, own.below.size))
-            if all(other.is_alike for other in others):
+            if all(other.agrees for other in others):
                 leaves = np.flatnonzero(own.below < 0)
                 lowest = {
                     name: ends for other in others for name, ends in other.of(other.low, other.roots).items()

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.columns import FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.evaluated import Evaluation
-from dse.pricing.evaluation import evaluate_alike, untimed_margins
+from dse.pricing.evaluation import evaluate_unique, untimed_margins
 from dse.pricing.workers import Pricer
 from dse.searching.exact.dominance import FrontIndex
 from dse.spaces.space import Space
@@ -91,7 +91,7 @@ def _added(total: Tally, pricer: Pricer, best: Sequence[float], numbers: IntArra
     columns = space.legal.at(numbers)
     margins = untimed_margins(space, columns, pricer.rules)
     timed = np.arange(numbers.size) if margins is None else np.flatnonzero((margins >= 0).all(axis=1))
-    evaluation = evaluate_alike(space, {name: own[timed] for name, own in columns.items()}, pricer.rules)
+    evaluation = evaluate_unique(space, {name: own[timed] for name, own in columns.items()}, pricer.rules)
     costs, kept = costs_of(space, evaluation), evaluation.margins >= 0
     rows = np.flatnonzero(evaluation.feasible)
     rows = rows[~FrontIndex(total.costs).beats(costs[rows])]

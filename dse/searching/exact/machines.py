@@ -46,7 +46,7 @@ class Forest:
         return {name: ends[nodes, place] for place, name in enumerate(self.names)}
 
     @property
-    def is_alike(self) -> bool:
+    def agrees(self) -> bool:
         """Whether all rows agree in every quantity of which more may be slower, so that there is one tree."""
         return self.roots.size == 1
 

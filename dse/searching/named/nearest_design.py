@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray, IntArray
 from costmodel.profiles.rules import WorkloadRules
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluated import Evaluation
-from dse.pricing.evaluation import evaluate_alike
+from dse.pricing.evaluation import evaluate_unique
 from dse.searching.named.planned_study import LISTED
 from dse.spaces.space import Batch, Params, Space
 
@@ -61,7 +61,7 @@ def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRule
     best: _Nearest | None = None
     margins = np.full(len(space.limits), -np.inf)
     for designs in _blocks(space, named):
-        evaluation = evaluate_alike(space, designs, rules)
+        evaluation = evaluate_unique(space, designs, rules)
         changes, steps = distances(space, named, designs)
         as_asked = np.flatnonzero(changes == 0)
         if as_asked.size and space.limits:

@@ -1,10 +1,10 @@
 """Batches that are under way at the same time: what each may know, and which designs are its own.
 
-Of a study with n lanes, n batches can be proposed and evaluated at the same time, by as many processes. Batch
-k is in lane k modulo n; it goes on from batch k - n, the one before it in its lane, and knows nothing of
-those in between. A number that follows from a design says in which lane it may become a trial, so that no two
-batches under way propose the same. The first batch is under way alone, and all lanes go on from it. All this
-follows from seed and space: who evaluates which batch, and when, leaves no trace in the trials.
+In a study of concurrency n, n batches can be proposed and evaluated at the same time, by as many processes.
+Designs are dealt out to n shares by a number that follows from each. Batch k proposes from share k modulo n;
+it goes on from batch k - n, the one before it of its share, and knows nothing of those in between, so that no
+two batches under way propose the same. The first batch is under way alone, and all shares go on from it. All
+this follows from seed and space: who evaluates which batch, and when, leaves no trace in the trials.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from dse.spaces.sections.parameters import Parameter, Value
 Key = tuple[Any, ...]
 
 
-def base_of(number: int, lanes: int) -> int:
-    """The batch from which another goes on: the one before it in its lane, or the first; -1 is none. [-]"""
-    return max(number - lanes, min(number, 1) - 1)
+def base_of(number: int, concurrency: int) -> int:
+    """The batch from which another goes on: the one before it of its share, or the first; -1 is none. [-]"""
+    return max(number - concurrency, min(number, 1) - 1)
 
 
-def memories_of(base: int, lanes: int) -> range:
+def memories_of(base: int, concurrency: int) -> range:
     """Batches from whose memories all is known that was found up to one of them, this one first. [-]"""
-    return range(base, max(base - lanes, -1), -1)
+    return range(base, max(base - concurrency, -1), -1)
 
 
 @dataclass(frozen=True)
-class Lane:
+class DesignShare:
     """The designs that may become trials of a batch.
 
     Parameters
     ----------
-    number, lanes : int
+    number, concurrency : int
         Which of how many. [-]
     parameters : sequence of Parameter
         Those that tell designs apart.
     """
 
     number: int
-    lanes: int
+    concurrency: int
     parameters: Sequence[Parameter]
 
     def has(self, columns: Mapping[str, FloatArray]) -> BoolArray:
-        """(designs,) Which designs are in this lane. [-]"""
+        """(designs,) Which designs are in this share. [-]"""
         codes = np.stack([columns[p.name] for p in self.parameters], axis=1)
-        inside: BoolArray = hashes(codes) % np.uint64(self.lanes) == self.number
+        inside: BoolArray = hashes(codes) % np.uint64(self.concurrency) == self.number
         return inside
 
     def has_key(self, key: Sequence[Value]) -> bool:

@@ -80,16 +80,18 @@ class InnerSearch:
         Where the hypervolume of the study is measured.
     batch_size : int
         Trials of a batch. [-]
-    lanes : int
+    concurrency : int
         Batches that may be under way at a time: how many fronts of the past are kept. [-]
     """
 
-    def __init__(self, space: Space, rules: WorkloadRules, box: Box, batch_size: int, lanes: int) -> None:
+    def __init__(
+        self, space: Space, rules: WorkloadRules, box: Box, batch_size: int, concurrency: int
+    ) -> None:
         self.space = space
         self.rules = rules
         self.box = box
         self.batch_size = batch_size
-        self.lanes = lanes
+        self.concurrency = concurrency
         self.directions = [objective.direction for objective in space.objectives]
         #: Costs of the front before the first batch, after it, and so on; old ones are forgotten.
         self._fronts = {-1: np.empty((0, len(space.objectives)))}
@@ -102,7 +104,7 @@ class InnerSearch:
             last, front = max(self._fronts.items())
             costs = np.unique(np.concatenate([front, *self._tail[: self.batch_size]]), axis=0)
             self._fronts[last + 1], self._tail = costs[non_dominated(costs)], self._tail[self.batch_size :]
-            self._fronts.pop(last - self.lanes, None)
+            self._fronts.pop(last - self.concurrency, None)
 
     def whole(self, proposals: Sequence[Params], jobs: Jobs, *, base: int, begun: bool) -> list[WholeDesign]:
         """The designs that some outer ones become, one after the other: each counts for those after it.

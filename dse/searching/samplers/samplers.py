@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.errors import DseError, suggestion
 from costmodel.profiles.rules import WorkloadRules
 from dse.pricing.space_rules import rules_for
-from dse.searching.samplers.concurrent_batches import Key, Known, Lane
+from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known
 from dse.spaces.sections.parameters import decoded
 from dse.spaces.space import Params, Space
 
@@ -36,7 +36,7 @@ class Choice:
     batch_size: int  #: trials that are proposed, and evaluated, together
     build: Callable[..., BaseSampler | None]  #: from a seed; None draws legal designs
     joint: bool = True  #: samples all parameters together; else it says which
-    lanes: int = 1  #: batches under way at a time, of a new study
+    concurrency: int = 1  #: batches under way at a time, of a new study
     learns: bool = True  #: from trials, so that its first batch is drawn; else it knows what to propose
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
 
@@ -54,7 +54,7 @@ SAMPLERS: Mapping[str, Choice] = {
         "prices some hundreds of designs for each that it proposes (the default)",
         50,
         screening,
-        lanes=2,
+        concurrency=2,
         learns=False,
     ),
     "nsga2": Choice(
@@ -79,11 +79,11 @@ SAMPLERS: Mapping[str, Choice] = {
         lambda space, rules, seed: optuna.samplers.GPSampler(seed=seed),
         needs=("scipy", "torch"),
     ),
-    "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None, lanes=4),
+    "random": Choice("uniform over the legal designs", 50, lambda space, rules, seed: None, concurrency=4),
 }
 DEFAULT_SAMPLER = "screening"
 
-#: Draws of a design, times the number of lanes, until one is of a lane: few miss it.
+#: Draws of a design, times the number of shares, until one is of a share: few miss it.
 DRAWS_EACH = 8
 
 
@@ -104,28 +104,28 @@ def sampler_choice(name: str) -> Choice:
     return choice
 
 
-def lanes_of(name: str, space: Space) -> int:
+def concurrency_of(name: str, space: Space) -> int:
     """Batches that may be under way at a time in a new study; one where the first prices every design. [-]"""
     from dse.searching.samplers.screening_sampler import priced_whole
 
     choice = sampler_choice(name)
-    return choice.lanes if choice.learns or not priced_whole(space) else 1
+    return choice.concurrency if choice.learns or not priced_whole(space) else 1
 
 
 class SeenDesigns:
     """Designs seen before a batch, of which there may be very many, those that it adds itself, and all those
-    of other lanes."""
+    of other shares."""
 
-    def __init__(self, before: Collection[Key] | Known, lane: Lane | None) -> None:
+    def __init__(self, before: Collection[Key] | Known, share: DesignShare | None) -> None:
         self._before = before
-        self._lane = lane
+        self._share = share
         self._own: set[Key] = set()
 
     def __contains__(self, key: Key) -> bool:
         return (
             key in self._own
             or key in self._before
-            or (self._lane is not None and not self._lane.has_key(key))
+            or (self._share is not None and not self._share.has_key(key))
         )
 
     def __bool__(self) -> bool:
@@ -152,7 +152,7 @@ class LegalSampler(BaseSampler):
         rng: np.random.Generator,
         *,
         seen: Collection[Key] | Known = (),
-        lane: Lane | None = None,
+        share: DesignShare | None = None,
         joint: bool = True,
         learns: bool = True,
     ) -> None:
@@ -163,8 +163,8 @@ class LegalSampler(BaseSampler):
         self.joint = joint
         self.distributions = {p.name: p.distribution() for p in self.parameters}
         self.varying = {name: d for name, d in self.distributions.items() if not d.single()}
-        self.seen = SeenDesigns(seen, lane)
-        self.lane = lane
+        self.seen = SeenDesigns(seen, share)
+        self.share = share
         self.informed = base is not None and (bool(self.seen) or not learns)
         self.starts = space.starting_points if learns else []
 
@@ -200,10 +200,10 @@ class LegalSampler(BaseSampler):
         }
 
     def _drawn(self) -> Params:
-        """A design at random, of this lane if one comes soon."""
-        for _ in range(self.lane.lanes * DRAWS_EACH if self.lane else 1):
+        """A design at random, of this share if one comes soon."""
+        for _ in range(self.share.concurrency * DRAWS_EACH if self.share else 1):
             [params] = decoded(self.parameters, self.legal.random(1, self.rng))
-            if self.lane is None or self.lane.has_key(self.legal.key(params)):
+            if self.share is None or self.share.has_key(self.legal.key(params)):
                 break
         return params
 
@@ -237,7 +237,7 @@ def legal_sampler(
     rules: WorkloadRules | None = None,
     *,
     own: BaseSampler | None = None,
-    lane: Lane | None = None,
+    share: DesignShare | None = None,
     **options: Any,
 ) -> LegalSampler:
     """A fresh sampler of that name for one batch.
@@ -256,15 +256,15 @@ def legal_sampler(
         What prices designs for samplers that know their space; by default the native cost model.
     own : BaseSampler, optional
         One of Optuna's or the user's in the place of that.
-    lane : Lane, optional
+    share : DesignShare, optional
         The designs that it may propose; all by default.
     options : mapping
         What the default sampler is told beside: see `ScreeningSampler`.
     """
     if own is not None:
-        return LegalSampler(own, space, np.random.default_rng(seeds), seen=seen, lane=lane, joint=False)
+        return LegalSampler(own, space, np.random.default_rng(seeds), seen=seen, share=share, joint=False)
     choice = sampler_choice(name)
-    more = {} if choice.learns else {**options, "taken": seen if space.inner else (), "lane": lane}
+    more = {} if choice.learns else {**options, "taken": seen if space.inner else (), "share": share}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]), **more)
@@ -273,7 +273,7 @@ def legal_sampler(
         space,
         np.random.default_rng(seeds),
         seen=seen,
-        lane=lane,
+        share=share,
         joint=choice.joint,
         learns=choice.learns,
     )

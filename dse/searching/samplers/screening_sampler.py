@@ -24,7 +24,7 @@ from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import nominal_rate, rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.archive import Archive
-from dse.searching.samplers.concurrent_batches import Key, Known, Lane
+from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known
 from dse.searching.samplers.screening import WHOLE, Screening
 from dse.spaces.lattice import Lattice
 from dse.spaces.space import Space
@@ -75,7 +75,7 @@ class ScreeningSampler(BaseSampler):
         A condition, such as ``step_time < 15 s``, beside which no design is sought.
     taken : collection of keys
         Outer designs that are trials already; only of a space with exact parameters do they matter.
-    lane : Lane, optional
+    share : DesignShare, optional
         The designs that it may propose, the space's starting points not among them; all by default.
     turn : int, optional
         The number of the batch, where several are under way at the same time. [-]
@@ -101,7 +101,7 @@ class ScreeningSampler(BaseSampler):
         designs_per_trial: int | None = None,
         focus: str = "",
         taken: Collection[Key] | Known = (),
-        lane: Lane | None = None,
+        share: DesignShare | None = None,
         turn: int | None = None,
         beside: Sequence[Mapping[str, Any]] = (),
         jobs: Jobs = 1,
@@ -109,7 +109,7 @@ class ScreeningSampler(BaseSampler):
         self.space = space.focused(focus) if focus else space
         self.focus = focus
         self.taken = taken
-        self.lane = lane
+        self.share = share
         self.turn = turn
         self.beside = beside
         self.rules = rules or rules_for(space)
@@ -155,7 +155,7 @@ class ScreeningSampler(BaseSampler):
         number, archive = found["batches"], self._archive(found)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
         search = self._search(archive, number, rng)
-        starts = self._starts[len(self._starts) if self.lane else found["starts"] :][: self.batch_size]
+        starts = self._starts[len(self._starts) if self.share else found["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
         missing = self.batch_size - len(chosen)
@@ -163,7 +163,7 @@ class ScreeningSampler(BaseSampler):
             chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
         attribute = {
             "batches": number + 1,
-            "starts": len(self._starts) if self.lane else found["starts"] + len(starts),
+            "starts": len(self._starts) if self.share else found["starts"] + len(starts),
             "focus": self.focus,
             DESIGNS_PRICED: found[DESIGNS_PRICED] + search.priced,
             "archive": archive.packed(),
@@ -178,8 +178,8 @@ class ScreeningSampler(BaseSampler):
         if self.turn is None:
             return Screening(self.lattice, self.priced, archive, batch * (1 if number else FIRST_BATCH), rng)
         if (
-            self.lane and self.lane.number and number == 1
-        ):  # where the first batch's are is known to all lanes
+            self.share and self.share.number and number == 1
+        ):  # where the first batch's are is known to all shares
             archive = replace(archive, climbers=archive.climbers.aimed(rng))
         return Screening(
             self.lattice,
@@ -187,20 +187,22 @@ class ScreeningSampler(BaseSampler):
             archive,
             batch * (1 if number else FIRST_SHARED),
             rng,
-            self._open if self.lane else None,
+            self._open if self.share else None,
             self._polished(self.turn),
             rounds=SHARED_ROUNDS,
         )
 
     def _polished(self, turn: int) -> list[int]:
-        """Objectives whose best designs a batch polishes: in the first of all and in the first of each lane,
-        which are the dearest, each lane some of them."""
+        """Objectives whose best designs a batch polishes: in the first of all and in the first of each share,
+        which are the dearest, each share some of them."""
         objectives = range(len(self._directions))
         if turn == 0:
             return [0]
-        if self.lane is None or turn > self.lane.lanes:
+        if self.share is None or turn > self.share.concurrency:
             return list(objectives)
-        return [objective for objective in objectives if objective % self.lane.lanes == self.lane.number]
+        return [
+            objective for objective in objectives if objective % self.share.concurrency == self.share.number
+        ]
 
     def _archive(self, found: Mapping[str, Any]) -> Archive:
         """What earlier batches have found; priced again where they had another focus."""
@@ -267,10 +269,10 @@ class ScreeningSampler(BaseSampler):
         return np.concatenate([rows, distinct(equal, owners)[: size - rows.size]])
 
     def _open(self, places: FloatArray) -> BoolArray:
-        """(designs,) Which designs this batch may propose, as far as lanes go."""
-        if self.lane is None or not len(places):
+        """(designs,) Which designs this batch may propose, as far as its share goes."""
+        if self.share is None or not len(places):
             return np.ones(len(places), dtype=bool)
-        return self.lane.has(self.lattice.columns(places))
+        return self.share.has(self.lattice.columns(places))
 
     def _owners(self, places: FloatArray) -> tuple[IntArray, BoolArray]:
         """Numbers that tell outer designs apart, and whether these are trials already, (designs,) each."""

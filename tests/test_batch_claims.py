@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from dse.library.study import Study
-from dse.searching.batches.claims import CLAIM, PARKED, Turns
+from dse.searching.batches.claims import CLAIM, PARKED, BatchClaims
 from dse.searching.batches.history import History
-from dse.searching.samplers.concurrent_batches import Lane, base_of, memories_of
+from dse.searching.samplers.concurrent_batches import DesignShare, base_of, memories_of
 from dse.searching.samplers.samplers import SAMPLERS
-from dse.searching.study_attributes import LANES
+from dse.searching.study_attributes import CONCURRENCY
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 
@@ -36,9 +36,9 @@ study.run(int(sys.argv[2]))
 
 @pytest.fixture(scope="module", autouse=True)
 def two_lanes():
-    """Genetic samplers take turns, for their generations; here they have two lanes, as a study may."""
+    """Genetic samplers take turns, for their generations; here two batches are under way, as a study may."""
     with pytest.MonkeyPatch.context() as patch:
-        shared = replace(SAMPLERS["nsga2"], lanes=2)
+        shared = replace(SAMPLERS["nsga2"], concurrency=2)
         patch.setattr("dse.searching.samplers.samplers.SAMPLERS", {**SAMPLERS, "nsga2": shared})
         yield
 
@@ -127,7 +127,7 @@ def test_budgets_dealt_out_to_several_make_the_same(space, url, alone):
 
 
 def test_screening_is_shared_as_well(tmp_path):
-    """What all lanes have found is merged; the archives of a space too large to be priced whole."""
+    """What all shares have found is merged; the archives of a space too large to be priced whole."""
     space = Space.load("gpt_1t_power_split")
     studies = []
     for name, processes in (("one", 1), ("two", 2)):
@@ -150,14 +150,14 @@ class Worker:
         self.store = Store(study.storage, "write")
         stored = self.store.study(study.name)
         self.history = History(study.space, study.plan, self.store, stored)
-        self.turns = Turns(self.store, stored.study_id, self.history, budget)
-        self.turns._me = {"host": f"machine {number}", "process": number}
+        self.claims = BatchClaims(self.store, stored.study_id, self.history, budget)
+        self.claims._me = {"host": f"machine {number}", "process": number}
         self.budget = budget
 
     def work(self):
         """Take a batch and evaluate it."""
-        number = self.turns.take()
-        batch = self.turns.parked(number)
+        number = self.claims.take()
+        batch = self.claims.parked(number)
         if batch is None:
             batch = self.history.proposed(number, self.budget)
             self.history.evaluate(batch)
@@ -165,7 +165,7 @@ class Worker:
 
     def step(self):
         """A batch from its claim to its trials; how many there are."""
-        return self.turns.settle(self.work())
+        return self.claims.settle(self.work())
 
 
 @pytest.fixture
@@ -183,9 +183,9 @@ def test_a_batch_before_its_turn_is_parked_and_stored_by_another(two, alone):
     study, one, other = two
     first, second = one.work(), other.work()
     assert (first.number, second.number) == (1, 2)
-    assert other.turns.settle(second) == 0
+    assert other.claims.settle(second) == 0
     assert f"{PARKED}2" in marks(study)
-    assert one.turns.settle(first) == study.plan.batch_size
+    assert one.claims.settle(first) == study.plan.batch_size
     assert one.step() == study.plan.batch_size  # what the other has found
     assert f"{PARKED}2" not in marks(study)
     found = told(study)
@@ -196,18 +196,18 @@ def test_the_claim_of_a_dead_process_is_taken_over(two, alone):
     study, one, other = two
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    one.turns._me = {"host": socket.gethostname(), "process": gone.pid}
-    other.turns._me = {"host": socket.gethostname(), "process": os.getpid()}
-    assert (one.turns.take(), other.turns.take()) == (1, 1)
+    one.claims._me = {"host": socket.gethostname(), "process": gone.pid}
+    other.claims._me = {"host": socket.gethostname(), "process": os.getpid()}
+    assert (one.claims.take(), other.claims.take()) == (1, 1)
     study.run(BUDGET)
     assert told(study) == alone[1]
 
 
 def test_a_claim_of_another_machine_is_taken_over_when_it_is_old(two, monkeypatch):
     _, one, other = two
-    assert one.turns.take() == 1
+    assert one.claims.take() == 1
     monkeypatch.setattr("dse.searching.batches.claims.PATIENCE", 0.0)
-    assert other.turns.take() == 1
+    assert other.claims.take() == 1
 
 
 def test_an_interrupted_run_gives_its_batch_back(two):
@@ -229,12 +229,12 @@ def test_two_that_work_on_one_batch_store_it_once(two, alone):
         store.drop_user_attrs(study._stored.study_id, [f"{CLAIM}1"])
     again = other.work()
     assert first.number == again.number == 1
-    assert (one.turns.settle(first), other.turns.settle(again)) == (study.plan.batch_size, 0)
+    assert (one.claims.settle(first), other.claims.settle(again)) == (study.plan.batch_size, 0)
     found = told(study)
     assert found == alone[1][: len(found)]
 
 
-# What lanes leave open.
+# What shares leave open.
 
 
 @pytest.mark.parametrize("sampler", NAMES)
@@ -260,9 +260,9 @@ def test_designs_to_start_from_are_in_the_next_batch(space, url):
 def test_a_study_from_before_there_were_lanes_has_one(space, url, alone):
     study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
     with Store(url, "write") as store:
-        store.drop_user_attrs(study._stored.study_id, [LANES])
+        store.drop_user_attrs(study._stored.study_id, [CONCURRENCY])
     old = Study.load("shared", storage=url)
-    assert old.plan.lanes == 1
+    assert old.plan.concurrency == 1
     assert ended(workers(url, 2)) == [0, 0]
     found = told(old)
     assert len({space.legal.key(params) for _, _, params, *_ in found}) == len(found) == BUDGET
@@ -281,9 +281,9 @@ def test_a_batch_knows_the_first_and_those_of_whole_rounds_before():
 
 def test_every_design_is_in_one_lane_and_lanes_are_about_equal(space):
     [columns] = space.legal.enumerate(10_000)
-    lanes = [Lane(number, 3, space.parameters) for number in range(3)]
-    inside = [lane.has(columns) for lane in lanes]
+    shares = [DesignShare(number, 3, space.parameters) for number in range(3)]
+    inside = [share.has(columns) for share in shares]
     assert (sum(own.astype(int) for own in inside) == 1).all()
     assert min(own.mean() for own in inside) > 0.25
     for row, params in enumerate(space.decode(columns)[:20]):
-        assert [lane.has_key(space.legal.key(params)) for lane in lanes] == [own[row] for own in inside]
+        assert [share.has_key(space.legal.key(params)) for share in shares] == [own[row] for own in inside]
