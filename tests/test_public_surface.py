@@ -22,14 +22,13 @@ from dse.cli.act.words import COSTS
 from dse.library.workload_files import network_of, simai_cost
 from tests.house import ROOMS
 
-#: Takes the names of a package in many orders, each in a package imported afresh, and prints those that turn
-#: into something else on the way.
+#: Takes the names of a package forwards and backwards, each time in a package imported afresh, and prints
+#: those that turn into something else on the way.
 IN_EVERY_ORDER = """
 import importlib, sys
 package = sys.argv[1]
 names = importlib.import_module(package).__all__
-rotations = [names[start:] + names[:start] for start in range(len(names))]
-for order in [*rotations, *(rotation[::-1] for rotation in rotations)]:
+for order in (names, names[::-1]):
     for module in [name for name in sys.modules if name.split(".")[0] == package]:
         del sys.modules[module]
     first = {name: getattr(importlib.import_module(package), name) for name in order}
