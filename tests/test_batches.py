@@ -28,7 +28,7 @@ from costmodel import (
     step,
 )
 from costmodel.columns import concatenated
-from costmodel.hlo.program.step import program_step
+from costmodel.hlo.steps.step import program_step
 from costmodel.profiles.dfmodel import DataflowDesign, dataflow_step
 from costmodel.profiles.simai import simai_step
 from costmodel.steps.result.breakdown import Breakdown

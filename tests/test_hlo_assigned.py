@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel import hlo, load_system
-from costmodel.hlo.program.overlap import program_times
+from costmodel.hlo.steps.overlap import program_times
 from tests.compiled_programs import Step, compiled
 from tests.test_hlo_overlap import bounds_hold
 

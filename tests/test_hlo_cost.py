@@ -12,8 +12,8 @@ import pytest
 
 from costmodel import DseError, hlo, load_system
 from costmodel.formats.quantity import readable
-from costmodel.hlo.program.program import Dense, Message, Program, ProgramKernel
-from costmodel.hlo.program.step import message_cost, program_cost, program_step
+from costmodel.hlo.steps.program import Dense, Message, Program, ProgramKernel
+from costmodel.hlo.steps.step import message_cost, program_cost, program_step
 from costmodel.kernels.collectives import all_to_all
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.steps.result.breakdown import PARTS

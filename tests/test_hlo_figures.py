@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from costmodel import DseError, hlo
-from costmodel.hlo.memory.eager_order import eager_order
+from costmodel.hlo.buffers.eager_order import eager_order
 from costmodel.hlo.work.cost_analysis import Access, Work, WorkOfInstructions, access
 from tests.hlo_texts import (
     GOLDEN,

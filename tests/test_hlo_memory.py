@@ -7,8 +7,8 @@ import json
 import pytest
 
 from costmodel import hlo
-from costmodel.hlo.memory.liveness import liveness, memory_bytes
-from costmodel.hlo.memory.reserved_memory import Reserved, reserved
+from costmodel.hlo.buffers.liveness import liveness, memory_bytes
+from costmodel.hlo.buffers.reserved_memory import Reserved, reserved
 from costmodel.hlo.text.module import Shape
 from dse.cli import main
 from tests.hlo_texts import program

@@ -13,7 +13,7 @@ import pytest
 
 from costmodel import hlo, load_system, system_names
 from costmodel.formats.shipped import ROOT
-from costmodel.hlo.program.overlap import ProgramTimes, program_times, streams
+from costmodel.hlo.steps.overlap import ProgramTimes, program_times, streams
 from costmodel.hlo.work.kernel_graph import BARRIERS
 from dse.cli import main
 from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, UNCOUNTED, analysed, program

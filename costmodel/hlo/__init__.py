@@ -4,11 +4,11 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     text
     work
-    memory
+    buffers
     training
     analysis
     summary
-    program
+    steps
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.program.program import memory, program
+from costmodel.hlo.steps.program import memory, program
 from costmodel.hlo.summary.figures import figures
 from costmodel.hlo.text.module import Computation, Instruction, Module, Shape
 from costmodel.hlo.text.parser import HEAD, other_text, parse

@@ -7,8 +7,8 @@ from functools import cached_property
 from math import prod
 
 from costmodel.errors import DseError
-from costmodel.hlo.memory.eager_order import eager_order
-from costmodel.hlo.memory.liveness import Liveness, aliased_outputs, liveness
+from costmodel.hlo.buffers.eager_order import eager_order
+from costmodel.hlo.buffers.liveness import Liveness, aliased_outputs, liveness
 from costmodel.hlo.text.device_groups import normalised
 from costmodel.hlo.text.module import Computation, Instruction, Module
 from costmodel.hlo.training.data_flow import Flow, flow

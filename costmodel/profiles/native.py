@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from costmodel.hlo.program.step import program_step
+from costmodel.hlo.steps.step import program_step
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.work import LSTM_TRAINING, PROGRAM, TRAINING
 from costmodel.steps.footprint import transformer_footprint

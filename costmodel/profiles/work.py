@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.model_file import AnyModel
-from costmodel.hlo.program.program import Program
+from costmodel.hlo.steps.program import Program
 from costmodel.steps.result.breakdown import Breakdown, ResultTable
 from costmodel.training.blocks import Block
 from costmodel.training.lstm import LstmShape

@@ -11,7 +11,7 @@ from math import prod
 from typing import Final
 
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.memory.liveness import aliased_outputs
+from costmodel.hlo.buffers.liveness import aliased_outputs
 from costmodel.hlo.summary.model_figures import Figures, model_figures
 from costmodel.hlo.summary.training_figures import training_figures
 from costmodel.hlo.training.messages import Collective

@@ -20,7 +20,7 @@ from functools import cached_property, reduce
 from math import prod
 from typing import Final
 
-from costmodel.hlo.memory.liveness import aliased_outputs
+from costmodel.hlo.buffers.liveness import aliased_outputs
 from costmodel.hlo.text.module import Instruction, Module, names_gradients
 from costmodel.hlo.text.values import reached
 from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source

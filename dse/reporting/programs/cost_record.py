@@ -15,8 +15,8 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.chrome_trace import Arrow, Span, chrome_trace
 from costmodel.formats.system_file import load_system
-from costmodel.hlo.program.overlap import ProgramTimes, program_times, unknown_loops
-from costmodel.hlo.program.program import Program, ProgramKernel
+from costmodel.hlo.steps.overlap import ProgramTimes, program_times, unknown_loops
+from costmodel.hlo.steps.program import Program, ProgramKernel
 from costmodel.hlo.summary.figures import collectives_by_group
 from costmodel.hlo.text.module import custom_call_target
 from costmodel.hlo.work.kernel_graph import Barriers

@@ -12,7 +12,7 @@ from rich.text import Text
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system, system_names
-from costmodel.hlo.program.overlap import ProgramTimes, program_times, unknown_loops
+from costmodel.hlo.steps.overlap import ProgramTimes, program_times, unknown_loops
 from costmodel.machine.system import System, stacked
 from dse.records.text import counted, percent
 from dse.reporting.design_table import Column, drawn, fitted

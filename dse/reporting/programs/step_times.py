@@ -9,7 +9,7 @@ from rich.table import Table
 
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
-from costmodel.hlo.program.overlap import ProgramTimes
+from costmodel.hlo.steps.overlap import ProgramTimes
 from dse.records.text import counted, percent
 
 Record = Mapping[str, Any]

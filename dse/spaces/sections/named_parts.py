@@ -11,8 +11,8 @@ from costmodel.formats import shipped
 from costmodel.formats.model_file import read_model
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
-from costmodel.hlo.program.program import SCHEMA as PROGRAM_SCHEMA
-from costmodel.hlo.program.program import program_data, read_program
+from costmodel.hlo.steps.program import SCHEMA as PROGRAM_SCHEMA
+from costmodel.hlo.steps.program import program_data, read_program
 from costmodel.machine.system import System
 from costmodel.profiles.work import Workload
 from dse.spaces.sections import frameworks, power_budget, several_systems

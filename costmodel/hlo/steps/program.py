@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.errors import suggestion
 from costmodel.formats.strict_yaml import Section
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.memory.reserved_memory import Reserved, needed, reserved
+from costmodel.hlo.buffers.reserved_memory import Reserved, needed, reserved
 from costmodel.hlo.summary.model_figures import step_tokens
 from costmodel.hlo.training.messages import PURPOSES, Collective, Purpose
 from costmodel.hlo.training.provenance import global_dims

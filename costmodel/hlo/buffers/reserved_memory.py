@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.hlo.memory.liveness import Array, Buffer, Liveness, may_share
+from costmodel.hlo.buffers.liveness import Array, Buffer, Liveness, may_share
 from costmodel.hlo.text.module import Instruction
 
 #: Time from which to which memory is taken, both included. [-]

@@ -10,8 +10,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.program.program import Message, Program
-from costmodel.hlo.program.step import AXES, ProgramCost, program_cost, program_step
+from costmodel.hlo.steps.program import Message, Program
+from costmodel.hlo.steps.step import AXES, ProgramCost, program_cost, program_step
 from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.opcodes import parts
 from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
-from costmodel.hlo.program.program import Message, Program
+from costmodel.hlo.steps.program import Message, Program
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.kernel_cost import traffic_energy

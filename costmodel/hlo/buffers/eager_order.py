@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodel.hlo.memory.liveness import overwritten
+from costmodel.hlo.buffers.liveness import overwritten
 from costmodel.hlo.text.module import Computation, Instruction, control_predecessors
 from costmodel.hlo.text.opcodes import SOURCES, VIEWS, parts
 
