@@ -17,14 +17,7 @@ import numpy as np
 import yaml
 from scipy.stats import t as student
 
-from dse.predictions.intervals import (
-    LAYERS,
-    SCALES,
-    MeasuredChip,
-    layer_codes,
-    scale_codes,
-    wider_classes,
-)
+from dse.predictions.intervals import LAYERS, SCALES, MeasuredChip, layer_codes, scale_codes, wider_classes
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.frameworks import convention_of
 from dse.validation.rows import expressed_row

@@ -13,14 +13,7 @@ import numpy as np
 from costmodel import Chip, DesignPoints, Host, LinkTier, LstmShape, MemoryLevel, ModelShape, System
 from costmodel.columns import FloatArray
 from costmodel.machine.system import Software
-from costmodel.training.design import (
-    SAMPLE,
-    SCHEDULE_WORDS,
-    SOLVE,
-    SOLVE_BYTES,
-    tile_columns,
-    tiled_products,
-)
+from costmodel.training.design import SAMPLE, SCHEDULE_WORDS, SOLVE, SOLVE_BYTES, tile_columns, tiled_products
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.sharding import assignments_of
 
@@ -209,11 +202,7 @@ def random_system(rng: np.random.Generator) -> System:
         base_price=none_or(about(100, 30000)),
     )  # fmt: skip
     inner = ("sram", "l2", "l3")[: rng.integers(1, 4)]
-    levels = zip(
-        (*inner, "dram"),
-        [*sorted(about(1e5, 3e8) for _ in inner), about(4e9, 3e11)],
-        strict=True,
-    )
+    levels = zip((*inner, "dram"), [*sorted(about(1e5, 3e8) for _ in inner), about(4e9, 3e11)], strict=True)
     memory = [
         MemoryLevel.of(
             name=name, capacity=capacity, bandwidth=about(1e11, 1e14), efficiency=share(),

@@ -11,14 +11,7 @@ from costmodel.errors import DseError
 from costmodel.profiles.simai.files.aicb import load_workload, read_workload, workload_file
 from costmodel.profiles.simai.generator import GeneratorRun, Sections, measured, parameters, placeholder
 from costmodel.profiles.simai.workload_rows import COLLECTIVES, GROUPS
-from tests.aicb_files import (
-    MOE_RUN,
-    SMALL,
-    SP_RUN,
-    moe_rows,
-    scaled_rows,
-    sp_rows,
-)
+from tests.aicb_files import MOE_RUN, SMALL, SP_RUN, moe_rows, scaled_rows, sp_rows
 
 #: A run of unlike numbers: 3 layers a stage, 2 replicas, 4 micro-batches.
 SMALL_RUN = {

@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 import costmodel
-from costmodel import (
-    DesignPoints,
-    DseError,
-    ModelShape,
-    load_model,
-    load_system,
-    resolve_sharding,
-    step,
-)
+from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
 from costmodel.profiles.dfmodel import least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import design_sharding, rows_of
 from costmodel.profiles.dfmodel.files import graph_message, setup_text

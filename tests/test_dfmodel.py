@@ -12,21 +12,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import (
-    PUBLISHED,
-    DfmodelGraph,
-    Setup,
-    evaluate,
-    layer_graph,
-    least_moving,
-)
-from costmodel.profiles.dfmodel.files import (
-    load_setup,
-    setup_bytes,
-    setup_file,
-    setup_message,
-    setup_text,
-)
+from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
+from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.files.writing import GPT_1T_MARKS
 from costmodel.profiles.dfmodel.graph import (
     ALL_GATHER,

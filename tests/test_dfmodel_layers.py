@@ -10,13 +10,7 @@ import pytest
 
 from costmodel import ModelShape, load_model, load_system
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import (
-    DataflowDesign,
-    DfmodelGraph,
-    layer_graph,
-    least_moving,
-    model_graph,
-)
+from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.files import load_setup, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import (

@@ -14,22 +14,9 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import (
-    PUBLISHED,
-    DfmodelGraph,
-    Setup,
-    evaluate,
-    layer_graph,
-    least_moving,
-)
+from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
 from costmodel.profiles.dfmodel import cores as dfmodel_cores
-from costmodel.profiles.dfmodel.files import (
-    load_setup,
-    setup_bytes,
-    setup_file,
-    setup_message,
-    setup_text,
-)
+from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
 from costmodel.profiles.dfmodel.mapping import (
     fastest_design,

@@ -407,8 +407,7 @@ def small(tmp_path, monkeypatch, small_space) -> str:
     monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(
         small_space.replace(
-            "  recompute: [none, selective, full]",
-            "  topology: [r_r_r, sw_sw_sw, r_r]\n  tile_size: [1, 16]",
+            "  recompute: [none, selective, full]", "  topology: [r_r_r, sw_sw_sw, r_r]\n  tile_size: [1, 16]"
         )
     )
     return "small.yaml"
@@ -594,8 +593,7 @@ def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
     design = DataflowDesign.of(execution=["kernel_by_kernel", "dataflow"])
     levels = toy_system.memory
     tiny = replace(
-        toy_system,
-        memory=(*(replace(level, capacity=np.ones(1)) for level in levels[:-1]), levels[-1]),
+        toy_system, memory=(*(replace(level, capacity=np.ones(1)) for level in levels[:-1]), levels[-1])
     )
     for row in range(2):
         short = alone(Run(gpt, tiny, design), row)

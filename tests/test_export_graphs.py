@@ -277,11 +277,7 @@ def test_a_design_of_another_profile_is_of_the_first_generation_that_can_say_it(
         assert not any("--profile" in note for note in file.notes)
         path = tmp_path / "setup.txt"
         written[overlap] = kind_of(path).profile(path)
-    assert written == {
-        "none": "dfmodel-gen1",
-        "perfect": "dfmodel-gen1",
-        "compute_memory": "dfmodel-gen3",
-    }
+    assert written == {"none": "dfmodel-gen1", "perfect": "dfmodel-gen1", "compute_memory": "dfmodel-gen3"}
 
 
 def test_every_form_that_is_offered_can_be_made():

@@ -48,8 +48,7 @@ def test_a_space_has_what_its_framework_says_but_for_its_own():
     own = {"world_size": 64, "global_batch_size": 64, "attention": "fused"}
     assert space_of(framework="megatron_deepspeed", given=own).given["attention"] == 1
     opened = space_of(
-        framework="megatron_core",
-        parameters={"tp": [4, 8], "distributed_optimizer": [False, True]},
+        framework="megatron_core", parameters={"tp": [4, 8], "distributed_optimizer": [False, True]}
     )
     assert "zero" not in opened.given
     switched = space_of(framework="megatron_core", parameters={"tp": [4, 8], "overlap_tp": [False, True]})

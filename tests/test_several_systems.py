@@ -21,10 +21,7 @@ def space_of(system, **parts):
         "system": system,
         "given": {"world_size": 512, "global_batch_size": 512},
         "parameters": {"tp": [2, 4, 8], "pp": [8, 16], "recompute": ["none", "full"]},
-        "derived": {
-            "dp": "world_size / (tp * pp)",
-            "gradient_accumulation_steps": "global_batch_size / dp",
-        },
+        "derived": {"dp": "world_size / (tp * pp)", "gradient_accumulation_steps": "global_batch_size / dp"},
         "constraints": {"fits_in_memory": "peak_memory <= dram_capacity"},
         "objectives": {"minimize": ["step_time", "system_price", "system_power"]},
     }

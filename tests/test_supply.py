@@ -59,10 +59,7 @@ def test_every_extra_that_is_named_exists():
         (None, "pip install 'dse-training[report]'"),
         ({"url": "https://host/dse.whl", "archive_info": {}}, "pip install 'dse-training[report]'"),
         ({"url": "file:///home/me/my%20dse", "dir_info": {}}, "pip install '/home/me/my dse[report]'"),
-        (
-            {"url": "file:///dse", "dir_info": {"editable": True}},
-            "pip install -e '/dse[report]'",
-        ),
+        ({"url": "file:///dse", "dir_info": {"editable": True}}, "pip install -e '/dse[report]'"),
     ],
 )
 def test_an_extra_comes_from_where_the_program_came_from(origin, command, monkeypatch):

@@ -283,10 +283,7 @@ def test_a_wrong_table_says_where_and_what_would_do(tmp_path, capsys, text, mess
 
 def test_a_missing_table_and_system_are_one_clear_line(tmp_path, capsys):
     for arguments, message in [
-        (
-            [str(tmp_path / "none.csv")],
-            "none.csv: no such file or directory",
-        ),
+        ([str(tmp_path / "none.csv")], "none.csv: no such file or directory"),
         (["--system", "a100_80gb_dgx"], "did you mean 'a100_80g_dgx'?"),
     ]:
         assert main(["validate", *arguments]) == 1

@@ -31,10 +31,7 @@ class FusedPass:
 
 
 #: Pass -> work. The backward pass recomputes the scores, then forms four gradients [Dao2022]_.
-FUSED_PASSES = {
-    "forward": FusedPass(1, 1, 16, (2, 2)),
-    "backward": FusedPass(3, 2, 40, (5, 4)),
-}
+FUSED_PASSES = {"forward": FusedPass(1, 1, 16, (2, 2)), "backward": FusedPass(3, 2, 40, (5, 4))}
 
 
 @dataclass(frozen=True, slots=True)

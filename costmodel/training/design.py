@@ -16,15 +16,7 @@ from costmodel.training.kernel_kind import Kernel
 from costmodel.training.optimizer_states import MOMENTS, OPTIMIZERS, ZERO
 from costmodel.training.pipeline_layout import LAYOUTS
 from costmodel.training.precision import FORMATS, REDUCTIONS
-from costmodel.training.ranks import (
-    EXPERT_ORDER,
-    ORDER,
-    RANK_ORDERS,
-    STAGES_INSIDE,
-    Group,
-    Ranks,
-    Sharing,
-)
+from costmodel.training.ranks import EXPERT_ORDER, ORDER, RANK_ORDERS, STAGES_INSIDE, Group, Ranks, Sharing
 from costmodel.training.recompute_modules import MODULES
 from costmodel.training.sharding import SHARDINGS
 

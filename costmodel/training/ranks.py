@@ -59,10 +59,7 @@ class Group:
         behind = np.where(rows > 1, np.maximum(together, stride) * spread, 1.0)
         single = (row == 1) & (rows > 1)  # rows of one rank each are one row, of ranks farther apart
         return cls(
-            size,
-            np.where(single, behind, stride),
-            np.where(single, 1.0, rows),
-            np.where(single, 1.0, behind),
+            size, np.where(single, behind, stride), np.where(single, 1.0, rows), np.where(single, 1.0, behind)
         )
 
     @property

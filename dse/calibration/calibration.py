@@ -231,11 +231,7 @@ def mean_error(ratios: FloatArray) -> float:
 
 
 def _text(
-    name: str,
-    base: System,
-    stages: Sequence[CalibratedStage],
-    table: str,
-    of_framework: Mapping[str, str],
+    name: str, base: System, stages: Sequence[CalibratedStage], table: str, of_framework: Mapping[str, str]
 ) -> str:
     """The file of a system with constants as they were fitted."""
     constants: dict[tuple[str, ...], dict[str, str]] = {}

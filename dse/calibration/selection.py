@@ -48,11 +48,7 @@ def folds(groups: Sequence[str], most: int, seed: int) -> list[BoolArray]:
 
 
 def selected(
-    rows: Measurements,
-    constants: Sequence[Constant],
-    others: Mapping[str, float],
-    *,
-    seed: int = 0,
+    rows: Measurements, constants: Sequence[Constant], others: Mapping[str, float], *, seed: int = 0
 ) -> Selection:
     """The constants that rows tell, and their values.
 

@@ -51,10 +51,7 @@ class Difference:
 
 def tree_difference(one: pd.DataFrame, other: pd.DataFrame, column: str) -> dict[Path, float]:
     """Leaves of another tree less those of one, by path; those that are alike are left out. [of the tree]"""
-    pairs = [
-        *zip(other["path"], other[column], strict=True),
-        *zip(one["path"], -one[column], strict=True),
-    ]
+    pairs = [*zip(other["path"], other[column], strict=True), *zip(one["path"], -one[column], strict=True)]
     return {path: value for path, value in summed(pairs).items() if value}
 
 

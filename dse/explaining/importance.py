@@ -90,9 +90,7 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
 
 
 def best_share(
-    trials: Sequence[optuna.trial.FrozenTrial],
-    costs: FloatArray,
-    names: Sequence[str],
+    trials: Sequence[optuna.trial.FrozenTrial], costs: FloatArray, names: Sequence[str]
 ) -> list[float]:
     """PED-ANOVA of trials by one objective, (trials,) of which less is better; 0 where all are equal. [-]"""
     if not np.ptp(costs):

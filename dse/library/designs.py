@@ -298,12 +298,7 @@ def nothing_near(space: Space) -> str:
 
 
 def exact_front(
-    space: AnySpace,
-    *,
-    method: Method = "auto",
-    profile: str | None = None,
-    jobs: Jobs = 1,
-    **changes: Any,
+    space: AnySpace, *, method: Method = "auto", profile: str | None = None, jobs: Jobs = 1, **changes: Any
 ) -> ExactFront:
     """The exact Pareto front of all legal designs, as `dse enumerate` finds it; `to_frame` of it is a table.
 

@@ -31,12 +31,7 @@ MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
 
 def search(
-    space: AnySpace,
-    *,
-    budget: int = 500,
-    jobs: Jobs = 1,
-    progress: Shown = None,
-    **options: Any,
+    space: AnySpace, *, budget: int = 500, jobs: Jobs = 1, progress: Shown = None, **options: Any
 ) -> Study:
     """Search a space: run its study, or continue it, until it holds `budget` finished trials in all.
 

@@ -26,13 +26,7 @@ from dse.spaces.sections import sampled_kernels as sampled
 from dse.spaces.sections import training_run as runs
 from dse.spaces.sections.named_parts import with_model, with_system
 from dse.spaces.sections.objectives import Constraint, Direction, Objective
-from dse.spaces.sections.parameters import (
-    Parameter,
-    Value,
-    read_parameter,
-    written_options,
-    written_value,
-)
+from dse.spaces.sections.parameters import Parameter, Value, read_parameter, written_options, written_value
 from dse.spaces.sections.usual_rules import USUAL_RULES
 
 OwnSpace = TypeVar("OwnSpace")

@@ -10,16 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel import (
-    Breakdown,
-    DesignPoints,
-    DseError,
-    ModelShape,
-    System,
-    load_model,
-    load_system,
-    step,
-)
+from costmodel import Breakdown, DesignPoints, DseError, ModelShape, System, load_model, load_system, step
 from costmodel.columns import concatenated
 from costmodel.training.design_table import Domain
 

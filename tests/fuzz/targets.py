@@ -112,8 +112,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "priced-hlo": Target(command("cost", "--system", "h100_80g_dgx", *PRICED), seeds.hlo_modules, ".hlo"),
     "aicb": Target(load_workload, seeds.aicb),
     "priced-aicb": Target(
-        command("cost", "--gpus", "96", "--gpu-type", "H100", "--nic-type", "cx7", *PRICED),
-        seeds.aicb,
+        command("cost", "--gpus", "96", "--gpu-type", "H100", "--nic-type", "cx7", *PRICED), seeds.aicb
     ),
     "busbw": Target(load_busbw, seeds.busbw, ".yaml"),
     "dfmodel": Target(lambda path: setup_file(load_setup(path), "x"), seeds.dfmodel),

@@ -236,10 +236,7 @@ _MESSAGES: Final[Mapping[str, MessageKind]] = {
 def program(analysis: Analysis) -> Program:
     """The tables of a module's kernels, in the order of the text."""
     state, module = analysis.state, analysis.module
-    held = {
-        "weights": state.weights,
-        "optimizer": state.kept,
-    }
+    held = {"weights": state.weights, "optimizer": state.kept}
     resident = {name: sum(each.shape.bytes for each in own) for name, own in held.items()}
     parameters = sum(each.shape.bytes for each in module.entry.parameters)
     tokens, needs = step_tokens(analysis), memory(analysis)[1]

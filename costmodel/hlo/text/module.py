@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Final
 
-from costmodel.hlo.text.opcodes import (
-    parts,
-)
+from costmodel.hlo.text.opcodes import parts
 
 #: Bits of one element. A token or an opaque value takes no memory.
 BITS: Final[Mapping[str, int]] = {

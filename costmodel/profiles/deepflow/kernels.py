@@ -133,12 +133,7 @@ def gemm_prices(config: Configuration, machine: Hardware) -> GemmPrices:
         for beyond, within in zip(dram, l2, strict=True)
     )
     return GemmPrices(
-        gemms=gemms,
-        flops=flops,
-        dram=dram,
-        l2=l2,
-        swapped=swapped < direct,
-        time=np.minimum(direct, swapped),
+        gemms=gemms, flops=flops, dram=dram, l2=l2, swapped=swapped < direct, time=np.minimum(direct, swapped)
     )
 
 

@@ -467,10 +467,7 @@ def _without_dropout(
 
 
 def _graph(
-    rows: Sequence[Sequence[str]],
-    edges: Sequence[tuple[str, str]],
-    words: Words,
-    element_bytes: FloatArray,
+    rows: Sequence[Sequence[str]], edges: Sequence[tuple[str, str]], words: Words, element_bytes: FloatArray
 ) -> DfmodelGraph:
     """Sizes follow from dimensions, and those of inputs from what makes them, in the order of the edges."""
     names = tuple(row[0] for row in rows)

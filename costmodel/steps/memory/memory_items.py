@@ -85,11 +85,7 @@ def _states(
 
 
 def _activations(
-    run: TransformerRun,
-    stage: Stage,
-    parts: Sequence[PartMemory],
-    held: FloatArray,
-    memory: StageMemory,
+    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray, memory: StageMemory
 ) -> dict[Item, FloatArray]:
     """Activations of each part on a stage, and what of them is on its way to hosts."""
     own = stage_parts(run, stage, parts)

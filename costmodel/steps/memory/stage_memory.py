@@ -202,10 +202,7 @@ def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
 
 
 def held_states(
-    parameters: FloatArray,
-    stage: Stage,
-    sizes: Sequence[FloatArray | float],
-    shards: Sequence[FloatArray],
+    parameters: FloatArray, stage: Stage, sizes: Sequence[FloatArray | float], shards: Sequence[FloatArray]
 ) -> list[FloatArray]:
     """Bytes of each state of some parameters of a stage, shared out among so many replicas. [B]
 

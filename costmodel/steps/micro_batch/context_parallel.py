@@ -7,13 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.collectives import (
-    CollectiveCost,
-    all_to_all,
-    collective,
-    exposed_time,
-    send_recv,
-)
+from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, exposed_time, send_recv
 from costmodel.kernels.items import Item, Items, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
 from costmodel.training.design import CP_A2A, CP_A2A_P2P, CP_ALL_GATHER

@@ -241,11 +241,7 @@ def pointwise_kernels(run: RankRun) -> Pointwise:
 
 
 def core_cost(
-    run: RankRun,
-    part: Part,
-    table: CostTable,
-    fused: Mapping[tuple[Kernel, str], KernelCost],
-    direction: str,
+    run: RankRun, part: Part, table: CostTable, fused: Mapping[tuple[Kernel, str], KernelCost], direction: str
 ) -> KernelCost:
     """The attention cores of a layer, with what ranks that share the sequence exchange."""
     core = table.cost(part.core, direction)

@@ -28,12 +28,7 @@ def forward_passes(shape: RankShape, kernel: Kernel | None) -> FloatArray:
 
 
 def recomputed(
-    run: RankRun,
-    part: Part,
-    table: CostTable,
-    forward: KernelCost,
-    core: KernelCost,
-    exchanges: Exchanges,
+    run: RankRun, part: Part, table: CostTable, forward: KernelCost, core: KernelCost, exchanges: Exchanges
 ) -> KernelCost:
     """What runs again in the backward pass of a layer: all of its forward pass, modules of it, or nothing.
 

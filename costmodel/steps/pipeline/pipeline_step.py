@@ -116,11 +116,7 @@ def plain_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
     everywhere = all_stages(run, costs, every)
     hops = np.where(pp > 1, 2 * vpp, 0.0) * sending_time(design, hop)
     idle = bubble_time(
-        busy + hops,
-        everywhere.total_time + pp * hops,
-        pp=pp,
-        vpp=vpp,
-        gradient_accumulation_steps=steps,
+        busy + hops, everywhere.total_time + pp * hops, pp=pp, vpp=vpp, gradient_accumulation_steps=steps
     )
     if (design.overlap_p2p > 0).any():
         rounds = np.where(vpp > 1, pp * vpp - 1, (pp - 1) * steps / pp + np.maximum(pp - 2, 0.0))

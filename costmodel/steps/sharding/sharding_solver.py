@@ -141,12 +141,7 @@ class Solver:
         return links
 
     def _edge_time(
-        self,
-        tables: Sequence[CostTable],
-        part: Part,
-        edge: Edge,
-        run: RankRun,
-        places: Mapping[str, int],
+        self, tables: Sequence[CostTable], part: Part, edge: Edge, run: RankRun, places: Mapping[str, int]
     ) -> FloatArray:
         """Exposed collectives of an edge, and the gradient of a bias that is added on it. [s]"""
 

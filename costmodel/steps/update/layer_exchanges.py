@@ -91,11 +91,7 @@ def exchange_cost(run: TransformerRun, exchange: Exchange, owner: Owner) -> Kern
         ranks, used = f"{owner.ranks} {exchange.over}", exchange.collective
         label = Item(column="dp_communication_time", name=exchange.of, group=ranks, collective=used)
         items = quantities_of(label, {"message": input_bytes(used, message, group.size)})
-    return KernelCost(
-        time=cost.time,
-        link_energy=traffic_energy(cost.bytes_sent, network),
-        items=items,
-    )
+    return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, network), items=items)
 
 
 def unit_exchanges(

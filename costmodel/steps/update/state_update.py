@@ -21,12 +21,7 @@ from costmodel.training.optimizer_states import ADAM, FULL_BYTES, MUON
 from costmodel.training.ranks import Group
 from costmodel.training.run import TransformerRun, gradient_bytes
 from costmodel.workload.kernel_tables import total as sum_of_kernels
-from costmodel.workload.optimizer import (
-    ORTHOGONAL_BYTES,
-    WeightMatrix,
-    orthogonal_products,
-    weight_matrices,
-)
+from costmodel.workload.optimizer import ORTHOGONAL_BYTES, WeightMatrix, orthogonal_products, weight_matrices
 
 
 def state_update(

@@ -165,11 +165,7 @@ def replica_exchanges(
 
 
 def replica_exchange(
-    run: TransformerRun,
-    exchange: Exchange,
-    owner: Owner,
-    window: FloatArray,
-    layers: FloatArray,
+    run: TransformerRun, exchange: Exchange, owner: Owner, window: FloatArray, layers: FloatArray
 ) -> tuple[KernelCost, FloatArray]:
     """A collective over replicas; overlapped, it hides behind a pass over the layers but for a bucket.
 

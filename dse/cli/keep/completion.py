@@ -103,8 +103,4 @@ def fish(parsers: Parsers) -> str:
 
 
 #: Shell -> how its script is written.
-SHELLS: Final[Mapping[str, Callable[[Parsers], str]]] = {
-    "bash": bash,
-    "zsh": zsh,
-    "fish": fish,
-}
+SHELLS: Final[Mapping[str, Callable[[Parsers], str]]] = {"bash": bash, "zsh": zsh, "fish": fish}

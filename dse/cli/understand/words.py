@@ -214,9 +214,7 @@ def columns(parser: argparse.ArgumentParser) -> None:
         "word", metavar="WORD", nargs="?", default="", help="only those that have it in name or meaning"
     )
     parser.add_argument(
-        "--format",
-        choices=["table", "json", "csv"],
-        help="default: what the ending of FILE says, else table",
+        "--format", choices=["table", "json", "csv"], help="default: what the ending of FILE says, else table"
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there, not to stdout")
 

@@ -138,9 +138,7 @@ def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any
         }
         if word not in known:
             raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
-        design |= {
-            "schedule": "gpipe" if word == "GPipe" else known[word][0],
-        }
+        design |= {"schedule": "gpipe" if word == "GPipe" else known[word][0]}
         design |= _read_chunks(parallel, design, model, several=known[word][1])
     return design | _read_groups(parallel, design, model) | _read_rest(content)
 

@@ -66,10 +66,7 @@ def sensitivity_report(found: Sensitivity, *, everything: bool = False) -> Repor
     """Two tornados: steps of parameters, and elasticities of the hardware."""
     report: Report = [*heading(found.explanation), Text()]
     steps, quantities = parameter_rows(found), quantity_rows(found)
-    for title, rows in (
-        ("one step of a parameter", steps),
-        ("1 % more of a quantity", quantities),
-    ):
+    for title, rows in (("one step of a parameter", steps), ("1 % more of a quantity", quantities)):
         shown = rows if everything else rows[:ROWS_SHOWN]
         if not shown:
             continue
@@ -88,7 +85,7 @@ def sensitivity_report(found: Sensitivity, *, everything: bool = False) -> Repor
                     ),
                     *(limits if any(row.faint for row in shown) else []),
                 ]
-            ),
+            )
         ]
         if len(rows) > len(shown):
             report.append(Text(f"{len(rows) - len(shown)} more: --all shows them"))

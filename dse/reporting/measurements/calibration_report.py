@@ -48,9 +48,7 @@ def calibration_record(found: Calibration) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def error_rows(
-    stages: Sequence[CalibratedStage],
-) -> Iterator[tuple[str, FloatArray, FloatArray, FloatArray]]:
+def error_rows(stages: Sequence[CalibratedStage]) -> Iterator[tuple[str, FloatArray, FloatArray, FloatArray]]:
     """Kinds of rows with the ratios of their rows: before, after, held out."""
     for stage in stages:
         kinds = [kind_of(row) if row.is_kernel else "step" for row in stage.rows]

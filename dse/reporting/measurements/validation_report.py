@@ -166,10 +166,6 @@ def number(value: float, form: str) -> str:
 def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
     """How many rows lack what, and of which data sets they are."""
     return [
-        (
-            str(sum(counts.values())),
-            lacks,
-            ", ".join(f"{name} ({count})" for name, count in counts.items()),
-        )
+        (str(sum(counts.values())), lacks, ", ".join(f"{name} ({count})" for name, count in counts.items()))
         for lacks, counts in reasons(rows).items()
     ]

@@ -159,10 +159,7 @@ def energy_rows(found: Figures) -> list[tuple[str, str]]:
     """Energy and power, where the rules tell them."""
     if found["energy"] != found["energy"]:
         return [("energy of a step", "not known where products are split")]
-    return [
-        ("energy of a step", readable(found["energy"], "J")),
-        ("power", readable(found["power"], "W")),
-    ]
+    return [("energy of a step", readable(found["energy"], "J")), ("power", readable(found["power"], "W"))]
 
 
 def bound(intensity: float, inflection: float) -> str:

@@ -100,11 +100,7 @@ def figures_table(shown: Sequence[Mismatch]) -> Table:
 def check_json(found: CheckedStudy) -> Iterator[str]:
     """All figures that differ, as the text of one JSON object, piece by piece."""
     study = found.study
-    head: dict[str, Any] = {
-        "study": study.name,
-        "space": study.space.name,
-        "changes": study.other_version(),
-    }
+    head: dict[str, Any] = {"study": study.name, "space": study.space.name, "changes": study.other_version()}
     members = _INDENT.replace("    ", "  ").join(_member(key, value) for key, value in head.items())
     yield f'{{\n  {members},\n  "differences": ['
     separator = "\n    "

@@ -14,14 +14,7 @@ from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
-from dse.reporting.design_table import (
-    Column,
-    drawn,
-    fitted,
-    lines_of,
-    parameter_columns,
-    varying_parameters,
-)
+from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
 from dse.reporting.study_report import spread
 
 if TYPE_CHECKING:

@@ -24,13 +24,7 @@ from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesig
 from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND
 from dse.searching.trials.exact_winners import stored_winners
-from dse.searching.trials.trial_attributes import (
-    BREAKDOWN,
-    finite,
-    is_feasible,
-    lesson,
-    trial_attributes,
-)
+from dse.searching.trials.trial_attributes import BREAKDOWN, finite, is_feasible, lesson, trial_attributes
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Moment, Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns

@@ -32,10 +32,7 @@ OTHER_COUNTS: Final = (
 #: Largest count: up to here a float tells every whole number from its neighbours.
 MOST: Final = 2.0**53
 #: Column of a breakdown with its unit, as tables show it -> the column.
-WITH_UNIT: Final = {
-    **{with_unit_suffix(name): name for name in column_units(Breakdown)},
-    **INTERVAL_KEYS,
-}
+WITH_UNIT: Final = {**{with_unit_suffix(name): name for name in column_units(Breakdown)}, **INTERVAL_KEYS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError, shortened, suggestion
 from costmodel.formats.input_files import LARGEST
 from costmodel.formats.strict_yaml import exact_text, plain_text
-from costmodel.profiles.simai.workload_rows import (
-    COLLECTIVES,
-    DEFAULT_GROUPS,
-    GROUPS,
-    Parallelism,
-    StepRows,
-)
+from costmodel.profiles.simai.workload_rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
 
 #: Training loops: the first word of a file. A micro-benchmark has no parallelism and no tokens.
 TRAINING, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
