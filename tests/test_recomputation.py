@@ -382,3 +382,17 @@ def test_reference_models_refuse_what_their_files_cannot_say(columns):
         assert not NEW & {*design_rules(name, Workload.of(model)).columns}
     with pytest.raises(DseError, match="AICB's rows repeat attention cores or whole layers"):
         design_workload(run_of(model, design))
+
+
+@pytest.mark.parametrize("sharding", ["megatron", "solve"])
+def test_layers_of_uneven_stages_recompute_alone_as_they_do_among_others(sharding):
+    """Of a model with two kinds of layers, whose stages have different shares of each."""
+    model, system = load_model("deepseek_v2_lite"), load_system("a100_80g_dgx")
+    designs = DesignPoints.of(blocks=model.blocks, tp=2, pp=4, dp=2, gradient_accumulation_steps=8,
+                              recompute="full", recompute_layers=[1, 2, 2, 3], last_stage_layers=[0, 3, 5, 0],
+                              sharding=sharding)  # fmt: skip
+    together = step(model, system, designs)
+    for row in range(designs.num_points):
+        alone = step(model, system, designs.take(np.array([row])))
+        for name, values in alone.columns().items():
+            assert np.array_equal(values, together.columns()[name][row : row + 1]), name
