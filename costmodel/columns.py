@@ -70,7 +70,7 @@ class Columns:
         return found
 
     def with_columns(self, values: Mapping[str, FloatArray]) -> Self:
-        """The same record with other values in some of its columns."""
+        """A copy of the record with other values in some of its columns."""
         units = column_units(type(self))
         changed: dict[str, Any] = {name: array for name, array in values.items() if name in units}
         for family in _FAMILIES[type(self)]:
@@ -80,7 +80,7 @@ class Columns:
         return replace(self, **changed)
 
     def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
-        """The same record with `function` applied to every column."""
+        """A copy of the record with `function` applied to every column."""
         return self.with_columns({name: function(values) for name, values in self.columns().items()})
 
     def take(self, rows: IntArray | slice) -> Self:
@@ -181,7 +181,7 @@ class Rows(Protocol):
     """A table with a row for each point."""
 
     def take(self, rows: IntArray, /) -> Self:
-        """Some of the rows."""
+        """A table of some of the rows."""
 
 
 AnyRows = TypeVar("AnyRows", bound=Rows)
@@ -253,7 +253,7 @@ def is_long(values: FloatArray) -> bool:
 
 
 def of_points(values: AnyArray, rows: IntArray | slice) -> AnyArray:
-    """Some points of a column; they are its last axis."""
+    """Values of a column at some of its points, which are its last axis."""
     return values[rows] if values.ndim == 1 else values[..., rows]
 
 

@@ -115,6 +115,18 @@ def test_every_number_in_a_docstring_has_a_unit():
     assert not without
 
 
+def test_first_lines_of_docstrings_stand_alone():
+    """On an index page they have no line above them."""
+    leaning = re.compile(r"(The same|Those|These|Some of them|All of (it|them)|Of|That of|It|Them|Both\.)\b")
+    texts = [
+        (name, ast.get_docstring(node) or "")
+        for name in MODULES
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    assert not [(name, text.partition("\n")[0]) for name, text in texts if leaning.match(text)]
+
+
 def entries(docstring: str) -> Iterator[tuple[str, str, str]]:
     """Name, type and text of the entries under ``Parameters`` and ``Returns``."""
     sections = re.split(r"^(\w[\w ]*)\n-{3,}$", docstring, flags=re.MULTILINE)

@@ -137,7 +137,7 @@ class Cores:
         return np.minimum(self.cores, np.maximum(self.room(scale), 1.0))
 
     def cycles(self, tile_m: FloatArray | float, tile_n: FloatArray | float) -> FloatArray:
-        """Of a core, for each element of k of a tile. [-]"""
+        """Cycles of a core for each element of k of a tile. [-]"""
         return np.ceil(np.ceil(tile_m / self.height) * np.ceil(tile_n / self.width) / self.arrays)
 
     def seconds_alone(self, scale: float) -> FloatArray:
@@ -201,7 +201,7 @@ class Products:
         return self._map(lambda own: own[some] if own.shape[0] > 1 else own, at=None)
 
     def take(self, rows: IntArray) -> Self:
-        """Some products of a whole table, by their places in its (kernels, points)."""
+        """Products taken from a whole table, by their places in its (kernels, points)."""
         shape, (kernel, point) = self.shape, np.divmod(rows, self.shape[1])
 
         def taken(own: FloatArray) -> FloatArray:

@@ -34,7 +34,7 @@ class Best:
 
     @classmethod
     def none(cls, shape: tuple[int, ...]) -> Best:
-        """Of a table of products, before any tile is tried."""
+        """Choice of tiles for a table of products before any is tried."""
         return cls(np.full(shape, np.inf), np.zeros(shape))
 
     def improve(self, time: FloatArray, filling: FloatArray, allowed: BoolArray | None = None) -> None:

@@ -267,7 +267,7 @@ def mamba_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) ->
 
 
 def mamba_state(model: ModelDimensions, element_bytes: float) -> float:
-    """Of each head a matrix in fp32, and the last tokens that the convolution sees. [B]"""
+    """State of a sequence: a matrix of each head in fp32, and the last tokens of the convolution. [B]"""
     states = 4.0 * model.linear_value_heads * model.linear_head_dim * model.linear_state_size
     return states + element_bytes * (model.linear_conv_kernel - 1) * mamba_channels(model)
 

@@ -48,7 +48,7 @@ class Study(BaseStudy):
         )
 
     def _repr_html_(self) -> str:
-        """The same line, and the first designs of the front with what they are judged by."""
+        """The line of `repr`, and the first designs of the front with what they are judged by."""
         from html import escape
 
         front = self.pareto_front().head(SHOWN)
@@ -144,7 +144,7 @@ class Study(BaseStudy):
     def compare(
         self, other: BaseStudy | None = None, *, profile: str | None = None, system: str | None = None
     ) -> StudyPair | Comparison:
-        """Its front beside another study's, or its designs by another profile or on another machine.
+        """Compare its front with another study's, or its designs with another profile's or machine's.
 
         Raises
         ------

@@ -56,7 +56,7 @@ class RobustStudy(BaseStudy):
         return Box(ideal, reference)
 
     def _table_of(self, nominal: TrialTable) -> TrialTable:
-        """The same trials with the values, limits and derived columns of the robust space."""
+        """Trials with the values, limits and derived columns of the robust space."""
         trials = nominal.trials
         columns = self.space.encode([trial.params for trial in trials])
         found = evaluate(self.space, columns, rules=rules_for(self.space, self.profile))

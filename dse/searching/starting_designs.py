@@ -109,7 +109,7 @@ def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[
 
 
 def best_completion(space: Space, values: Params, rules: WorkloadRules) -> Params:
-    """Of some legal designs near some values, the feasible one that is best in the first objective.
+    """Feasible design that is best in the first objective, of some legal ones near some values.
 
     What the values leave open is drawn at random; where none is feasible, it is the least violating one.
     """

@@ -91,7 +91,7 @@ class BaseStudy:
         sampler: str | None = None,
         profile: str = NATIVE,
     ) -> Self:
-        """Start a study.
+        """Create a study in a database.
 
         Parameters
         ----------
@@ -358,7 +358,7 @@ class BaseStudy:
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
                 progress=update,
-                told=partial(stopped, self.optuna, callbacks) if callbacks else None,
+                stops=partial(stopped, self.optuna, callbacks) if callbacks else None,
             )
 
     @property
@@ -452,7 +452,7 @@ class BaseStudy:
 
     @cached_property
     def optuna(self) -> optuna.Study:
-        """The same study in Optuna's hands, for its plots, importances and dashboards."""
+        """The study in Optuna's hands, for its plots, importances and dashboards."""
         from sqlalchemy.pool import NullPool
 
         # Optuna never closes its connections; without a pool it holds none between calls.

@@ -133,7 +133,7 @@ def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
 
 
 def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
-    """The same of the designs that were drawn."""
+    """Ideal and reference point from designs that were drawn, the feasible ones if there are any."""
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():

@@ -48,8 +48,8 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
         check_attributes(store, stored)
     columns = store.columns(stored, attribute=BREAKDOWN if ours else None)
     with store.reading(stored.study_id, "study_system_attributes"):
-        told = stored.system_attrs.get(METRIC_NAMES) or [f"value_{i}" for i in range(len(stored.directions))]
-        names = ["".join(name) for name in told]  # no text, no name
+        usual = [f"value_{place}" for place in range(len(stored.directions))]
+        names = ["".join(name) for name in stored.system_attrs.get(METRIC_NAMES) or usual]  # no text, no name
     found = columns
     if INNER in stored.user_attrs:
         found = winner_columns(names, columns, stored_winners(store, stored, names))

@@ -256,7 +256,7 @@ class Database:
 
     def _patiently(self, attempt: Callable[[], object]) -> None:
         """Do what SQLite refuses while others hold a lock, again and again as long as patience lasts."""
-        start, told = time.monotonic(), False
+        start, said = time.monotonic(), False
         while True:
             try:
                 attempt()
@@ -265,8 +265,8 @@ class Database:
                 waited = time.monotonic() - start
                 if not is_busy(error) or waited >= self._patience:
                     raise
-                if waited > IN_SILENCE and not told:
-                    told = True
+                if waited > IN_SILENCE and not said:
+                    said = True
                     LOG.warning(
                         "dse: storage %s: locked by another program; waiting up to %g s for it (--wait)",
                         self.where,

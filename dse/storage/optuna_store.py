@@ -455,7 +455,7 @@ class Store:
         """Mark trials that another program has surely given up as failed; how many there were. [-]
 
         Others may be at work on theirs: a trial whose heart beats (`optuna.storages.RDBStorage` writes that,
-        if told to) is alive until it has missed `BEATS`; one without a heartbeat until it is `OLD`.
+        if asked to) is alive until it has missed `BEATS`; one without a heartbeat until it is `OLD`.
         """
         now = datetime.now()
         age = (

@@ -40,7 +40,7 @@ class TrialColumns:
     winners: IntArray | None = None  #: (trials,) place among what the trial has found
 
     def take(self, rows: IntArray) -> TrialColumns:
-        """Some of the trials."""
+        """Columns of some of the trials."""
         winners = None if self.winners is None else self.winners[rows]
         objectives, feasible = self.objectives[rows], self.feasible[rows]
         return TrialColumns(self.ids[rows], self.numbers[rows], objectives, feasible, winners)

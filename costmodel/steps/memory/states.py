@@ -38,7 +38,7 @@ def resharded(design: DesignPoints) -> BoolArray:
 
 
 def moment_bytes(design: DesignPoints) -> FloatArray:
-    """Of one moment of one parameter; (points,). [B]"""
+    """Bytes of a moment of a parameter; (points,). [B]"""
     return np.array([*MOMENTS.values()])[design.moments.astype(np.intp)]
 
 
@@ -50,7 +50,7 @@ def is_orthogonal(design: DesignPoints) -> BoolArray:
 
 
 def state_bytes(run: TransformerRun, rule: OptimizerRule) -> FloatArray:
-    """Of one parameter, by one of the optimizers; (points,). [B]"""
+    """Bytes of the states of a parameter, by one of the optimizers; (points,). [B]"""
     design = run.design
     return rule.state_bytes(run.precision.state_bytes, moment_bytes(design), design.store_param_remainders)
 
@@ -58,7 +58,7 @@ def state_bytes(run: TransformerRun, rule: OptimizerRule) -> FloatArray:
 def owned_matrices(
     run: TransformerRun, stage: Stage, matrices: Sequence[WeightMatrix]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Of each matrix how many a rank of a stage holds, and how many of them its fullest owner has. [-]
+    """Number of each matrix that a rank of a stage holds, and that its fullest owner has. [-]
 
     Replicas that share out the optimizer's states own whole matrices. Owners come in turn, the largest
     matrices first, as Megatron-LM's layer-wise distributed optimizer deals them out.

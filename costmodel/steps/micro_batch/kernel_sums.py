@@ -194,6 +194,6 @@ class CostTable:
         return self.unique.of_points(self._time(dense, thin))
 
     def _time(self, dense: Sequence[int] | IntArray, thin: Sequence[int] | IntArray) -> FloatArray:
-        """Of some products and some other kernels of each row, by their places. [s]"""
+        """Time of some products and some other kernels of each row, by their places. [s]"""
         products = total(self.gemms.count, self.gemm_costs.time, places=dense)
         return products + total(self.pointwise_times, places=thin)

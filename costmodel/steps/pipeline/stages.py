@@ -116,7 +116,7 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
 
 
 def foremost_stages(model: ModelShape, design: DesignPoints) -> list[Stage]:
-    """Of 1F1B the stages without those that have no more of anything than one before them; else all.
+    """Stages of 1F1B without those that have no more of anything than one before them; else all.
 
     Such a one is neither slower than that nor fuller, since later stages never hold more micro-batches. As
     many are returned as some design has; others have their first stage again in place of what they lack.

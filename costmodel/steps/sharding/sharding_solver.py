@@ -30,7 +30,7 @@ class Solver:
 
     @cached_property
     def assignments(self) -> Assignments:
-        """Of the model's kernels, which are the nodes of the sum."""
+        """Assignments of the model's kernels, which are the nodes of the sum."""
         return self.run.design.assignments
 
     @cached_property

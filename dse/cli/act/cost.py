@@ -13,7 +13,7 @@ from dse.library.workload_files import checked_kind
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, evaluate, write.
+    """Evaluate a file of another program, and write what it costs.
 
     Raises
     ------

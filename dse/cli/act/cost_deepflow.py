@@ -13,7 +13,7 @@ from dse.reporting.programs.deepflow_report import deepflow_report, figures
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, evaluate, write."""
+    """Evaluate a file of DeepFlow's, and write what it costs."""
     config = load_configuration(args.file)
     for note in power_notes(config):
         print(f"dse: {args.file}: {note}", file=sys.stderr)

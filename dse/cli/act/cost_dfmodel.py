@@ -14,7 +14,7 @@ from dse.reporting.programs.dfmodel_report import Wanted, dfmodel_report, figure
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, evaluate, write."""
+    """Evaluate a set-up of DFModel's, and write what it costs."""
     generation = profile_named(args.profile).version
     wanted = Wanted(args.resolve, args.prefer, args.groups, args.tile_size)
     report = priced_file(args.file, generation=generation, wanted=wanted)

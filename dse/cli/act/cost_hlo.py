@@ -25,7 +25,7 @@ GRAPHS: Final = ("dfmodel", "dot", "svg")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, evaluate, write."""
+    """Evaluate a compiled program, and write what it costs."""
     if args.sweep is not None:
         return run_sweep(args)
     if args.format in ("csv", "parquet"):

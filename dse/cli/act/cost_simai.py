@@ -14,7 +14,7 @@ from dse.reporting.programs.simai_report import simai_report
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, evaluate, write."""
+    """Evaluate an AICB workload, and write what it costs."""
     found = simai_cost(
         args.file,
         profile=args.profile,

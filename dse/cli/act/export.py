@@ -12,7 +12,7 @@ from dse.library.study import Study
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file."""
+    """Write a design as a file of another program."""
     if args.winner is not None and args.trial is None:
         raise DseError(f"--winner {args.winner}: needs --trial, whose winner it is")
     study = Study.load(args.study, storage=args.storage)

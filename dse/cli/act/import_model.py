@@ -14,7 +14,7 @@ from dse.reporting.catalogue import model_text
 
 
 def run(args: argparse.Namespace) -> int:
-    """Import."""
+    """Write a model file from a config.json of Hugging Face."""
     refuse_same(args.config, args.output)
     checked_ending(args.output, (".yaml", ".yml"))
     found = import_model(args.config, seq_len=args.seq_len)

@@ -66,7 +66,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
-    """What is run."""
+    """Add arguments that say what is trained."""
     parser.add_argument(
         "--seq-len", metavar="TOKENS", type=positive, help="length of a sequence (the model's)"
     )

@@ -14,7 +14,7 @@ from dse.reporting.measurements.calibration_report import calibration_record, ca
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, fit, write."""
+    """Fit constants of a system to measurements, and write its file."""
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".yaml", ".yml"))
     checked_place(args.out)

@@ -23,7 +23,7 @@ _WORD: Final = re.compile(r"[\w.:/+-]+")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the completion script of a shell."""
     [commands] = [own for own in command_line()._actions if isinstance(own, argparse._SubParsersAction)]
     print(SHELLS[args.shell](commands.choices), end="")
     return 0

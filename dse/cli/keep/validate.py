@@ -16,7 +16,7 @@ from dse.validation.summary import validation_record
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, price, write."""
+    """Write predictions beside measurements."""
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".html", ".htm"))
     found = validate(args.file, system=args.system)

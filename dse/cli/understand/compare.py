@@ -17,7 +17,7 @@ from dse.reporting.studies.study_comparison import study_pair, study_pair_report
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare."""
+    """Compare studies, systems or cost models."""
     if sum(map(bool, (args.other, args.profile, args.system))) > 1:
         raise DseError("compare: another study, --profile and --system: name one of them")
     if {args.study, args.other} <= {*shipped.names("systems")}:

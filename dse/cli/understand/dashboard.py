@@ -13,7 +13,7 @@ from dse.storage.database import storage_url
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve."""
+    """Serve a database to a browser."""
     application = dashboard(storage_url(args.storage))
     try:
         server = make_server("127.0.0.1", args.port, application, handler_class=Quiet)
@@ -29,4 +29,4 @@ class Quiet(WSGIRequestHandler):
     """A handler that prints no line for each request."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Keep requests out of the terminal."""

@@ -24,7 +24,7 @@ from dse.reporting.designs.neighbours_report import neighbours_report
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain."""
+    """Explain where the time and memory of a design go."""
     explanation = named_design(args)
     difference = Difference(explanation, other_design(args, explanation)) if args.against else None
     beside = neighbours(explanation)

@@ -12,7 +12,7 @@ from dse.reporting.designs.sensitivity_report import importance_report
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find importances."""
+    """Print which parameters matter for each objective."""
     study = Study.load(args.study, storage=args.storage)
     found = study.importance()
     if args.format == "json":

@@ -9,7 +9,7 @@ from dse.library.study import Study
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, draw, write."""
+    """Write a study as one page."""
     checked_ending(args.out, (".html", ".svg"))
     print(Study.load(args.study, storage=args.storage).report(args.out))
     return 0

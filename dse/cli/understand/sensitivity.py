@@ -16,7 +16,7 @@ ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", ".svg": "svg"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep."""
+    """Print which parameters and quantities a design's step follows."""
     form = form_of(args.format, args.output, ENDINGS)
     found = sensitivity(named_design(args))
     if form == "table":

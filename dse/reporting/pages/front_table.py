@@ -58,7 +58,7 @@ def front_table(space: Space, records: Sequence[Record], notable: Mapping[int, s
 
 
 def cell(column: TableColumn, row: int) -> str:
-    """One cell."""
+    """Cell of the table as HTML."""
     number = "" if column.values is None else f' data-value="{column.values[row]!r}"'
     note = ' class="note"' if column.name == "best at" else ""
     return f"<td{number}{note}>{escape(column.texts[row])}</td>"

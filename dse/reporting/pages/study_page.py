@@ -103,7 +103,7 @@ def heading(study: BaseStudy, records: Sequence[Record]) -> str:
 def found_sections(
     study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]
 ) -> list[PageSection]:
-    """What was found."""
+    """Sections on what the study found."""
     return [
         notable_section(study, records, notable),
         front_section(study, records, notable),

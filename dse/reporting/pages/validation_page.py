@@ -76,7 +76,7 @@ def memory_point(one: ComparedRow) -> Point:
 
 
 def kernel_point(one: ComparedRow) -> Point:
-    """A kernel."""
+    """Point of a kernel in the picture of kernels."""
     return Point(one.measured_s, one.predicted_s, f"{kernel_text(one)}\n{times_text(one)}")
 
 

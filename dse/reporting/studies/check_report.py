@@ -46,7 +46,7 @@ class CheckedStudy:
     figures: int = 0
 
     def __iter__(self) -> Iterator[Mismatch]:
-        """Each figure that differs, by trial."""
+        """Iterate over the figures that differ, trial by trial."""
         for trials, found in self.blocks:
             self.trials += trials
             self.differing += len({own.trial for own in found})

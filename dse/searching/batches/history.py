@@ -122,7 +122,7 @@ class History:
             self._refresh()
 
     def _refresh(self) -> None:
-        """The same, of a database as it is at one moment."""
+        """Read new trials of a database as it is at one moment."""
         moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
         with self._store.reading(self._stored.study_id, "trial_params"):
             designs = zip(*moment.params.values(), strict=True)
@@ -140,7 +140,7 @@ class History:
         self._learning.learn(dict(zip(needed, lessons, strict=True)))
 
     def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
-        """Those of the trials beyond what is known."""
+        """Winners of the trials beyond what is known."""
         keys = [objective.key for objective in self.space.objectives]
         return stored_winners(self._store, self._stored, keys, first=self.rows)
 
@@ -157,7 +157,7 @@ class History:
         return MEMORY if slots == 1 else f"{MEMORY}:{number % slots}"
 
     def _needed(self, places: Sequence[int]) -> list[int]:
-        """Those of some trials that a sampler may read; what none reads any more is forgotten."""
+        """Trials among some that a sampler may read; what none reads any more is forgotten."""
         first = max(self.current - self.plan.concurrency, 0)
         memories = [memory for number, memory in self._memories.items() if number >= first]
         self._learning.keep(first * self.plan.batch_size, memories)
@@ -239,7 +239,7 @@ class History:
         return [] if clashing else self._left(batch.finished, budget)
 
     def _left(self, trials: Sequence[T], budget: int) -> list[T]:
-        """What is left to be stored of the batch in progress, within the budget."""
+        """Number of trials left to be stored of the batch in progress, within the budget. [-]"""
         done, left = set(self._tail), self.plan.batch_size - len(self._tail)
         fresh = [trial for trial in trials if self.space.outer.key(trial.params) not in done]
         return fresh[: min(left, budget - self.complete)]

@@ -63,7 +63,7 @@ class LearningStudy:
         self._grown: dict[int, tuple[optuna.Study, list[int]]] = {}  # studies of the first so many trials
 
     def needed(self, places: Iterable[int], first: int, memories: Iterable[Mapping[str, Any]]) -> list[int]:
-        """Those of some places that the sampler reads where batches may go on from trial `first` and later,
+        """Places among some that the sampler reads where batches may go on from trial `first` and later,
         with one of some memories."""
         if self._lessons != "generation":
             return list(places) if self._lessons == "all" else []

@@ -66,7 +66,7 @@ def search(
     rules: WorkloadRules | None = None,
     jobs: Jobs = 1,
     progress: Callable[[Progress], None] | None = None,
-    told: Callable[[Sequence[FrozenTrial]], bool] | None = None,
+    stops: Callable[[Sequence[FrozenTrial]], bool] | None = None,
 ) -> Outcome:
     """Add trials until the study holds `budget` finished ones, or every legal design.
 
@@ -88,7 +88,7 @@ def search(
         Processes that evaluate designs, or who else does. [-]
     progress : callable, optional
         Called at the start and after every batch.
-    told : callable, optional
+    stops : callable, optional
         Called with the trials of each batch that this process stored; the search ends where it says so.
 
     Returns
@@ -107,7 +107,7 @@ def search(
             if history.complete >= budget:
                 return outcome
             added = work(outcome, history, claims, budget)
-            stopped = added and told and told(store.numbered(stored.study_id, added))
+            stopped = added and stops and stops(store.numbered(stored.study_id, added))
             if outcome.exhausted or stopped:
                 outcome.complete = history.complete
                 claims.release()

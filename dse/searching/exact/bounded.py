@@ -16,7 +16,7 @@ from dse.searching.exact.branching import BoundBroken, Search
 from dse.searching.exact.certificate import best_costs, regrets
 from dse.searching.study import BaseStudy
 
-#: Designs that are evaluated for a bound, unless it is told otherwise.
+#: Designs that are evaluated for a bound, unless said otherwise.
 EVALUATIONS: Final = 1_000_000
 
 

@@ -43,7 +43,7 @@ SAMPLE: Final = 512
 
 @dataclass(frozen=True)
 class Boxes:
-    """Some boxes: each a layout, and a node of each forest."""
+    """Boxes of a space: each a layout, and a node of each forest."""
 
     layout: IntArray  #: (boxes,) number of the layout
     nodes: IntArray  #: (boxes, forests)
@@ -54,7 +54,7 @@ class Boxes:
         return self.layout.size
 
     def take(self, rows: Any) -> Boxes:
-        """Some of them."""
+        """Some of the boxes."""
         return Boxes(self.layout[rows], self.nodes[rows], self.timed[rows], self.new[rows])
 
 
@@ -282,8 +282,8 @@ def lawful(design: DesignPoints) -> BoolArray:
     """
     solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
     twice = (design.overlap_ep > 0) & (design.offload_activations > 0) | (design.overlap_shared_expert > 0)
-    told = design.tiling == EXPLICIT_TILES
-    return np.asarray(design.plain_pipeline & ~(solved | told | (design.zero_stage > 1) | twice))
+    explicit = design.tiling == EXPLICIT_TILES
+    return np.asarray(design.plain_pipeline & ~(solved | explicit | (design.zero_stage > 1) | twice))
 
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:

@@ -212,7 +212,7 @@ def halves(problem: Problem, boxes: Boxes) -> Boxes:
 
 
 def joined(parts: Sequence[Boxes]) -> Boxes:
-    """All of some boxes together."""
+    """Boxes of several sets together."""
     return Boxes(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in Boxes.__dataclass_fields__)
     )

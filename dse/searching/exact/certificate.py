@@ -98,7 +98,7 @@ def regrets(lowest: FloatArray, best: FloatArray) -> FloatArray:
 
 
 def match_gaps(found: FloatArray, best: FloatArray) -> FloatArray:
-    """By how much the nearest of some designs falls short of each exact one, in its worst objective.
+    """Shortfall of the nearest of some designs from each exact one, in its worst objective.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ class FrontIndex:
     """
 
     def __init__(self, front: FloatArray) -> None:
-        """Of (points, objectives) costs of which none beats another; less is better. [the unit of each]"""
+        """Take (points, objectives) costs of which none beats another; less is better. [the unit of each]"""
         self.front = front[np.argsort(front[:, -1], kind="stable")]
         self._members = np.sort(_as_items(self.front))
         self._all = _staircase(front) if front.shape[1] == 2 and len(front) else front
@@ -89,7 +89,7 @@ class FrontIndex:
 
 
 def _staircase(points: FloatArray) -> FloatArray:
-    """Those of some points of two costs that no other is at most equal to in both, by the first cost."""
+    """Points of two costs that no other is at most equal to in both, by the first cost."""
     points = points[np.lexsort((points[:, 1], points[:, 0]))]
     lowest = np.minimum.accumulate(points[:, 1])
     return np.asarray(points[np.concatenate([[True], points[1:, 1] < lowest[:-1]])], dtype=np.float64)

@@ -34,14 +34,14 @@ class Tally:
 
     @classmethod
     def empty(cls, space: Space) -> Self:
-        """That of no designs."""
+        """Range without designs."""
         limits, objectives = len(space.limits), len(space.objectives)
         none = np.zeros(0, dtype=np.int64)
         counts = np.zeros(limits, dtype=np.int64), np.zeros(objectives, dtype=np.int64)
         return cls(0, 0, counts[0], 0, counts[1], none, np.empty((0, objectives)))
 
     def __add__(self, other: Tally) -> Tally:
-        """Of both ranges together: the front of the union is that of the two fronts."""
+        """Range of two together: the front of the union is that of the two fronts."""
         numbers = np.concatenate([self.numbers, other.numbers])
         costs = np.concatenate([self.costs, other.costs])
         kept = np.flatnonzero(non_dominated(costs))

@@ -60,7 +60,7 @@ class ExactFront:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it is the front of some legal designs alone: the listing was interrupted."""
+        """Whether the front is of some legal designs alone: the listing was interrupted."""
         return self.tally is not None and self.tally.legal < self.legal
 
     @property

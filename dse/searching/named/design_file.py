@@ -91,8 +91,8 @@ def _frame(path: Path) -> pd.DataFrame:
     except OSError as error:
         raise DseError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError) as error:
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise DseError(f"{path}: not a table that can be read ({shortened(told)})") from None
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise DseError(f"{path}: not a table that can be read ({shortened(words)})") from None
 
 
 def _parquet(content: BytesIO) -> pd.DataFrame:
@@ -120,7 +120,7 @@ def _parquet(content: BytesIO) -> pd.DataFrame:
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
             if not any(of_kind(kind) for of_kind in (*kinds, types.is_null, types.is_timestamp)):
                 raise ValueError(f"column {column.name}: {kind}, no numbers or words")
-        # What pandas told of itself is not read: it decides types, too.
+        # What pandas says of itself is not read: it decides types, too.
         table = file.read()
         table.validate(full=True)  # texts in UTF-8, too
         frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)

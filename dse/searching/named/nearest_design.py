@@ -86,7 +86,7 @@ def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRule
 
 
 def _least_broken(evaluation: Evaluation, rows: IntArray) -> int:
-    """Of some designs the one that breaks its limits least, relative to them."""
+    """Design that breaks its limits least, relative to them."""
     violations = np.maximum(evaluation.violations[rows], 0).sum(axis=1)
     return int(rows[violations.argmin()])
 

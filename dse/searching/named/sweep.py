@@ -130,7 +130,7 @@ class NamedDesigns:
 
     @property
     def space(self) -> Space:
-        """That of the first rows; those of the others have the same objectives and limits."""
+        """Space of the first rows; those of the others have the same objectives and limits."""
         return self.parts[0].space
 
     def __len__(self) -> int:
@@ -262,7 +262,7 @@ def makes_a_space(space: Space, name: str) -> bool:
 
 def _part(base: Space, settings: dict[str, Any], named: dict[str, list[Any]], rows: IntArray, profile: str,
           jobs: Jobs) -> PartOfDesigns:  # fmt: skip
-    """Some rows of one space, completed and priced."""
+    """Rows of one space, completed and priced."""
     space = base.set_to(settings) if settings else base
     opened = space.opened({name: list(dict.fromkeys(values)) for name, values in named.items()})
     codes = {name: _codes(opened.by_name[name], values) for name, values in named.items()}

@@ -37,12 +37,12 @@ class Archive:
 
     @classmethod
     def empty(cls, parameters: int, objectives: int) -> Self:
-        """No designs."""
+        """Archive without designs."""
         places, climbers = np.empty((0, parameters)), Climbers.empty(parameters, objectives)
         return cls(places, np.empty((0, objectives)), np.empty(0), np.empty(0, dtype=bool), places, climbers)
 
     def take(self, rows: IntArray | BoolArray) -> Archive:
-        """Some of the front's designs."""
+        """Archive of some of the front's designs."""
         return replace(
             self,
             places=self.places[rows],
@@ -52,7 +52,7 @@ class Archive:
         )
 
     def joined(self, places: FloatArray, costs: FloatArray, *, ties: bool = False) -> Archive:
-        """With other designs; those that nothing beats are kept, of equal costs all or the first.
+        """Archive with other designs; those that nothing beats are kept, of equal costs all or the first.
 
         Rows with NaN are infeasible.
         """
@@ -71,7 +71,7 @@ class Archive:
         return both.take(kept)
 
     def merged(self, other: Archive) -> Archive:
-        """With what another batch has found; of equal costs a trial is kept, else the first."""
+        """Archive with what another batch has found; of equal costs a trial is kept, else the first."""
         names = ("places", "costs", "explored", "sent")
         both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
         order = np.argsort(~both["sent"], kind="stable")
@@ -101,7 +101,7 @@ class Archive:
         return self.take(kept)
 
     def packed(self) -> dict[str, Any]:
-        """All of it as text and numbers that JSON knows."""
+        """Archive as text and numbers that JSON knows."""
         names = ("places", "costs", "explored", "sent", "reserve")
         climbers = ("places", "costs", "violations", "weights")
         return {

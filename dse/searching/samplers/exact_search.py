@@ -48,7 +48,7 @@ class Candidates:
     violations: FloatArray  #: (designs,) of limits [-]
 
     def joined(self, other: Candidates) -> Candidates:
-        """Both."""
+        """Designs of both together."""
         return Candidates(
             {name: np.concatenate([own, other.designs[name]]) for name, own in self.designs.items()},
             np.concatenate([self.costs, other.costs]),
@@ -56,13 +56,13 @@ class Candidates:
         )
 
     def best(self) -> Candidates:
-        """Those that none beats, of equal costs the first; where none is feasible, the nearest to it."""
+        """Designs that none beats, of equal costs the first; where none is feasible, the nearest to it."""
         rows = np.flatnonzero(non_dominated(self.costs))
         rows = rows[np.unique(self.costs[rows], axis=0, return_index=True)[1]]
         return self.take(rows if rows.size else np.argsort(self.violations, kind="stable")[:1])
 
     def take(self, rows: IntArray | slice) -> Candidates:
-        """Some of them."""
+        """Some of the designs."""
         designs = {name: own[rows] for name, own in self.designs.items()}
         return Candidates(designs, self.costs[rows], self.violations[rows])
 

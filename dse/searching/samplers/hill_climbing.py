@@ -38,12 +38,12 @@ class Climbers:
 
     @classmethod
     def empty(cls, parameters: int, objectives: int) -> Self:
-        """No climbers."""
+        """Table without climbers."""
         none = np.empty((0, objectives))
         return cls(np.empty((0, parameters)), none, np.empty(0), none)
 
     def columns(self) -> tuple[FloatArray, ...]:
-        """All of it, a row for each climber."""
+        """Columns of the table, a row for each climber."""
         return self.places, self.costs, self.violations, self.weights
 
     @classmethod
@@ -64,7 +64,7 @@ class Climbers:
         return cls(places[rows], costs[rows], violations[rows], weights)
 
     def aimed(self, rng: Generator) -> Climbers:
-        """The same designs, with other goals at random."""
+        """Climbers of the same designs, with other goals at random."""
         return replace(self, weights=drawn_weights(len(self.weights), self.weights.shape[1], rng))
 
     def stepped(

@@ -259,7 +259,7 @@ def legal_sampler(
     share : DesignShare, optional
         The designs that it may propose; all by default.
     options : mapping
-        What the default sampler is told beside: see `ScreeningSampler`.
+        What the default sampler knows beside: see `ScreeningSampler`.
     """
     if own is not None:
         return LegalSampler(own, space, np.random.default_rng(seeds), seen=seen, share=share, joint=False)

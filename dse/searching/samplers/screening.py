@@ -122,7 +122,7 @@ class Screening:
         return costs, violations
 
     def _new(self, places: FloatArray) -> FloatArray:
-        """Those of some designs that no round of this batch has had, each once."""
+        """Designs among some that no round of this batch has had, each once."""
         keys = hashes(places)
         first = np.unique(keys, return_index=True)[1]
         new = np.sort(first[~np.isin(keys[first], self._known)])

@@ -77,9 +77,9 @@ def winner_trials(
     designs = [{**trials[row].params, **own["params"]} for row, own in zip(rows, winners, strict=True)]
     evaluation = evaluate(space, space.encode(designs), rules=rules_for(space, profile))
     attributes = trial_attributes(space, evaluation)
-    for row, winner, params, told in zip(rows, winners, designs, attributes, strict=True):
+    for row, winner, params, own_attributes in zip(rows, winners, designs, attributes, strict=True):
         own = copy(trials[row])
         own.params, own.values = params, list(winner["values"].values())
-        own.user_attrs = {**told, DESIGNS_PRICED: trials[row].user_attrs[DESIGNS_PRICED]}
+        own.user_attrs = {**own_attributes, DESIGNS_PRICED: trials[row].user_attrs[DESIGNS_PRICED]}
         found[row] = own
     return found

@@ -65,7 +65,7 @@ class Details:
             return store.has(self.stored, DESIGNS_PRICED)
 
     def of(self, ids: IntArray, names: Sequence[str]) -> DecodedDetails:
-        """Those of some trials, (trials,) identities, which have some parameters. [-]"""
+        """Details of some trials, (trials,) identities, which have some parameters. [-]"""
         with Store(self.storage, "read") as store, store.snapshot():
             found = store.details(self.stored.study_id, ids, SHOWN)
             with store.reading(self.stored.study_id, "trial_params"):
@@ -80,7 +80,7 @@ class Details:
 
 @dataclass(frozen=True)
 class StoredTrials:
-    """Some trials of a study, with what is stored of them."""
+    """Trials of a study, with what is stored of them."""
 
     space: Space
     profile: str
@@ -90,16 +90,16 @@ class StoredTrials:
 
     @cached_property
     def details(self) -> DecodedDetails:
-        """What is stored of them."""
+        """Details that are stored of the trials."""
         return self.source.of(self.columns.ids, [parameter.name for parameter in self.space.parameters])
 
     def frame(self) -> pd.DataFrame:
         """One row per trial: parameters, derived columns, objectives, margins, breakdown."""
         import pandas as pd
 
-        space, told = self.space, self.details
+        space, details = self.space, self.details
         data: dict[str, Any] = {"trial": self.columns.numbers}
-        data |= {parameter.name: told.params[parameter.name] for parameter in space.parameters}
+        data |= {parameter.name: details.params[parameter.name] for parameter in space.parameters}
         objectives = {o.key: self.values[:, place] for place, o in enumerate(space.objectives)}
         margins = self._numbers(MARGINS, [limit.key for limit in space.limits])
         breakdown = self._numbers(BREAKDOWN, self.source.keys)
@@ -113,10 +113,10 @@ class StoredTrials:
         times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
         data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
         if self.source.priced:
-            counts = told.designs_priced
+            counts = details.designs_priced
             data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
         data["feasible"] = self.columns.feasible
-        data["completed"] = told.completed
+        data["completed"] = details.completed
         return pd.DataFrame(data)
 
     def _numbers(self, attribute: str, keys: Sequence[str]) -> dict[str, FloatArray]:
@@ -138,21 +138,21 @@ class StoredTrials:
 
     def json_texts(self) -> Iterator[str]:
         """Each trial as JSON, indented as in an object of the study."""
-        told = self.details
+        details = self.details
         keys = [objective.key for objective in self.space.objectives]
-        times = np.array([row.get("step_time_s", math.nan) for row in told.tables[BREAKDOWN]])
-        counts = told.designs_priced
+        times = np.array([row.get("step_time_s", math.nan) for row in details.tables[BREAKDOWN]])
+        counts = details.designs_priced
         ends = zip(*self.intervals(times), strict=True) if self.profile == NATIVE else iter(())
         names = [parameter.name for parameter in self.space.parameters]
-        designs = zip(*(told.params[name] for name in names), strict=True)
+        designs = zip(*(details.params[name] for name in names), strict=True)
         for row, design in enumerate(designs):
             values = [value if math.isfinite(value) else None for value in self.values[row].tolist()]
             members = {
                 "trial": str(self.columns.numbers[row]),
                 "params": _group(_ENCODER.encode(dict(zip(names, design, strict=True)))),
                 "values": _group(_ENCODER.encode(dict(zip(keys, values, strict=True)))),
-                "margins": _stored(told.texts[MARGINS][row]),
-                "breakdown": _stored(told.texts[BREAKDOWN][row]),
+                "margins": _stored(details.texts[MARGINS][row]),
+                "breakdown": _stored(details.texts[BREAKDOWN][row]),
             }
             if counts[row] is not None:
                 members[DESIGNS_PRICED] = str(counts[row])

@@ -74,7 +74,7 @@ class TrialTable:
 
     @property
     def numbers(self) -> IntArray:
-        """(trials,) [-]"""
+        """Numbers of the trials; (trials,). [-]"""
         return self.columns.numbers
 
     @property
@@ -107,7 +107,7 @@ class TrialTable:
         return np.zeros(len(self), dtype=np.intp) if places is None else places
 
     def take(self, rows: IntArray) -> TrialTable:
-        """Some of the trials, in the order of the rows."""
+        """Table of some of the trials, in the order of the rows."""
         return TrialTable(
             self.space, self.columns.take(rows), self._load, self._profile, details=self._details
         )
@@ -139,7 +139,7 @@ class TrialTable:
         return with_intervals(self.space, with_runs(self.space, self._records()), self._profile)
 
     def _records(self) -> list[dict[str, Any]]:
-        """The same of what is stored."""
+        """Records of trials from what is stored."""
         keys = [objective.key for objective in self.space.objectives]
         places = [{} if self.columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
         return [
@@ -159,7 +159,7 @@ class TrialTable:
         ]
 
     def each_record(self) -> Iterator[dict[str, Any]]:
-        """The same one after the other, a block of trials at a time."""
+        """Records of `records` one after the other, a block of trials at a time."""
         for block in self.blocks():
             yield from block.records()
 
@@ -170,7 +170,7 @@ class TrialTable:
         return pd.concat([*self.frames()], ignore_index=True)
 
     def frames(self) -> Iterator[pd.DataFrame]:
-        """The same in pieces, at least one, all of the same columns."""
+        """Pieces of `to_frame`, at least one, all of the same columns."""
         import pandas as pd
 
         if not len(self):
