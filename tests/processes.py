@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 
 #: A shell that runs the tests in the background has them ignore Ctrl-C; what is tested must not.
 HEEDING = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
@@ -16,3 +19,27 @@ def python_after(statement: str, *arguments: str | bytes) -> list[str | bytes]:
     """
     again = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return [sys.executable, "-c", f"import os, resource, signal, sys; {statement}; {again}", *arguments]
+
+
+def searching(url: str, budget: int) -> ForkServerProcess:
+    """A process that goes on with the study named shared, about to begin.
+
+    It is forked from one that has imported all, so that a start takes no second.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dse.library.study", "dse.searching.batches.loop", "tests.processes"])
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=search, args=(url, budget, there))
+    process.start()
+    there.close()
+    here.recv()
+    return process
+
+
+def search(url: str, budget: int, ready: Connection) -> None:
+    """Say that all is imported, then go on with the study named shared."""
+    from dse.library.study import Study
+
+    study = Study.load("shared", storage=url)
+    ready.send(None)
+    study.run(budget)

@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -20,18 +19,11 @@ from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.study_attributes import CONCURRENCY
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
+from tests.processes import searching
 
 SMALL = Path(__file__).parent / "data" / "small_space.yaml"
 NAMES = ("nsga2", "random")  # of the small space, screening prices all designs in its first batch
 BUDGET = 150
-
-WORKER = """
-import sys
-from dse.library.study import Study
-study = Study.load("shared", storage=sys.argv[1])
-print("ready", flush=True)
-study.run(int(sys.argv[2]))
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,21 +60,14 @@ def marks(study):
 
 def workers(url, n, budget=BUDGET):
     """Processes on one study, all about to begin."""
-    started = [
-        subprocess.Popen([sys.executable, "-c", WORKER, url, str(budget)], stdout=subprocess.PIPE, text=True)
-        for _ in range(n)
-    ]
-    for process in started:
-        process.stdout.readline()
-    return started
+    return [searching(url, budget) for _ in range(n)]
 
 
 def ended(processes):
     """Exit codes of processes."""
-    codes = [process.wait() for process in processes]
     for process in processes:
-        process.stdout.close()
-    return codes
+        process.join()
+    return [process.exitcode for process in processes]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -109,7 +94,7 @@ def test_killed_and_joined_by_others_they_make_the_same(space, url, alone):
     moments, running = random.Random(0), workers(url, 2)
     for _ in range(2):
         time.sleep(moments.uniform(0, 0.2))
-        running[0].send_signal(signal.SIGKILL)
+        running[0].kill()
         ended(running[:1])
         running = [*running[1:], *workers(url, 1)]
         found = told(study)
