@@ -151,11 +151,12 @@ import sys
 from dse.searching.study import BaseStudy
 from dse.spaces.space import Space
 BaseStudy.create(Space.load("gpt3_175b_1024_a100"), "own", storage=sys.argv[1]).run(20)
-others = "costmodel.profiles.simai", "costmodel.profiles.dfmodel"
+others = "costmodel.profiles.simai", "costmodel.profiles.dfmodel", "sqlalchemy", "altair", "pandas"
 print(*[name for name in sys.modules if name.startswith(others)])
 """
 
 
-def test_a_native_search_asks_no_other_profile(tmp_path):
+def test_a_native_search_asks_no_other_profile_and_loads_what_it_needs(tmp_path):
+    """SQLite is read without SQLAlchemy; pictures and tables wait until they are asked for."""
     command = [sys.executable, "-c", OTHERS, f"sqlite:///{tmp_path}/study.db"]
     assert not subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

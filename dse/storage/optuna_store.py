@@ -14,8 +14,6 @@ from typing import Any, Final, Self
 import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
@@ -55,6 +53,9 @@ def set_up(database: Database, url: str) -> None:
             database.insert("version_info", [version])
             database.insert("alembic_version", [{"version_num": REVISION}])
         return
+    from sqlalchemy.exc import SQLAlchemyError  # a quarter of a second, which SQLite needs not
+    from sqlalchemy.pool import NullPool
+
     with database.transaction(writes=True):
         database.rows("SELECT pg_advisory_xact_lock(20190402)")  # any number; Optuna's set-up has no lock
         if not database.has_table("alembic_version"):
