@@ -44,7 +44,7 @@ def chosen_space(
     DseError
         If it does not load, or cannot be changed so.
     """
-    space, pins = space if isinstance(space, Space) else Space.load(space), dict(set or {})
+    space, pins = loaded_space(space), dict(set or {})
     if tokens:
         space = space.with_tokens(counted_tokens(tokens))
     if layout:
@@ -55,6 +55,11 @@ def chosen_space(
     if pins:
         space = space.pinned(pins)
     return space.with_objectives(objective) if objective else space
+
+
+def loaded_space(space: AnySpace) -> Space:
+    """A space itself, or the one of that name or in that file; a `DseError` if it does not load."""
+    return space if isinstance(space, Space) else Space.load(space)
 
 
 def counted_tokens(tokens: float | str) -> float:

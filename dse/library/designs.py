@@ -15,7 +15,7 @@ from dse.explaining import explanation as explaining
 from dse.explaining import sensitivity as sensitivities
 from dse.explaining.explanation import Explanation
 from dse.explaining.sensitivity import Sensitivity
-from dse.library.chosen_space import AnySpace, Pins, chosen_space
+from dse.library.chosen_space import AnySpace, Pins, chosen_space, loaded_space
 from dse.pricing.evaluation import reasons
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs, workers_of
@@ -171,7 +171,7 @@ def explain(space: AnySpace, set: Pins = None, *, profile: str | None = None, **
         If there is no such design, or it has no number under the profile.
     """
     params = chosen_space(space, set=set, **changes).completed({})
-    space = space if isinstance(space, Space) else Space.load(space)
+    space = loaded_space(space)
     others = {name: value for name, value in (set or {}).items() if name not in space.by_name}
     space = chosen_space(space, set=others, **{**changes, "layout": None})  # its parameters are open
     return with_number(explaining.explain(space, params, profile=profile or NATIVE))
@@ -268,7 +268,7 @@ def fit(
     DseError
         If no value is named, a name or value is none, or no design keeps all limits.
     """
-    own, pins = space if isinstance(space, Space) else Space.load(space), dict(set or {})
+    own, pins = loaded_space(space), dict(set or {})
     fixed = {name: value for name, value in pins.items() if name not in own.by_name}
     space = chosen_space(own, set=fixed, **changes)
     named: dict[str, Any] = dict(space.layouts.get(layout or "", {}))

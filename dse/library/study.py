@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     from dse.searching.exact.exact_front import Method
     from dse.searching.exact.long_search import Reference
 
-#: Designs that a notebook shows of a study.
-SHOWN = 5
+#: Designs that a notebook shows of a study, and trials that a check evaluates where not all are. [-]
+SHOWN, SAMPLE = 5, 100
 
 
 class Study(BaseStudy):
@@ -174,7 +174,7 @@ class Study(BaseStudy):
         write_file(path, (study_picture(self) if path.suffix == ".svg" else study_page(self)).encode())
         return path
 
-    def check(self, *, most: int | None = 100, jobs: Jobs = 1) -> pd.DataFrame:
+    def check(self, *, most: int | None = SAMPLE, jobs: Jobs = 1) -> pd.DataFrame:
         """Stored figures that differ from what the cost model gives now: trial, column, stored, model, unit.
 
         Parameters

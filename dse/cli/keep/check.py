@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Final
 
-from dse.library.study import Study
+from dse.library.study import SAMPLE, Study
 from dse.pricing.workers import Workers
 from dse.records.text import show
 from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
-
-#: Trials that are evaluated where not all are. [-]
-SAMPLE: Final = 100
 
 
 def run(args: argparse.Namespace) -> int:

@@ -82,8 +82,7 @@ def report(parser: argparse.ArgumentParser) -> None:
         parser,
         about="Write a study as one page that needs no network: the front by every pair of objectives, its\n"
         "notable designs and what binds them, a step of each, parameters, how the search went, what is\n"
-        "infeasible and why, and the space. "
-        "A FILE that ends in .svg becomes a picture of the front, which needs nothing.",
+        "infeasible and why, and the space. A FILE that ends in .svg becomes a picture of the front.",
         examples=["dse report gpt3_175b_1024_a100", "dse report gpt3_175b_1024_a100 -o front.svg"],
     )
     add_study(parser)
