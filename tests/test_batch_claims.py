@@ -27,7 +27,7 @@ BUDGET = 150
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_lanes():
+def two_at_once():
     """Genetic samplers take turns, for their generations; here two batches are under way, as a study may."""
     with pytest.MonkeyPatch.context() as patch:
         shared = replace(SAMPLERS["nsga2"], concurrency=2)
@@ -242,7 +242,7 @@ def test_designs_to_start_from_are_in_the_next_batch(space, url):
     assert start in [params for _, _, params, *_ in told(study)[40:]]
 
 
-def test_a_study_from_before_there_were_lanes_has_one(space, url, alone):
+def test_a_study_from_before_batches_were_concurrent_has_one_at_a_time(space, url, alone):
     study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
     with Store(url, "write") as store:
         store.drop_user_attrs(study._stored.study_id, [CONCURRENCY])
@@ -264,7 +264,7 @@ def test_a_batch_knows_the_first_and_those_of_whole_rounds_before():
     assert list(memories_of(1, 3)) == [1, 0]
 
 
-def test_every_design_is_in_one_lane_and_lanes_are_about_equal(space):
+def test_every_design_is_in_one_share_and_shares_are_about_equal(space):
     [columns] = space.legal.enumerate(10_000)
     shares = [DesignShare(number, 3, space.parameters) for number in range(3)]
     inside = [share.has(columns) for share in shares]
