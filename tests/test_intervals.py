@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dse.spaces.formulas.expressions import Expression, Name
@@ -42,6 +42,8 @@ CONDITIONS = st.recursive(
 )
 
 
+@example(text="(a<abs(sqrt(a)))", ends=[(-2.5, -2.5)] * 3)
+@example(text="(a<max(c//b,a))", ends=[(-1.0, -1.0), (0.0, 0.0), (0.0, 0.0)])
 @given(text=st.one_of(TERMS, CONDITIONS), ends=st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=3))
 def test_ends_hold_for_all_within(text, ends):
     box = {name: (np.array(min(own)), np.array(max(own))) for name, own in zip("abc", ends, strict=True)}

@@ -55,12 +55,15 @@ class _Walker:
         self, known: Mapping[str, Interval], names: Mapping[str, Name], quantities: Mapping[str, str]
     ) -> None:
         self.known, self.names, self.quantities = known, names, quantities
+        #: Where a part that has been visited may be no number for some design: no comparison with it is certain.
+        self.undefined: Any = False
 
     def visit(self, node: ast.expr) -> Interval:
         """Ends of a node; where they are no numbers, nothing is known."""
         method: Callable[[Any], Interval] = getattr(self, f"visit_{type(node).__name__}")
         low, high = method(node)
         undefined = np.isnan(low) | np.isnan(high)
+        self.undefined = self.undefined | undefined | (np.isneginf(low) & np.isposinf(high))
         return np.where(undefined, -np.inf, low), np.where(undefined, np.inf, high)
 
     def visit_Constant(self, node: ast.Constant) -> Interval:
@@ -87,12 +90,15 @@ class _Walker:
         return _OPERATIONS.get(type(node.op), _only_points(node.op))(a, b)
 
     def visit_Compare(self, node: ast.Compare) -> Interval:
+        before, self.undefined = self.undefined, False
         sides = [node.left, *node.comparators]
         parts = [
             _COMPARISONS[type(operator)](*self.sides(left, right))
             for left, operator, right in zip(sides, node.ops, sides[1:], strict=False)
         ]
-        return _joined(parts, np.minimum)
+        surely, maybe = _joined(parts, np.minimum)
+        undefined, self.undefined = self.undefined, before
+        return np.where(undefined, 0.0, surely), np.where(undefined, 1.0, maybe)
 
     def sides(self, left: ast.expr, right: ast.expr) -> tuple[Interval, Interval]:
         """Ends of both sides of a comparison; a word is its code in the column beside it."""
