@@ -185,11 +185,13 @@ def model_data(model: ModelShape) -> dict[str, Any]:
     plain = {}
     for own in fields(shape):
         value = getattr(model, own.name)
-        if own.name in ("layers", "features", "name") or value is None or not own.init:
+        if own.name in ("layers", "features", "name", "numerics") or value is None or not own.init:
             continue
         if value != own.default:
             whole = isinstance(value, float) and value.is_integer()
             plain[own.name] = int(value) if whole else value
+    numerics = model.numerics.said()
+    plain |= {"numerics": numerics} if numerics else {}
     return {"schema": "model/v1", "name": model.name, "source": "flags of a launch file", **plain}
 
 
