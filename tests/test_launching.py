@@ -166,10 +166,10 @@ def test_maxtext_takes_devices_from_nodes_and_between_them():
     ("module", "name", "pins", "why"),
     [
         (megatron, "deepseek_v3_2048_h800", {"schedule": "dualpipe"}, "schedule=dualpipe: Megatron Core has"),
-        (megatron, "gpt3_175b_kernels", {}, "sharding=sample: Megatron Core splits"),
+        (megatron, "gpt3_175b_kernels", {}, "sharding=sample: Megatron Core has megatron, megatron_sp"),
         (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: torchtitan 0.2.2 has it not"),
-        (torchtitan, "qwen3_235b_256_gb200", {}, "zero=1: torchtitan shards weights and all"),
-        (maxtext, "gpt3_175b_1024_a100", {"pp": 8}, "schedule=1f1b: MaxText has no such schedule"),
+        (torchtitan, "qwen3_235b_256_gb200", {}, "zero=1: torchtitan has 0, 3"),
+        (maxtext, "gpt3_175b_1024_a100", {"pp": 8}, "schedule=1f1b: MaxText has gpipe, breadth_first"),
     ],
 )
 def test_what_a_framework_cannot_run_is_refused(module, name, pins, why):

@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text
-from dse.exporting.launch.megatron_design import SWITCHES, settings_of
+from dse.exporting.launch.megatron_design import MEGATRON, SWITCHES, settings_of
 from dse.exporting.launch.megatron_read import launch_of
 from dse.exporting.launch.shell import Script
-
-VERSION: Final = "Megatron-LM 0.20, arguments as of 2026-08-22"
 
 #: Setting -> flag, where one is not the other with dashes.
 FLAGS: Final = {
@@ -97,7 +95,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     nodes, each = launch.nodes
     lines = [
         "#!/usr/bin/env bash",
-        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}.",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
         *(f"# Not said here, since Megatron-LM has no flag for it: {text}" for text in lost),
         "set -euo pipefail",
         "",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.framework_file import launching
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
 from dse.exporting.launch.launch import (
@@ -18,44 +19,12 @@ from dse.exporting.launch.launch import (
     NotExpressible,
     even_or_written,
     launch_text,
-    refused_kinds,
-    refused_schedule,
+    refuse,
 )
 from dse.exporting.launch.megatron_read import batch
 
-#: Model that ships here -> its name and flavor there.
-FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
-    "llama3_8b": ("llama3", "8B"),
-    "llama3_70b": ("llama3", "70B"),
-    "llama3_405b": ("llama3", "405B"),
-    "qwen3_8b": ("qwen3", "8B"),
-    "qwen3_32b": ("qwen3", "32B"),
-    "qwen3_30b_a3b": ("qwen3", "30B-A3B"),
-    "qwen3_235b_a22b": ("qwen3", "235B-A22B"),
-    "deepseek_v2_lite": ("deepseek_v3", "16B"),
-    "deepseek_v2": ("deepseek_v3", "236B"),
-    "deepseek_v3": ("deepseek_v3", "671B"),
-    "llama_4_scout": ("llama4", "17bx16e"),
-    "llama_4_maverick": ("llama4", "17bx128e"),
-    "gpt_oss_20b": ("gpt_oss", "20b"),
-    "gpt_oss_120b": ("gpt_oss", "120b"),
-}
-#: Word of `schedule` -> PyTorch's, of one chunk and of several.
-SCHEDULES: Final[Mapping[str, tuple[str, str]]] = {
-    "gpipe": ("GPipe", ""),
-    "1f1b": ("1F1B", "Interleaved1F1B"),
-    "breadth_first": ("GPipe", "LoopedBFS"),
-    "zb_v": ("", "ZBVZeroBubble"),
-    "dualpipe_v": ("", "DualPipeV"),
-}
-ROTATIONS: Final = {"all_gather": "allgather", "p2p": "alltoall"}
-DISPATCHERS: Final = {"all_to_all": "standard", "two_hop": "deepep"}
-CONVERTERS: Final = {
-    "bf16": [],
-    "fp8_tensorwise": ["quantize.linear.float8"],
-    "mxfp8": ["quantize.linear.mx"],
-}
-RECOMPUTE: Final = {"none": "none", "selective": "selective", "full": "full"}
+#: What torchtitan can do, and what it calls it.
+TORCHTITAN: Final = launching("torchtitan")
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
@@ -88,9 +57,9 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 
 def _read_model(part: Mapping[str, Any], training: Mapping[str, Any]) -> ModelShape:
     wanted = (str(part.get("name", "llama3")), str(part.get("flavor", "debugmodel")))
-    shipped = next((name for name, own in FLAVORS.items() if own == wanted), None)
+    shipped = next((name for name, own in TORCHTITAN.models.items() if tuple(own) == wanted), None)
     if shipped is None:
-        known = [" ".join(own) for own in FLAVORS.values()]
+        known = [" ".join(own) for own in TORCHTITAN.models.values()]
         raise DseError(f"model {' '.join(wanted)}: not known{suggestion(' '.join(wanted), known)}")
     model = load_model(shipped)
     assert isinstance(model, ModelShape)
@@ -132,7 +101,7 @@ def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any
     if staged:
         known = {
             own: (name, place > 0)
-            for name, pair in SCHEDULES.items()
+            for name, pair in TORCHTITAN.runs["schedule"].words.items()
             for place, own in enumerate(pair)
             if own
         }
@@ -151,9 +120,7 @@ def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: 
         found["tp_overlap"] = "chunked" if parallel.get("enable_async_tensor_parallel") else "gradients"
     if design["cp"] > 1:
         rotate = parallel.get("context_parallel_rotate_method", "allgather")
-        found["cp_communication"] = next(
-            (own for own, name in ROTATIONS.items() if name == rotate), "all_gather"
-        )
+        found["cp_communication"] = TORCHTITAN.value("cp_communication", rotate, "all_gather")
     if model.num_experts:
         backend = parallel.get("expert_parallel_comm_backend", "standard")
         found |= {
@@ -167,11 +134,11 @@ def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: 
 def _read_rest(content: Mapping[str, Any]) -> dict[str, Any]:
     """What runs again, and in which format."""
     word = content.get("activation_checkpoint", {}).get("mode", "selective")
-    found: dict[str, Any] = {"recompute": word if word in RECOMPUTE else "full"}
+    found: dict[str, Any] = {"recompute": word if word in TORCHTITAN.runs["recompute"].words else "full"}
     if content.get("training", {}).get("enable_cpu_offload"):
         found["offload_optimizer"] = 1
     converters = content.get("model", {}).get("converters", [])
-    for precision, names in CONVERTERS.items():
+    for precision, names in TORCHTITAN.runs["precision"].words.items():
         if any(name in converters or name.rpartition(".")[2] in converters for name in names):
             found["precision"] = precision
     float8 = content.get("quantize", {}).get("linear", {}).get("float8", {})
@@ -219,8 +186,6 @@ def _unread(content: Mapping[str, Any]) -> list[str]:
 
 __all__ = ["read_script", "script"]
 
-VERSION: Final = "torchtitan 0.2.2"
-
 
 def script(launch: Launch) -> tuple[str, list[str]]:
     """The configuration of a design, and what it does not say.
@@ -231,12 +196,12 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         If torchtitan cannot run such a design.
     """
     name, flavor = flavor_of(launch.model)
-    refuse(launch)
+    refuse(launch, "torchtitan")
     lost = losses(launch)
     nodes, each = launch.nodes
     sections: dict[str, dict[str, Any]] = {
         "model": {"name": name, "flavor": flavor, "hf_assets_path": "TOKENIZER_MODEL",
-                  "converters": CONVERTERS[str(launch["precision"])]},
+                  "converters": TORCHTITAN.word("precision", launch["precision"])},
         "optimizer": {"name": "AdamW", "lr": "LEARNING_RATE"},
         "training": _training(launch),
         "parallelism": _parallelism(launch),
@@ -247,7 +212,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
             bool(launch["fp8_parameters"])}} if launch["precision"] == "fp8_tensorwise" else {}),
     }  # fmt: skip
     lines = [
-        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
         f"# NGPU={each} torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train "
         "--job.config_file THIS_FILE",
         *(f"# Not said here, since torchtitan has no setting for it: {text}" for text in lost),
@@ -267,10 +232,12 @@ def flavor_of(model: ModelShape) -> tuple[str, str]:
     NotExpressible
         If there is none.
     """
-    for shipped, found in FLAVORS.items():
+    for shipped, found in TORCHTITAN.models.items():
         if _is_shipped(load_model(shipped), model):
-            return found
-    raise NotExpressible(f"model {model.name}: {VERSION} has it not; it has {', '.join(FLAVORS)}")
+            return found[0], found[1]
+    raise NotExpressible(
+        f"model {model.name}: {TORCHTITAN.release} has it not; it has {', '.join(TORCHTITAN.models)}"
+    )
 
 
 def _is_shipped(one: Any, other: ModelShape) -> bool:
@@ -278,46 +245,6 @@ def _is_shipped(one: Any, other: ModelShape) -> bool:
     return isinstance(one, ModelShape) and other == replace(
         one, name=other.name, title=other.title, seq_len=other.seq_len, vocab_multiple=other.vocab_multiple
     )
-
-
-def refuse(launch: Launch) -> None:
-    """Refuse what torchtitan has not.
-
-    Raises
-    ------
-    NotExpressible
-        Saying what would do.
-    """
-    refused_kinds(launch, "torchtitan", "torchtitan")
-    refused_schedule(launch, "torchtitan", SCHEDULES)
-    word, zero, sharding = str(launch["schedule"]), launch.zero_stage, str(launch["sharding"])
-    several = launch["vpp"] > 1
-    reasons = {
-        f"schedule={word} with vpp={launch['vpp']}: torchtitan has no such schedule": (
-            launch["pp"] > 1 and not SCHEDULES.get(word, ("", ""))[several]
-        ),
-        f"zero={zero}: torchtitan shards weights and all (zero=3), or nothing": zero in (1, 2),
-        f"sharding={sharding}: torchtitan splits every kernel its own way": (
-            sharding not in ("megatron", "megatron_sp")
-        ),
-        "sequence_parallel=false: torchtitan has it wherever tp > 1": (
-            launch["tp"] > 1 and not launch.sequence_parallel
-        ),
-        f"cp_communication={launch['cp_communication']}: torchtitan has p2p and all_gather": (
-            launch["cp"] > 1 and launch["cp_communication"] not in ROTATIONS
-        ),
-        f"dispatcher={launch['dispatcher']}: torchtitan has all_to_all and two_hop": (
-            launch["ep"] > 1 and launch["dispatcher"] not in DISPATCHERS
-        ),
-        f"precision={launch['precision']}: torchtitan has {', '.join(CONVERTERS)}": (
-            launch["precision"] not in CONVERTERS
-        ),
-        f"shard_replicas={launch['shard_replicas']}: torchtitan has whole copies among the {launch['dp']} "
-        "replicas": launch["dp"] % launch["shard_replicas"] > 0,
-        f"optimizer={launch['optimizer']}: torchtitan has adam": launch["optimizer"] != "adam",
-    }
-    if found := [reason for reason, there in reasons.items() if there]:
-        raise NotExpressible(found[0])
 
 
 def losses(launch: Launch) -> list[str]:
@@ -370,13 +297,15 @@ def _parallelism(launch: Launch) -> dict[str, Any]:
         "context_parallel_degree": int(launch["cp"]),
     }
     if launch["cp"] > 1:
-        found["context_parallel_rotate_method"] = ROTATIONS[str(launch["cp_communication"])]
+        found["context_parallel_rotate_method"] = TORCHTITAN.word(
+            "cp_communication", launch["cp_communication"]
+        )
     if launch.model.num_experts:
         found |= {
             "expert_parallel_degree": int(launch["ep"]),
             "expert_tensor_parallel_degree": int(launch["etp"]),
         }
-        found["expert_parallel_comm_backend"] = DISPATCHERS[str(launch["dispatcher"])]
+        found["expert_parallel_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
     return found | (_pipeline(launch) if launch["pp"] > 1 else {})
 
 
@@ -390,12 +319,12 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
     parts[-1] += ["norm", "output"]
     return {
         "pipeline_parallel_degree": int(launch["pp"]),
-        "pipeline_parallel_schedule": SCHEDULES[str(launch["schedule"])][launch["vpp"] > 1],
+        "pipeline_parallel_schedule": TORCHTITAN.word("schedule", launch["schedule"])[launch["vpp"] > 1],
         "pipeline_parallel_microbatch_size": int(launch["micro_batch_size"]),
         "module_fqns_per_model_part": parts,
     }
 
 
 def _checkpointing(launch: Launch) -> dict[str, Any]:
-    word = RECOMPUTE[str(launch["recompute"])]
+    word = str(TORCHTITAN.word("recompute", launch["recompute"]))
     return {"mode": word, **({"selective_ac_option": "op"} if word == "selective" else {})}

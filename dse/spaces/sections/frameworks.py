@@ -1,15 +1,22 @@
-"""`framework` of a search space, written out as values that all its designs share."""
+"""`framework` of a search space: what it does, as values that designs share; what it can run, as rules."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.framework_file import load_framework
+from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.strict_yaml import Section
 from costmodel.profiles.registry import all_columns
+from costmodel.training.design import DesignPoints
+from costmodel.training.model import ModelShape
+from dse.spaces.formulas.expressions import Expression, Name
+from dse.spaces.sections.usual_rules import UsualRule
 
 #: Columns that say the same by two names: where a space has one, a framework is silent on the other.
 ALIASES: Final = (
@@ -70,3 +77,54 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
         "given": {**given, **section.mapping("given")},
     }
     return Section(section.source, section.at, data), framework.name
+
+
+def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRule]:
+    """What designs of a model keep that a framework can run, as rules of spaces."""
+    for column, runs in framework.runs.items():
+        known = " or ".join(f"{column} == {value}" for value in runs.words)
+        yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
+    for name, formula in framework.limits.items():
+        yield UsualRule(name, re.sub(r"\bbiases\b", f"{model.biases:d}", formula))
+
+
+def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, Any]) -> list[str]:
+    """Why a framework cannot run a design, a line for each rule that it breaks; none if it can.
+
+    Parameters
+    ----------
+    framework : Framework
+        What would run it.
+    model : ModelShape
+        What is trained.
+    design : mapping
+        Column -> value, words and switches as such; columns that are not there have their defaults.
+    """
+    domains = DesignPoints.domains(model.blocks)
+    names = {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
+    sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
+    names |= dict.fromkeys(sizes, Name())
+    values = DesignPoints.of(blocks=model.blocks, **{c: [v] for c, v in design.items()}).columns()
+    columns = {**{c: v for c, v in values.items() if c in names}, **sizes}
+    found = []
+    for rule in framework_rules(framework, model):
+        formula = rule.expression({*columns})
+        if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
+            found.append(_broken(framework, rule, formula, {**sizes, **design}))
+    return found
+
+
+def _broken(framework: Framework, rule: UsualRule, formula: Expression, values: Mapping[str, Any]) -> str:
+    """What a design breaks, and what would do."""
+    column = rule.name.removeprefix("runs_")
+    if rule.name not in framework.limits:
+        known = ", ".join(str(value) for value in framework.runs[column].words)
+        return f"{column}={shown(values[column])}: {framework.title} has {known}"
+    own = " ".join(f"{name}={shown(values[name])}" for name in sorted(formula.names) if name in values)
+    return f"{own}: {framework.title}: {rule.name.replace('_', ' ')}: {rule.formula}"
+
+
+def shown(value: Any) -> str:
+    """A value as files and options write it."""
+    number = isinstance(value, float) and value.is_integer()
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if number else str(value)
