@@ -116,6 +116,9 @@ def add_launch_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus", metavar="N", type=positive, help="chips of a launch file, where it does not say how many"
     )
+    parser.add_argument(
+        "--framework", metavar="NAME", default="", help="software of a launch file (default: as it says)"
+    )
 
 
 def fit(parser: argparse.ArgumentParser) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from costmodel.formats.framework_file import launching
 from costmodel.training.run import TransformerRun
-from dse.exporting.launch.launch import Launch, NotExpressible
+from dse.exporting.launch.launch import Launch, NotExpressible, launch_text
 from dse.records.artefact import Artefact
 
 Writer = Callable[["Launch"], tuple[str, list[str]]]
@@ -25,21 +28,33 @@ LAUNCH_FORMS: Final[Mapping[str, str]] = {
 READ_FORMS: Final = ("megatron", "nemo", "torchtitan")
 
 
-def launch_files(run: TransformerRun, form: str) -> Iterator[Artefact]:
-    """Designs as launch files of a framework, one of `LAUNCH_FORMS`."""
+#: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
+_FRAMEWORK: Final = re.compile(r"^# dse framework: (\S+)$", re.MULTILINE)
+
+
+def launch_files(run: TransformerRun, form: str, framework: str = "") -> Iterator[Artefact]:
+    """Designs as launch files, one of `LAUNCH_FORMS`; `framework` is the one that prices them, "" none."""
     write: Writer = import_module(f"dse.exporting.launch.{form}").script
     for point in range(run.num_points):
         try:
-            text, lost = write(Launch.of_run(run, point))
+            text, lost = write(Launch.of_run(run, point, framework))
         except NotExpressible as error:
             yield Artefact(None, (str(error),))
             continue
         notes = (f"{form} cannot say {'; '.join(lost)}",) if lost else ()
-        yield Artefact(text.encode(), notes)
+        yield Artefact(with_framework(text, framework).encode(), notes)
 
 
-def read_launch(path: Path, form: str, chips: int | None = None) -> tuple[Launch, list[str]]:
+def with_framework(text: str, framework: str) -> str:
+    """A launch file that says, below the first line of its comment, by whose rules it was priced."""
+    return re.sub(r"^# .*$", rf"\g<0>\n# dse framework: {framework or 'none'}", text, count=1, flags=re.M)
+
+
+def read_launch(path: Path, form: str, chips: int | None = None,
+                framework: str = "") -> tuple[Launch, list[str]]:  # fmt: skip
     """What a launch file runs, and what of it is not read; `form` is one of `READ_FORMS`.
+
+    Its framework is `framework`; else the one that the file says; else the form's own.
 
     Raises
     ------
@@ -47,4 +62,7 @@ def read_launch(path: Path, form: str, chips: int | None = None) -> tuple[Launch
         If it is no such file, or says too little.
     """
     read: Reader = import_module(f"dse.exporting.launch.{form}").read_script
-    return read(path, chips)
+    launch, notes = read(path, chips)
+    said = _FRAMEWORK.search(launch_text(path))
+    own = "" if said and said[1] == "none" else said[1] if said else launching(form).name
+    return replace(launch, framework=framework or own), notes

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError, printable
-from costmodel.formats.framework_file import launching
+from costmodel.formats.framework_file import launching, load_framework
 from costmodel.formats.input_files import file_bytes
 from costmodel.formats.model_file import SCHEMAS
 from costmodel.formats.strict_yaml import dump
@@ -54,9 +54,10 @@ class Launch:
     model: ModelShape
     design: Mapping[str, Value]  #: all columns of the model's designs, words and switches as such
     node_size: int  #: chips of a node [-]
+    framework: str = ""  #: by whose rules the design is priced, a name or a path; "": by none
 
     @classmethod
-    def of_run(cls, run: TransformerRun, point: int) -> Launch:
+    def of_run(cls, run: TransformerRun, point: int, framework: str = "") -> Launch:
         """What one design of a run is."""
         domains = DesignPoints.domains(run.model.blocks)
         known = DesignPoints().columns() | run.design.columns()
@@ -66,7 +67,7 @@ class Launch:
         node = run.system.network[0].size
         size = float(np.broadcast_to(node, (run.num_points,))[point])
         design = {name: decoded(domains[name], float(value)) for name, value in values.items()}
-        return cls(run.model, design, int(size))
+        return cls(run.model, design, int(size), framework)
 
     @classmethod
     def of(cls, model: ModelShape, design: Mapping[str, Value], node_size: int) -> Launch:
@@ -214,10 +215,15 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     Raises
     ------
     DseError
-        If there is no such system, or the design is not legal.
+        If there is no such system or framework, or the design is not legal.
     """
     usual = Launch.of(launch.model, {}, 1).design
-    own = {column: value for column, value in launch.design.items() if value != usual[column]}
+    said = load_framework(launch.framework).given if launch.framework else {}
+    own = {
+        column: value
+        for column, value in launch.design.items()
+        if value != usual[column] or column in said  # of which nothing is left to the framework
+    }
     sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "micro_batch_size")}
     others = {column: value for column, value in own.items() if column not in (*sizes, *COUNTED)}
     data = {
@@ -226,6 +232,7 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
         "description": f"{launch.model.title or launch.model.name} as {name} runs it",
         "model": model_data(launch.model),
         "system": system,
+        **({"framework": launch.framework} if launch.framework else {}),
         "given": {"world_size": launch.world_size, "global_batch_size": launch.global_batch_size},
         "parameters": {**sizes, **{column: [value] for column, value in others.items()}},
         "derived": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +12,14 @@ import yaml
 from costmodel.errors import DseError
 from costmodel.formats.strict_yaml import dump, parse
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text
-from dse.exporting.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS
+from dse.exporting.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS, chips_of
 from dse.exporting.launch.megatron_design import MEGATRON, settings_of
 from dse.exporting.launch.megatron_model import pattern
 from dse.exporting.launch.megatron_read import launch_of
 
 VERSION: Final = "Megatron-Bridge 0.7"
+#: The comment that starts a configuration.
+_TORCHRUN: Final = re.compile(r"^#.*\btorchrun .+$", re.MULTILINE)
 
 #: Setting -> section and key, where they are not `model` and its own name.
 PLACES: Final[Mapping[str, tuple[str, str]]] = {
@@ -137,16 +140,20 @@ def _written_value(name: str, value: Any) -> Any:
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
-    """What a configuration of Megatron-Bridge runs, and what of it is not read; `chips` must be given.
+    """What a configuration of Megatron-Bridge runs, and what of it is not read.
+
+    Chips are `chips`, else those of the `torchrun` in its comments.
 
     Raises
     ------
     DseError
         If it is no such file, or says too little.
     """
+    text = launch_text(path)
+    started = _TORCHRUN.search(text)
+    chips = chips or (chips_of("", started[0].split())[0] if started else None)
     if chips is None:
         raise DseError(f"{path}: does not say on how many chips; name them with --gpus N")
-    text = launch_text(path)
     try:
         content = parse(text, str(path)).data
     except yaml.YAMLError:

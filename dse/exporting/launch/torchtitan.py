@@ -77,7 +77,7 @@ def _world_size(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> int:
 def _read_shards(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
     """Stage of sharded data parallelism."""
     replicas = int(parallel.get("data_parallel_replicate_degree", 1))
-    if replicas >= design["dp"] and design["cp"] == 1:
+    if replicas >= design["dp"] > 1 and design["cp"] == 1:
         return {"zero": 0}
     word = parallel.get("fsdp_reshard_after_forward", "default")
     kept = word == "never" or (word == "default" and design["pp"] > 1)
@@ -253,6 +253,7 @@ def losses(launch: Launch) -> list[str]:
     lost = {
         "attention": launch["attention"] != "flash_attention_2",
         "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
+        "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
         "recompute": launch["recompute"] == "selective",  # there: all but every other product
         "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch["dp"] * launch["cp"] > 1,
         "tp_overlap": launch["tp"] > 1 and launch.tp_overlap == "none",
