@@ -102,7 +102,7 @@ def sweep(text: str) -> tuple[str, str]:
 _HELP: Final = {
     "from_megatron": "the run of a shell script of Megatron-LM, or of its flags alone",
     "from_nemo": "the run of a YAML configuration of NeMo's Megatron-Bridge",
-    "from_torchtitan": "the run of a TOML configuration of torchtitan",
+    "from_torchtitan": "the run of a configuration of torchtitan: TOML, FILE.py or FILE.py:FUNCTION",
 }
 
 
@@ -152,8 +152,9 @@ def export(parser: argparse.ArgumentParser) -> None:
         "dfmodel is the graph of a layer with its sharding, and the machine, as DFModel has them; dot and\n"
         "svg are pictures of that graph; trace is one step, event by event, for Perfetto and\n"
         "chrome://tracing; chakra is that step as execution traces of MLCommons Chakra, a folder with a\n"
-        "file for one rank of each pipeline stage; megatron, nemo (Megatron-Bridge), torchtitan and maxtext\n"
-        "are what starts the design there, with names for what it does not decide. svg needs Graphviz.",
+        "file for one rank of each pipeline stage; megatron, nemo (Megatron-Bridge), torchtitan (0.2.2),\n"
+        "torchtitan-python (2026, configured in Python) and maxtext are what starts the design there, with\n"
+        "names for what it does not decide. svg needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",

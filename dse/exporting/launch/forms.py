@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from costmodel.formats.framework_file import launching
 from costmodel.training.run import TransformerRun
-from dse.exporting.launch.launch import Launch, NotExpressible, launch_text
+from dse.exporting.launch.launch import Launch, NotExpressible, launch_text, path_and_part
 from dse.records.artefact import Artefact
 
 Writer = Callable[["Launch"], tuple[str, list[str]]]
@@ -22,10 +23,11 @@ LAUNCH_FORMS: Final[Mapping[str, str]] = {
     "megatron": ".sh",
     "nemo": ".yaml",
     "torchtitan": ".toml",
+    "torchtitan-python": ".py",
     "maxtext": ".yml",
 }
 #: Forms that are read, too.
-READ_FORMS: Final = ("megatron", "nemo", "torchtitan")
+READ_FORMS: Final = ("megatron", "nemo", "torchtitan", "torchtitan-python")
 
 
 #: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
@@ -34,7 +36,7 @@ _FRAMEWORK: Final = re.compile(r"^# dse framework: (\S+)$", re.MULTILINE)
 
 def launch_files(run: TransformerRun, form: str, framework: str = "") -> Iterator[Artefact]:
     """Designs as launch files, one of `LAUNCH_FORMS`; `framework` is the one that prices them, "" none."""
-    write: Writer = import_module(f"dse.exporting.launch.{form}").script
+    write: Writer = _module(form).script
     for point in range(run.num_points):
         try:
             text, lost = write(Launch.of_run(run, point, framework))
@@ -43,6 +45,11 @@ def launch_files(run: TransformerRun, form: str, framework: str = "") -> Iterato
             continue
         notes = (f"{form} cannot say {'; '.join(lost)}",) if lost else ()
         yield Artefact(with_framework(text, framework).encode(), notes)
+
+
+def _module(form: str) -> ModuleType:
+    """Who writes and reads a form."""
+    return import_module(f"dse.exporting.launch.{form.replace('-', '_')}")
 
 
 def with_framework(text: str, framework: str) -> str:
@@ -61,8 +68,9 @@ def read_launch(path: Path, form: str, chips: int | None = None,
     DseError
         If it is no such file, or says too little.
     """
-    read: Reader = import_module(f"dse.exporting.launch.{form}").read_script
+    form = "torchtitan-python" if form == "torchtitan" and ".py" in path.suffix else form
+    read: Reader = _module(form).read_script
     launch, notes = read(path, chips)
-    said = _FRAMEWORK.search(launch_text(path))
+    said = _FRAMEWORK.search(launch_text(path_and_part(path)[0]))
     own = "" if said and said[1] == "none" else said[1] if said else launching(form).name
     return replace(launch, framework=framework or own), notes

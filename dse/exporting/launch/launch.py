@@ -167,7 +167,8 @@ def even_or_written(model: ModelShape, design: Mapping[str, Value], text: str) -
         )
     sizes, last = [int(size) for size in layout.layers], layout.mtp == len(layout.layers) - 1
     for counted in ({}, {"count_embedding": True, "count_loss": True}) if last else ():
-        if Launch.of(model, {"pp": pp, "vpp": vpp, **counted}, 1).chunks() == sizes:
+        staged = {"schedule": design["schedule"]} if "schedule" in design else {}
+        if Launch.of(model, {"pp": pp, "vpp": vpp, **staged, **counted}, 1).chunks() == sizes:
             return {"vpp": vpp, "pipeline_layout": EVEN, **counted}
     return {"vpp": vpp, "pipeline_layout": text}
 
@@ -246,6 +247,12 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     return space.pinned(changes) if changes else space
 
 
+def path_and_part(path: Path) -> tuple[Path, str]:
+    """A launch file, and which part of it is meant: ``configs.py:llama3_8b``; "" where it has but one."""
+    name, python, part = str(path).rpartition(".py:")
+    return (Path(f"{name}.py"), part) if python else (path, "")
+
+
 def launch_text(path: Path) -> str:
     """Text of a launch file.
 
@@ -272,7 +279,10 @@ def refuse(launch: Launch, form: str) -> None:
         Saying what would do.
     """
     framework, model = launching(form), launch.model
-    if unknown := kinds_without_word(model.kinds, framework.launch[0]):
+    software = framework.launch[0].partition("-")[
+        0
+    ]  # of forms by several releases, such as torchtitan-python
+    if unknown := kinds_without_word(model.kinds, software):
         raise NotExpressible(f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}")
     said = {"zero": launch.zero_stage, "sequence_parallel": launch.sequence_parallel}
     known = {name: value for name, value in launch.design.items() if name != "distributed_optimizer"}

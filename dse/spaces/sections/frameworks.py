@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,8 +85,10 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
+    switches = {own.name: getattr(model, own.name) for own in fields(model)}
+    switches = {name: f"{value:d}" for name, value in switches.items() if isinstance(value, bool)}
     for name, formula in framework.limits.items():
-        yield UsualRule(name, re.sub(r"\bbiases\b", f"{model.biases:d}", formula))
+        yield UsualRule(name, re.sub(r"\w+", lambda word: switches.get(word[0], word[0]), formula))
 
 
 def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, Any]) -> list[str]:
