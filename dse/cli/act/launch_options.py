@@ -13,7 +13,7 @@ from dse.exporting.launch.launch import launch_space
 from dse.spaces.space import Space
 
 #: Argument -> form of the file that it names.
-FROM: Final = {"from_megatron": "megatron", "from_nemo": "nemo", "from_torchtitan": "torchtitan"}
+FROM: Final = {f"from_{form}": form for form in ("megatron", "nemo", "torchtitan", "maxtext")}
 
 
 def asked_space(args: argparse.Namespace) -> Space:

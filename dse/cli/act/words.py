@@ -103,6 +103,7 @@ _HELP: Final = {
     "from_megatron": "the run of a shell script of Megatron-LM, or of its flags alone",
     "from_nemo": "the run of a YAML configuration of NeMo's Megatron-Bridge",
     "from_torchtitan": "the run of a configuration of torchtitan: TOML, FILE.py or FILE.py:FUNCTION",
+    "from_maxtext": "the run of a YAML configuration of MaxText",
 }
 
 

@@ -26,8 +26,8 @@ LAUNCH_FORMS: Final[Mapping[str, str]] = {
     "torchtitan-python": ".py",
     "maxtext": ".yml",
 }
-#: Forms that are read, too.
-READ_FORMS: Final = ("megatron", "nemo", "torchtitan", "torchtitan-python")
+#: Forms that are read, too; a file of torchtitan's says which of its two it is.
+READ_FORMS: Final = ("megatron", "nemo", "torchtitan", "torchtitan-python", "maxtext")
 
 
 #: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
