@@ -11,7 +11,7 @@ import yaml
 
 from costmodel.errors import DseError
 from costmodel.formats.strict_yaml import dump, parse
-from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text
+from dse.exporting.launch.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text
 from dse.exporting.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS, chips_of
 from dse.exporting.launch.megatron_design import MEGATRON, settings_of
 from dse.exporting.launch.megatron_model import pattern
@@ -30,7 +30,7 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
         for name in (
             *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
             *("use_megatron_fsdp", "data_parallel_sharding_strategy"),
-            *("num_distributed_optimizer_instances", "fp8_param_gather"),
+            "num_distributed_optimizer_instances",
         )
     },
     **{
@@ -47,16 +47,25 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "decoder_last_pipeline_num_layers": ("model", "num_layers_in_last_pipeline_stage"),
 }
 _FORMATS: Final = MEGATRON.runs["precision"].words
-#: Recipe of `mixed_precision` -> settings.
+_GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
+#: Recipe of `mixed_precision` -> settings; it decides over what `ddp` says.
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "bf16_mixed": _FORMATS["bf16"],
-    "fp16_mixed": _FORMATS["fp16"],
-    "bf16_with_fp8_current_scaling_mixed": _FORMATS["fp8_tensorwise"],
-    "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
-    "bf16_with_fp8_subchannel_scaling_mixed": _FORMATS["fp8_blockwise"],
-    "bf16_with_mxfp8_mixed": _FORMATS["mxfp8"],
+    "fp16_mixed": {**_FORMATS["fp16"], "grad_reduce_in_bf16": True},
+    "bf16_with_fp8_current_scaling_mixed": {**_FORMATS["fp8_tensorwise"], **_GATHERED},
+    "bf16_with_fp8_delayed_scaling_mixed": {
+        "bf16": True,
+        "fp8": "hybrid",
+        "fp8_recipe": "delayed",
+        **_GATHERED,
+    },
+    "bf16_with_fp8_subchannel_scaling_mixed": {**_FORMATS["fp8_blockwise"], **_GATHERED},
+    "bf16_with_mxfp8_mixed": {**_FORMATS["mxfp8"], **_GATHERED},
     "bf16_with_nvfp4_mixed": _FORMATS["nvfp4"],
 }
+_PRECISION: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
+#: Settings of `mixed_precision`, where it is an object.
+NUMBERS_OF: Final = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
 _SILU: Final = {"_target_": "torch.nn.functional.silu", "_call_": False}
 _SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
 _BACKENDS: Final = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
@@ -74,18 +83,24 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         If Megatron Core cannot run such a design.
     """
     settings, lost = settings_of(launch)
+    if settings.get("use_megatron_fsdp") and settings.get("use_tp_pp_dp_mapping"):
+        raise NotExpressible("zero=2 or 3 with rank_order=tp_cp_pp_dp: Megatron-Bridge has them not together")
     if launch.model.learned_positions and launch.model.position_embedding == "learned":
         lost = [*lost, f"model: learned_positions={launch.model.learned_positions:g}"]
     content = _sections(settings)
     content["tokenizer"] = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "TOKENIZER_MODEL"}
-    content["dataset"] = {"blend": [["DATA_PATH"], None]}
+    content["dataset"] = {"seq_length": int(launch.model.seq_len), "blend": [["DATA_PATH"], None]}
     content["checkpoint"] = {"save": "CHECKPOINT_DIR", "load": "CHECKPOINT_DIR"}
+    if settings.get("use_megatron_fsdp"):
+        content["checkpoint"]["ckpt_format"] = "fsdp_dtensor"
     content["optimizer"]["lr"] = "LEARNING_RATE"
     content["train"]["train_iters"] = "TRAIN_STEPS"
     nodes, each = launch.nodes
+    own = ", with MLAModelProvider as its model" if settings.get("multi_latent_attention") else ""
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
         f"# torchrun --nnodes {nodes} --nproc-per-node {each} pretrain.py --config-file THIS_FILE",
+        f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{own})",
         *(f"# Not said here, since Megatron-Bridge has no setting for it: {text}" for text in lost),
         "# Fill in what the design does not decide:",
         *(f"#   {name}: {text}" for name, text in PLACEHOLDERS.items()),
@@ -97,13 +112,7 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings in the sections of a configuration."""
     found: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
     left = dict(settings)
-    numbers = {
-        name: left.pop(name)
-        for name in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
-        if name in left
-    }
-    recipe = next(name for name, own in RECIPES.items() if own == numbers)
-    found["ddp"]["grad_reduce_in_fp32"] = not left.pop("grad_reduce_in_bf16", False)
+    found["mixed_precision"] = _mixed_precision(left)
     model = found["model"]
     for name in ("max_position_embeddings", "group_query_attention"):
         left.pop(name, None)
@@ -127,7 +136,19 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name, value in left.items():
         section, key = PLACES.get(name, ("model", name))
         found.setdefault(section, {})[key] = _written_value(name, value)
-    return {**found, "mixed_precision": recipe}  # type: ignore[dict-item]  # a word among sections
+    return found
+
+
+def _mixed_precision(left: dict[str, Any]) -> dict[str, Any]:
+    """Number formats, which are taken out of the settings: an object, since it decides over `ddp`."""
+    kind = {"_target_": "torch.float16" if left.get("fp16") else "torch.bfloat16", "_call_": False}
+    return {
+        "_target_": _PRECISION,
+        **{name: left.pop(name) for name in NUMBERS_OF if name in left},
+        "params_dtype": kind,
+        "pipeline_dtype": kind,
+        "grad_reduce_in_fp32": not left.pop("grad_reduce_in_bf16", False),
+    }
 
 
 def _written_value(name: str, value: Any) -> Any:
@@ -211,7 +232,7 @@ def _read_value(name: str, value: Any) -> Any:
 
 def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a configuration says otherwise than flags do."""
-    model, ddp = content["model"], content.get("ddp")
+    model = content["model"]
     found: dict[str, Any] = {"max_position_embeddings": model.get("seq_length", 1024)}
     found["seq_length"] = model.get("seq_length", 1024)
     if not model.get("num_query_groups"):
@@ -223,6 +244,8 @@ def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     found["overlap_p2p_comm"] = bool(model.get("overlap_p2p_comm"))
     padded = model.get("should_pad_vocab")
     found["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
-    found |= RECIPES.get(str(content.get("mixed_precision", "bf16_mixed")), {"bf16": True})
-    reduced = ddp.get("grad_reduce_in_fp32", False) if isinstance(ddp, dict) else False
-    return found | ({} if reduced else {"grad_reduce_in_bf16": True})
+    precision = content.get("mixed_precision", "bf16_mixed")
+    if not isinstance(precision, dict):
+        return {**found, **RECIPES.get(str(precision), {"bf16": True})}
+    found |= {name: precision[name] for name in NUMBERS_OF if precision.get(name)}
+    return {**found, **({} if precision.get("grad_reduce_in_fp32", True) else {"grad_reduce_in_bf16": True})}
