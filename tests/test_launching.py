@@ -229,7 +229,7 @@ def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
         (("nnodes $NNODES", "nnodes $N"), "does not say on how many chips; name them with --gpus N"),
         (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
         (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),
-        (('"${TRAINING', '"${TRAINING" "'), "is never closed"),
+        (('"${TRAINING_ARGS[@]}"', '"${TRAINING_ARGS[@]}'), "is never closed"),
         (("GPT_MODEL_ARGS=(", "A=(\n(("), "expected words, and a closing bracket"),
     ],
 )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text
+from dse.exporting.launch.launch import PLACEHOLDERS, Launch
+from dse.exporting.launch.megatron_command import not_there, training_command
 from dse.exporting.launch.megatron_design import SWITCHES, settings_of
 from dse.exporting.launch.megatron_read import launch_of
-from dse.exporting.launch.shell import Script
 
 VERSION: Final = "Megatron-LM 0.20, arguments as of 2026-08-22"
 
@@ -78,10 +78,6 @@ WITHOUT_COST: Final = re.compile(
     r"original-max|mscale|beta-|position-embedding|use-flash-attn|accumulate-allreduce|local-rank|"
     r"use-cpu-init|decoupled|start-weight|end-weight|world-size|rank|sft|legacy|straggler|ddp-|cuda-graph|"
     r"te-rng|disable-|deterministic|nccl|empty-unused|bucket|delay-wgrad|keep-|fsdp-|init-model)"
-)
-#: What a script asks Slurm for.
-_SLURM: Final = re.compile(
-    r"^#SBATCH\s+(-N|--nodes|--ntasks-per-node|--gpus-per-node|--gres)[= ]\s*(\S+)", re.M
 )
 
 
@@ -226,7 +222,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     Parameters
     ----------
     path : Path
-        The script, or the flags alone.
+        The script, or the flags alone; also as it is called, `TP=8 train.sh 7b`.
     chips : int, optional
         Chips of the run; by default as `torchrun`, `srun` or Slurm's lines say.
 
@@ -235,26 +231,24 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     DseError
         If it is no such script, or says too little.
     """
-    text = launch_text(path)
     try:
-        commands = Script.read(text).commands
-        words = max(commands, key=lambda own: sum(word.startswith("--") for word in own), default=[])
-        start = next((place for place, word in enumerate(words) if word.endswith(".py")), 0)
-        flags = Flags.of(words[start:])
-        if not flags.settings:
-            raise DseError("no flag of Megatron-LM in it")
-        found, each = chips_of(text, words[:start])
+        command = training_command(path)
+        flags = Flags.of(command.flags)
+        if "num_layers" not in flags.settings and command.missing:
+            raise DseError(f"it does not say num_layers{not_there(command.missing)}")
         launch, notes = launch_of(
             flags.settings,
-            world_size=chips or found or _said_nowhere(),
-            node_size=each or 8,
+            world_size=chips or command.chips or _said_nowhere(),
+            node_size=command.node_size or 8,
             name=_name(path),
         )
     except DseError as error:
         raise DseError(f"{path}: {error}") from None
+    if "vocab_size" not in flags.settings:
+        notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed")
     if flags.unread:
         notes.append(f"not read: {' '.join(flags.unread)}")
-    return launch, notes
+    return launch, [*command.notes, *notes]
 
 
 def _name(path: Path) -> str:
@@ -263,30 +257,3 @@ def _name(path: Path) -> str:
 
 def _said_nowhere() -> int:
     raise DseError("does not say on how many chips; name them with --gpus N")
-
-
-def chips_of(text: str, launcher: Sequence[str]) -> tuple[int | None, int | None]:
-    """Chips of the run, and of a node, where the launcher's words or Slurm's lines say so. [-]"""
-    named: dict[str, str] = {}
-    for place, word in enumerate(launcher):
-        name, equals, value = word.partition("=")
-        if name.startswith("-"):
-            named[name.replace("_", "-")] = value if equals else (*launcher, "")[place + 1]
-    slurm = dict(_SLURM.findall(text))
-    asked = ("--ntasks-per-node", "--gpus-per-node", "--gres")
-    each = _count(named.get("--nproc-per-node"), named.get("--ntasks-per-node"), *map(slurm.get, asked))
-    nodes = _count(
-        *(named.get(name) for name in ("--nnodes", "--nodes", "-N")), *map(slurm.get, ("--nodes", "-N"))
-    )
-    tasks = _count(named.get("--ntasks"), named.get("-n"))
-    if each and not nodes and "--nproc-per-node" in named and "--nnodes" not in named:
-        nodes = 1
-    return (nodes * each if nodes and each else tasks), each
-
-
-def _count(*texts: str | None) -> int | None:
-    """The first that is a number, or ends in one as `gpu:8` does."""
-    for text in texts:
-        if text and (number := re.search(r"(?:^|:)(\d{1,7})$", text)):
-            return int(number[1]) or None
-    return None
