@@ -38,7 +38,8 @@ def test_a_configuration_says_what_the_shipped_file_of_the_model_says(name, impo
     config, _, shipped = PUBLISHED[name]
     expected = load_model(shipped)
     model = imported(config, seq_len=expected.seq_len).model
-    assert model.forward_flops(causal=True) == expected.forward_flops(causal=True)
+    if model.mtp_layers == expected.mtp_layers:  # that of Qwen3-Next says nothing of prediction further on
+        assert model.forward_flops(causal=True) == expected.forward_flops(causal=True)
     assert model.active_parameters == expected.active_parameters
     assert [(layer, count) for layer, count in model.sequence] == [*expected.sequence]
 
@@ -97,9 +98,15 @@ def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
 @pytest.mark.parametrize(("text", "message"), [
     ("", "config.json:1:1: not JSON: expecting value"),
     ("[" * 100_000, "not JSON: nested too deeply"),
+    ('{"hidden_size": 64, "hidden_size": 128}', "config.json: hidden_size: given twice in one object"),
     ("[1]", "expected the object of a config.json, got a list"),
-    ('{"hidden_size": 64}', "model_type: missing; supported: deepseek_v2, "),
-    ('{"model_type": "t5"}', "model_type: 't5' is not supported; supported: deepseek_v2, "),
+    ('{"hidden_size": 64}', "model_type: missing; supported: arcee, "),
+    ('{"model_type": "falcon"}', "model_type: 'falcon' is not supported; supported: arcee, "),
+    ('{"model_type": "t5"}', "model_type: 't5' is not supported: it has an encoder"),
+    ('{"model_type": "nemotron_h"}', "'nemotron_h' is not supported: it has layers of Mamba, attention and"),
+    ('{"model_type": "x", "text_config": {"model_type": "gemma4_text"}}', "'gemma4_text' is not supported"),
+    (json.dumps(PUBLISHED["Qwen3-Next 80B-A3B"][0] | {"linear_value_head_dim": 64}), "only say that of keys"),
+    (json.dumps(PUBLISHED["Llama 4 Maverick"][0] | {"moe_layers": [3]}), "moe_layers: a model file can only"),
     ('{"model_type": "llama", "num_hidden_layers": 2}', "hidden_size: missing"),
     (json.dumps(MIXTRAL | {"hidden_size": "4096"}), "hidden_size: '4096': expected a whole number up to "),
     (json.dumps(MIXTRAL | {"hidden_size": 1e400}), "hidden_size: inf: expected a whole number up to "),

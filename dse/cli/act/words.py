@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import suggestion
-from costmodel.formats.quantity import si_value
+from costmodel.formats.quantity import plain_number, si_value
 from costmodel.profiles.registry import PROFILES
 from dse.cli.options import (
     EXPORTED,
@@ -377,7 +377,7 @@ def known(text: str, names: Iterable[str]) -> str:
 def bandwidth(text: str) -> float:
     """A bandwidth in B/s; a number alone is in GiB/s, as SimAI has it."""
     try:
-        value = float(text) * 2.0**30
+        value = plain_number(text) * 2.0**30
     except ValueError:
         try:
             value = si_value(text, "B/s")
@@ -391,7 +391,7 @@ def bandwidth(text: str) -> float:
 def share(text: str) -> float:
     """A number from 0 to 1."""
     try:
-        value = float(text)
+        value = plain_number(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:

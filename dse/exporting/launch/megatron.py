@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
+from costmodel.formats.quantity import plain_number
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch
 from dse.exporting.launch.megatron_command import not_there, training_command
 from dse.exporting.launch.megatron_design import SWITCHES, settings_of
@@ -206,7 +207,7 @@ class Flags:
         if setting in WORDS:
             return values[0]
         try:
-            number = float(values[0])
+            number = plain_number(values[0])
         except ValueError:
             unset = " (no line of the script sets it)" if "$" in values[0] else ""
             raise DseError(f"{name} {values[0]}: expected a number{unset}") from None

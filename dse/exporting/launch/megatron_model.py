@@ -25,7 +25,7 @@ def pattern(text: str) -> list[int]:
     >>> pattern("([0]*2+[1]*3)*2")
     [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]
     """
-    reader = PatternReader(re.findall(r"\d{1,6}|[][()+*,]|\S", text))
+    reader = PatternReader(re.findall(r"[0-9]{1,6}|[][()+*,]|\S", text))
     if len(reader.tokens) <= MOST_LAYERS and text.count("(") <= MOST_BRACKETS:
         try:
             layers = reader.total()
@@ -289,7 +289,7 @@ def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, 
     """Fields that say which layers have which attention."""
     found: dict[str, Any] = {}
     if "window_size" in given:
-        before = re.findall(r"-?\d+", str(given["window_size"]))
+        before = re.findall(r"-?[0-9]+", str(given["window_size"]))
         if not before:
             raise DseError(f"window_size: {given['window_size']!r}: expected keys before and behind")
         found["window"] = float(before[0])
