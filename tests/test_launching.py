@@ -118,6 +118,35 @@ def test_so_does_one_of_torchtitan(tmp_path):
         assert again.step_time[0] == transformer_step(run).step_time[0]
 
 
+# Parameters that the weights' metadata give (safetensors).
+FLAVORS = {"qwen3 0.6B": 596_049_920, "qwen3 1.7B": 1_720_574_976, "qwen3 4B": 4_022_468_096,
+           "qwen3 14B": 14_768_307_200, "llama2 13B": 13_015_864_320, "llama3 8B_flex": 8_030_261_248,
+           "llama4 17bx16e": 107_769_861_120}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAVORS)
+def test_flavors_of_torchtitan_that_do_not_ship_are_models_too(name):
+    model = torchtitan.flavored(*name.split())
+    assert model.num_parameters == FLAVORS[name]
+    assert torchtitan.flavor_of(model) == tuple(name.removesuffix("_flex").split())
+
+
+def test_a_configuration_of_earlier_torchtitan_says_the_same_in_other_sections(tmp_path):
+    older = """
+        model = {name = "llama4", flavor = "17bx128e", converters = "float8,lora"}
+        training = {batch_size = 4, seq_len = 8192, tensor_parallel_degree = 8, data_parallel_degree = 2}
+        experimental = {pipeline_parallel_degree = 4, pipeline_parallel_microbatches = 2}
+        float8 = {enable_fsdp_float8_all_gather = true}
+    """
+    (tmp_path / "job.toml").write_text(older)
+    launch, notes = torchtitan.read_script(tmp_path / "job.toml")
+    assert "model.converters lora: not read" in notes
+    assert (launch.world_size, launch["tp"], launch["pp"], launch["micro_batch_size"]) == (64, 8, 4, 2)
+    assert (launch["precision"], launch["fp8_parameters"]) == ("fp8_tensorwise", True)
+    # `generate_llm_fqn_per_model_part` of torchtitan 0.2.2: embedding and output count as a layer each.
+    assert launch.chunks() == [12, 13, 12, 11]
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_comes_back_that_megatron_core_has(name):
     model = load_model(name)

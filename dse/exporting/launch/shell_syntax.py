@@ -187,7 +187,8 @@ def _closed(text: str, start: int, closing: str) -> int:
         elif char in "$`":
             at = expansion_end(text, at)
         elif char == "#" and closing == ")" and text[at - 1] in " \t\n":
-            at = text.find("\n", at) if "\n" in text[at:] else len(text)
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
         else:
             at += 2 if char == "\\" else 1
     raise DseError(f"line {_line(text, start)}: a {opening} is never closed")
