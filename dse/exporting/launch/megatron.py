@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, printable
 from costmodel.formats.quantity import plain_number
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch
 from dse.exporting.launch.megatron_command import not_there, training_command
@@ -244,12 +244,17 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
             name=_name(path),
         )
     except DseError as error:
-        raise DseError(f"{path}: {error}") from None
+        raise DseError(f"{path}: {_line(str(error))}") from None
     if "vocab_size" not in flags.settings:
         notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed")
     if flags.unread:
         notes.append(f"not read: {' '.join(flags.unread)}")
-    return launch, [*command.notes, *notes]
+    return launch, [_line(note) for note in (*command.notes, *notes)]
+
+
+def _line(text: str) -> str:
+    """Words of a script as one line that any terminal shows."""
+    return printable(" ".join(text.split()))
 
 
 def _name(path: Path) -> str:
