@@ -36,6 +36,7 @@ SCRIPTS = {
     "case": 'case "$S" in 8b) L=32;; 70b|"") L=80;; *) exit 1;; esac\nrun $L',
     "arguments": "while [[ $# -gt 0 ]]; do case $1 in --x) X=$2; shift 2;; esac; done\nrun ${X:-0}",
     "loops": "i=1\nwhile ((i < 8)); do i=$((i * 2)); done\nfor a in x y; do A+=$a; done\nrun $i $A",
+    "counted loops": "for ((i = 0; i < 3; i++)); do A+=($i); done\n((N = 4)); ((N += 2))\nrun ${A[@]} $N $i",
     "functions": "go() { local n=$1; shift; run $n \"$@\"; }\ngo 4 'a b' c",
     "texts as commands": "C='run $N'\nN='2 3'\neval $C\neval \"run '$N'\"",
     "here-documents": "N=1\nread -r -d '' A <<EOF\n--n $N\n--m 2\nEOF\nrun $A 2> /dev/null <<< text # note",
@@ -74,8 +75,14 @@ def test_files_beside_a_script_are_read_and_those_that_it_starts_followed(tmp_pa
     (tmp_path / "conf" / "8b.sh").write_text('ARGS="--num-layers $NLS"\n')
     (tmp_path / "SRUN.sh").write_text('#SBATCH --ntasks-per-node=8\nsrun sh -c "python gpt.py ${ARGS}"\n')
     head = "#SBATCH -N 4 --exclusive\nNLS=36\n"
-    for source in (". `pwd`/conf/8b.sh", 'source "$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/conf/8b.sh"',
-                   "source $ROOT/conf/8b.sh", "for S in 8b; do source conf/$S.sh; done"):  # fmt: skip
+    for source in (
+        ". `pwd`/conf/8b.sh",
+        'source "$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/conf/8b.sh"',
+        'D="$(cd -- "$(dirname -- "$0")" &> /dev/null && pwd)"; source $D/conf/8b.sh',
+        "source $ROOT/conf/8b.sh",
+        "source /other/machine/conf/8b.sh",
+        "for S in 8b; do source conf/$S.sh; done",
+    ):
         script = Script.read(f"{head}{source}\nsbatch --nodes=2 SRUN.sh\n", tmp_path / "run.sh")
         assert script.commands == [
             ["sbatch", "--nodes=2", "srun", "sh", "-c", "python", "gpt.py", "--num-layers", "36"]

@@ -16,7 +16,7 @@ from dse.exporting.launch.shell import Script
 
 #: Part of a program's name -> why no model here is what it runs.
 _IDLE: Final = re.compile(
-    r"generat|inference|server|eval|quantiz|export|convert|prune|preprocess|merge|index|main\.py"
+    r"generat|inference|server|eval|quantiz|export|convert|prune|preprocess|merge|index|mmlu|extract|main\.py"
 )
 _OTHERS: Final[Mapping[str, str]] = {
     r"bert": "trains BERT, an encoder",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -44,10 +45,11 @@ from dse.exporting.launch.shell_syntax import (
 from dse.exporting.launch.shell_values import changed, holds, is_number, line_of, whole_arithmetic
 
 #: Most turns of a loop whose condition holds. [-]
-MOST_TURNS: Final = 100
+MOST_TURNS: Final = 1000
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[([^]]*)\])?(\+?)=(.*)", re.DOTALL)
 _PARAMETER: Final = re.compile(r"([#!]?)(\w+|[@*#?$!-])(?:\[([^]]*)\])?(.*)", re.DOTALL)
+_CHANGED: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*(=(?!=)|[-+*]=|\+\+|--)(.*)", re.DOTALL)
 _KEPT: Final = re.compile(r"\$(\{\w+\}|\w+)")
 _SCRIPT: Final = (".sh", ".bash", ".slurm", ".sbatch", ".env")
 #: Words before an assignment.
@@ -255,15 +257,20 @@ class Script:
         return None
 
     def found(self, name: str) -> Path | None:
-        """A file that the script names, beside it or in a folder above; unknown folders are left out."""
+        """A file that the script names: there, beside the script, or below a folder above it.
+
+        What is not known of a path, and what of it is of another machine, is left out.
+        """
         if self.path is None:
             return None
         tail = name if "$" not in name else name[name.rindex("$") :].partition("/")[2]
-        folders = [] if not self.folder else [Path(self.folder)]
-        for folder in (*folders, *list(self.path.parents)[:MOST_PARENTS]):
+        parts = [part for part in tail.split("/") if part != "."]
+        tails = [tail, *("/".join(parts[place:]) for place in range(1, len(parts)))]
+        folders = [*([Path(self.folder)] if self.folder else []), *list(self.path.parents)[:MOST_PARENTS]]
+        for end, folder in product(tails if tail.startswith("/") else [tail], folders):
             try:
-                if tail and (folder / tail).is_file():
-                    return folder / tail
+                if end and (folder / end).is_file():
+                    return folder / end
             except OSError:
                 return None
         return None
@@ -284,8 +291,9 @@ class Script:
 
     def gone(self, words: list[str], documents: Sequence[Document]) -> bool | None:
         """Go to another folder."""
-        if words and "$" not in words[0]:
-            self.folder = posixpath.normpath(posixpath.join(self.folder or self.here, words[0]))
+        where = words[-1] if words else "~"
+        if "$" not in where:
+            self.folder = posixpath.normpath(posixpath.join(self.folder or self.here, where))
         return True
 
     @property
@@ -329,7 +337,13 @@ class Script:
     def test(self, words: Sequence[Word]) -> bool | None:
         """Whether a condition holds, or an arithmetic expression is not 0."""
         if len(words) == 1 and plain(words[0]).startswith("(("):
-            value = self.arithmetic(plain(words[0])[2:-2])
+            text = plain(words[0])[2:-2]
+            if change := _CHANGED.fullmatch(text):
+                name, sign, other = change.groups()
+                text = other if sign == "=" else f"{name} {sign[0]} ({other or 1})"
+            value = self.arithmetic(text)
+            if change and value is not None:
+                self.variables[change[1]] = [str(value)]
             return None if value is None else value != 0
         found = self.known(words)
         return holds(found[:-1] if found[-1:] == ["]"] else found)

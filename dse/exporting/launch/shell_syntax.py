@@ -359,6 +359,10 @@ def plain(token: Token | None) -> str:
     return "" if token[0].quoted or token[0].expands else token[0].text
 
 
+def _arithmetic(text: str) -> Condition:
+    return Condition([(WordPart(f"(({text}))"),)])
+
+
 class _ShellParser:
     """Commands of a script from its words; what no shell would take is passed over."""
 
@@ -488,10 +492,17 @@ class _ShellParser:
             found.append((patterns, self.commands(";;", ";&", ";;&", "esac")))
         return Case(word, found)
 
-    def loop(self, kind: str) -> Loop:
+    def loop(self, kind: str) -> Loop | Grouped:
         """A loop behind its first word."""
         name, words = "", []
         condition: list[Chain] = []
+        counted = self.next[2:-2].split(";") if self.next.startswith("((") and kind == "for" else []
+        if len(counted) == 3:
+            start, held, step = ([PipedCommands("", False, [_arithmetic(own)])] for own in counted)
+            self.at += 1
+            return Grouped(
+                [start, [PipedCommands("", False, [Loop("", [], [held], False, [*self.body(), step])])]]
+            )
         if kind in ("for", "select") and not self.next.startswith("(("):
             name = plain(self.word()) or "_"
             self.blank()
@@ -500,11 +511,15 @@ class _ShellParser:
                     words.append(self.word())
         else:
             condition = self.commands("do")
+        return Loop(name, words, condition, kind == "until", self.body())
+
+    def body(self) -> list[Chain]:
+        """Commands between `do` and `done`."""
         self.commands("do")
         self.taken("do")
         body = self.commands("done")
         self.taken("done")
-        return Loop(name, words, condition, kind == "until", body)
+        return body
 
     def test(self) -> Condition:
         """A condition behind `[[`."""
