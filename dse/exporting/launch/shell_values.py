@@ -120,7 +120,7 @@ def holds(words: Sequence[str | None]) -> bool | None:
             return fnmatchcase(left, right) == (which != "!=")
         case [str(left), str(which), str(right)] if which in _COMPARED:
             try:
-                return _COMPARED[which](whole_arithmetic(left), whole_arithmetic(right))
+                return _COMPARED[which](whole_arithmetic(left or "0"), whole_arithmetic(right or "0"))
             except (ValueError, ZeroDivisionError):
                 return None
     return None
