@@ -102,7 +102,8 @@ def test_what_is_opened_follows_from_model_and_machine():
 
 @pytest.mark.parametrize(("model", "chips", "layout"), [
     ("llama3_405b", 16384, {"tp": 8, "pp": 16, "vpp": 8, "zero": 2, "recompute": "none"}),
-    ("deepseek_v3", 2048, {"tp": 1, "pp": 16, "ep": 64, "schedule": "dualpipe", "overlap_ep": True}),
+    ("deepseek_v3", 2048, {"tp": 1, "pp": 16, "ep": 64, "vpp": 2, "zero": 1}),
+    ("deepseek_v3", 1024, {"tp": 1, "pp": 8, "vpp": 4, "ep": 64, "overlap_ep": True}),
     ("mixtral_8x22b", 128, {"tp": 2, "pp": 8, "ep": 8, "etp": 1}),
 ])  # fmt: skip
 def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):
