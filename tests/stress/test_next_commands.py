@@ -1,4 +1,4 @@
-"""What `dse plan` prints as next works, of every model, on GPUs and TPUs, under all software that knows it."""
+"""What `dse plan` prints as next works, of every model, on GPUs and TPUs, with all software that has it."""
 
 from __future__ import annotations
 
