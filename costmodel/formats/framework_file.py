@@ -1,14 +1,16 @@
-"""Framework files: what training software does, in YAML -> `Framework`.
+"""Framework files: what training software does and can do, in YAML -> `Framework`.
 
 A framework is a list of values, each with its kind and source, for names that designs or machines have: the
 attention kernel it calls, what it overlaps, how many kernels it runs in place of a fused one, how long its
-host takes to dispatch one.
+host takes to dispatch one. Where files start it (`launch`), `runs` has the values of a column that it knows,
+by the words it has for them, and `limits` what of them goes together, as formulas of search spaces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,17 +19,44 @@ from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import KINDS
 
 SCHEMA: Final = "framework/v1"
+_ABILITIES: Final = ("title", "release", "launch", "runs", "limits", "derived", "modules", "models")
 #: How a value is known: as constants of systems are, or as the software's documentation or code says.
 FRAMEWORK_KINDS: Final = (*KINDS, "documented")
 
 
 @dataclass(frozen=True, slots=True)
+class Runs:
+    """What software can do in a column of designs."""
+
+    words: Mapping[str, Any]  #: value of the column, as text -> what the software calls it
+    where: str  #: formula: only such designs ask for it; "": all
+
+
+@dataclass(frozen=True, slots=True)
 class Framework:
-    """Values that hold where neither a design nor a machine says otherwise."""
+    """What software does where neither a design nor a machine says otherwise, and what it can do."""
 
     name: str
     description: str
     given: Mapping[str, Any]  #: column of designs, or quantity of systems -> value, as files write it
+    title: str = ""  #: its name as its makers write it
+    release: str = ""  #: of which the rest is said
+    launch: tuple[
+        str, ...
+    ] = ()  #: forms of the files that start it; of none, nothing is said of what it can do
+    runs: Mapping[str, Runs] = field(default_factory=dict)  #: column of designs -> values that it can run
+    limits: Mapping[str, str] = field(default_factory=dict)  #: name -> formula that its designs keep
+    derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of what it does by itself
+    modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
+    models: Mapping[str, Any] = field(default_factory=dict)  #: model that ships -> its name there; {}: any
+
+    def word(self, column: str, value: Any) -> Any:
+        """What the software calls a value of a column."""
+        return self.runs[column].words[str(value)]
+
+    def value(self, column: str, word: Any, default: Any = None) -> Any:
+        """The value of a column that the software calls so."""
+        return next((own for own, name in self.runs[column].words.items() if name == word), default)
 
 
 def framework_names() -> list[str]:
@@ -44,12 +73,61 @@ def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framew
         With one line for each mistake in the file.
     """
     name, _, section = shipped.opened(name_or_path, "frameworks", base)
-    section.only(("schema", "description", "given"))
+    section.only(("schema", "description", "given", *_ABILITIES))
     section.word("schema", [SCHEMA])
-    description = section.text("description")
-    given = _given(section.section("given"))
+    found = Framework(
+        name, section.text("description"), _given(section.section("given")), **_abilities(section, name)
+    )
     section.source.finish()
-    return Framework(name, description, given)
+    return found
+
+
+@cache
+def launching(form: str) -> Framework:
+    """The shipped framework that launch files of a form start."""
+    return next(own for own in map(load_framework, framework_names()) if form in own.launch)
+
+
+def _abilities(section: Section, name: str) -> dict[str, Any]:
+    """What the software can do, in a file that says it."""
+    found: dict[str, Any] = {key: section.text(key, required=False) for key in ("title", "release")}
+    found["title"] = found["title"] or name
+    runs = section.section("runs", required=False)
+    found["runs"] = {column: _runs(runs.section(column)) for column in runs}
+    for key in ("limits", "derived"):
+        formulas = section.section(key, required=False)
+        found[key] = {own: _formula(formulas.section(own)) for own in formulas}
+    found |= {key: _words(section, key) for key in ("launch", "modules")}
+    return {**found, "models": section.mapping("models")}
+
+
+def _words(section: Section, key: str) -> tuple[str, ...]:
+    """A list of words under a key, or none."""
+    words = section.data.get(key, [])
+    if isinstance(words, list) and all(isinstance(word, str) for word in words):
+        return tuple(words)
+    section.mistake(key, "expected a list of words")
+    return ()
+
+
+def _runs(section: Section) -> Runs:
+    """Values of a column that the software can run: a list, or what it calls each."""
+    section.only(("values", "where", "source"))
+    section.text("source")
+    values = section.data.get("values")
+    if isinstance(values, list):
+        values = {value: value for value in values}
+    if not isinstance(values, dict) or not values:
+        section.mistake("values", "expected values, or what the software calls each")
+        values = {}
+    return Runs({str(value): word for value, word in values.items()}, section.text("where", required=False))
+
+
+def _formula(section: Section) -> str:
+    """A formula, with its source."""
+    section.only(("formula", "source"))
+    section.text("source")
+    return section.text("formula")
 
 
 def _given(section: Section) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
 from costmodel.training.lstm import LstmShape
 from costmodel.training.model import ModelShape
+from costmodel.training.numerics import Numerics
 
 #: What a model file describes.
 AnyModel = ModelShape | LstmShape
 
 #: Schema -> what its files describe.
 SCHEMAS: Final[Mapping[str, type[AnyModel]]] = {"model/v1": ModelShape, "lstm_model/v1": LstmShape}
+NUMERICS: Final = "numerics"
 _TEXTS: Final = ("schema", "name", "title", "description", "source")
 
 
@@ -47,10 +49,8 @@ LARGEST: Final = 1e12
 def read_model(section: Section, name: str) -> AnyModel:
     """The model that a mapping describes; mistakes are noted in its source, and a stand-in returned."""
     shape = SCHEMAS[section.word("schema", SCHEMAS)]
-    kinds = get_type_hints(shape)
-    switches = [f.name for f in fields(shape) if kinds[f.name] in (bool, bool | None)]
-    others = [*switches, *(f.name for f in fields(shape) if get_origin(kinds[f.name]) is Literal)]
-    section.only((*_TEXTS, *shape.dimensions, *shape.counts, *others))
+    others = _words_and_switches(shape)
+    section.only((*_TEXTS, *shape.dimensions, *shape.counts, *others, *[NUMERICS] * (shape is ModelShape)))
     section.text("source")
     section.text("description", required=False)
     values: dict[str, Any] = {key: section.text(key, required=False) for key in ("name", "title")}
@@ -61,11 +61,9 @@ def read_model(section: Section, name: str) -> AnyModel:
             values[key] = section.number(key)
             if values[key] > LARGEST:
                 section.mistake(key, f"expected at most {LARGEST:.0e}")
-    for key in (key for key in others if key in section):
-        switch = key in switches
-        values[key] = (
-            section.switch(key, default=False) if switch else section.word(key, get_args(kinds[key]))
-        )
+    values |= _chosen(section, others)
+    if NUMERICS in section and shape is ModelShape:
+        values[NUMERICS] = _read_numerics(section.section(NUMERICS))
     if not section.source.mistakes:
         try:
             return shape(**values)
@@ -73,3 +71,34 @@ def read_model(section: Section, name: str) -> AnyModel:
             section.mistake(None, str(error))
     stand_in: dict[str, Any] = dict.fromkeys(required, 1.0)
     return shape(name=name, **stand_in)
+
+
+def _words_and_switches(record: type[Any]) -> dict[str, tuple[str, ...]]:
+    """Fields of a record that are a word, with the words, or a switch, with none."""
+    kinds = get_type_hints(record)
+    return {
+        own.name: get_args(kinds[own.name]) if get_origin(kinds[own.name]) is Literal else ()
+        for own in fields(record)
+        if kinds[own.name] in (bool, bool | None) or get_origin(kinds[own.name]) is Literal
+    }
+
+
+def _chosen(section: Section, choices: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Words and switches that a section has."""
+    return {
+        key: section.word(key, words) if words else section.switch(key, default=False)
+        for key, words in choices.items()
+        if key in section
+    }
+
+
+def _read_numerics(section: Section) -> Numerics:
+    """What a model computes beside its dimensions."""
+    choices, names = _words_and_switches(Numerics), [own.name for own in fields(Numerics)]
+    section.only(names)
+    values = _chosen(section, choices)
+    for key in (key for key in names if key in section and key not in choices):
+        values[key] = section.number(key)
+        if not 0 <= values[key] <= LARGEST:
+            section.mistake(key, f"expected a number from 0 to {LARGEST:.0e}")
+    return Numerics(**values)

@@ -47,7 +47,8 @@ def load_system(name_or_path: str | Path) -> System:
 
 def read_system(section: Section, name: str) -> System:
     """The system that a mapping describes; mistakes are noted in its source, and stand-ins returned."""
-    section.only(("schema", "name", "description", "chip", "memory", "network", "host", "software"))
+    keys = ("schema", "name", "description", "framework", "chip", "memory", "network", "host", "software")
+    section.only(keys)
     section.word("schema", [SCHEMA])
     section.text("description", required=False)
     memory = section.section("memory").sections("memory level")
@@ -60,6 +61,7 @@ def read_system(section: Section, name: str) -> System:
         network=tuple(_tier(tier, key) for key, tier in network.items()),
         host=_part(Host, section.section("host", required=False)),
         software=_part(Software, section.section("software", required=False)),
+        framework=section.text("framework", required=False),
     )
 
 

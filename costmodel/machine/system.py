@@ -250,6 +250,7 @@ class System:
     network: tuple[LinkTier, ...]
     host: Host = field(default_factory=lambda: Host.of())
     software: Software = field(default_factory=lambda: Software.of())
+    framework: str = ""  #: the software that usually trains on it, a framework that ships; "": Megatron Core
 
     @property
     def dram(self) -> MemoryLevel:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, Protocol
 
 from costmodel.errors import DseError
+from costmodel.training.numerics import USUAL, Numerics
 
 #: Most layers of a model, which are gone through one by one. [-]
 MOST_LAYERS: Final = 10_000
@@ -122,6 +123,8 @@ class ModelDimensions:
     first_dense_layers: float = 0.0
     moe_layer_freq: float = 1.0
     mtp_layers: float = 0.0
+    #: What is computed beside; two models that differ in it alone cost the same, and are equal.
+    numerics: Numerics = field(default=USUAL, compare=False)
     #: Features of a token in the activations that kernels read and make, by word. [elements]
     features: Mapping[str, float] = field(init=False, repr=False, compare=False)
 

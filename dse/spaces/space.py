@@ -32,7 +32,7 @@ from dse.spaces.sections.parameters import MOST_OPTIONS, Parameter, Value, decod
 Params = dict[str, Value]
 
 #: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
-YOUNGER_FIELDS: Final = ("layers", "parallel_norms")
+YOUNGER_FIELDS: Final = ("layers", "parallel_norms", "linear_state_size", "context_len")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]
@@ -98,7 +98,7 @@ class Space(Definition):
             {
                 key: value
                 for key, value in asdict(self.model).items()
-                if key != "name" and (value or key not in YOUNGER_FIELDS)
+                if key not in ("name", "numerics") and (value or key not in YOUNGER_FIELDS)
             },
             system,
             list(self.system.parts()),

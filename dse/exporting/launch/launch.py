@@ -10,16 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError, printable
+from costmodel.formats.framework_file import Framework, launching
 from costmodel.formats.input_files import file_bytes
 from costmodel.formats.model_file import SCHEMAS
 from costmodel.formats.strict_yaml import dump
 from costmodel.steps.pipeline.stages import chunk_sizes
-from costmodel.training.blocks import kinds_without_word
-from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
+from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import Domain
 from costmodel.training.model import ModelShape
 from costmodel.training.pipeline_layout import EVEN, PipelineLayout
 from costmodel.training.run import TransformerRun
+from dse.spaces.sections.frameworks import broken_rules, refused_model
 from dse.spaces.space import Space
 
 Value = str | int | float | bool
@@ -185,11 +186,13 @@ def model_data(model: ModelShape) -> dict[str, Any]:
     plain = {}
     for own in fields(shape):
         value = getattr(model, own.name)
-        if own.name in ("layers", "features", "name") or value is None or not own.init:
+        if own.name in ("layers", "features", "name", "numerics") or value is None or not own.init:
             continue
         if value != own.default:
             whole = isinstance(value, float) and value.is_integer()
             plain[own.name] = int(value) if whole else value
+    numerics = model.numerics.said()
+    plain |= {"numerics": numerics} if numerics else {}
     return {"schema": "model/v1", "name": model.name, "source": "flags of a launch file", **plain}
 
 
@@ -252,27 +255,22 @@ def launch_text(path: Path) -> str:
         raise DseError(f"{path}: expected a launch file: text in UTF-8") from None
 
 
-def refused_kinds(launch: Launch, framework: str, key: str) -> None:
-    """Refuse a model with kernels that a framework, a key of `FRAMEWORKS`, has no word for.
+def refuse(launch: Launch, form: str) -> None:
+    """Refuse a model or a design that the software of a form of launch files cannot run.
 
     Raises
     ------
     NotExpressible
-        Saying which.
+        Saying what would do.
     """
-    if unknown := kinds_without_word(launch.model.kinds, key):
-        raise NotExpressible(f"model {launch.model.name}: {framework} has no words for {', '.join(unknown)}")
+    if reasons := refusals(launch, launching(form)):
+        raise NotExpressible(reasons[0])
 
 
-def refused_schedule(launch: Launch, framework: str, known: Mapping[str, Any]) -> None:
-    """Refuse a schedule that a framework has not.
-
-    Raises
-    ------
-    NotExpressible
-        Saying which it has.
-    """
-    word = str(launch["schedule"])
-    if int(launch["pp"]) > 1 and word not in known:
-        have = ", ".join(name for name in SCHEDULE_WORDS if name in known)
-        raise NotExpressible(f"schedule={word}: {framework} has no such schedule; it has {have}")
+def refusals(launch: Launch, framework: Framework) -> list[str]:
+    """Why a framework cannot run a launch, with what would do; none if it can."""
+    if refused := refused_model(framework, launch.model):
+        return [refused]
+    said = {"zero": launch.zero_stage, "sequence_parallel": launch.sequence_parallel}
+    known = {name: value for name, value in launch.design.items() if name != "distributed_optimizer"}
+    return broken_rules(framework, launch.model, {**known, **said})

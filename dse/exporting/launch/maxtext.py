@@ -8,24 +8,13 @@ from __future__ import annotations
 from math import gcd
 from typing import Any, Final
 
+from costmodel.formats.framework_file import launching
 from costmodel.formats.strict_yaml import dump
 from costmodel.training.model import ModelShape
-from dse.exporting.launch.launch import (
-    MOST_OF_A_HOST,
-    PLACEHOLDERS,
-    Launch,
-    NotExpressible,
-    refused_kinds,
-    refused_schedule,
-)
+from dse.exporting.launch.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, NotExpressible, refuse
 
-VERSION: Final = "MaxText of 2026-08-22"
-
-#: Word of `schedule` -> what MaxText has: all forward passes first, which go around where chunks are several.
-SCHEDULES: Final = {"gpipe": "in a row", "breadth_first": "circular"}
-QUANTIZATIONS: Final = {"bf16": "", "fp8_tensorwise": "fp8"}
-CP_STRATEGIES: Final = {"all_gather": "all_gather", "p2p": "ring", "a2a": "ulysses", "a2a_p2p": "usp"}
-REMAT: Final = {"full": "full", "none": "minimal_with_context", "selective": "minimal"}
+#: What MaxText can do, and what it calls it.
+MAXTEXT: Final = launching("maxtext")
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
@@ -36,7 +25,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     NotExpressible
         If MaxText cannot run such a design.
     """
-    refuse(launch)
+    refuse(launch, "maxtext")
     lost = losses(launch)
     content: dict[str, Any] = {
         "base_config": "base.yml",
@@ -51,7 +40,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         **_training(launch),
     }
     lines = [
-        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {MAXTEXT.release}:",
         "# python3 -m maxtext.trainers.pre_train.train THIS_FILE",
         *(f"# Not said here, since MaxText has no key for it: {text}" for text in lost),
         "# Fill in what the design does not decide:",
@@ -129,34 +118,6 @@ def block(model: ModelShape) -> str:
     return "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama2"
 
 
-def refuse(launch: Launch) -> None:
-    """Refuse what MaxText has not.
-
-    Raises
-    ------
-    NotExpressible
-        Saying what would do.
-    """
-    refused_kinds(launch, "MaxText", "maxtext")
-    refused_schedule(launch, "MaxText", SCHEDULES)
-    dp, ep, sharding = int(launch["dp"]), int(launch["ep"]), str(launch["sharding"])
-    layers = launch.model.num_layers % (launch["pp"] * launch["vpp"])
-    reasons = {
-        "stages of different sizes: MaxText has equal ones": len(set(launch.chunks())) > 1 or bool(layers),
-        f"precision={launch['precision']}: MaxText has bf16 and fp8_tensorwise": (
-            launch["precision"] not in QUANTIZATIONS
-        ),
-        f"ep={ep}: MaxText takes experts' ranks from the {dp} replicas, with etp=1": (
-            ep > 1 and (dp % ep > 0 or launch["etp"] != 1)
-        ),
-        "zero=2: MaxText has 0, 1 and 3": launch.zero_stage == 2,
-        f"sharding={sharding}: MaxText splits kernels its own way": sharding
-        not in ("megatron", "megatron_sp"),
-    }
-    if found := [reason for reason, there in reasons.items() if there]:
-        raise NotExpressible(found[0])
-
-
 def losses(launch: Launch) -> list[str]:
     """Columns whose values MaxText has no key for, as `name=value`."""
     modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
@@ -196,11 +157,11 @@ def _training(launch: Launch) -> dict[str, Any]:
     found: dict[str, Any] = {
         "per_device_batch_size": micro * (steps if staged else 1) / replica,
         "gradient_accumulation_steps": 1 if staged else steps,
-        "remat_policy": REMAT[str(launch["recompute"])],
-        "quantization": QUANTIZATIONS[str(launch["precision"])],
+        "remat_policy": MAXTEXT.word("recompute", launch["recompute"]),
+        "quantization": MAXTEXT.word("precision", launch["precision"]),
         "dtype": "float16" if launch["precision"] == "fp16" else "bfloat16",
         "attention": "dot_product" if launch["attention"] == "unfused" else "autoselected",
-        "opt_type": "muon" if launch["optimizer"] == "muon" else "adamw",
+        "opt_type": MAXTEXT.word("optimizer", launch["optimizer"]),
         "shard_optimizer_over_data": launch.zero_stage == 1,
         "hardware": "gpu" if launch.node_size <= MOST_OF_A_HOST else "HARDWARE",
     }
@@ -209,7 +170,7 @@ def _training(launch: Launch) -> dict[str, Any]:
         found["num_layers_per_pipeline_stage"] = launch.chunks()[0]
         found["num_pipeline_repeats"] = int(launch["vpp"])
     if launch["cp"] > 1:
-        found["context_parallel_strategy"] = CP_STRATEGIES[str(launch["cp_communication"])]
+        found["context_parallel_strategy"] = MAXTEXT.word("cp_communication", launch["cp_communication"])
     if launch["capacity_factor"]:
         found |= {"capacity_factor": float(launch["capacity_factor"]), "sparse_matmul": False}
     if launch["offload_optimizer"] == 1:

@@ -13,10 +13,8 @@ from costmodel.errors import DseError, printable
 from costmodel.formats.quantity import plain_number
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch
 from dse.exporting.launch.megatron_command import not_there, training_command
-from dse.exporting.launch.megatron_design import SWITCHES, settings_of
+from dse.exporting.launch.megatron_design import MEGATRON, SWITCHES, settings_of
 from dse.exporting.launch.megatron_read import launch_of
-
-VERSION: Final = "Megatron-LM 0.20, arguments as of 2026-08-22"
 
 #: Setting -> flag, where one is not the other with dashes.
 FLAGS: Final = {
@@ -45,16 +43,22 @@ NUMBERS: Final = (
     *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
     *("microbatch_group_size_per_vp_stage", "num_virtual_stages_per_pipeline_rank"),
     *("num_layers_per_virtual_pipeline_stage", "recompute_num_layers"),
-    *("num_distributed_optimizer_instances", "flash_attention_version"),
+    *("num_distributed_optimizer_instances", "flash_attention_version", "rotary_base"),
+    *("rotary_seq_len_interpolation_factor", "yarn_original_max_position_embeddings", "no_rope_freq"),
 )
 SHARES: Final = (
     *("hidden_dropout", "attention_dropout", "optimizer_offload_fraction", "moe_expert_capacity_factor"),
+    *("rotary_percent", "norm_epsilon", "activation_func_clamp_value", "glu_linear_offset", "mscale"),
+    *("moe_router_topk_scaling_factor", "moe_aux_loss_coeff", "moe_router_bias_update_rate"),
+    *("mtp_loss_scaling_factor", "rope_scaling_factor", "rotary_scaling_factor", "mscale_all_dim"),
+    *("yarn_beta_fast", "yarn_beta_slow"),
 )
 WORDS: Final = (
     *("position_embedding_type", "normalization", "softmax_type", "window_size", "moe_layer_freq"),
     *("experimental_attention_variant", "pipeline_model_parallel_layout", "recompute_granularity"),
     *("recompute_method", "data_parallel_sharding_strategy", "optimizer", "exp_avg_dtype"),
     *("exp_avg_sq_dtype", "main_params_dtype", "fp8", "fp8_recipe", "fp4", "fp4_recipe"),
+    *("moe_router_score_function", "rope_type"),
     *("attention_backend", "cp_comm_type", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
 )
 LISTS: Final = ("recompute_modules", "hierarchical_context_parallel_sizes")
@@ -65,6 +69,8 @@ ON: Final = (
     *("moe_shared_expert_gate", "moe_router_enable_expert_bias", "multi_latent_attention"),
     *("moe_grouped_gemm", "use_tp_pp_dp_mapping", "recompute_activations", "use_distributed_optimizer"),
     *("use_megatron_fsdp", "use_torch_fsdp2", "use_precision_aware_optimizer", "optimizer_cpu_offload"),
+    *("rotary_interleaved", "apply_layernorm_1p", "qk_l2_norm", "moe_router_pre_softmax"),
+    *("use_rope_scaling", "no_rope_fusion"),
     *("grad_reduce_in_bf16", "sequence_parallel", "overlap_param_gather", "tp_comm_overlap", "bf16", "fp16"),
 )
 #: Flags that decide nothing of what a step costs here: data, learning, logs, checkpoints and their like.
@@ -94,7 +100,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     nodes, each = launch.nodes
     lines = [
         "#!/usr/bin/env bash",
-        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}.",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
         *(f"# Not said here, since Megatron-LM has no flag for it: {text}" for text in lost),
         "set -euo pipefail",
         "",
@@ -105,7 +111,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         "",
         f"NNODES={nodes}",
         f"GPUS_PER_NODE={each}",
-        *([] if launch["tp"] == 1 else ["export CUDA_DEVICE_MAX_CONNECTIONS=1"]),
+        *(f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)),
         "",
     ]
     for title, of_group in groups(settings).items():
@@ -116,7 +122,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         '  --data-path "$DATA_PATH"',
         '  --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER_MODEL"',
         '  --lr "$LEARNING_RATE" --train-iters "$TRAIN_STEPS"',
-        '  --save "$CHECKPOINT_DIR" --load "$CHECKPOINT_DIR"',
+        '  --save "$CHECKPOINT_DIR" --save-interval "${SAVE_INTERVAL:-1000}" --load "$CHECKPOINT_DIR"',
         *(["  --ckpt-format fsdp_dtensor"] if settings.get("use_megatron_fsdp") else []),
         ")",
         "",
@@ -125,6 +131,14 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         "  " + " ".join(f'"${{{title}_ARGS[@]}}"' for title in (*groups(settings), "OTHER")),
     ]
     return "\n".join(lines) + "\n", lost
+
+
+def connections(launch: Launch) -> list[int]:
+    """Queues to a GPU that Megatron-LM asks for: one keeps the order of messages and kernels; none is said
+    where it asks for none, or shards weights and needs more."""
+    if launch.zero_stage > 1 or launch["tp"] * launch["cp"] == 1:
+        return []
+    return [32] if launch["overlap_ep"] else [1]
 
 
 def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from costmodel.formats.framework_file import launching
 from costmodel.training.design import MODERN
 from costmodel.training.pipeline_layout import EVEN
 from costmodel.training.recompute_modules import MODULES
-from dse.exporting.launch.launch import (
-    Launch,
-    NotExpressible,
-    refused_kinds,
-    refused_schedule,
-    written_layout,
-)
+from dse.exporting.launch.launch import Launch, refuse, written_layout
 from dse.exporting.launch.megatron_model import model_losses, model_settings
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
@@ -38,29 +33,13 @@ SWITCHES: Final = {
     "overlap_grad_reduce": "overlap_grad_reduce",
     "fp8_param_gather": "fp8_parameters",
 }
-#: Word of a column -> settings.
-PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "bf16": {"bf16": True},
-    "fp16": {"fp16": True},
-    "fp8_tensorwise": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
-    "fp8_blockwise": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "blockwise"},
-    "mxfp8": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
-    "nvfp4": {"bf16": True, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
-}
 ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
     "fused": {},
     "unfused": {"attention_backend": "unfused"},
     "flash_attention_2": {"attention_backend": "flash", "flash_attention_version": 2},
 }
-CP_TYPES: Final = {"p2p": "p2p", "all_gather": "allgather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
-DISPATCHERS: Final = {"all_to_all": "alltoall", "all_gather": "allgather", "two_hop": "flex"}
-ZERO: Final[Mapping[int, Mapping[str, Any]]] = {
-    0: {},
-    1: {"use_distributed_optimizer": True},
-    2: {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"},
-    3: {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"},
-}
-SCHEDULES: Final = {"1f1b": "1F1B, interleaved with virtual stages"}
+#: What Megatron Core can do, and what it calls it.
+MEGATRON: Final = launching("megatron")
 
 
 def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
@@ -71,7 +50,7 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     NotExpressible
         If Megatron Core cannot run such a design.
     """
-    refuse(launch)
+    refuse(launch, "megatron")
     settings = {
         **model_settings(launch.model),
         **{s: int(launch[column]) for s, column in SIZES.items()},
@@ -80,42 +59,14 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **{s: True for s, column in SWITCHES.items() if launch[column]},
         **_pipeline(launch),
         **_recomputation(launch),
-        **ZERO[launch.zero_stage],
+        **MEGATRON.word("zero", launch.zero_stage),
         **_optimizer(launch),
-        **PRECISIONS[str(launch["precision"])],
+        **MEGATRON.word("precision", launch["precision"]),
         **ATTENTION.get(str(launch["attention"]), {}),
         **_overlaps(launch),
         **_experts(launch),
     }
     return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *losses(launch)]
-
-
-def refuse(launch: Launch) -> None:
-    """Refuse what Megatron Core stops at when it starts.
-
-    Raises
-    ------
-    NotExpressible
-        Saying what would do.
-    """
-    refused_kinds(launch, "Megatron Core", "megatron")
-    refused_schedule(launch, "Megatron Core", SCHEDULES)
-    hides, word = bool(launch["overlap_ep"]), str(launch["sharding"])
-    hidden = "overlap_ep=true: Megatron Core hides exchanges of experts"
-    reasons = {
-        f"sharding={word}: Megatron Core splits every kernel its own way; take sharding=megatron or "
-        "megatron_sp": word not in ("megatron", "megatron_sp"),
-        f"{hidden} of several ranks alone; take ep > 1": hides and launch["ep"] == 1,
-        f"{hidden} behind virtual stages where there are stages; take vpp > 1": (
-            hides and launch["pp"] > 1 and launch["vpp"] == 1
-        ),
-        f"{hidden} not beside recompute=full": hides and launch["recompute"] == "full",
-        f"{hidden} of all-to-all alone; take another dispatcher": (
-            hides and launch["dispatcher"] == "all_gather"
-        ),
-    }
-    if found := [reason for reason, there in reasons.items() if there]:
-        raise NotExpressible(found[0])
 
 
 def _pipeline(launch: Launch) -> dict[str, Any]:
@@ -175,7 +126,7 @@ def _overlaps(launch: Launch) -> dict[str, Any]:
         found["overlap_p2p_comm"] = False
     if launch["cp"] > 1:
         word = str(launch["cp_communication"])
-        found["cp_comm_type"] = CP_TYPES[word]
+        found["cp_comm_type"] = MEGATRON.word("cp_communication", word)
         if word == "a2a_p2p":
             a2a = int(launch["cp_a2a"])
             found["hierarchical_context_parallel_sizes"] = [a2a, int(launch["cp"]) // a2a]
@@ -189,7 +140,7 @@ def _experts(launch: Launch) -> dict[str, Any]:
     word = str(launch["dispatcher"])
     found: dict[str, Any] = {
         "expert_tensor_parallel_size": int(launch["etp"]),
-        "moe_token_dispatcher_type": DISPATCHERS[word],
+        "moe_token_dispatcher_type": MEGATRON.word("dispatcher", word),
     }
     if word == "two_hop":
         found["moe_flex_dispatcher_backend"] = "deepep"

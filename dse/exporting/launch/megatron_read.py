@@ -8,15 +8,7 @@ from typing import Any
 from costmodel.errors import DseError
 from costmodel.training.recompute_modules import MODULES
 from dse.exporting.launch.launch import Launch, even_or_written
-from dse.exporting.launch.megatron_design import (
-    COUNTS,
-    CP_TYPES,
-    DISPATCHERS,
-    PRECISIONS,
-    SIZES,
-    SWITCHES,
-    ZERO,
-)
+from dse.exporting.launch.megatron_design import COUNTS, MEGATRON, SIZES, SWITCHES
 from dse.exporting.launch.megatron_model import settings_model
 
 
@@ -115,7 +107,8 @@ def _read_recomputation(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    stages = {own["data_parallel_sharding_strategy"]: stage for stage, own in ZERO.items() if stage > 1}
+    zero = MEGATRON.runs["zero"].words
+    stages = {zero[stage]["data_parallel_sharding_strategy"]: int(stage) for stage in ("2", "3")}
     found: dict[str, Any] = {}
     if settings.get("use_megatron_fsdp"):
         strategy = settings.get("data_parallel_sharding_strategy", "optim_grads_params")
@@ -154,8 +147,7 @@ def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> di
         found["overlap_p2p"] = True
     if design["cp"] > 1:
         given = settings.get("cp_comm_type", "p2p")
-        words = {own: word for word, own in CP_TYPES.items()}
-        found["cp_communication"] = words.get(str(given), "p2p")
+        found["cp_communication"] = MEGATRON.value("cp_communication", given, "p2p")
         sizes = settings.get("hierarchical_context_parallel_sizes")
         if found["cp_communication"] == "a2a_p2p" and sizes:
             found["cp_a2a"] = int(sizes[0])
@@ -168,7 +160,8 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("fp4"):
         found["precision"] = "nvfp4"
     elif settings.get("fp8"):
-        recipes = {str(own["fp8_recipe"]): word for word, own in PRECISIONS.items() if "fp8_recipe" in own}
+        formats = MEGATRON.runs["precision"].words
+        recipes = {own["fp8_recipe"]: word for word, own in formats.items() if "fp8_recipe" in own}
         found["precision"] = recipes.get(str(settings.get("fp8_recipe", "delayed")), "fp8_tensorwise")
     backend = settings.get("attention_backend")
     if backend == "unfused":
@@ -181,10 +174,10 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
-    words = {own: word for word, own in DISPATCHERS.items()}
+    dispatcher = settings.get("moe_token_dispatcher_type", "allgather")
     found: dict[str, Any] = {
         "etp": int(settings.get("expert_tensor_parallel_size", design["tp"])),
-        "dispatcher": words.get(str(settings.get("moe_token_dispatcher_type", "allgather")), "all_to_all"),
+        "dispatcher": MEGATRON.value("dispatcher", dispatcher, "all_to_all"),
     }
     if settings.get("moe_expert_capacity_factor"):
         found["capacity_factor"] = float(settings["moe_expert_capacity_factor"])

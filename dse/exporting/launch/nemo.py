@@ -12,7 +12,7 @@ from costmodel.errors import DseError
 from costmodel.formats.strict_yaml import dump, parse
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text
 from dse.exporting.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS
-from dse.exporting.launch.megatron_design import PRECISIONS, settings_of
+from dse.exporting.launch.megatron_design import MEGATRON, settings_of
 from dse.exporting.launch.megatron_model import pattern
 from dse.exporting.launch.megatron_read import launch_of
 
@@ -43,15 +43,16 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "decoder_first_pipeline_num_layers": ("model", "num_layers_in_first_pipeline_stage"),
     "decoder_last_pipeline_num_layers": ("model", "num_layers_in_last_pipeline_stage"),
 }
+_FORMATS: Final = MEGATRON.runs["precision"].words
 #: Recipe of `mixed_precision` -> settings.
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "bf16_mixed": PRECISIONS["bf16"],
-    "fp16_mixed": PRECISIONS["fp16"],
-    "bf16_with_fp8_current_scaling_mixed": PRECISIONS["fp8_tensorwise"],
+    "bf16_mixed": _FORMATS["bf16"],
+    "fp16_mixed": _FORMATS["fp16"],
+    "bf16_with_fp8_current_scaling_mixed": _FORMATS["fp8_tensorwise"],
     "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
-    "bf16_with_fp8_subchannel_scaling_mixed": PRECISIONS["fp8_blockwise"],
-    "bf16_with_mxfp8_mixed": PRECISIONS["mxfp8"],
-    "bf16_with_nvfp4_mixed": PRECISIONS["nvfp4"],
+    "bf16_with_fp8_subchannel_scaling_mixed": _FORMATS["fp8_blockwise"],
+    "bf16_with_mxfp8_mixed": _FORMATS["mxfp8"],
+    "bf16_with_nvfp4_mixed": _FORMATS["nvfp4"],
 }
 _SILU: Final = {"_target_": "torch.nn.functional.silu", "_call_": False}
 _SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.framework_file import launching
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
 from dse.exporting.launch.launch import (
@@ -20,30 +21,12 @@ from dse.exporting.launch.launch import (
     NotExpressible,
     even_or_written,
     launch_text,
-    refused_kinds,
-    refused_schedule,
+    refuse,
 )
 from dse.exporting.launch.megatron_read import batch
 
-#: Model that ships here -> its name and flavor there.
-FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
-    "llama3_8b": ("llama3", "8B"),
-    "llama3_70b": ("llama3", "70B"),
-    "llama3_405b": ("llama3", "405B"),
-    "qwen3_8b": ("qwen3", "8B"),
-    "qwen3_32b": ("qwen3", "32B"),
-    "qwen3_30b_a3b": ("qwen3", "30B-A3B"),
-    "qwen3_235b_a22b": ("qwen3", "235B-A22B"),
-    "deepseek_v2_lite": ("deepseek_v3", "16B"),
-    "deepseek_v2": ("deepseek_v3", "236B"),
-    "deepseek_v3": ("deepseek_v3", "671B"),
-    "llama_4_scout": ("llama4", "17bx16e_irope"),
-    "llama_4_maverick": ("llama4", "17bx128e_irope"),
-    "llama2_7b": ("llama2", "7B"),
-    "llama2_70b": ("llama2", "70B"),
-    "gpt_oss_20b": ("gpt_oss", "20b"),
-    "gpt_oss_120b": ("gpt_oss", "120b"),
-}
+#: What torchtitan can do, and what it calls it.
+TORCHTITAN: Final = launching("torchtitan")
 #: Name and flavor there -> model that ships here, and what differs: `model_args` of torchtitan's models.
 VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
     **{
@@ -59,14 +42,19 @@ VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
             ("14B", 40.0, 5120.0, 40.0, 17408.0, False),
         )
     },
+    ("llama4", "17bx16e"): ("llama_4_scout", {"window": 0.0, "full_attention_every": 1.0}),
+    ("llama4", "17bx128e"): ("llama_4_maverick", {"window": 0.0, "full_attention_every": 1.0}),
+}  # fmt: skip
+#: The same of earlier releases, which are read alone.
+EARLIER_FLAVORS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
+    ("llama2", "7B"): ("llama2_7b", {}),
+    ("llama2", "70B"): ("llama2_70b", {}),
     ("llama2", "13B"): (
         "llama2_7b",
         {"num_layers": 40.0, "hidden_size": 5120.0, "num_attention_heads": 40.0, "num_query_groups": 40.0,
          "ffn_hidden_size": 13824.0},
     ),
     ("deepseek_v2", "deepseek-ai/DeepSeek-V2-Lite"): ("deepseek_v2_lite", {}),
-    ("llama4", "17bx16e"): ("llama_4_scout", {"window": 0.0, "full_attention_every": 1.0}),
-    ("llama4", "17bx128e"): ("llama_4_maverick", {"window": 0.0, "full_attention_every": 1.0}),
 }  # fmt: skip
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
@@ -86,23 +74,8 @@ _EARLIER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
         )
     },
 }
-#: Word of `schedule` -> PyTorch's, of one chunk and of several.
-SCHEDULES: Final[Mapping[str, tuple[str, str]]] = {
-    "gpipe": ("GPipe", ""),
-    "1f1b": ("1F1B", "Interleaved1F1B"),
-    "breadth_first": ("GPipe", "LoopedBFS"),
-    "zb_v": ("", "ZBVZeroBubble"),
-    "dualpipe_v": ("", "DualPipeV"),
-}
-ROTATIONS: Final = {"all_gather": "allgather", "p2p": "alltoall"}
-DISPATCHERS: Final = {"all_to_all": "standard", "two_hop": "deepep"}
-CONVERTERS: Final = {
-    "bf16": [],
-    "fp8_tensorwise": ["quantize.linear.float8"],
-    "mxfp8": ["quantize.linear.mx"],
-}
+#: Last part of a converter's name, by the format that it asks for.
 _CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}}
-RECOMPUTE: Final = {"none": "none", "selective": "selective", "full": "full"}
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
@@ -150,12 +123,17 @@ def present(content: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def flavors() -> list[tuple[str, str]]:
+    """Names and flavors of torchtitan that are models here."""
+    return [*((own[0], own[1]) for own in TORCHTITAN.models.values()), *VARIANTS]
+
+
 def flavored(name: str, flavor: str) -> ModelShape | None:
     """The model of a name and flavor of torchtitan; None where there is none here."""
     name = {"llama": "llama2"}.get(name, name)
     for wanted in ((name, flavor), (name, _KERNELS.sub("", flavor))):
-        shipped = next((own for own, known in FLAVORS.items() if known == wanted), "")
-        shipped, changes = VARIANTS.get(wanted, (shipped, {}))
+        shipped = next((own for own, known in TORCHTITAN.models.items() if tuple(known) == wanted), "")
+        shipped, changes = {**EARLIER_FLAVORS, **VARIANTS}.get(wanted, (shipped, {}))
         if shipped:
             model = load_model(shipped)
             assert isinstance(model, ModelShape)
@@ -171,7 +149,7 @@ def _read_model(part: Mapping[str, Any], training: Mapping[str, Any]) -> ModelSh
     wanted = (str(part.get("name", "llama3")), str(part.get("flavor", "debugmodel")))
     model = flavored(*wanted)
     if model is None:
-        known = [" ".join(own) for own in (*FLAVORS.values(), *VARIANTS)]
+        known = [" ".join(own) for own in flavors()]
         raise DseError(f"model {' '.join(wanted)}: not known{suggestion(' '.join(wanted), known)}")
     return replace(model, seq_len=float(training.get("seq_len", 2048)))
 
@@ -210,7 +188,7 @@ def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any
     if staged:
         known = {
             own: (name, place > 0)
-            for name, pair in SCHEDULES.items()
+            for name, pair in TORCHTITAN.runs["schedule"].words.items()
             for place, own in enumerate(pair)
             if own
         }
@@ -231,9 +209,7 @@ def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: 
         found["tp_overlap"] = "chunked" if parallel.get("enable_async_tensor_parallel") else "gradients"
     if design["cp"] > 1:
         rotate = parallel.get("context_parallel_rotate_method", "allgather")
-        found["cp_communication"] = next(
-            (own for own, name in ROTATIONS.items() if name == rotate), "all_gather"
-        )
+        found["cp_communication"] = TORCHTITAN.value("cp_communication", rotate, "all_gather")
     if model.num_experts:
         backend = parallel.get("expert_parallel_comm_backend", "standard")
         found |= {
@@ -247,7 +223,7 @@ def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: 
 def _read_rest(content: Mapping[str, Any]) -> dict[str, Any]:
     """What runs again, and in which format."""
     word = content.get("activation_checkpoint", {}).get("mode", "selective")
-    found: dict[str, Any] = {"recompute": word if word in RECOMPUTE else "full"}
+    found: dict[str, Any] = {"recompute": word if word in TORCHTITAN.runs["recompute"].words else "full"}
     if content.get("training", {}).get("enable_cpu_offload"):
         found["offload_optimizer"] = 1
     for precision, words in _CONVERTER_WORDS.items():
@@ -341,8 +317,6 @@ def _unread(content: Mapping[str, Any]) -> list[str]:
 
 __all__ = ["read_script", "script"]
 
-VERSION: Final = "torchtitan 0.2.2"
-
 
 def script(launch: Launch) -> tuple[str, list[str]]:
     """The configuration of a design, and what it does not say.
@@ -353,12 +327,12 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         If torchtitan cannot run such a design.
     """
     name, flavor = flavor_of(launch.model)
-    refuse(launch)
+    refuse(launch, "torchtitan")
     lost = losses(launch)
     nodes, each = launch.nodes
     sections: dict[str, dict[str, Any]] = {
         "model": {"name": name, "flavor": flavor, "hf_assets_path": "TOKENIZER_MODEL",
-                  "converters": CONVERTERS[str(launch["precision"])]},
+                  "converters": TORCHTITAN.word("precision", launch["precision"])},
         "optimizer": {"name": "AdamW", "lr": "LEARNING_RATE"},
         "training": _training(launch),
         "parallelism": _parallelism(launch),
@@ -369,7 +343,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
             bool(launch["fp8_parameters"])}} if launch["precision"] == "fp8_tensorwise" else {}),
     }  # fmt: skip
     lines = [
-        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
         f"# NGPU={each} torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train "
         "--job.config_file THIS_FILE",
         *(f"# Not said here, since torchtitan has no setting for it: {text}" for text in lost),
@@ -389,10 +363,12 @@ def flavor_of(model: ModelShape) -> tuple[str, str]:
     NotExpressible
         If there is none.
     """
-    for found in (*FLAVORS.values(), *VARIANTS):
+    for found in flavors():
         if _is_shipped(flavored(*found), model):
             return found
-    raise NotExpressible(f"model {model.name}: {VERSION} has it not; it has {', '.join(FLAVORS)}")
+    raise NotExpressible(
+        f"model {model.name}: {TORCHTITAN.release} has it not; it has {', '.join(TORCHTITAN.models)}"
+    )
 
 
 def _is_shipped(one: Any, other: ModelShape) -> bool:
@@ -400,46 +376,6 @@ def _is_shipped(one: Any, other: ModelShape) -> bool:
     return isinstance(one, ModelShape) and other == replace(
         one, name=other.name, title=other.title, seq_len=other.seq_len, vocab_multiple=other.vocab_multiple
     )
-
-
-def refuse(launch: Launch) -> None:
-    """Refuse what torchtitan has not.
-
-    Raises
-    ------
-    NotExpressible
-        Saying what would do.
-    """
-    refused_kinds(launch, "torchtitan", "torchtitan")
-    refused_schedule(launch, "torchtitan", SCHEDULES)
-    word, zero, sharding = str(launch["schedule"]), launch.zero_stage, str(launch["sharding"])
-    several = launch["vpp"] > 1
-    reasons = {
-        f"schedule={word} with vpp={launch['vpp']}: torchtitan has no such schedule": (
-            launch["pp"] > 1 and not SCHEDULES.get(word, ("", ""))[several]
-        ),
-        f"zero={zero}: torchtitan shards weights and all (zero=3), or nothing": zero in (1, 2),
-        f"sharding={sharding}: torchtitan splits every kernel its own way": (
-            sharding not in ("megatron", "megatron_sp")
-        ),
-        "sequence_parallel=false: torchtitan has it wherever tp > 1": (
-            launch["tp"] > 1 and not launch.sequence_parallel
-        ),
-        f"cp_communication={launch['cp_communication']}: torchtitan has p2p and all_gather": (
-            launch["cp"] > 1 and launch["cp_communication"] not in ROTATIONS
-        ),
-        f"dispatcher={launch['dispatcher']}: torchtitan has all_to_all and two_hop": (
-            launch["ep"] > 1 and launch["dispatcher"] not in DISPATCHERS
-        ),
-        f"precision={launch['precision']}: torchtitan has {', '.join(CONVERTERS)}": (
-            launch["precision"] not in CONVERTERS
-        ),
-        f"shard_replicas={launch['shard_replicas']}: torchtitan has whole copies among the {launch['dp']} "
-        "replicas": launch["dp"] % launch["shard_replicas"] > 0,
-        f"optimizer={launch['optimizer']}: torchtitan has adam": launch["optimizer"] != "adam",
-    }
-    if found := [reason for reason, there in reasons.items() if there]:
-        raise NotExpressible(found[0])
 
 
 def losses(launch: Launch) -> list[str]:
@@ -492,13 +428,15 @@ def _parallelism(launch: Launch) -> dict[str, Any]:
         "context_parallel_degree": int(launch["cp"]),
     }
     if launch["cp"] > 1:
-        found["context_parallel_rotate_method"] = ROTATIONS[str(launch["cp_communication"])]
+        found["context_parallel_rotate_method"] = TORCHTITAN.word(
+            "cp_communication", launch["cp_communication"]
+        )
     if launch.model.num_experts:
         found |= {
             "expert_parallel_degree": int(launch["ep"]),
             "expert_tensor_parallel_degree": int(launch["etp"]),
         }
-        found["expert_parallel_comm_backend"] = DISPATCHERS[str(launch["dispatcher"])]
+        found["expert_parallel_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
     return found | (_pipeline(launch) if launch["pp"] > 1 else {})
 
 
@@ -512,12 +450,12 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
     parts[-1] += ["norm", "output"]
     return {
         "pipeline_parallel_degree": int(launch["pp"]),
-        "pipeline_parallel_schedule": SCHEDULES[str(launch["schedule"])][launch["vpp"] > 1],
+        "pipeline_parallel_schedule": TORCHTITAN.word("schedule", launch["schedule"])[launch["vpp"] > 1],
         "pipeline_parallel_microbatch_size": int(launch["micro_batch_size"]),
         "module_fqns_per_model_part": parts,
     }
 
 
 def _checkpointing(launch: Launch) -> dict[str, Any]:
-    word = RECOMPUTE[str(launch["recompute"])]
+    word = str(TORCHTITAN.word("recompute", launch["recompute"]))
     return {"mode": word, **({"selective_ac_option": "op"} if word == "selective" else {})}

@@ -55,7 +55,7 @@ class _Walker:
         self, known: Mapping[str, Interval], names: Mapping[str, Name], quantities: Mapping[str, str]
     ) -> None:
         self.known, self.names, self.quantities = known, names, quantities
-        #: Where a part that has been visited may be no number for some design: no comparison with it is certain.
+        #: Where a visited part may be no number for some design: no comparison with it is certain.
         self.undefined: Any = False
 
     def visit(self, node: ast.expr) -> Interval:

@@ -1,15 +1,26 @@
-"""`framework` of a search space, written out as values that all its designs share."""
+"""`framework` of a search space: what it does, as values that designs share; what it can run, as rules."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.framework_file import load_framework
+from costmodel.formats.framework_file import Framework, load_framework
+from costmodel.formats.model_file import load_model
 from costmodel.formats.strict_yaml import Section
 from costmodel.profiles.registry import all_columns
+from costmodel.training.blocks import kinds_without_word
+from costmodel.training.design import DesignPoints
+from costmodel.training.model import ModelShape
+from costmodel.training.recompute_modules import MODULES
+from dse.spaces.formulas.expressions import Expression, Name
+from dse.spaces.sections.usual_rules import UsualRule
 
 #: Columns that say the same by two names: where a space has one, a framework is silent on the other.
 ALIASES: Final = (
@@ -70,3 +81,85 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
         "given": {**given, **section.mapping("given")},
     }
     return Section(section.source, section.at, data), framework.name
+
+
+def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRule]:
+    """What designs of a model keep that a framework can run, as rules of spaces."""
+    for module in MODULES if framework.runs else ():
+        if module.name not in framework.modules and not module.selective:
+            yield UsualRule(f"runs_{module.column}", f"{module.column} == 0")
+    for column, runs in framework.runs.items():
+        known = " or ".join(f"{column} == {value}" for value in runs.words)
+        yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
+    for name, formula in framework.limits.items():
+        yield UsualRule(name, re.sub(r"\bbiases\b", f"{model.biases:d}", formula))
+
+
+def refused_model(framework: Framework, model: ModelShape) -> str:
+    """Why a framework cannot train a model; "" if it can, or nothing is known."""
+    if framework.launch and (unknown := kinds_without_word(model.kinds, framework.launch[0])):
+        return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
+    if framework.models and not named_model(framework, model):
+        return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
+    columns = {*DesignPoints.declared()}
+    own = [r for r in framework_rules(framework, model) if not Expression.parse(r.formula).names & columns]
+    broken = [*_broken_ones(framework, model, {}, own)]
+    return f"model {model.name}: {broken[0]}" if broken else ""
+
+
+def named_model(framework: Framework, model: ModelShape) -> Any:
+    """What a framework that trains models by name calls one; None if it has it not."""
+    for name, own in framework.models.items():
+        shipped = load_model(name)
+        free = {word: getattr(model, word) for word in ("name", "title", "seq_len", "vocab_multiple")}
+        if isinstance(shipped, ModelShape) and model == replace(shipped, **free):
+            return own
+    return None
+
+
+def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, Any]) -> list[str]:
+    """Why a framework cannot run a design, a line for each rule that it breaks; none if it can.
+
+    Parameters
+    ----------
+    framework : Framework
+        What would run it.
+    model : ModelShape
+        What is trained.
+    design : mapping
+        Column -> value, words and switches as such; columns that are not there have their defaults.
+    """
+    return [*_broken_ones(framework, model, design, framework_rules(framework, model))]
+
+
+def _broken_ones(
+    framework: Framework, model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule]
+) -> Iterator[str]:
+    """Why a design breaks some rules of a framework, a line for each that it breaks."""
+    domains = DesignPoints.domains(model.blocks)
+    names = {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
+    sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
+    names |= dict.fromkeys(sizes, Name())
+    values = DesignPoints.of(blocks=model.blocks, **{c: [v] for c, v in design.items()}).columns()
+    columns = {**{c: v for c, v in values.items() if c in names}, **sizes}
+    for rule in rules:
+        formula = rule.expression({*columns})
+        if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
+            yield _broken(framework, rule, formula, {**sizes, **design})
+
+
+def _broken(framework: Framework, rule: UsualRule, formula: Expression, values: Mapping[str, Any]) -> str:
+    """What a design breaks, and what would do."""
+    column = rule.name.removeprefix("runs_")
+    if rule.name not in framework.limits:
+        runs = framework.runs.get(column)
+        known = ", ".join(runs.words) if runs else "no such modules apart"
+        return f"{column}={shown(values[column])}: {framework.title} has {known}"
+    own = " ".join(f"{name}={shown(values[name])}" for name in sorted(formula.names) if name in values)
+    return f"{own}: {framework.title}: {rule.name.replace('_', ' ')}: {rule.formula}"
+
+
+def shown(value: Any) -> str:
+    """A value as files and options write it."""
+    number = isinstance(value, float) and value.is_integer()
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if number else str(value)

@@ -18,7 +18,7 @@ class UsualRule:
 
     name: str
     formula: str
-    of: frozenset[str]
+    of: frozenset[str] = frozenset()
 
     def written_with(self, known: Collection[str]) -> str:
         """The formula with defaults in the place of columns that a space does not name.
