@@ -87,12 +87,34 @@ def test_sequences_are_those_of_pre_training(imported):
 def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
     config = PUBLISHED["Gemma 2 9B"][0] | {
         "final_logit_softcapping": 30.0,
-        "rope_theta": 10000.0,
+        "logit_scale": 0.0625,
+        "embedding_multiplier": 12,
         "eos_token_id": 1,
     }
     assert imported(config).notes == (
-        "not in a model file, which prices a step without: final_logit_softcapping, rope_theta",
+        "not in a model file, which prices a step without: logit_scale, embedding_multiplier",
     )
+
+
+#: Model -> what its published configuration says of its functions.
+FUNCTIONS = {
+    "Llama 3.1 405B": {"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}},
+    "Qwen3 235B-A22B": {"rope_theta": 1000000.0, "rms_norm_eps": 1e-06, "norm_topk_prob": True,
+                        "router_aux_loss_coef": 0.001},
+    "Llama 4 Maverick": {"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "use_qk_norm": False,
+                         "router_aux_loss_coef": 0.001, "rope_scaling": None},
+    "Mixtral 8x7B": {"rope_theta": 1e6, "rms_norm_eps": 1e-05, "router_aux_loss_coef": 0.02},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_numerics_are_those_of_the_shipped_file(name, imported):
+    config, _, shipped = PUBLISHED[name]
+    found = imported(config | FUNCTIONS[name])
+    assert found.model.numerics == load_model(shipped).numerics
+    assert not [note for note in found.notes if "not in a model file" in note]
 
 
 @pytest.mark.parametrize(("text", "message"), [

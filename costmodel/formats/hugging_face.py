@@ -9,6 +9,7 @@ from typing import Any, Final, get_type_hints
 
 from costmodel.errors import DseError
 from costmodel.formats.hugging_face_families import ALIASES, FAMILIES, REFUSED, Family
+from costmodel.formats.hugging_face_numerics import read_numerics
 from costmodel.formats.model_file import read_model
 from costmodel.formats.strict_yaml import Section, Source, read_json
 from costmodel.training.dimensions import MOST_LAYERS
@@ -21,7 +22,7 @@ WITHOUT_COST: Final = frozenset(
         *("_name_or_path", "use_cache", "_commit_hash", "task_specific_params", "return_dict"),
         *("pad_token_id", "bos_token_id", "eos_token_id", "n_ctx", "pretraining_tp"),
         *("max_position_embeddings", "initializer_range", "initializer_factor"),
-        *("gradient_checkpointing", "output_router_logits"),
+        *("gradient_checkpointing", "output_router_logits", "quantization_config", "topk_method", "ep_size"),
     }
 )  # fmt: skip
 
@@ -132,11 +133,13 @@ class _ConfigurationReader:
         if self.family.note and found.get("qk_norm"):
             self.notes.append(self.family.note)
         found["seq_len"] = self.asked_seq_len or self._seq_len()
+        numerics = read_numerics(self._value, self.family.title, experts=found.get("num_experts", 0) > 0)
         self.section.source.finish()
         self._note_unread()
         source = f"Hugging Face configuration {file}, {self._called()}"
-        shape = self._shape(_shortened(found), source)
-        written = self._written(found, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
+        own = _shortened(found) | ({"numerics": numerics} if numerics else {})
+        shape = self._shape(own, source)
+        written = self._written(own, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
         return Imported(shape, written, tuple(self.notes))
 
     def _shape(self, found: Mapping[str, Any], source: str) -> ModelShape:
@@ -152,7 +155,7 @@ class _ConfigurationReader:
     def _written(self, found: Mapping[str, Any], source: str, description: str) -> dict[str, Any]:
         """The data of a model file for an imported model."""
         texts = {"schema": "model/v1", "title": self._title(), "description": description, "source": source}
-        return {**texts, **_shortened(found)}
+        return {**texts, **found}
 
     def _title(self) -> str:
         """Title of the model, where the configuration has one."""
