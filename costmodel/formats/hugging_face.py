@@ -190,8 +190,10 @@ class _ConfigurationReader:
             found[name] = self._read(name, key.split("|")[0], value)
         if found.get("routing_groups") == 1:
             found = {name: own for name, own in found.items() if not name.startswith("routing_")}
-        if found.get("kv_lora_rank") and found.get("hidden_size", 1) % found.get("num_attention_heads", 1):
-            found["head_size"] = found["qk_nope_head_dim"]  # of no kernel: latent attention has its own
+        if found.get("kv_lora_rank") and found.get("hidden_size", 1) % max(
+            found.get("num_attention_heads", 1), 1
+        ):
+            found["head_size"] = found.get("qk_nope_head_dim", 1)  # of no kernel: latent attention has its own
         if "shared_ffn_hidden_size" in found and self.family.keys["shared_ffn_hidden_size"][:2] == "n_":
             found["shared_ffn_hidden_size"] *= found.get("moe_ffn_hidden_size", 0)
         return found
@@ -281,11 +283,12 @@ class _ConfigurationReader:
         dense = self._value("mlp_only_layers") or []
         if isinstance(kinds := self._value("mlp_layer_types"), list):
             dense = [place for place, kind in enumerate(kinds) if kind == "dense"]
-        if dense and (dense != list(range(len(dense))) or fields.get("moe_layer_freq", 1) != 1):
+        places = len(dense) if isinstance(dense, list) else 0
+        if dense and (dense != list(range(places)) or fields.get("moe_layer_freq", 1) != 1):
             self.section.mistake(
                 "mlp_only_layers", f"{str(dense)[:60]}: a model file can only say the first ones"
             )
-        return fields | ({"first_dense_layers": len(dense)} if dense else {})
+        return fields | ({"first_dense_layers": places} if places else {})
 
     def _seq_len(self) -> int:
         """Length of a sequence in pre-training, as far as the configuration tells."""

@@ -102,7 +102,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         settings = {"global_batch_size": total if total > 0 else local * dp}
         design |= batch(settings, {**design, "micro_batch_size": micro}, world_size)
         return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8), _unread(content)
-    except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {error}") from None
 
 
@@ -271,6 +271,8 @@ def _read_chunks(
     if points:
         names = points.split(",") if isinstance(points, str) else points
         cuts = [0, *(int(str(own).rpartition(".")[2]) for own in names), layers]
+        if cuts != sorted(cuts):
+            raise DseError(f"pipeline_parallel_split_points: expected layers in order, up to {layers}")
         sizes = [end - start for start, end in pairwise(cuts)]
     else:
         total = layers + first + last
@@ -294,12 +296,12 @@ def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
     >>> stage_sizes(4, 48, 1, 1)
     [12, 13, 12, 11]
     """
-    even, more = divmod(layers + first + last, chunks)
+    even, more = divmod(layers + first + last, max(chunks, 1))
+    if not max(first, last, 1) <= even or chunks < 1:
+        raise DseError(f"{layers} layers: too few for {chunks} chunks")
     sizes = [even + (place < more) for place in range(chunks)]
     sizes[0] -= first
     sizes[-1] -= last
-    if min(sizes) < 0 or even < 1:
-        raise DseError(f"{layers} layers: too few for {chunks} chunks")
     return sizes
 
 
