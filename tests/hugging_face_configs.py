@@ -243,4 +243,29 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, str]] = {
          "vocab_size": 256000, "hidden_act": "relu2", "max_position_embeddings": 4096}, 341_029_195_776,
         "nemotron_4_340b"
     ),
+    "Llama 2 70B": (
+        {"model_type": "llama", **sizes(80, 8192, 64, 28672), "vocab_size": 32000, "num_key_value_heads": 8,
+         "max_position_embeddings": 4096}, 68_976_648_192, "llama2_70b"
+    ),
+    "Qwen3 32B": (
+        QWEN | sizes(64, 5120, 64, 25600, model_type="qwen3", num_key_value_heads=8, head_dim=128),
+        32_762_123_264, "qwen3_32b"
+    ),
+    "Gemma 2 27B": (
+        {"model_type": "gemma2", **sizes(46, 4608, 32, 36864), "num_key_value_heads": 16, "head_dim": 128,
+         "vocab_size": 256000, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+         "max_position_embeddings": 8192}, 27_227_128_320, "gemma_2_27b"
+    ),
+    # With the biases of its routers, which Transformers does not count: 23,040.
+    "Kimi K2": (
+        DEEPSEEK | sizes(61, 7168, 64, 18432, model_type="kimi_k2", vocab_size=163840, q_lora_rank=1536,
+                         num_key_value_heads=64, n_routed_experts=384, n_shared_experts=1, n_group=1,
+                         topk_group=1, num_experts_per_tok=8, moe_intermediate_size=2048,
+                         first_k_dense_replace=1, num_nextn_predict_layers=0), 1_026_408_232_448, "kimi_k2"
+    ),
+    # By our formulas; its makers print 314 billion.
+    "Grok-1": (
+        {"model_type": "grok-1", **sizes(64, 6144, 48, 32768), "num_key_value_heads": 8, "num_experts": 8,
+         "num_experts_per_tok": 2, "vocab_size": 131072, "max_position_embeddings": 8192}, 315_684_820_992, "grok_1"
+    ),
 }  # fmt: skip
