@@ -251,10 +251,11 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, str]] = {
         QWEN | sizes(64, 5120, 64, 25600, model_type="qwen3", num_key_value_heads=8, head_dim=128),
         32_762_123_264, "qwen3_32b"
     ),
+    # Its paper counts 256,128 entries of vocabulary, as the shipped file does.
     "Gemma 2 27B": (
         {"model_type": "gemma2", **sizes(46, 4608, 32, 36864), "num_key_value_heads": 16, "head_dim": 128,
          "vocab_size": 256000, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
-         "max_position_embeddings": 8192}, 27_227_128_320, "gemma_2_27b"
+         "max_position_embeddings": 8192}, 27_227_128_320, ""
     ),
     # With the biases of its routers, which Transformers does not count: 23,040.
     "Kimi K2": (
@@ -266,6 +267,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, str]] = {
     # By our formulas; its makers print 314 billion.
     "Grok-1": (
         {"model_type": "grok-1", **sizes(64, 6144, 48, 32768), "num_key_value_heads": 8, "num_experts": 8,
-         "num_experts_per_tok": 2, "vocab_size": 131072, "max_position_embeddings": 8192}, 315_684_820_992, "grok_1"
+         "num_experts_per_tok": 2, "vocab_size": 131072, "max_position_embeddings": 8192},
+        315_684_820_992, "grok_1"
     ),
 }  # fmt: skip
