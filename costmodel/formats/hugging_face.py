@@ -190,10 +190,9 @@ class _ConfigurationReader:
             found[name] = self._read(name, key.split("|")[0], value)
         if found.get("routing_groups") == 1:
             found = {name: own for name, own in found.items() if not name.startswith("routing_")}
-        if found.get("kv_lora_rank") and found.get("hidden_size", 1) % max(
-            found.get("num_attention_heads", 1), 1
-        ):
-            found["head_size"] = found.get("qk_nope_head_dim", 1)  # of no kernel: latent attention has its own
+        heads = max(found.get("num_attention_heads", 1), 1)
+        if found.get("kv_lora_rank") and found.get("hidden_size", 1) % heads:
+            found["head_size"] = found.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
         if "shared_ffn_hidden_size" in found and self.family.keys["shared_ffn_hidden_size"][:2] == "n_":
             found["shared_ffn_hidden_size"] *= found.get("moe_ffn_hidden_size", 0)
         return found
