@@ -73,6 +73,9 @@ ON: Final = (
     *("use_rope_scaling", "no_rope_fusion"),
     *("grad_reduce_in_bf16", "sequence_parallel", "overlap_param_gather", "tp_comm_overlap", "bf16", "fp16"),
 )
+_UNSET: Final = (
+    "no line of the script sets it; what its caller gives stands in quotes: 'NAME=8 train.sh ARGUMENT'"
+)
 #: Flags that decide nothing of what a step costs here: data, learning, logs, checkpoints and their like.
 WITHOUT_COST: Final = re.compile(
     r"--(no-)?(data|train|valid|test|tokenizer|vocab-file|merge-file|lr|min-lr|weight-decay|adam|clip-grad|"
@@ -84,7 +87,8 @@ WITHOUT_COST: Final = re.compile(
     r"moe-z|moe-permute|moe-pad|moe-deepep|enable-experimental|profile|use-pytorch|use-nsys|mtp-loss|"
     r"original-max|mscale|beta-|position-embedding|use-flash-attn|accumulate-allreduce|local-rank|"
     r"use-cpu-init|decoupled|start-weight|end-weight|world-size|rank|sft|legacy|straggler|ddp-|cuda-graph|"
-    r"te-rng|disable-|deterministic|nccl|empty-unused|bucket|delay-wgrad|keep-|fsdp-|init-model)"
+    r"tiktoken|mmap|fp8-amax|fp8-margin|fp8-interval|DDP-impl|export-|modelopt|trust-remote|te-rng|"
+    r"disable-|deterministic|nccl|empty-unused|bucket|delay-wgrad|keep-|fsdp-|init-model)"
 )
 
 
@@ -223,7 +227,7 @@ class Flags:
         try:
             number = plain_number(values[0])
         except ValueError:
-            unset = " (no line of the script sets it)" if "$" in values[0] else ""
+            unset = f" ({_UNSET})" if "$" in values[0] else ""
             raise DseError(f"{name} {values[0]}: expected a number{unset}") from None
         whole = setting in NUMBERS
         if not 0 <= number < 2**53 or (whole and not number.is_integer()):
@@ -260,7 +264,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     except DseError as error:
         raise DseError(f"{path}: {_line(str(error))}") from None
     if "vocab_size" not in flags.settings:
-        notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed")
+        notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed; "
+                     "--set vocab_size=N names another")  # fmt: skip
     if flags.unread:
         notes.append(f"not read: {' '.join(flags.unread)}")
     return launch, [_line(note) for note in (*command.notes, *notes)]
