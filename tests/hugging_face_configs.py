@@ -233,6 +233,16 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, str]] = {
          "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4,
                         "ffn_act_fn": {"name": "silu"}}}, 131_596_523_520, "dbrx"
     ),
+    # With the biases of its routers, which Transformers does not count: 15,872.
+    "MiniMax-M2": (
+        {"model_type": "minimax_m2", **sizes(62, 3072, 48, 1536), "num_key_value_heads": 8, "head_dim": 128,
+         "vocab_size": 200064, "num_local_experts": 256, "num_experts_per_tok": 8, "use_qk_norm": True,
+         "num_mtp_modules": 3, "shared_intermediate_size": 0, "hidden_act": "silu"}, 228_689_764_864, ""
+    ),
+    "OLMo 2 7B": (
+        {"model_type": "olmo2", **sizes(32, 4096, 32, 11008), "num_key_value_heads": 32, "vocab_size": 100352,
+         "max_position_embeddings": 4096, "tie_word_embeddings": False}, 7_298_617_344, ""
+    ),
     "Command R": (
         {"model_type": "cohere", **sizes(40, 8192, 64, 22528), "num_key_value_heads": 64,
          "vocab_size": 256000, "hidden_act": "silu", "max_position_embeddings": 8192}, 34_980_831_232, ""

@@ -130,8 +130,6 @@ class _ConfigurationReader:
         """The model and its fields."""
         found = {**self.family.fixed, **self._fields()}
         found |= self._windows(found) | self._linear(found) | self._layers_of_experts(found)
-        if self.family.note and found.get("qk_norm"):
-            self.notes.append(self.family.note)
         found["seq_len"] = self.asked_seq_len or self._seq_len()
         numerics = read_numerics(self._value, self.family.title, experts=found.get("num_experts", 0) > 0)
         self.section.source.finish()

@@ -20,7 +20,6 @@ class Family:
     full_every: int | str = 0  #: every so many layers see all keys where others have a window; or its key
     sparse_step: str = ""  #: key: every so many layers have experts
     once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
-    note: str = ""  #: what is counted otherwise than it is
 
 
 _SIZES: Final = {
@@ -100,9 +99,10 @@ _COHERE: Final = {
     "normalization": "layer_norm_no_bias",
     "parallel_block": True,
     "norms_per_layer": 1,
+    "wide_qk_norm": True,
 }
 _COHERE_USUAL: Final = {"hidden_act": "silu", "tie_word_embeddings": True}
-_WIDE_NORMS: Final = "norms of queries and keys are over all heads, and counted over each head alone"
+_WIDE_NORMS: Final = {"qk_norm": True, "wide_qk_norm": True}
 
 #: `model_type` of a configuration -> its family.
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -296,9 +296,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "shared_ffn_hidden_size": "shared_intermediate_size",
             "mtp_layers": "num_mtp_modules",
         },
-        {**_LLAMA, "qk_norm": True, "router_bias": True},
+        {**_LLAMA, **_WIDE_NORMS, "router_bias": True},
         _SILU,
-        note=_WIDE_NORMS,
     ),
     "mimo": Family(
         "MiMo",
@@ -307,16 +306,13 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _QWEN_WINDOW,
         window_switch="use_sliding_window",
     ),
-    "olmo2": Family("OLMo 2", {**_SIZES, **_BIASES}, {**_LLAMA, "qk_norm": True}, _SILU, note=_WIDE_NORMS),
-    "olmo3": Family(
-        "OLMo 3", {**_SIZES, **_BIASES}, {**_LLAMA, "qk_norm": True}, _SILU, full_every=4, note=_WIDE_NORMS
-    ),
+    "olmo2": Family("OLMo 2", {**_SIZES, **_BIASES}, {**_LLAMA, **_WIDE_NORMS}, _SILU),
+    "olmo3": Family("OLMo 3", {**_SIZES, **_BIASES}, {**_LLAMA, **_WIDE_NORMS}, _SILU, full_every=4),
     "olmoe": Family(
         "OLMoE",
         {**_SIZES, **_BIASES, **_EXPERTS, "moe_ffn_hidden_size": "intermediate_size"},
-        {**_LLAMA, "qk_norm": True},
+        {**_LLAMA, **_WIDE_NORMS},
         _SILU,
-        note=_WIDE_NORMS,
     ),
     "cohere": Family("Command R", {**_SIZES, **_BIASES, "qk_norm": "use_qk_norm"}, _COHERE, _COHERE_USUAL),
     "cohere2": Family(

@@ -269,6 +269,7 @@ def model_losses(model: ModelShape) -> list[str]:
         "biases of single products": any(own is not None for own in (model.out_bias, model.mlp_bias)),
         "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
         "layers": bool(model.layers),
+        "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
         "bias of the router alone": model.router_bias
         and model.numerics.router_score == "softmax"
         and not model.biases,
