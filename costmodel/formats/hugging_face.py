@@ -191,7 +191,10 @@ class _ConfigurationReader:
         heads = max(found.get("num_attention_heads", 1), 1)
         if found.get("kv_lora_rank") and found.get("hidden_size", 1) % heads:
             found["head_size"] = found.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
-        if "shared_ffn_hidden_size" in found and self.family.keys["shared_ffn_hidden_size"][:2] == "n_":
+        if (
+            "shared_ffn_hidden_size" in found
+            and "shared_experts" in self.family.keys["shared_ffn_hidden_size"]
+        ):
             found["shared_ffn_hidden_size"] *= found.get("moe_ffn_hidden_size", 0)
         return found
 

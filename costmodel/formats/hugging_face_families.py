@@ -370,6 +370,31 @@ FAMILIES: Final[Mapping[str, Family]] = {
         {key: word for key, word in _LLAMA.items() if key != "biases"},
         {**_SILU, "tie_word_embeddings": True, "use_bias": False},
     ),
+    "ernie4_5_moe": Family(
+        "ERNIE 4.5 MoE",
+        {
+            **_SIZES,
+            "biases": "use_bias",
+            "num_experts": "moe_num_experts",
+            "moe_topk": "moe_k",
+            "moe_ffn_hidden_size": "moe_intermediate_size",
+            "shared_ffn_hidden_size": "moe_num_shared_experts",
+            "first_dense_layers": "moe_layer_start_index",
+        },
+        {**{key: word for key, word in _LLAMA.items() if key != "biases"}, "router_bias": True},
+        {**_SILU, "tie_word_embeddings": True, "use_bias": False},
+        once=("moe_layer_interval",),
+    ),
+    "hunyuan_v1_dense": Family(
+        "Hunyuan", {**_SIZES, **_BIASES}, {**_LLAMA, "qk_norm": True}, {**_SILU, "use_qk_norm": True}
+    ),
+    "internlm2": Family("InternLM 2", {**_SIZES, "qkv_bias": "bias", "out_bias": "bias"}, _LLAMA, _SILU),
+    "internlm3": Family(
+        "InternLM 3",
+        {**_SIZES, "qkv_bias": "qkv_bias", "out_bias": "bias", "mlp_bias": "bias"},
+        _LLAMA,
+        _SILU,
+    ),
     "exaone4": Family("EXAONE 4", _SIZES, {**_LLAMA, "qk_norm": True}, _SILU, full_every=4),
     "stablelm": Family(
         "StableLM",
