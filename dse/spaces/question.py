@@ -22,8 +22,7 @@ from costmodel.formats.system_file import load_system
 from costmodel.machine.system import System
 from costmodel.training.model import ModelShape
 from costmodel.training.recompute_modules import MODULES
-from dse.spaces.formulas.interval_arithmetic import interval_of, point
-from dse.spaces.sections.frameworks import framework_rules, refused_model
+from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.space import Space
 
 #: Tokens of a step where nothing is said: of models below, and from, so many parameters.
@@ -298,20 +297,6 @@ class _Layouts:
         }
         return {name: text for name, text in rules.items() if name not in without}
 
-    def limits(self, own: set[str]) -> dict[str, str]:
-        """What the framework cannot run together of columns that the space names."""
-        if self.question.any_software:
-            return {}
-        sizes = {*self.shape.dimensions, *self.shape.counts}
-        known = own | sizes
-        points = {name: point(getattr(self.shape, name)) for name in sizes}
-        found = {}
-        for rule in framework_rules(self.framework, self.shape):
-            formula = rule.expression(known) if rule.name in self.framework.limits else None
-            if formula and formula.names & (known - sizes) and not interval_of(formula, points, {})[0]:
-                found[rule.name] = formula.text
-        return found
-
     def data(self, chips: int, batch: int | None = None) -> dict[str, Any]:
         """Content of the space's file."""
         batch = batch or self.batch(chips)
@@ -329,7 +314,9 @@ class _Layouts:
         if self.framework.given.get("sequence_parallel", True):
             derived["sequence_parallel"] = "tp > 1"
         derived |= self.framework.derived
-        own = {*parameters, *derived, *given}
+        framework: Any = self.question.framework or self.framework.name
+        if self.runs:
+            framework = {"name": framework, "limits": True}
         title = self.shape.title or self.shape.name
         return {
             "schema": "search_space/v1",
@@ -337,12 +324,12 @@ class _Layouts:
             "description": f"How to split {title} over {chips:,} chips of {self.system.name}",
             "model": self.model.written,
             "system": self.question.system,
-            "framework": self.question.framework or self.framework.name,
+            "framework": framework,
             **({"run": {"tokens": int(self.question.tokens)}} if self.question.tokens else {}),
             "given": given,
             "parameters": parameters,
             "derived": derived,
-            "constraints": self.constraints(parameters) | self.limits(own),
+            "constraints": self.constraints(parameters),
             "objectives": {"minimize": ["step_time", "peak_memory"]},
         }
 

@@ -20,6 +20,7 @@ from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.recompute_modules import MODULES
 from dse.spaces.formulas.expressions import Expression, Name
+from dse.spaces.formulas.interval_arithmetic import interval_of, point
 from dse.spaces.sections.usual_rules import UsualRule
 
 #: Columns that say the same by two names: where a space has one, a framework is silent on the other.
@@ -30,14 +31,18 @@ ALIASES: Final = (
 )
 
 
-def written_out(section: Section, columns: Collection[str], quantities: Collection[str],
+def written_out(section: Section, model: Any, columns: Collection[str], quantities: Collection[str],
                 base: Path) -> tuple[Section, str]:  # fmt: skip
     """A space with what its framework says under `given`, but for names that it has itself.
+
+    Where it asks for `limits`, what the framework cannot run stands under `constraints`.
 
     Parameters
     ----------
     section : Section
         The space; mistakes are noted in its source.
+    model : ModelShape or other
+        Its model; limits are of transformers.
     columns, quantities : collection of str
         What designs of its model and its system have. A framework may also name columns that designs of
         other models have.
@@ -53,13 +58,9 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
     """
     if "framework" not in section:
         return section, ""
-    if isinstance(section.data["framework"], dict):
-        own_name = section.section("framework")
-        own_name.only(("name",))
-        return section, own_name.text("name")
-    name = section.text("framework")
-    if not name:
-        return section, ""
+    name, limits, done = _asked(section)
+    if done or not name:
+        return section, name
     try:
         framework = load_framework(name, base)
     except DseError as error:
@@ -80,6 +81,12 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
         "framework": {"name": framework.name},
         "given": {**given, **section.mapping("given")},
     }
+    if limits and isinstance(model, ModelShape):
+        named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}
+        data["constraints"] = {
+            **section.mapping("constraints"),
+            **limits_of(framework, model, named, section.mapping("parameters")),
+        }
     return Section(section.source, section.at, data), framework.name
 
 
@@ -93,6 +100,45 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
     for name, formula in framework.limits.items():
         yield UsualRule(name, re.sub(r"\bbiases\b", f"{model.biases:d}", formula))
+
+
+def _asked(section: Section) -> tuple[str, bool, bool]:
+    """The framework of a space, whether its limits hold, and whether all of it is written out already."""
+    if not isinstance(section.data["framework"], dict):
+        return section.text("framework"), False, False
+    own = section.section("framework")
+    own.only(("name", "limits"))
+    limits = own.switch("limits", default=False)
+    return own.text("name"), limits, not limits
+
+
+def limits_of(
+    framework: Framework, model: ModelShape, named: Collection[str], parameters: Mapping[str, Any]
+) -> dict[str, str]:
+    """What a framework cannot run of a space's designs, as constraints: those that some design may break.
+
+    Parameters
+    ----------
+    framework : Framework
+        What runs the designs.
+    model : ModelShape
+        What is trained.
+    named : collection of str
+        Columns that the space names; others have their defaults.
+    parameters : mapping
+        Those that it opens, with their options.
+    """
+    sizes = {name: point(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
+    known, found = {*named, *sizes}, {}
+    for rule in framework_rules(framework, model):
+        formula, column = rule.expression(known), rule.name.removeprefix("runs_")
+        if formula is None or not formula.names & {*named}:
+            continue
+        runs, options = framework.runs.get(column), parameters.get(column)
+        within = runs and isinstance(options, list) and {str(option) for option in options} <= {*runs.words}
+        if not within and not interval_of(formula, sizes, _columns(model))[0]:
+            found[rule.name] = formula.text
+    return found
 
 
 def refused_model(framework: Framework, model: ModelShape) -> str:
@@ -136,8 +182,7 @@ def _broken_ones(
     framework: Framework, model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule]
 ) -> Iterator[str]:
     """Why a design breaks some rules of a framework, a line for each that it breaks."""
-    domains = DesignPoints.domains(model.blocks)
-    names = {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
+    names = _columns(model)
     sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
     names |= dict.fromkeys(sizes, Name())
     values = DesignPoints.of(blocks=model.blocks, **{c: [v] for c, v in design.items()}).columns()
@@ -145,7 +190,14 @@ def _broken_ones(
     for rule in rules:
         formula = rule.expression({*columns})
         if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
-            yield _broken(framework, rule, formula, {**sizes, **design})
+            usual = {name: np.asarray(value).flat[0].item() for name, value in columns.items()}
+            yield _broken(framework, rule, formula, {**usual, **sizes, **design})
+
+
+def _columns(model: ModelShape) -> dict[str, Name]:
+    """Columns of a model's designs, as formulas know them."""
+    domains = DesignPoints.domains(model.blocks)
+    return {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
 
 
 def _broken(framework: Framework, rule: UsualRule, formula: Expression, values: Mapping[str, Any]) -> str:
