@@ -121,7 +121,7 @@ def fewer_replicas(run: TransformerRun, whole: RankPlacement, most: int) -> Rank
     for count in (*reversed(few_enough), *fewer[len(few_enough) :]):
         design = replace(run.design, dp=np.full_like(run.design.dp, count))
         here = RankPlacement.of(rank_grid(run.of(design)), run.system)
-        if same_tiers(here, whole):
+        if same_tiers(here, whole) and here.keeps_stages():
             return here
     return whole
 

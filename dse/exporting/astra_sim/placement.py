@@ -101,12 +101,17 @@ class RankPlacement:
         return self._known[name]
 
     def group_sizes(self, name: str) -> list[int]:
-        """Ranks of a group of one kind in each tier. [-]"""
-        return [len(next(iter(tier.values()))) for tier in self.groups(name)]
+        """Ranks of a group of one kind in each tier; 0 where the job is too small for one. [-]"""
+        return [len(next(iter(tier.values()), ())) for tier in self.groups(name)]
 
     def farthest(self, name: str) -> int:
         """The outermost tier that groups of one kind span."""
         return max((tier for tier, size in enumerate(self.group_sizes(name)) if size > 1), default=0)
+
+    def keeps_stages(self) -> bool:
+        """Whether groups stand in one stage each, but for those that are meant to span several."""
+        within = (self.alike(name) for name in self.grid.groups if name not in ("pp", "embedding", "world"))
+        return all(len({self.stages[rank] for rank in ranks}) == 1 for groups in within for ranks in groups)
 
     def _divided(self, groups: Iterable[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
         """Parts of groups in each tier: ranks of one block, then the first of all blocks, the second."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 from typing import Final
 
 from costmodel.formats.chrome_trace import MICROSECOND
@@ -38,10 +39,11 @@ class Rings:
     def of(self, exchange: PassExchange, share: float = 1.0, *, beside: bool = False) -> list[Ring]:
         """A share of an exchange; among fewer replicas, each rank sends as much as among all."""
         sizes, all_sizes = (own.group_sizes(exchange.group) for own in (self.here, self.whole))
+        message = exchange.message_bytes * share
+        if exchange.collective == "all_gather":  # a rank has a larger part where there are fewer
+            message *= prod(all_sizes) / prod(sizes)
         found = [
-            own.scaled(all_sizes[own.tier])
-            for own in phases(exchange.collective, exchange.message_bytes * share, sizes)
-            if own.size
+            own.scaled(all_sizes[own.tier]) for own in phases(exchange.collective, message, sizes) if own.size
         ]
         alone = [own.sent / self.here.rates[own.tier] for own in found]
         time = exchange.time * share
