@@ -10,7 +10,7 @@ from costmodel.profiles.registry import design_profiles
 
 #: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
 EXPORTED = (
-    *("aicb", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace"),
+    *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace"),
     *("megatron", "nemo", "torchtitan", "maxtext"),
 )
 
