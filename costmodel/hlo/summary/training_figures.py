@@ -44,8 +44,6 @@ class OptimizerRules:
     def __init__(self, provenance: Provenance) -> None:
         self.provenance = provenance
         self.state = provenance.state
-        kept = [each for row in self.state.companions.values() for each in row]
-        self._after_kept = provenance.flow.after({int(each.argument): 1 for each in kept}, again=False)
 
     @cached_property
     def changed(self) -> list[Instruction]:
@@ -77,7 +75,7 @@ class OptimizerRules:
         """The method by which one weight is updated."""
         kept = self.state.companions[int(weight.argument)]
         own = self._leading(weight)
-        used = {step.opcode for step in own if self._after_kept.get(step, 0)}
+        used = {step.opcode for step in own if self.provenance.after_kept.get(step, 0)}
         if not used & _ROOTS:
             return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
         if _SIGN in used:
@@ -167,7 +165,7 @@ class OptimizerRules:
                     continue
                 others = [source for source in reader.reads if source is not here]
                 if reader.opcode in ("add", "subtract"):
-                    if any(self._after_kept.get(source, 0) for source in others):
+                    if any(self.provenance.after_kept.get(source, 0) for source in others):
                         return True
                     if any(self.provenance.after_gradients.get(source, 0) for source in others):
                         continue

@@ -106,9 +106,14 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
         for each in arrays
         if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
     ]
-    weights = _multiplied(flow, summed_up)
+    bits = {int(each.argument): 1 << bit for bit, each in enumerate(arrays)}
+    after = flow.after(bits, again=False)
+    decided = {number: after.get(updates[number], 0) for number in bits}
+    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
+    multiplied = [each for each in summed_up if used & bits[int(each.argument)]]
+    weights = _trained(multiplied, bits, decided)
     rest = [each for each in arrays if each not in weights]
-    companions = _companions(flow, weights, rest, updates)
+    companions = _companions(weights, rest, bits, decided)
     own = {each for row in companions.values() for each in row}
     return TrainingState(
         weights=tuple(weights),
@@ -180,23 +185,42 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
     return set(reached(sources, before))
 
 
-def _multiplied(flow: Flow, arrays: Sequence[Instruction]) -> list[Instruction]:
-    """Parameters that matrix products depend on, the first time round each loop."""
-    after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(arrays)}, again=False)
-    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
-    return [each for bit, each in enumerate(arrays) if used >> bit & 1]
+def _trained(
+    multiplied: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
+) -> list[Instruction]:
+    """Parameters that matrix products depend on, but for those that only feed the updates of others.
+
+    What is trained decides, by its gradients, at least what any other array does whose new value it decides.
+    What is kept for it decides less: a momentum that products make orthogonal, its own weight alone.
+    """
+    decides = {
+        number: sum(bits[other] for other, own in decided.items() if own & bit)
+        for number, bit in bits.items()
+    }
+
+    def only_feeds(number: int) -> bool:
+        fed = decides[number] & ~bits[number]
+        more = (decides[int(each.argument)] & ~bits[number] for each in multiplied
+                if fed & bits[int(each.argument)])  # fmt: skip
+        return any(fed | other == other != fed for other in more)
+
+    return [each for each in multiplied if not only_feeds(int(each.argument))]
 
 
 def _companions(
-    flow: Flow, weights: Sequence[Instruction], rest: Sequence[Instruction], updates: Mapping[int, Source]
+    weights: Sequence[Instruction],
+    rest: Sequence[Instruction],
+    bits: Mapping[int, int],
+    decided: Mapping[int, int],
 ) -> dict[int, tuple[Instruction, ...]]:
     """Weight -> the arrays that its new value depends on, and that of no other weight does."""
-    after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(rest)}, again=False)
-    read = {int(each.argument): after.get(updates[int(each.argument)], 0) for each in weights}
-    readers = Counter(bit for bits in read.values() for bit, _ in enumerate(rest) if bits >> bit & 1)
+    numbers = [int(each.argument) for each in weights]
+    alone = [
+        each for each in rest if sum(bool(decided[own] & bits[int(each.argument)]) for own in numbers) == 1
+    ]
     return {
-        number: tuple(each for bit, each in enumerate(rest) if bits >> bit & 1 and readers[bit] == 1)
-        for number, bits in read.items()
+        number: tuple(each for each in alone if decided[number] & bits[int(each.argument)])
+        for number in numbers
     }
 
 
@@ -314,6 +338,12 @@ class Provenance:
                     found[source] = found.get(source, 0) | weights
         return found
 
+    @cached_property
+    def after_kept(self) -> Mapping[Source, int]:
+        """Marks, 1, of all that depends on what is kept for one weight: of nothing but updates."""
+        own = (each for row in self.state.companions.values() for each in row)
+        return self.flow.after({int(each.argument): 1 for each in own}, again=False)
+
     def later_readers(
         self, step: FlowStep, passes: Callable[[FlowStep], bool] = hands_on
     ) -> Iterator[FlowStep]:
@@ -339,12 +369,12 @@ class Provenance:
         return (each for each in sources if isinstance(each, FlowStep) and self._leads(each))
 
     def _leads(self, source: FlowStep) -> bool:
-        """Whether elements of a step are made of elements in the same place, or of others moved there."""
+        """Whether a step is made of what is kept, or its elements of others in their place or moved there."""
         if source.shape.size <= 1:
             return False
         if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
             return False
-        return elementwise(source) or hands_on(source)
+        return bool(self.after_kept.get(source, 0)) or elementwise(source) or hands_on(source)
 
     def _placed_by_input(self, step: FlowStep) -> bool:
         """Whether an update is to rows that the input names, as a scatter's are."""
@@ -360,10 +390,10 @@ class Provenance:
 
     @cached_property
     def multiplied(self) -> frozenset[Source]:
-        """Steps and parameters that matrix products depend on, later in the step."""
+        """Steps and parameters that matrix products of either pass depend on, later in the step."""
         found = set[Source]()
         for step in reversed(self.flow.steps):
-            if step in found or (multiplies(step) and step.shape.size > 1):
+            if step in found or (multiplies(step) and step.shape.size > 1 and step not in self.leading):
                 found.update(step.reads)
         return frozenset(found)
 

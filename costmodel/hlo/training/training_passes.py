@@ -128,7 +128,8 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
     """The pass that what a kernel reads tells."""
     if passes.forward is None or not steps:
         return None
-    if any(map(multiplies, steps)) or passes.updating.isdisjoint(steps):
+    leading = passes.provenance.leading
+    if passes.updating.isdisjoint(steps) or any(multiplies(step) and step not in leading for step in steps):
         return "backward" if any(map(passes.after_loss, steps)) else "forward"
     return "optimizer"
 
