@@ -13,7 +13,6 @@ value as far as these finds the gradients, whatever the program calls them.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -23,12 +22,11 @@ from typing import Final
 from costmodel.hlo.buffers.liveness import aliased_outputs
 from costmodel.hlo.text.module import Instruction, Module, names_gradients
 from costmodel.hlo.text.values import reached
-from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source
+from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source, behind
 from costmodel.hlo.training.operations import (
     LINEAR,
     MOVING,
     added_to,
-    behind,
     elementwise,
     hands_on,
     multiplies,
@@ -36,7 +34,6 @@ from costmodel.hlo.training.operations import (
 )
 
 _TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
-_TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
 _WEIGHTS: Final = re.compile(r"b?f\d")
 
 
@@ -70,30 +67,6 @@ class TrainingState:
     def is_adam(self) -> bool:
         """Whether each weight has two moments."""
         return len(self.moments) == 2
-
-    def tokens(self) -> tuple[int, int] | None:
-        """Sequences, and tokens of each, that one device is given; None where no input tells. [-]
-
-        The shape that most of the whole-numbered inputs of two dimensions have.
-        """
-        return _commonest(each.shape.dims for each in self._words)
-
-    def whole_tokens(self) -> tuple[int, int] | None:
-        """Sequences, and tokens of each, of all devices, by the sharding of inputs; None without. [-]"""
-        if not all("sharding" in each.attributes for each in self._words):
-            return None
-        return _commonest(map(global_dims, self._words))
-
-    @property
-    def _words(self) -> list[Instruction]:
-        """Whole-numbered inputs of two dimensions."""
-        return [each for each in self.inputs if each.shape.dtype in _TOKENS and len(each.shape.dims) == 2]
-
-
-def _commonest(shapes: Iterable[tuple[int, ...]]) -> tuple[int, int] | None:
-    """Rows and columns that most have."""
-    counted = Counter((dims[0], dims[1]) for dims in shapes)
-    return counted.most_common(1)[0][0] if counted else None
 
 
 def training_state(module: Module, flow: Flow) -> TrainingState:
@@ -340,9 +313,12 @@ class Provenance:
 
     @cached_property
     def after_kept(self) -> Mapping[Source, int]:
-        """Marks, 1, of all that depends on what is kept for one weight: of nothing but updates."""
-        own = (each for row in self.state.companions.values() for each in row)
-        return self.flow.after({int(each.argument): 1 for each in own}, again=False)
+        """Bits of what is kept for a weight, by its place there, of all that depends on it: of updates alone."""
+        rows = self.state.companions.values()
+        bits: dict[Source, int] = {
+            int(each.argument): 1 << place for row in rows for place, each in enumerate(row)
+        }
+        return self.flow.after(bits, again=False)
 
     def later_readers(
         self, step: FlowStep, passes: Callable[[FlowStep], bool] = hands_on
