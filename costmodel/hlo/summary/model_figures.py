@@ -166,16 +166,15 @@ def _positions(analysis: Analysis, words: Instruction) -> int:
 
     def after(source: Source) -> Iterator[Source]:
         for each in readers.get(source, ()):
-            cut = [
-                dim for dim, whole in zip(each.shape.dims, each.instruction.operands[0].shape.dims, strict=False)
-                if dim < whole == own
-            ] if each.opcode == "slice" else []  # fmt: skip
+            whole = each.instruction.operands[0].shape.dims if each.opcode == "slice" else ()
+            cut = [dim for dim, before in zip(each.shape.dims, whole, strict=False) if dim < before == own]
             if not cut and each.shape.dtype in _TOKENS and (hands_on(each) or elementwise(each)):
                 yield each
-            elif each.opcode != CARRIED:
+            else:
                 found.add(cut[0] if cut else own)
 
-    list(reached([int(words.argument)], after))
+    start: Source = int(words.argument)
+    list(reached([start], after))
     most = max(found, default=own)
     return most if 2 * most > own else own
 

@@ -60,7 +60,7 @@ class OptimizerRules:
         SGD keeps nothing, its updates being sums of weights and gradients that are scaled by numbers;
         momentum is the same with one array, and Muon multiplies matrices made of that array, for some of the
         weights. Lion follows the sign of a sum that it does not keep. What divides by a root of what it keeps
-        is RMSprop if it divides gradients, and Adam if it divides another array that it keeps. Adafactor keeps
+        is RMSprop if it divides gradients, and Adam if it divides another array that it keeps. Adafactor has
         a row and a column under the root, where a weight has two dimensions. In AdamW the update multiplies
         weights by a number and adds that to what depends on the moments, and not to a gradient. Methods that
         keep the same, such as NAdam, pass for Adam; those that take norms of weights, such as LAMB, and all
@@ -119,7 +119,7 @@ class OptimizerRules:
         ]  # fmt: skip
 
     def _grows(self, kept: Instruction) -> bool:
-        """Whether what is kept is a sum since the beginning, which nothing scales, or both over and under a root."""
+        """Whether what is kept is a sum since the beginning, as Adagrad's: nothing scales it."""
         number = int(kept.argument)
         new, after = behind(self.state.updates[number]), self.provenance.after_kept
         if not isinstance(new, FlowStep) or new.opcode != "add":
@@ -307,20 +307,25 @@ class _Sums:
         for body, carried in self.loops.items():
             totals = [step for step in carried if self._adds_up(step)]
             weights = reduce(int.__or__, (self.provenance.leading[step] for step in totals), 0)
-            if totals and weights == self.every and (self._independent(body, carried) or self._is_pipeline):
+            if totals and weights == self.every and self._independent(body, carried):
                 return body
         return None
 
     @property
     def in_loop(self) -> bool:
-        """Whether gradients are summed over the runs of a loop."""
-        return self._accumulating is not None
+        """Whether gradients are summed over the runs of a loop, or over what goes through a pipeline."""
+        return self._accumulating is not None or bool(self._through_pipeline)
+
+    @cached_property
+    def _through_pipeline(self) -> int:
+        """Micro-batches that go through a pipeline in a loop; 0 where there is none. [-]"""
+        return max((ticks - waits for ticks, waits in self.analysis.pipelines.values()), default=0)
 
     @cached_property
     def steps(self) -> int:
         """Runs of the loop over micro-batches; 0 where there is none, or where the text tells no number."""
-        if self._accumulating is None or self._is_pipeline:
-            return 0
+        if self._accumulating is None or self._through_pipeline:
+            return self._through_pipeline
         path = self._accumulating[-1]
         runs = {
             each.count for each in self.analysis.graph.kernels if each.name.rpartition("/")[0] + "/" == path
@@ -328,11 +333,6 @@ class _Sums:
         outer = {each.count for each in self.analysis.graph.kernels if "/" not in each.name}
         unknown = any(note.startswith(f"{path[:-1]}: trip count") for note in self.analysis.graph.notes)
         return 0 if unknown or len(runs) != 1 or outer - {1} else runs.pop()
-
-    @cached_property
-    def _is_pipeline(self) -> bool:
-        """Whether devices pass activations from stage to stage."""
-        return any(each.purpose == "pipeline parallel" for each in self.analysis.collectives.values())
 
     def _adds_up(self, carried: FlowStep) -> bool:
         """Whether a loop adds gradients to an array, all over it."""

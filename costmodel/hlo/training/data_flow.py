@@ -210,7 +210,7 @@ class _Walk:
         inside = replace(inside, loops=(*inside.loops, inside.path))
         self.run(condition, [state], inside)
         last = self.run(body, [state], inside)
-        made = [source for source in arrays_of(last)]
+        made = list(arrays_of(last))
         changed = [behind(source) is not step for step, source in zip(carried, made, strict=True)]
         for step, source, is_new in zip(carried, made, changed, strict=True):
             step.body = inside.loops

@@ -34,6 +34,7 @@ from costmodel.hlo.training.operations import (
 )
 
 _TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
+_SOFTENING: Final = ("exponential", "exponential-minus-one", "logistic", "tanh")
 _WEIGHTS: Final = re.compile(r"b?f\d")
 
 
@@ -80,7 +81,8 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
         if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
     ]
     bits = {int(each.argument): 1 << bit for bit, each in enumerate(arrays)}
-    after = flow.after(bits, again=False)
+    marks: dict[Source, int] = dict(bits.items())
+    after = flow.after(marks, again=False)
     decided = {number: after.get(updates[number], 0) for number in bits}
     used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
     multiplied = [each for each in summed_up if used & bits[int(each.argument)]]
@@ -313,7 +315,7 @@ class Provenance:
 
     @cached_property
     def after_kept(self) -> Mapping[Source, int]:
-        """Bits of what is kept for a weight, by its place there, of all that depends on it: of updates alone."""
+        """Bits of what is kept for a weight, by its place, on what depends on it: updates alone."""
         rows = self.state.companions.values()
         bits: dict[Source, int] = {
             int(each.argument): 1 << place for row in rows for place, each in enumerate(row)
@@ -373,17 +375,22 @@ class Provenance:
                 found.update(step.reads)
         return frozenset(found)
 
-    def multiplying(self, step: FlowStep, *, later: bool) -> Iterator[FlowStep]:
-        """The next steps, or the last before, that bring activations and weights together."""
-        seen, waiting = {step}, [step]
+    def multiplying(self, step: FlowStep, *, later: bool, softened: bool = False) -> Iterator[FlowStep]:
+        """The next steps, or the last before, that bring activations and weights together.
+
+        With `softened` those alone on whose way an exponential stands, as between the products of attention.
+        """
+        start = step, not softened
+        seen, waiting = {start}, [start]
         while waiting:
-            own = waiting.pop()
+            own, met = waiting.pop()
             for other in self.readers.get(own, ()) if later else own.operands:
                 if multiplies(other) or self.looks_up(other):
-                    yield other
-                elif other not in seen:
-                    seen.add(other)
-                    waiting.append(other)
+                    if met:
+                        yield other
+                elif (way := (other, met or other.opcode in _SOFTENING)) not in seen:
+                    seen.add(way)
+                    waiting.append(way)
 
     def looks_up(self, step: FlowStep) -> bool:
         """Whether a step reads rows of a weight, or sums a weight's gradient into its rows."""
