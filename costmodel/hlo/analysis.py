@@ -105,7 +105,7 @@ class Analysis:
             ticks = trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None
             waits = max(map(len, connected(message.groups)), default=1) - 1
             if message.name == "collective-permute" and ticks and ticks > waits:
-                found[loops[-1]] = ticks, waits
+                found[loops[-1]] = ticks, max(waits, found.get(loops[-1], (0, 0))[1])
         return found
 
     def idle_share(self, kernel: HloKernel) -> float:

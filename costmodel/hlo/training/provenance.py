@@ -144,8 +144,9 @@ def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
     new = updates[number]
     if not isinstance(behind(new), FlowStep):
         return False
-    moved = _reached([new], MOVING)
-    sums = [each for each in moved if isinstance(each, FlowStep) and each.opcode not in MOVING]
+    moving = MOVING | {"maximum"}  # of what compilers pad to join it
+    moved = _reached([new], moving)
+    sums = [each for each in moved if isinstance(each, FlowStep) and each.opcode not in moving]
     return number in moved and number not in _reached(sums, LINEAR)
 
 
@@ -155,7 +156,7 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
     def before(source: Source) -> Sequence[Source]:
         if not isinstance(source, FlowStep) or source.opcode not in opcodes:
             return ()
-        return source.reads if source.opcode == CARRIED else summed(source)
+        return source.reads if source.opcode in (CARRIED, "maximum") else summed(source)
 
     return set(reached(sources, before))
 
