@@ -273,7 +273,9 @@ def memory(analysis: Analysis) -> tuple[str, Reserved]:
     in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
     """
     if analysis.module.is_scheduled:
-        return "the text's order, which is its schedule", reserved(analysis.as_written)
+        given = (leaf for each in analysis.module.entry.parameters for leaf in each.shape.leaves())
+        kernels = len(analysis.graph.kernels) if any("T(" in leaf.layout for leaf in given) else 0
+        return "the text's order, which is its schedule", reserved(analysis.as_written, tpu_kernels=kernels)
     return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
 
 
