@@ -25,6 +25,7 @@ from dse.exporting.launch import maxtext, megatron, nemo, torchtitan
 from dse.exporting.launch.launch import Launch, NotExpressible
 from dse.exporting.launch.megatron_model import model_losses, model_settings, pattern, settings_model
 from dse.exporting.launch.shell import Script
+from dse.exporting.launch.torchtitan_releases import flavored
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space, space_names
@@ -131,7 +132,7 @@ FLAVORS = {"qwen3 0.6B": 596_049_920, "qwen3 1.7B": 1_720_574_976, "qwen3 4B": 4
 
 @pytest.mark.parametrize("name", FLAVORS)
 def test_flavors_of_torchtitan_that_do_not_ship_are_models_too(name):
-    model = torchtitan.flavored(*name.split())
+    model = flavored(torchtitan.TORCHTITAN, *name.split())
     assert model.num_parameters == FLAVORS[name]
     if not name.startswith("llama2"):  # which releases before 0.2 have
         assert torchtitan.flavor_of(model) == tuple(name.removesuffix("_flex").split())
