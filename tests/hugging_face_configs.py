@@ -1,6 +1,7 @@
 """Published configurations of Hugging Face models: the facts that fix their sizes, and their parameters.
 
-Counts are those that the weights' metadata give (safetensors), but where a comment says otherwise.
+Counts are those that the weights' metadata give (safetensors), but where a comment says otherwise;
+Transformers 5.23 makes models of as many parameters from these configurations.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ GPT_OSS = {"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 28
            "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088, "attention_bias": True,
            "sliding_window": 128, "experts_per_token": 4, "tie_word_embeddings": False,
            "max_position_embeddings": 131072}  # fmt: skip
+#: Delta nets but for every fourth layer, and a gate behind attention.
+DELTA = {"hidden_act": "silu", "attention_bias": False, "head_dim": 256, "linear_conv_kernel_dim": 4,
+         "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_value_head_dim": 128,
+         "max_position_embeddings": 262144, "full_attention_interval": 4, "mlp_only_layers": []}  # fmt: skip
+LLAMA_4 = {"model_type": "llama4_text", "hidden_act": "silu", "head_dim": 128, "num_key_value_heads": 8,
+           "intermediate_size_mlp": 16384, "vocab_size": 202048, "attention_chunk_size": 8192,
+           "num_experts_per_tok": 1, "no_rope_layers": [], "max_position_embeddings": 1048576}  # fmt: skip
 
 
 def sizes(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
@@ -170,5 +178,106 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, str]] = {
     "gpt-oss-120b": (
         GPT_OSS | {"num_hidden_layers": 36, "num_local_experts": 128, "layer_types": alternating(36)},
         116_829_156_672, "gpt_oss_120b"
+    ),
+    "Qwen3-Next 80B-A3B": (
+        DELTA | sizes(48, 2048, 16, 5120, model_type="qwen3_next", num_key_value_heads=2, vocab_size=151936,
+                      linear_num_value_heads=32, num_experts=512, num_experts_per_tok=10,
+                      moe_intermediate_size=512, shared_expert_intermediate_size=512, decoder_sparse_step=1,
+                      tie_word_embeddings=False), 79_674_391_296, "qwen3_next_80b_a3b"
+    ),
+    # Language models alone of those that see.
+    "Qwen3-VL 8B": (
+        {"model_type": "qwen3_vl", "vision_config": {}, "tie_word_embeddings": False, "text_config": {
+            **sizes(36, 4096, 32, 12288, model_type="qwen3_vl_text", num_key_value_heads=8, head_dim=128),
+            "vocab_size": 151936, "max_position_embeddings": 262144}}, 8_190_735_360, "qwen3_8b"
+    ),
+    "Qwen3-VL 30B-A3B": (
+        {"model_type": "qwen3_vl_moe", "vision_config": {}, "text_config": {
+            **sizes(48, 2048, 32, 6144, model_type="qwen3_vl_moe_text", num_key_value_heads=4, head_dim=128),
+            "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+            "decoder_sparse_step": 1, "vocab_size": 151936}}, 30_532_122_624, "qwen3_30b_a3b"
+    ),
+    "Qwen3.5 27B": (
+        {"model_type": "qwen3_5", "vision_config": {}, "tie_word_embeddings": False, "text_config": {
+            **DELTA, **sizes(64, 5120, 24, 17408, model_type="qwen3_5_text", num_key_value_heads=4),
+            "linear_num_value_heads": 48, "vocab_size": 248320, "mtp_num_hidden_layers": 1,
+            "layer_types": [*["linear_attention"] * 3, "full_attention"] * 16}}, 26_895_998_464, ""
+    ),
+    "Qwen3.5 122B-A10B": (
+        {"model_type": "qwen3_5_moe", "vision_config": {}, "tie_word_embeddings": False, "text_config": {
+            **DELTA, "model_type": "qwen3_5_moe_text", "num_hidden_layers": 48, "hidden_size": 3072,
+            "num_attention_heads": 32, "num_key_value_heads": 2, "linear_num_value_heads": 64,
+            "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 1024,
+            "shared_expert_intermediate_size": 1024, "vocab_size": 248320}}, 122_111_526_912, ""
+    ),
+    "Llama 4 Scout": (
+        {"model_type": "llama4", "vision_config": {}, "text_config": LLAMA_4 | sizes(
+            48, 5120, 40, 8192, num_local_experts=16, interleave_moe_layer_step=1)}, 107_769_861_120,
+        "llama_4_scout"
+    ),
+    "Llama 4 Maverick": (
+        LLAMA_4 | sizes(48, 5120, 40, 8192, num_local_experts=128, interleave_moe_layer_step=2,
+                        moe_layers=[*range(1, 48, 2)]), 400_711_848_960, "llama_4_maverick"
+    ),
+    # With the biases of its routers, which Transformers does not count: 14,240.
+    "GLM-4.5": (
+        {"model_type": "glm4_moe", **sizes(92, 5120, 96, 12288), "num_key_value_heads": 8, "head_dim": 128,
+         "attention_bias": True, "use_qk_norm": True, "n_routed_experts": 160, "n_shared_experts": 1,
+         "num_experts_per_tok": 8, "moe_intermediate_size": 1536, "first_k_dense_replace": 3, "n_group": 1,
+         "topk_group": 1, "vocab_size": 151552, "num_nextn_predict_layers": 1, "hidden_act": "silu",
+         "max_position_embeddings": 131072}, 352_797_829_024, "glm_4_5"
+    ),
+    "DBRX": (
+        {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768,
+         "vocab_size": 100352, "attn_config": {"kv_n_heads": 8, "clip_qkv": 8},
+         "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4,
+                        "ffn_act_fn": {"name": "silu"}}}, 131_596_523_520, "dbrx"
+    ),
+    # With the biases of its routers, which Transformers does not count: 15,872.
+    "MiniMax-M2": (
+        {"model_type": "minimax_m2", **sizes(62, 3072, 48, 1536), "num_key_value_heads": 8, "head_dim": 128,
+         "vocab_size": 200064, "num_local_experts": 256, "num_experts_per_tok": 8, "use_qk_norm": True,
+         "num_mtp_modules": 3, "shared_intermediate_size": 0, "hidden_act": "silu"}, 228_689_764_864, ""
+    ),
+    "OLMo 2 7B": (
+        {"model_type": "olmo2", **sizes(32, 4096, 32, 11008), "num_key_value_heads": 32, "vocab_size": 100352,
+         "max_position_embeddings": 4096, "tie_word_embeddings": False}, 7_298_617_344, ""
+    ),
+    "Command R": (
+        {"model_type": "cohere", **sizes(40, 8192, 64, 22528), "num_key_value_heads": 64,
+         "vocab_size": 256000, "hidden_act": "silu", "max_position_embeddings": 8192}, 34_980_831_232, ""
+    ),
+    # Its paper counts 331.6 billion beside 9.4 billion of embeddings.
+    "Nemotron-4 340B": (
+        {"model_type": "nemotron", **sizes(96, 18432, 96, 73728), "num_key_value_heads": 8,
+         "vocab_size": 256000, "hidden_act": "relu2", "max_position_embeddings": 4096}, 341_029_195_776,
+        "nemotron_4_340b"
+    ),
+    "Llama 2 70B": (
+        {"model_type": "llama", **sizes(80, 8192, 64, 28672), "vocab_size": 32000, "num_key_value_heads": 8,
+         "max_position_embeddings": 4096}, 68_976_648_192, "llama2_70b"
+    ),
+    "Qwen3 32B": (
+        QWEN | sizes(64, 5120, 64, 25600, model_type="qwen3", num_key_value_heads=8, head_dim=128),
+        32_762_123_264, "qwen3_32b"
+    ),
+    # Its paper counts 256,128 entries of vocabulary, as the shipped file does.
+    "Gemma 2 27B": (
+        {"model_type": "gemma2", **sizes(46, 4608, 32, 36864), "num_key_value_heads": 16, "head_dim": 128,
+         "vocab_size": 256000, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+         "max_position_embeddings": 8192}, 27_227_128_320, ""
+    ),
+    # With the biases of its routers, which Transformers does not count: 23,040.
+    "Kimi K2": (
+        DEEPSEEK | sizes(61, 7168, 64, 18432, model_type="kimi_k2", vocab_size=163840, q_lora_rank=1536,
+                         num_key_value_heads=64, n_routed_experts=384, n_shared_experts=1, n_group=1,
+                         topk_group=1, num_experts_per_tok=8, moe_intermediate_size=2048,
+                         first_k_dense_replace=1, num_nextn_predict_layers=0), 1_026_408_232_448, "kimi_k2"
+    ),
+    # By our formulas; its makers print 314 billion.
+    "Grok-1": (
+        {"model_type": "grok-1", **sizes(64, 6144, 48, 32768), "num_key_value_heads": 8, "num_experts": 8,
+         "num_experts_per_tok": 2, "vocab_size": 131072, "max_position_embeddings": 8192},
+        315_684_820_992, "grok_1"
     ),
 }  # fmt: skip

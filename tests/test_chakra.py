@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
@@ -15,6 +14,19 @@ from dse.cli import main
 from dse.exporting.chakra.step import step_traces
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
+from tests.chakra_files import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    COLLECTIVE,
+    COMPUTE,
+    METADATA,
+    RECEIVE,
+    REDUCE_SCATTER,
+    SEND,
+    decoded,
+    key,
+    of_type,
+)
 from tests.runs import run_of
 
 #: Layouts of GPT-3 on 64 chips, of every kind of schedule.
@@ -33,10 +45,6 @@ OTHERS = (
     *("llama3_70b_64_h100_fsdp", "mixtral_8x22b_128_h100"),
     *("qwen3_235b_256_gb200", "llama3_405b_16384_h100_131k"),
 )
-#: Types of nodes and of collectives in Chakra's et_def.proto.
-METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
-ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER = 0, 2, 6, 7
-MESSAGE = ("comm_src", "comm_dst", "comm_tag", "comm_size")
 
 
 def gpt3(**others):
@@ -50,85 +58,9 @@ def of_space(name, **params):
     return transformer_run(space, space.encode([{**space.completed({}), **params}]), DesignPoints)
 
 
-def varint(data, place):
-    """A number of the wire format, and where the next begins."""
-    number = shift = 0
-    while True:
-        byte = data[place]
-        number |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return number, place
-
-
-def fields(data):
-    """Field -> its values of a message in protobuf's wire format: numbers, or bytes."""
-    found, place = {}, 0
-    while place < len(data):
-        key, place = varint(data, place)
-        kind = key & 7
-        if kind == 0:
-            value, place = varint(data, place)
-        elif kind == 1:
-            value, place = np.frombuffer(data[place : place + 8], "<f8")[0], place + 8
-        else:
-            length, place = varint(data, place)
-            value, place = data[place : place + length], place + length
-        found.setdefault(key >> 3, []).append(value)
-    return found
-
-
-def packed(values):
-    """Numbers that stand one behind the other."""
-    found = []
-    for data in values:
-        place = 0
-        while place < len(data):
-            number, place = varint(data, place)
-            found.append(number)
-    return found
-
-
-def attributes(message, field):
-    """Name -> value; a 0 that is chosen of several fields is written."""
-    pairs = {}
-    for data in message.get(field, []):
-        own = fields(data)
-        [name] = own.pop(1)
-        [[value]] = own.values()
-        pairs[name.decode()] = value.decode() if isinstance(value, bytes) else value
-    return pairs
-
-
-def decoded(content):
-    """Metadata and nodes of a file, by the field numbers of Chakra's et_def.proto."""
-    messages, place = [], 0
-    while place < len(content):
-        length, place = varint(content, place)
-        messages.append(fields(content[place : place + length]))
-        place += length
-    nodes = [
-        {
-            "id": own.get(1, [0])[0],
-            "name": own[2][0].decode(),
-            "type": own[3][0],
-            "after": [*packed(own.get(4, [])), *packed(own.get(5, []))],
-            "micros": own.get(7, [0])[0],
-            "inputs": fields(own[8][0])[1][0].decode() if 8 in own else "",
-            **attributes(own, 10),
-        }
-        for own in messages[1:]
-    ]
-    return attributes(messages[0], 2), nodes
-
-
 def read(run):
     """Rank -> metadata and nodes, read back."""
     return {trace.rank: decoded(trace.encoded()) for trace in step_traces(run)}
-
-
-def key(node):
-    return tuple(node[name] for name in MESSAGE)
 
 
 def replayed(traces):
@@ -149,10 +81,6 @@ def replayed(traces):
                 places[rank] += 1
         assert places != before, "ranks wait for each other"
     return max(ends.values())
-
-
-def of_type(nodes, kind, word=""):
-    return [node for node in nodes if node["type"] == kind and word in node["name"]]
 
 
 @pytest.fixture(scope="module", params=SCHEDULES)

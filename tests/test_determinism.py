@@ -31,6 +31,7 @@ export one --format dot -o {f}/layer.dot
 export one --format trace -o {f}/trace.json
 export two --format megatron -o {f}/megatron.sh
 export two --format nemo -o {f}/nemo.py
+export three --format astra-sim -o {f}/astra-sim
 export three --format torchtitan -o {f}/torchtitan.toml
 export four --format maxtext -o {f}/maxtext.yml
 evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --format json

@@ -9,6 +9,7 @@ from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.formats.framework_file import framework_names, load_framework
 from costmodel.formats.strict_yaml import dump
 from costmodel.profiles.registry import all_columns
+from dse.spaces.sections.frameworks import broken_rules, refused_model
 from dse.spaces.space import Space
 
 SPLIT = {"tp": 8, "pp": 8, "dp": 2, "gradient_accumulation_steps": 16, "recompute": "selective"}
@@ -25,6 +26,43 @@ def test_shipped_frameworks_name_columns_and_quantities(name):
     known = {*all_columns(), *load_system("h100_80g_dgx").units()}
     assert framework.description
     assert {*framework.given} <= known
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_what_a_framework_runs_are_values_of_columns_and_formulas(name):
+    """A formula that does not parse, or names nothing, would keep nothing."""
+    framework = load_framework(name)
+    declared = DesignPoints.declared()
+    for column, runs in framework.runs.items():
+        words = declared[column].words
+        assert {*runs.words} <= {*words} if words else all(word.isdigit() for word in runs.words), column
+    for model in (load_model("gpt3_175b"), load_model("deepseek_v3"), load_model("qwen3_next_80b_a3b")):
+        usual = (
+            {"schedule": next(iter(framework.runs["schedule"].words), "1f1b")}
+            if "schedule" in framework.runs
+            else {}
+        )
+        assert isinstance(broken_rules(framework, model, usual), list)
+
+
+def test_limits_of_a_framework_are_constraints_of_a_space_that_asks_for_them():
+    opened = {"tp": [4, 8], "zero": [1, 2, 3], "optimizer": ["adam", "muon"], "schedule": ["1f1b", "zb_v"]}
+    free = space_of(framework="megatron_core", parameters=opened)
+    kept = space_of(framework={"name": "megatron_core", "limits": True}, parameters=opened)
+    assert {*kept.data["constraints"]} == {"fsdp_steps_with_adam"}
+    assert free.legal.count > kept.legal.count
+    assert not kept.broken_rules({"tp": 4, "zero": 1, "optimizer": "muon", "schedule": "1f1b"})
+    assert kept.broken_rules({"tp": 4, "zero": 3, "optimizer": "muon", "schedule": "1f1b"})
+    assert Space.from_text(kept.text).fingerprint == kept.fingerprint
+
+
+def test_a_model_that_a_framework_has_not_is_refused_by_name():
+    torchtitan = load_framework("torchtitan")
+    assert refused_model(torchtitan, load_model("llama3_8b")) == ""
+    assert "torchtitan has it not" in refused_model(torchtitan, load_model("gpt3_175b"))
+    assert "experts came later" in refused_model(
+        load_framework("megatron_lm_2021"), load_model("mixtral_8x7b")
+    )
 
 
 def space_of(**parts):

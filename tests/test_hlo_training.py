@@ -110,7 +110,7 @@ OPTIMIZERS = {
     "squares of gradients": (sgd_of("multiply(grad_{w}, grad_{w})"), "", None),
     "one over gradients": (sgd_of("divide({c}, grad_{w})"), "", None),
     "the sign of momentum": (SIGN, "m", None),
-    "a root of squares": (RMSPROP, "v", None),
+    "RMSprop": (RMSPROP, "v", "RMSprop"),
     "Adam": (ADAM, "mv", "Adam"),
     "Adam with decay in its gradients": (COUPLED, "mv", "Adam"),
     "AdamW": (ADAMW, "mv", "AdamW"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,13 +18,16 @@ from costmodel import DesignPoints, DseError, load_model
 from costmodel.formats.model_file import model_names
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.model import ModelShape
+from costmodel.training.numerics import Numerics
 from costmodel.training.run import Run
 from dse.cli import main
 from dse.exporting.launch import maxtext, megatron, nemo, torchtitan
 from dse.exporting.launch.launch import Launch, NotExpressible
 from dse.exporting.launch.megatron_model import model_losses, model_settings, pattern, settings_model
 from dse.exporting.launch.shell import Script
+from dse.exporting.launch.torchtitan_releases import flavored
 from dse.pricing.evaluation import transformer_run
+from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space, space_names
 
 #: A script as people have it: variables, arrays, comments, continued lines, flags of no cost, an unknown one.
@@ -118,6 +124,36 @@ def test_so_does_one_of_torchtitan(tmp_path):
         assert again.step_time[0] == transformer_step(run).step_time[0]
 
 
+# Parameters that the weights' metadata give (safetensors).
+FLAVORS = {"qwen3 0.6B": 596_049_920, "qwen3 1.7B": 1_720_574_976, "qwen3 4B": 4_022_468_096,
+           "qwen3 14B": 14_768_307_200, "llama2 13B": 13_015_864_320, "llama3 8B_flex": 8_030_261_248,
+           "llama4 17bx16e": 107_769_861_120}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAVORS)
+def test_flavors_of_torchtitan_that_do_not_ship_are_models_too(name):
+    model = flavored(torchtitan.TORCHTITAN, *name.split())
+    assert model.num_parameters == FLAVORS[name]
+    if not name.startswith("llama2"):  # which releases before 0.2 have
+        assert torchtitan.flavor_of(model) == tuple(name.removesuffix("_flex").split())
+
+
+def test_a_configuration_of_earlier_torchtitan_says_the_same_in_other_sections(tmp_path):
+    older = """
+        model = {name = "llama4", flavor = "17bx128e", converters = "float8,lora"}
+        training = {batch_size = 4, seq_len = 8192, tensor_parallel_degree = 8, data_parallel_degree = 2}
+        experimental = {pipeline_parallel_degree = 4, pipeline_parallel_microbatches = 2}
+        float8 = {enable_fsdp_float8_all_gather = true}
+    """
+    (tmp_path / "job.toml").write_text(older)
+    launch, notes = torchtitan.read_script(tmp_path / "job.toml")
+    assert "model.converters lora: not read" in notes
+    assert (launch.world_size, launch["tp"], launch["pp"], launch["micro_batch_size"]) == (64, 8, 4, 2)
+    assert (launch["precision"], launch["fp8_parameters"]) == ("fp8_tensorwise", True)
+    # `generate_llm_fqn_per_model_part` of torchtitan 0.2.2: embedding and output count as a layer each.
+    assert launch.chunks() == [12, 13, 12, 11]
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_comes_back_that_megatron_core_has(name):
     model = load_model(name)
@@ -185,6 +221,66 @@ def test_what_a_framework_cannot_say_is_said_of_it():
     assert "# Not said here, since Megatron-LM has no flag for it: imbalance=1.2" in text
 
 
+#: Gives scripts to Megatron-LM's own parser, checks and configuration, on a machine without GPUs.
+JUDGE = next(
+    (place for up in Path(__file__).parents if (place := up / "shared/clients/megatron_accepts.py").exists()),
+    None,
+)
+
+
+@pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
+@pytest.mark.skipif(JUDGE is None, reason="who gives scripts to Megatron-LM is not here")
+@pytest.mark.parametrize(("model", "chips", "pins"), [
+    ("deepseek_v3", 1024, {"pp": 8, "vpp": 4, "ep": 64, "overlap_ep": True}),
+    ("llama3_70b", 64, {"tp": 8, "zero": 3}),
+    ("gpt_oss_20b", 16, {"ep": 8}),
+    ("llama_4_scout", 64, {"ep": 16}),
+    ("qwen3_next_80b_a3b", 64, {"tp": 2}),
+])  # fmt: skip
+def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
+    """With a Python that has torch and einops, which MEGATRON_PYTHON names."""
+    plan = planned_space(Question(model=model, system="h100_80g_dgx", chips=chips)).space
+    run = transformer_run(plan, plan.encode([plan.completed(pins)]), DesignPoints)
+    (tmp_path / "train.sh").write_text(megatron.script(Launch.of_run(run, 0))[0])
+    python = os.environ.get("MEGATRON_PYTHON", sys.executable)
+    command = [python, JUDGE, os.environ["MEGATRON_LM"], tmp_path / "train.sh"]
+    assert "1 of 1 accepted" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.parametrize(("tp", "zero", "overlap", "most"), [
+    (1, 1, False, []), (8, 1, False, ["1"]), (8, 3, False, []), (8, 1, True, ["32"]),
+])  # fmt: skip
+def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, most):
+    """arguments.py: one for the order of messages; more where weights are gathered, or exchanges overlap."""
+    model = load_model("deepseek_v2_lite")
+    own = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap, "sequence_parallel": tp > 1}
+    text = megatron.script(Launch.of(model, own, 8))[0]
+    assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", text) == most
+
+
+@pytest.mark.parametrize(("model", "flags"), [
+    ("llama3_405b", "--rotary-base 500000 --use-rope-scaling --rope-scaling-factor 8"),
+    ("deepseek_v3", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5"),
+    ("gpt_oss_20b", "--quick-geglu --glu-linear-offset 1 --rotary-base 150000"),
+    ("nemotron_4_15b", "--rotary-percent 0.5 --apply-layernorm-1p --squared-relu"),
+])  # fmt: skip
+def test_a_script_trains_the_model_that_was_named(model, flags):
+    text = megatron.script(Launch.of(load_model(model), {}, 8))[0]
+    for own in re.findall(r"--\S+(?: [^-]\S*)?", flags):
+        assert re.search(rf"^  {own}$", text, re.M), own
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if name != "lstm_24b"])
+def test_numerics_come_back_or_are_said_to_be_lost(name):
+    model = load_model(name)
+    back = settings_model(model_settings(model), name).numerics
+    lost = {text.partition("=")[0] for text in model_losses(model)}
+    differ = {
+        own.name for own in fields(Numerics) if getattr(back, own.name) != getattr(model.numerics, own.name)
+    }
+    assert differ <= lost | {"gate"}
+
+
 # Scripts that people have
 
 
@@ -229,7 +325,7 @@ def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
         (("nnodes $NNODES", "nnodes $N"), "does not say on how many chips; name them with --gpus N"),
         (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
         (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),
-        (('"${TRAINING', '"${TRAINING" "'), "is never closed"),
+        (('"${TRAINING_ARGS[@]}"', '"${TRAINING_ARGS[@]}'), "is never closed"),
         (("GPT_MODEL_ARGS=(", "A=(\n(("), "expected words, and a closing bracket"),
     ],
 )

@@ -13,6 +13,7 @@ from dse.cli import main
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.question import Question, planned_space, space_text
 from tests.hugging_face_configs import PUBLISHED
+from tests.next_commands import check_next_commands
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,41 @@ def test_a_question_without_a_file_is_answered(capsys):
         "dse: assumed: --seq-len 8192, --global-batch-size 512 (4.2 million tokens), --precision bf16, "
         "--framework megatron_core\n"
     )
+
+
+@pytest.mark.parametrize(("model", "system", "framework"), [
+    ("deepseek_v2_lite", "h100_80g_dgx", ""),
+    ("qwen3_next_80b_a3b", "gb200_186g_nvl72", "megatron_core"),
+    ("llama3_8b", "tpu_v5p_pod", ""),
+    ("qwen3_32b", "h100_80g_dgx", "torchtitan"),
+    ("llama2_7b", "a100_80g_dgx", "nanotron"),
+])  # fmt: skip
+def test_every_command_that_is_printed_as_next_works(model, system, framework, capsys):
+    """All shipped models under all frameworks: tests/stress/test_next_commands.py."""
+    check_next_commands(capsys, model, system, framework)
+
+
+def test_what_other_software_would_run_faster_is_said(capsys):
+    """Halves of DualPipe hide exchanges of experts; Megatron Core has 1F1B."""
+    out = asked(capsys, "deepseek_v3", "--gpus", "1024", "--system", "h100_80g_dgx").out
+    _, line = " ".join(out.split()).split("Could any software do it: ")
+    assert line.split(" with ")[0].endswith(" %)")
+    assert "schedule=dualpipe_v: Megatron Core has 1f1b." in line
+    front = Study.load("plan_deepseek_v3_1024").table.front().records()
+    assert all("schedule" not in design["params"] for design in front)
+
+
+@pytest.mark.parametrize(("framework", "why"), [
+    ("torchtitan", "model gpt3_175b: torchtitan has it not; it has llama3_8b,"),
+    ("pytorch_fsdp", ""),
+])  # fmt: skip
+def test_a_framework_runs_what_its_file_says(framework, why):
+    ask = Question(model="gpt3_175b", system="h100_80g_dgx", chips=512, framework=framework)
+    if why:
+        with pytest.raises(DseError, match=why):
+            planned_space(ask)
+    else:
+        assert planned_space(ask).space.completed({})["tp"] == 1
 
 
 def test_json_is_the_object_of_a_search_and_the_file_of_its_space(capsys):
@@ -102,7 +138,8 @@ def test_what_is_opened_follows_from_model_and_machine():
 
 @pytest.mark.parametrize(("model", "chips", "layout"), [
     ("llama3_405b", 16384, {"tp": 8, "pp": 16, "vpp": 8, "zero": 2, "recompute": "none"}),
-    ("deepseek_v3", 2048, {"tp": 1, "pp": 16, "ep": 64, "schedule": "dualpipe", "overlap_ep": True}),
+    ("deepseek_v3", 2048, {"tp": 1, "pp": 16, "ep": 64, "vpp": 2, "zero": 1}),
+    ("deepseek_v3", 1024, {"tp": 1, "pp": 8, "vpp": 4, "ep": 64, "overlap_ep": True}),
     ("mixtral_8x22b", 128, {"tp": 2, "pp": 8, "ep": 8, "etp": 1}),
 ])  # fmt: skip
 def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):

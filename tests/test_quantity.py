@@ -84,6 +84,8 @@ WRONG = [
     ([1], "-", "expected a number"),
     (float("inf"), "-", "expected a number"),
     ("1e999 s", "s", "too large"),
+    ("٣ s", "s", "expected a number and a unit"),
+    ("3٣", "-", "not a unit"),
 ]
 
 
@@ -164,7 +166,7 @@ def test_a_count_is_a_whole_number_with_the_letter_people_give_it():
     assert [readable_count(value) for value in (15e12, 15.6e9, 7.0)] == ["15T", "15.6B", "7"]
 
 
-@pytest.mark.parametrize("text", ["0", "-1T", "1.5", "15 TB", "many", None, True, float("nan"), "1e30"])
+@pytest.mark.parametrize("text", ["0", "-1T", "1.5", "15 TB", "many", "٣T", None, True, float("nan"), "1e30"])
 def test_what_is_no_count_says_what_would_do(text):
     with pytest.raises(ValueError, match="expected a count, such as 15T or 300B"):
         count_value(text)

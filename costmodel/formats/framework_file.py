@@ -19,7 +19,7 @@ from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import KINDS
 
 SCHEMA: Final = "framework/v1"
-_ABILITIES: Final = ("title", "release", "launch", "runs", "limits", "models")
+_ABILITIES: Final = ("title", "release", "launch", "runs", "limits", "derived", "modules", "models")
 #: How a value is known: as constants of systems are, or as the software's documentation or code says.
 FRAMEWORK_KINDS: Final = (*KINDS, "documented")
 
@@ -46,6 +46,8 @@ class Framework:
     ] = ()  #: forms of the files that start it; of none, nothing is said of what it can do
     runs: Mapping[str, Runs] = field(default_factory=dict)  #: column of designs -> values that it can run
     limits: Mapping[str, str] = field(default_factory=dict)  #: name -> formula that its designs keep
+    derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of what it does by itself
+    modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
     models: Mapping[str, Any] = field(default_factory=dict)  #: model that ships -> its name there; {}: any
 
     def word(self, column: str, value: Any) -> Any:
@@ -90,14 +92,22 @@ def _abilities(section: Section, name: str) -> dict[str, Any]:
     """What the software can do, in a file that says it."""
     found: dict[str, Any] = {key: section.text(key, required=False) for key in ("title", "release")}
     found["title"] = found["title"] or name
-    forms = section.data.get("launch", [])
-    if not isinstance(forms, list) or not all(isinstance(form, str) for form in forms):
-        section.mistake("launch", "expected a list of forms of launch files, such as [megatron, nemo]")
-        forms = []
-    runs, limits = (section.section(key, required=False) for key in ("runs", "limits"))
+    runs = section.section("runs", required=False)
     found["runs"] = {column: _runs(runs.section(column)) for column in runs}
-    found["limits"] = {limit: _limit(limits.section(limit)) for limit in limits}
-    return {**found, "launch": tuple(forms), "models": section.mapping("models")}
+    for key in ("limits", "derived"):
+        formulas = section.section(key, required=False)
+        found[key] = {own: _formula(formulas.section(own)) for own in formulas}
+    found |= {key: _words(section, key) for key in ("launch", "modules")}
+    return {**found, "models": section.mapping("models")}
+
+
+def _words(section: Section, key: str) -> tuple[str, ...]:
+    """A list of words under a key, or none."""
+    words = section.data.get(key, [])
+    if isinstance(words, list) and all(isinstance(word, str) for word in words):
+        return tuple(words)
+    section.mistake(key, "expected a list of words")
+    return ()
 
 
 def _runs(section: Section) -> Runs:
@@ -113,8 +123,8 @@ def _runs(section: Section) -> Runs:
     return Runs({str(value): word for value, word in values.items()}, section.text("where", required=False))
 
 
-def _limit(section: Section) -> str:
-    """The formula of a limit."""
+def _formula(section: Section) -> str:
+    """A formula, with its source."""
     section.only(("formula", "source"))
     section.text("source")
     return section.text("formula")

@@ -2,181 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from costmodel.errors import DseError
+from costmodel.formats.hugging_face_families import ALIASES, FAMILIES, REFUSED, Family
+from costmodel.formats.hugging_face_numerics import read_numerics
 from costmodel.formats.model_file import read_model
-from costmodel.formats.strict_yaml import Section, Source, read_text
+from costmodel.formats.strict_yaml import Section, Source, read_json
 from costmodel.training.dimensions import MOST_LAYERS
 from costmodel.training.model import ModelShape
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How the configurations of an architecture are read."""
-
-    title: str
-    keys: Mapping[str, str]  #: field of a model -> key; several, by "|": whichever there is
-    fixed: Mapping[str, Any]  #: fields that all models of the family share
-    defaults: Mapping[str, Any] = field(default_factory=dict)  #: key -> value where a file is silent
-    window_switch: str = ""  #: key that must be true for `sliding_window` to count
-    full_every: int | str = 0  #: every so many layers see all keys where others have a window; or its key
-    sparse_step: str = ""  #: key: every so many layers have experts
-    once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
-
-
-_SIZES: Final = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_query_groups": "num_key_value_heads",
-    "head_size": "head_dim",
-    "ffn_hidden_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "activation": "hidden_act",
-    "tied_embeddings": "tie_word_embeddings",
-}
-_BIASES: Final = {"qkv_bias": "attention_bias", "out_bias": "attention_bias"}
-_EXPERTS: Final = {
-    "num_experts": "num_experts|num_local_experts",
-    "moe_topk": "num_experts_per_tok|experts_per_token",
-    "moe_ffn_hidden_size": "moe_intermediate_size",
-}
-_LATENT: Final = {
-    **{key: word for key, word in _SIZES.items() if key != "head_size"},
-    **{key: key for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")},
-    "v_head_dim": "v_head_dim",
-    **_EXPERTS,
-    "num_experts": "n_routed_experts",
-    "shared_ffn_hidden_size": "n_shared_experts",
-    "first_dense_layers": "first_k_dense_replace",
-    "routing_groups": "n_group",
-    "routing_group_topk": "topk_group",
-}
-
-_LLAMA: Final = {
-    "gated_mlp": True,
-    "normalization": "rms_norm",
-    "position_embedding": "rotary",
-    "biases": False,
-    "dropout": False,
-}
-_GPT: Final = {"gated_mlp": False, "normalization": "layer_norm", "biases": True}
-_SILU: Final = {"hidden_act": "silu", "tie_word_embeddings": False}
-_GELU: Final = {"hidden_act": "gelu", "tie_word_embeddings": True, "head_dim": 256}
-_GEMMA: Final = {**_SIZES, **_BIASES, "activation": "hidden_activation|hidden_act"}
-_QWEN: Final = {**_LLAMA, "qkv_bias": True}
-_QWEN_WINDOW: Final = {**_SILU, "use_sliding_window": False}
-
-#: `model_type` of a configuration -> its family.
-FAMILIES: Final[Mapping[str, Family]] = {
-    "llama": Family("Llama", {**_SIZES, **_BIASES, "mlp_bias": "mlp_bias"}, _LLAMA, _SILU),
-    "gpt2": Family(
-        "GPT-2",
-        {
-            "num_layers": "n_layer",
-            "hidden_size": "n_embd",
-            "num_attention_heads": "n_head",
-            "ffn_hidden_size": "n_inner",
-            "vocab_size": "vocab_size",
-            "learned_positions": "n_positions",
-            "activation": "activation_function",
-            "tied_embeddings": "tie_word_embeddings",
-            "dropout": "resid_pdrop",
-        },
-        {**_GPT, "position_embedding": "learned"},
-        {"activation_function": "gelu", "tie_word_embeddings": True, "n_positions": 1024, "resid_pdrop": 0.1},
-    ),
-    "gpt_neox": Family(
-        "GPT-NeoX",
-        {
-            **{key: word for key, word in _SIZES.items() if key not in ("num_query_groups", "head_size")},
-            **_BIASES,
-            "parallel_block": "use_parallel_residual",
-            "parallel_norms": "use_parallel_residual",
-            "dropout": "hidden_dropout",
-        },
-        {**_GPT, "position_embedding": "rotary"},
-        {
-            "hidden_act": "gelu",
-            "tie_word_embeddings": False,
-            "attention_bias": True,
-            "use_parallel_residual": True,
-            "hidden_dropout": 0.0,
-        },
-    ),
-    "mistral": Family("Mistral", _SIZES, _LLAMA, {**_SILU, "num_key_value_heads": 8}),
-    "mixtral": Family(
-        "Mixtral",
-        {**_SIZES, **_EXPERTS, "moe_ffn_hidden_size": "intermediate_size"},
-        _LLAMA,
-        {**_SILU, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
-    ),
-    "qwen2": Family("Qwen2", _SIZES, _QWEN, _QWEN_WINDOW, window_switch="use_sliding_window"),
-    "qwen2_moe": Family(
-        "Qwen2-MoE",
-        {**_SIZES, **_EXPERTS, "shared_ffn_hidden_size": "shared_expert_intermediate_size"},
-        {**_QWEN, "shared_expert_gate": True},
-        {**_QWEN_WINDOW, "decoder_sparse_step": 1},
-        window_switch="use_sliding_window",
-        sparse_step="decoder_sparse_step",
-    ),
-    "qwen3": Family(
-        "Qwen3",
-        {**_SIZES, **_BIASES},
-        {**_LLAMA, "qk_norm": True},
-        {**_QWEN_WINDOW, "head_dim": 128},
-        window_switch="use_sliding_window",
-    ),
-    "qwen3_moe": Family(
-        "Qwen3-MoE",
-        {**_SIZES, **_BIASES, **_EXPERTS},
-        {**_LLAMA, "qk_norm": True},
-        {**_QWEN_WINDOW, "decoder_sparse_step": 1},
-        window_switch="use_sliding_window",
-        sparse_step="decoder_sparse_step",
-    ),
-    "gemma": Family("Gemma", _GEMMA, _LLAMA, _GELU),
-    "gemma2": Family("Gemma 2", _GEMMA, {**_LLAMA, "norms_per_layer": 4}, _GELU, full_every=2),
-    "gemma3_text": Family(
-        "Gemma 3",
-        _GEMMA,
-        {**_LLAMA, "norms_per_layer": 4, "qk_norm": True},
-        {
-            **_GELU,
-            "vocab_size": 262208,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "sliding_window": 4096,
-            "sliding_window_pattern": 6,
-            "max_position_embeddings": 131072,
-        },
-        full_every="sliding_window_pattern",
-    ),
-    "deepseek_v2": Family(
-        "DeepSeek-V2", _LATENT, {**_LLAMA, "attention": "mla"}, _SILU, once=("moe_layer_freq",)
-    ),
-    "deepseek_v3": Family(
-        "DeepSeek-V3",
-        {**_LATENT, "mtp_layers": "num_nextn_predict_layers"},
-        {**_LLAMA, "attention": "mla", "router_bias": True},
-        _SILU,
-        once=("moe_layer_freq",),
-    ),
-    "gpt_oss": Family(
-        "gpt-oss",
-        {**_SIZES, **_BIASES, **_EXPERTS, "moe_ffn_hidden_size": "intermediate_size"},
-        {**_LLAMA, "biases": True, "sinks": True, "router_bias": True},
-        {**_SILU, "attention_bias": True, "head_dim": 64},
-        full_every=2,
-    ),
-}
-#: Other words for the same -> the family's own.
-ALIASES: Final = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3"}
 
 #: Keys that change what a model says, or how it is stored or run, and not what a step of training costs.
 WITHOUT_COST: Final = frozenset(
@@ -185,7 +22,7 @@ WITHOUT_COST: Final = frozenset(
         *("_name_or_path", "use_cache", "_commit_hash", "task_specific_params", "return_dict"),
         *("pad_token_id", "bos_token_id", "eos_token_id", "n_ctx", "pretraining_tp"),
         *("max_position_embeddings", "initializer_range", "initializer_factor"),
-        *("gradient_checkpointing", "output_router_logits"),
+        *("gradient_checkpointing", "output_router_logits", "quantization_config", "topk_method", "ep_size"),
     }
 )  # fmt: skip
 
@@ -196,7 +33,10 @@ LARGEST: Final = 1e9
 #: Keys that a configuration must give, where its family has them.
 NEEDED: Final = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "num_attention_heads", "n_head",
                  "intermediate_size", "vocab_size", "num_experts", "n_routed_experts", "num_experts_per_tok",
-                 "moe_intermediate_size", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")  # fmt: skip
+                 "moe_intermediate_size", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "d_model",
+                 "n_heads", "n_layers", "num_local_experts", "intermediate_size_mlp",
+                 "attn_config.kv_n_heads", "ffn_config.ffn_hidden_size", "ffn_config.moe_num_experts",
+                 "ffn_config.moe_top_k")  # fmt: skip
 #: Words of `transformers` -> activations of models.
 ACTIVATIONS: Final = {"silu": "silu", "swish": "silu", "relu2": "squared_relu"}
 _KINDS: Final = get_type_hints(ModelShape)
@@ -230,34 +70,15 @@ def import_model(path: Path, *, name: str = "", seq_len: float | None = None) ->
         With one line for each mistake in the file.
     """
     path = path / "config.json" if path.is_dir() else path
-    reader = _ConfigurationReader(_opened(path), name or _name_of(path), seq_len)
+    reader = _ConfigurationReader(
+        read_json(path, "the object of a config.json"), name or _name_of(path), seq_len
+    )
     return reader.imported(path.name)
 
 
 def is_configuration(path: Path) -> bool:
     """Whether a path is that of a configuration, by its name, or of a folder with one."""
     return path.suffix == ".json" or (path.is_dir() and (path / "config.json").exists())
-
-
-def _opened(path: Path) -> Section:
-    """The object that a file holds."""
-    try:
-        data = json.loads(read_text(path, "JSON in UTF-8"))
-    except RecursionError:
-        raise DseError(f"{path}: not JSON: nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise DseError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg.lower()}") from None
-    except ValueError as error:
-        raise DseError(f"{path}: not JSON: {str(error).split(';')[0].lower()}") from None
-    if not isinstance(data, dict):
-        raise DseError(f"{path}: expected the object of a config.json, got {_kind(data)}")
-    return Section(Source(str(path)), (), data)
-
-
-def _kind(data: object) -> str:
-    """Kind of a JSON value, in words."""
-    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(data), "a number")
 
 
 def _name_of(path: Path) -> str:
@@ -277,6 +98,7 @@ class _ConfigurationReader:
         self.section = section
         if isinstance(section.data.get("text_config"), dict):
             self.section = Section(section.source, ("text_config",), section.data["text_config"])
+        if self.section is not section or "vision_config" in section.data:
             self.notes.append("only the language model is read: what sees or hears beside it is left out")
         self.family = self._family()
         self.read: set[str] = {*self.family.once, self.family.window_switch}
@@ -285,15 +107,19 @@ class _ConfigurationReader:
         """The family of the model, by its type or else by its architecture."""
         known = {**{word: word for word in FAMILIES}, **ALIASES}
         types = [section.data.get("model_type") for section in (self.section, self.outer)]
-        for word in types:
-            if isinstance(word, str) and word in known:
-                return FAMILIES[known[word]]
+        words = [word for word in types if isinstance(word, str)]
         classes = self.outer.data.get("architectures")
         own = str(classes[0]) if isinstance(classes, list) and classes else ""
-        flat = {word.replace("_", ""): family for word, family in known.items()}
-        if (short := own.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()) in flat:
-            return FAMILIES[flat[short]]
-        called = next((word for word in types if isinstance(word, str)), own)
+        flat = {word.replace("_", ""): word for word in known}
+        short = own.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
+        for word in [*words, flat.get(short, "")]:
+            for name in (word, word.removesuffix("_text")):
+                if name in known:
+                    return FAMILIES[known[name]]
+                if name in REFUSED:
+                    raise DseError(f"{self.outer.source.name}: model_type: {word!r} is not supported: it has "
+                                   f"{REFUSED[name]}")  # fmt: skip
+        called = next(iter(words), own)
         raise DseError(
             f"{self.outer.source.name}: "
             + (f"model_type: {called!r} is not supported" if called else "model_type: missing")
@@ -303,13 +129,15 @@ class _ConfigurationReader:
     def imported(self, file: str) -> Imported:
         """The model and its fields."""
         found = {**self.family.fixed, **self._fields()}
-        found |= self._windows(found) | self._layers_of_experts(found)
+        found |= self._windows(found) | self._linear(found) | self._layers_of_experts(found)
         found["seq_len"] = self.asked_seq_len or self._seq_len()
+        numerics = read_numerics(self._value, self.family.title, experts=found.get("num_experts", 0) > 0)
         self.section.source.finish()
         self._note_unread()
         source = f"Hugging Face configuration {file}, {self._called()}"
-        shape = self._shape(_shortened(found), source)
-        written = self._written(found, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
+        own = _shortened(found) | ({"numerics": numerics} if numerics else {})
+        shape = self._shape(own, source)
+        written = self._written(own, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
         return Imported(shape, written, tuple(self.notes))
 
     def _shape(self, found: Mapping[str, Any], source: str) -> ModelShape:
@@ -325,7 +153,7 @@ class _ConfigurationReader:
     def _written(self, found: Mapping[str, Any], source: str, description: str) -> dict[str, Any]:
         """The data of a model file for an imported model."""
         texts = {"schema": "model/v1", "title": self._title(), "description": description, "source": source}
-        return {**texts, **_shortened(found)}
+        return {**texts, **found}
 
     def _title(self) -> str:
         """Title of the model, where the configuration has one."""
@@ -339,13 +167,12 @@ class _ConfigurationReader:
     def _value(self, key: str) -> Any:
         """Value of a key in the configuration, or the default of `transformers`; None without either."""
         names = key.split("|")
-        self.read |= {*names}
+        self.read |= {name.partition(".")[0] for name in names}
         for section in (self.section, self.outer):
             for name in names:
-                if section.data.get(name) is not None and (
-                    section is self.section or name.startswith("tie_")
-                ):
-                    return section.data[name]
+                value = _inner(section.data, name.split("."))
+                if value is not None and (section is self.section or name.startswith("tie_")):
+                    return value
         silent = [self.family.defaults[name] for name in names if name in self.family.defaults]
         return silent[0] if silent else None
 
@@ -361,7 +188,13 @@ class _ConfigurationReader:
             found[name] = self._read(name, key.split("|")[0], value)
         if found.get("routing_groups") == 1:
             found = {name: own for name, own in found.items() if not name.startswith("routing_")}
-        if "shared_ffn_hidden_size" in found and self.family.keys["shared_ffn_hidden_size"][:2] == "n_":
+        heads = max(found.get("num_attention_heads", 1), 1)
+        if found.get("kv_lora_rank") and found.get("hidden_size", 1) % heads:
+            found["head_size"] = found.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
+        if (
+            "shared_ffn_hidden_size" in found
+            and "shared_experts" in self.family.keys["shared_ffn_hidden_size"]
+        ):
             found["shared_ffn_hidden_size"] *= found.get("moe_ffn_hidden_size", 0)
         return found
 
@@ -395,16 +228,18 @@ class _ConfigurationReader:
 
     def _windows(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Windows of attention, and which layers have none."""
-        window, switch = self._value("sliding_window"), self.family.window_switch
+        window, switch = self._value(self.family.window), self.family.window_switch
         every = self.family.full_every
         every = self._whole(every, self._value(every)) if isinstance(every, str) else every
         if switch and self._value(switch) is not True:
             self.read |= {"max_window_layers", "layer_types"}
             return {}
         layers = int(found.get("num_layers", 1))
-        types = self._value("layer_types")
+        types, rotated = self._value("layer_types"), self._value("no_rope_layers")
         if window is None:
             return {}
+        if rotated and not types and isinstance(rotated, list):
+            types = ["chunked_attention" if one else "full_attention" for one in rotated]
         if switch and not isinstance(types, list):
             first = self._whole("max_window_layers", self._value("max_window_layers") or 0)
             types = ["full_attention"] * min(first, layers) + ["sliding_attention"] * (layers - first)
@@ -415,8 +250,21 @@ class _ConfigurationReader:
                 self.notes.append("which layers have windows is no pattern that a model file can say: all "
                                   "are counted with full attention")  # fmt: skip
                 return {}
-        size = self._whole("sliding_window", window)
+        size = self._whole(self.family.window, window)
         return {} if every == 1 else {"window": size, "full_attention_every": every}
+
+    def _linear(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Which layers have full attention, where the others have none."""
+        if found.get("linear_attention", "none") == "none":
+            return {}
+        every = self._whole("full_attention_interval", self._value("full_attention_interval"))
+        if isinstance(types := self._value("layer_types"), list):
+            every = _period([kind == "full_attention" for kind in types])
+            if every < 0 or len(types) != found.get("num_layers"):
+                self.section.mistake("layer_types", "a model file can only say every so many layers")
+        if self._value("linear_value_head_dim") != self._value("linear_key_head_dim"):
+            self.section.mistake("linear_value_head_dim", "a model file can only say that of keys")
+        return {"full_attention_every": every}
 
     def _layers_of_experts(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Which layers have experts, where not all have."""
@@ -428,18 +276,25 @@ class _ConfigurationReader:
             fields["moe_layer_freq"] = self._whole(
                 self.family.sparse_step, self._value(self.family.sparse_step)
             )
+        step, layers = fields.get("moe_layer_freq", 1), found.get("num_layers", 1)
+        expected = list(range(max(step, 1) - 1, layers, max(step, 1)))
+        if self._value("moe_layers") not in (None, [], expected):
+            self.section.mistake("moe_layers", "a model file can only say every so many layers")
         dense = self._value("mlp_only_layers") or []
-        if dense and (dense != list(range(len(dense))) or fields.get("moe_layer_freq", 1) != 1):
+        if isinstance(kinds := self._value("mlp_layer_types"), list):
+            dense = [place for place, kind in enumerate(kinds) if kind == "dense"]
+        places = len(dense) if isinstance(dense, list) else 0
+        if dense and (dense != list(range(places)) or fields.get("moe_layer_freq", 1) != 1):
             self.section.mistake(
                 "mlp_only_layers", f"{str(dense)[:60]}: a model file can only say the first ones"
             )
-        return fields | ({"first_dense_layers": len(dense)} if dense else {})
+        return fields | ({"first_dense_layers": places} if places else {})
 
     def _seq_len(self) -> int:
         """Length of a sequence in pre-training, as far as the configuration tells."""
-        scaling = self._value("rope_scaling")
+        scaling = self._value("rope_scaling|rope_parameters")
         own = scaling if isinstance(scaling, dict) else {}
-        longest = self._value("max_position_embeddings|n_positions")
+        longest = self._value("max_position_embeddings|n_positions|max_seq_len")
         first = own.get("original_max_position_embeddings") or longest
         if first is None:
             self.notes.append(f"seq_len: {USUAL_SEQ_LEN} assumed; --seq-len sets another")
@@ -459,6 +314,18 @@ class _ConfigurationReader:
         if left:
             shown = ", ".join(left if len(left) <= 16 else [*left[:16], f"{len(left) - 16} more"])
             self.notes.append(f"not in a model file, which prices a step without: {shown}")
+
+
+def _inner(data: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """A value within mappings within mappings, None where there is none.
+
+    >>> _inner({"attn_config": {"kv_n_heads": 8}}, ["attn_config", "kv_n_heads"])
+    8
+    """
+    for name in names[:-1]:
+        inner = data.get(name)
+        data = inner if isinstance(inner, dict) else {}
+    return data.get(names[-1])
 
 
 def _period(full: Sequence[bool]) -> int:

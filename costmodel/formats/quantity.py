@@ -90,17 +90,18 @@ EXAMPLES: Final[dict[str, str]] = {
 
 #: Most characters of a number with its unit; the largest number has 309 digits. [characters]
 LONGEST_NUMBER: Final = 350
-_NUMBER = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_UNSIGNED = r"(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_NUMBER = rf"[+-]?{_UNSIGNED}"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*(/.*)?")
 _COUNT = re.compile(rf"\s*({_NUMBER})\s*([KMBT]?)\s*")
-_FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?\d))?")
+_FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?[0-9]))?")
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
-_SYMBOL = rf"(?:(?:{_PREFIX})?(?:FLOP|Hz|bit|Wh|[sBbJWmg])\d?\b|(?:{'|'.join(WORDS)})\b|\$)"
+_SYMBOL = rf"(?:(?:{_PREFIX})?(?:FLOP|Hz|bit|Wh|[sBbJWmg])[0-9]?\b|(?:{'|'.join(WORDS)})\b|\$)"
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
 QUANTITY_IN_FORMULA: Final = re.compile(
-    rf"(?<![\w.$])(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{{1,3}})?\s*{_SYMBOL}(?:/{_SYMBOL})*"
-    rf"|\$\s?\d[\d_]*\.?\d*(?:[eE][+-]?\d{{1,3}})?[KMB]?\b(?:/{_SYMBOL})*"
+    rf"(?<![\w.$]){_UNSIGNED}\s*{_SYMBOL}(?:/{_SYMBOL})*"
+    rf"|\$\s?[0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]{{1,3}})?[KMB]?\b(?:/{_SYMBOL})*"
 )
 
 
@@ -110,6 +111,22 @@ class Quantity:
 
     value: float
     dimension: Dimension
+
+
+def plain_number(text: str) -> float:
+    """A number without a unit, in ASCII digits.
+
+    Raises
+    ------
+    ValueError
+        If the text is none.
+
+    >>> plain_number("1e5")
+    100000.0
+    """
+    if not text.isascii():
+        raise ValueError(f"{text!r} is not a number in ASCII digits")
+    return float(text)
 
 
 def quantity(text: str) -> Quantity:

@@ -9,14 +9,15 @@ from math import prod
 from costmodel.errors import DseError
 from costmodel.hlo.buffers.eager_order import eager_order
 from costmodel.hlo.buffers.liveness import Liveness, aliased_outputs, liveness
-from costmodel.hlo.text.device_groups import normalised
+from costmodel.hlo.text.device_groups import connected, normalised
 from costmodel.hlo.text.module import Computation, Instruction, Module
 from costmodel.hlo.training.data_flow import Flow, flow
 from costmodel.hlo.training.messages import Collective, collectives, mesh_axes
 from costmodel.hlo.training.provenance import Provenance, TrainingState, training_state
 from costmodel.hlo.training.training_passes import Phase, phases
 from costmodel.hlo.work.cost_analysis import Access, Work, WorkOfInstructions, access
-from costmodel.hlo.work.kernel_graph import HloGraph, graph, has_barriers
+from costmodel.hlo.work.kernel_graph import HloGraph, HloKernel, graph, has_barriers
+from costmodel.hlo.work.trip_counts import trip_counts
 
 
 class Analysis:
@@ -91,6 +92,26 @@ class Analysis:
     def collectives(self) -> dict[int, Collective]:
         """Place of a kernel -> the message between devices that it is."""
         return collectives(self.graph, self.flow, self.provenance, self.devices)
+
+    @cached_property
+    def pipelines(self) -> dict[Instruction, tuple[int, int]]:
+        """Loop that passes activations to the next stage -> its ticks, and those that a stage waits. [-]
+
+        A stage starts as many ticks after the first as it stands behind it, and the first ends so much sooner.
+        """
+        trips, found = trip_counts(self.module), {}
+        for place, message in self.collectives.items():
+            loops = [each for each in self.graph.kernels[place].around if each.opcode == "while"]
+            ticks = trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None
+            waits = max(map(len, connected(message.groups)), default=1) - 1
+            if message.name == "collective-permute" and ticks and ticks > waits:
+                found[loops[-1]] = ticks, max(waits, found.get(loops[-1], (0, 0))[1])
+        return found
+
+    def idle_share(self, kernel: HloKernel) -> float:
+        """Share of the runs of a kernel in which its stage of a pipeline has nothing to do. [-]"""
+        shares = (waits / ticks for loop, (ticks, waits) in self.pipelines.items() if loop in kernel.around)
+        return next(shares, 0.0)
 
     @cached_property
     def devices(self) -> int:

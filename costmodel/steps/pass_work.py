@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from costmodel.kernels.collectives import all_to_all, collective, send_recv
 from costmodel.kernels.items import Items, added
-from costmodel.kernels.kernel_cost import weighted_sum
+from costmodel.kernels.kernel_cost import KernelCost, weighted_sum
+from costmodel.machine.system import Chip, LinkTier
 from costmodel.steps.itemized import transformer_items
 from costmodel.steps.micro_batch.context_parallel import exchange_groups
 from costmodel.steps.micro_batch.expert_parallel import expert_groups
@@ -22,6 +24,8 @@ from costmodel.steps.transformer import cost_of_passes, pass_costs, rank_costs
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 
+#: Kinds of collectives of passes.
+KINDS: Final = ("tp", "cp", "ep")
 #: Pass of the kernels of a backward pass that make gradients of weights.
 WEIGHT_GRADIENT: Final = "weight_gradient"
 
@@ -34,6 +38,7 @@ class PassExchange:
     group: str  #: key of `StepWork.groups`
     collective: str  #: such as "all_gather"
     message_bytes: float  #: that a rank puts in [B]
+    time: float = 0.0  #: that they take, hidden or not [s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,15 @@ def together(one: PassWork, other: PassWork) -> PassWork:
 
 
 @dataclass(frozen=True, slots=True)
+class RankGrid:
+    """Where the ranks of one design stand."""
+
+    groups: Mapping[str, Group]  #: of ranks, by name, as the first rank of a stage sees them
+    stage_stride: int  #: from a rank to that of the next stage [-]
+    world_size: int  #: [-]
+
+
+@dataclass(frozen=True, slots=True)
 class StepWork:
     """One step of one design."""
 
@@ -60,11 +74,10 @@ class StepWork:
     passes: tuple[Mapping[str, PassWork], ...]
     replicas: tuple[PassExchange, ...]  #: behind all passes
     update: Mapping[str, float]  #: what the optimizer does, in turn [s]
-    groups: Mapping[str, Group]  #: of ranks, by name, as the first rank of a stage sees them
+    grid: RankGrid
     hop_bytes: float  #: that a rank sends to the next stage after a pass [B]
-    hop_time: float  #: that the next stage waits for it where messages overlap, else 0 [s]
-    stage_stride: int  #: from a rank to that of the next stage [-]
-    world_size: int  #: [-]
+    hop_time: float  #: of that [s]
+    overlaps_hops: bool  #: whether ranks compute meanwhile, all but the one that waits for it
 
 
 def step_work(run: TransformerRun) -> StepWork:
@@ -85,34 +98,50 @@ def step_work(run: TransformerRun) -> StepWork:
     run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))
     ranks, items = rank_run(run), transformer_items(run)
     costs, _ = rank_costs(run, ranks, pass_costs(run, ranks))
-    waits = np.where(design.overlap_p2p > 0, pipeline_hop(run, ranks).time, 0.0)
     return StepWork(
         passes=tuple(_of_stage(run, costs, stage) for stage in every_stage(run.model, design)),
-        replicas=tuple(_of_replicas(items)),
+        replicas=_of_replicas(items, run),
         update={
             item.name: np.asarray(values).item()
             for item, values in items.items()
             if item.column == "optimizer_time" and item.quantity == "time"
         },
-        groups=_groups(run, ranks),
+        grid=rank_grid(run),
         hop_bytes=hop_bytes(run, ranks).item(),
-        hop_time=waits.item(),
-        stage_stride=int(design.ranks.group("pp").stride.item()),
-        world_size=int(design.world_size.item()),
+        hop_time=np.where(design.pp > 1, pipeline_hop(run, ranks).time, 0.0).item(),
+        overlaps_hops=bool(design.overlap_p2p.item() > 0),
     )
 
 
-def _of_stage(run: TransformerRun, costs: MicroBatch, stage: Stage) -> dict[str, PassWork]:
+def rank_grid(run: TransformerRun) -> RankGrid:
+    """Ranks of one design and all of their groups."""
+    ranks = run.design.ranks
+    return RankGrid(
+        groups=_groups(run, rank_run(run)),
+        stage_stride=int(ranks.group("pp").stride.item()),
+        world_size=int(run.design.world_size.item()),
+    )
+
+
+def _of_stage(run: TransformerRun, passes: MicroBatch, stage: Stage) -> dict[str, PassWork]:
     """Passes through one chunk of a stage."""
-    forward, backward = (weighted_sum(each, stage.counts) for each in (costs.forward, costs.backward))
-    again = weighted_sum(costs.again, recomputed_layers(run, stage))
+    forward, backward = (weighted_sum(each, stage.counts) for each in (passes.forward, passes.backward))
+    again = weighted_sum(passes.again, recomputed_layers(run, stage))
     weights = {item: own for item, own in backward.items.items() if item.kernel_pass == WEIGHT_GRADIENT}
     rest = {item: own for item, own in backward.items.items() if item not in weights}
     vpp, dram = run.design.vpp.item(), run.system.dram.name
-    every = {"forward": forward.items, "backward": added(rest, again.items), WEIGHT_GRADIENT: weights}
+    every = {
+        "forward": ((forward,), forward.items),
+        "backward": ((backward, again), added(rest, again.items)),
+        WEIGHT_GRADIENT: ((), weights),
+    }
     return {
-        name: PassWork(_sum(own, "flops") / vpp, _sum(own, f"{dram} bytes") / vpp, _exchanges(own, vpp))
-        for name, own in every.items()
+        name: PassWork(
+            _sum(own, "flops") / vpp,
+            _sum(own, f"{dram} bytes") / vpp,
+            _exchanges(own, {kind: _exposed(costs, kind) for kind in KINDS}, run),
+        )
+        for name, (costs, own) in every.items()
     }
 
 
@@ -121,33 +150,73 @@ def _sum(items: Items, quantity: str) -> float:
     return sum(values.item() for item, values in items.items() if item.quantity == quantity)
 
 
-def _exchanges(items: Items, vpp: float) -> tuple[PassExchange, ...]:
-    """Collectives of a pass through one of so many chunks, those of a kind over one group together."""
+def _exposed(costs: Iterable[KernelCost], kind: str) -> float:
+    """Exposed time of collectives of a kind. [s]"""
+    return float(sum(getattr(cost, f"{kind}_time").item() for cost in costs))
+
+
+def _exchanges(items: Items, exposed: Mapping[str, float], run: TransformerRun) -> tuple[PassExchange, ...]:
+    """Collectives of a pass through one of the chunks, those of a kind over one group together."""
     found: dict[tuple[str, str, str], float] = {}
     for item, values in items.items():
         if item.quantity == "message":
             key = item.column.removesuffix("_communication_time"), item.group, item.collective
             found[key] = found.get(key, 0.0) + values.item()
-    return tuple(PassExchange(*key, message / vpp) for key, message in found.items() if message > 0)
+    vpp = run.design.vpp.item()
+    there = [PassExchange(*key, sent / vpp) for key, sent in found.items() if sent > 0]
+    times = {kind: (time + _hidden(items, kind, run.system.chip)) / vpp for kind, time in exposed.items()}
+    return _timed(there, times, run)
 
 
-def _of_replicas(items: Items) -> Iterator[PassExchange]:
+def _of_replicas(items: Items, run: TransformerRun) -> tuple[PassExchange, ...]:
     """Collectives of a step: gradients are reduced before weights are gathered."""
-    messages = [
-        (item, np.asarray(values).item())
-        for item, values in items.items()
-        if item.column == "dp_communication_time" and item.quantity == "message"
+    own = {item: np.asarray(v).item() for item, v in items.items() if item.column == "dp_communication_time"}
+    exposed = sum(values for item, values in own.items() if item.quantity == "time")
+    there = [
+        PassExchange("dp", item.group, item.collective, sent)
+        for item, sent in sorted(own.items(), key=lambda pair: pair[0].name)
+        if item.quantity == "message" and sent > 0
     ]
-    for item, message in sorted(messages, key=lambda pair: pair[0].name):
-        if message > 0:
-            yield PassExchange("dp", item.group, item.collective, message)
+    return _timed(there, {"dp": exposed + _hidden(items, "dp", run.system.chip)}, run)
+
+
+def _hidden(items: Items, kind: str, chip: Chip) -> float:
+    """Time of collectives of a kind that is hidden, but for what kernels lose (`exposed_time`). [s]"""
+    column, lost = f"{kind}_communication_time", (chip.taken_cores(kind) / chip.cores).item()
+    hides = (own for item, own in items.items() if (item.column, item.quantity) == (column, "hidden"))
+    return (1 - lost) * sum(np.asarray(own).item() for own in hides)
+
+
+def _timed(
+    exchanges: Sequence[PassExchange], times: Mapping[str, float], run: TransformerRun
+) -> tuple[PassExchange, ...]:
+    """Exchanges with their shares of the time of their kind: by what each takes as one collective. [s]"""
+    groups, network = _groups(run, rank_run(run)), run.system.network
+    alone = [_alone(own, groups[own.group], network) for own in exchanges]
+    whole = dict.fromkeys(times, 0.0)
+    for own, time in zip(exchanges, alone, strict=True):
+        whole[own.kind] += time
+    return tuple(
+        replace(own, time=times[own.kind] * time / whole[own.kind] if time else 0.0)
+        for own, time in zip(exchanges, alone, strict=True)
+    )
+
+
+def _alone(own: PassExchange, group: Group, network: Sequence[LinkTier]) -> float:
+    """Time of an exchange as one collective. [s]"""
+    others = {"all_to_all": all_to_all, "send_recv": send_recv}
+    if own.collective in others:
+        return others[own.collective](np.full(1, own.message_bytes), group, network).time.item()
+    message = own.message_bytes * (group.size if own.collective == "all_gather" else 1.0)
+    return collective(own.collective, np.full(1, 1.0) * message, group, network).time.item()
 
 
 def _groups(run: TransformerRun, ranks: RankRun) -> dict[str, Group]:
     """Groups that exchanges name; one value each."""
     design = run.design
     sharings = {"dp": design.sharing}
-    found = {"tp": design.ranks.group("tp"), "world": design.ranks.all, "embedding": design.ranks.ends("pp")}
+    found = {name: design.ranks.group(name) for name in ("tp", "pp")}
+    found |= {"world": design.ranks.all, "embedding": design.ranks.ends("pp")}
     found |= {f"cp {name}": group for name, group in exchange_groups(ranks).items()}
     found["cp state"] = Group(ranks.cp, ranks.tp)
     if run.model.num_experts:

@@ -100,6 +100,7 @@ class ModelDimensions:
     qk_rope_head_dim: float = 0.0
     v_head_dim: float = 0.0
     qk_norm: bool = False
+    wide_qk_norm: bool = False  #: over all heads together, not over each
     sinks: bool = False
     attention_output_gate: bool = False
     window: float = 0.0  #: keys that a query sees in layers without full attention

@@ -204,8 +204,8 @@ def norm_parameters(model: ModelDimensions, kernel: Kernel) -> float:
 
 def attention_parameters(model: ModelDimensions, _: Kernel) -> float:
     """Norms of queries and keys, and sinks. [-]"""
-    norms = 2 * model.head_size if model.qk_norm else 0.0
-    return norms + (model.num_attention_heads if model.sinks else 0.0)
+    width = model.query_size + model.key_value_size if model.wide_qk_norm else 2 * model.head_size
+    return (width if model.qk_norm else 0.0) + (model.num_attention_heads if model.sinks else 0.0)
 
 
 def router_parameters(model: ModelDimensions, _: Kernel) -> float:

@@ -11,8 +11,8 @@ from costmodel.errors import DseError
 
 #: The layout that needs no text: as even as can be.
 EVEN: Final = "even"
-_GROUP: Final = re.compile(r"\(([^()]*)\)\*(\d+)")
-_LETTER: Final = re.compile(r"([Etm L|])\*(\d+)")
+_GROUP: Final = re.compile(r"\(([^()]*)\)\*([0-9]+)")
+_LETTER: Final = re.compile(r"([Etm L|])\*([0-9]+)")
 #: Most chunks that a layout may have.
 MOST_CHUNKS: Final = 1024
 

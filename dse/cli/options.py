@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from costmodel.formats.quantity import count_value
+from costmodel.formats.quantity import count_value, plain_number
 from costmodel.profiles.registry import design_profiles
 
 #: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
 EXPORTED = (
-    *("aicb", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace"),
+    *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace"),
     *("megatron", "nemo", "torchtitan", "torchtitan-python", "maxtext"),
 )
 
@@ -141,7 +141,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 def seconds(text: str) -> float:
     """A time of at least 0 s. [s]"""
     try:
-        time = float(text)
+        time = plain_number(text)
     except ValueError:
         time = -1.0
     if not 0 <= time < float("inf"):
@@ -162,7 +162,7 @@ def natural(text: str) -> int:
 def whole(text: str, lowest: int) -> int:
     """A whole number of at least `lowest`."""
     try:
-        number = int(text)
+        number = int(text) if text.isascii() else lowest - 1
     except ValueError:
         number = lowest - 1
     if number < lowest:

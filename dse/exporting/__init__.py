@@ -3,5 +3,6 @@
 Rooms in the order in which they are read; those on one line do not know each other:
 
     launch, chakra, graphviz
+    astra_sim
     artefacts
 """

@@ -31,6 +31,7 @@ from costmodel.profiles.work import TRAINING
 from costmodel.steps.transformer import resolve_sharding
 from costmodel.training.run import TransformerRun, rank_run
 from dse.explaining.timeline import traces
+from dse.exporting.astra_sim.export import astra_sim_files
 from dse.exporting.chakra.step import chakra_traces
 from dse.exporting.graphviz import svg
 from dse.exporting.launch.forms import LAUNCH_FORMS, launch_files
@@ -47,6 +48,7 @@ from dse.spaces.space import Space
 #: Form of an artefact -> ending of its file.
 FORMS = {
     "aicb": ".txt",
+    "astra-sim": "",  # a folder
     "chakra": "",  # a folder
     "dfmodel": ".txt",
     "dfmodel-binary": ".pb",
@@ -72,9 +74,10 @@ def artefacts(
     designs : sequence of mappings
         Their parameters.
     form : str
-        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step, and
-        "chakra", these as files, one for a rank of each stage; one of `LAUNCH_FORMS`, what starts it; else
-        the graph of a layer with the set-up of DFModel, as text, in binary, or as a picture.
+        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step, "chakra",
+        these as files, one for a rank of each stage, "astra-sim", one for every rank, with their network; one
+        of `LAUNCH_FORMS`, what starts it; else the graph of a layer with the set-up of DFModel, as text, in
+        binary, or as a picture.
     profile : str
         What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
 
@@ -93,6 +96,8 @@ def artefacts(
             yield from traces(run)
         elif form == "chakra":
             yield from chakra_traces(run)
+        elif form == "astra-sim":
+            yield from astra_sim_files(run)
         elif form in LAUNCH_FORMS:
             notes = own_machine(space)
             for file in launch_files(run, form, space.framework):

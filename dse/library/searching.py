@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
+from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import readable
+from costmodel.training.design import DesignPoints
+from dse.exporting.launch.launch import Launch, refusals
 from dse.library.chosen_space import AnySpace, chosen_space, counted_tokens
 from dse.library.study import Study
+from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs, Workers, workers_of
 from dse.records.tables import write_file
 from dse.records.text import design_text
 from dse.searching.batches.loop import Progress
+from dse.searching.exact.exact_front import ExactFront
 from dse.searching.named.planned_study import closest, fits, listed_front, searched, stored_front
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.searching.starting_designs import front_designs, named_starts
@@ -127,12 +132,28 @@ def opened_study(
 
 
 @dataclass(frozen=True)
+class FasterElsewhere:
+    """The fastest layout, whatever software would run it, where that of the question cannot."""
+
+    step_time: float  #: [s]
+    share: float  #: of the step of the fastest that the software runs [-]
+    design: str  #: in words
+    needs: str  #: what the software has not
+
+    def __str__(self) -> str:
+        """One line."""
+        change = f"{readable(self.step_time, 's')} ({100 * (self.share - 1):+.1f} %)"
+        return f"Could any software do it: {change} with {self.design}; but {self.needs}."
+
+
+@dataclass(frozen=True)
 class PlannedStudy:
     """The best layouts of a model on so many chips, kept as a study."""
 
     study: Study
     planned: Planned
     legal: tuple[int, int] | None  #: legal layouts, and infeasible ones; None: too many to list
+    faster: FasterElsewhere | None = None  #: what no software is asked to run
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -250,8 +271,30 @@ def answer(
             found = searched(
                 space, name, budget, storage=storage, again=again, workers=workers, progress=progress
             )
-    legal = None if exact is None else (exact.legal, exact.infeasible or 0)
-    return PlannedStudy(Study.load(found.name, storage=storage), planned, legal)
+    if exact is None:
+        return PlannedStudy(Study.load(found.name, storage=storage), planned, None)
+    faster = faster_elsewhere(question, planned, exact, workers)
+    legal = (exact.legal, exact.infeasible or 0)
+    return PlannedStudy(Study.load(found.name, storage=storage), planned, legal, faster)
+
+
+def faster_elsewhere(
+    question: Question, planned: Planned, exact: ExactFront, workers: Workers
+) -> FasterElsewhere | None:
+    """What would be faster if any software could do it; None where nothing is, or too much to price."""
+    keys = [own.key for own in exact.space.objectives]
+    space = planned_space(replace(question, any_software=True)).space
+    other = listed_front(space, workers) if space.fingerprint != planned.space.fingerprint else None
+    if other is None or not len(other.costs) or "step_time_s" not in keys:
+        return None
+    here, there = float(exact.costs[:, keys.index("step_time_s")].min()), float(other.costs[:, 0].min())
+    if there >= here:
+        return None
+    row = int(other.costs[:, 0].argmin())
+    [params] = space.decode({name: own[[row]] for name, own in other.designs.items()})
+    launch = Launch.of_run(transformer_run(space, space.encode([params]), DesignPoints), 0)
+    reasons = refusals(launch, load_framework(space.framework))
+    return FasterElsewhere(there, there / here, design_text(space, params), reasons[0]) if reasons else None
 
 
 def what_would_do(question: Question, planned: Planned) -> str:

@@ -118,7 +118,7 @@ class Study(BaseStudy):
         format : str
             One of `dse.exporting.artefacts.FORMS`, such as "megatron".
         path : str or Path, optional
-            Where to write it; chakra is a folder.
+            Where to write it; chakra and astra-sim are folders.
         winner : int
             Which of the designs that the trial has found. [-]
         workload : str, optional

@@ -303,12 +303,15 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     return [*drawn(kept), *below]
 
 
-def plan_report(study: BaseStudy, heading: str, commands: Sequence[str], width: int) -> Report:
-    """The best layouts of a plan, and what to do next."""
+def plan_report(
+    study: BaseStudy, heading: str, notes: Sequence[str], commands: Sequence[str], width: int
+) -> Report:
+    """The best layouts of a plan, what is to be said of them, and what to do next."""
     front = study.table.front().records()
     shown = front_report(study.space, front, width, more=f"dse pareto {study.name}") if front else []
     return [
         *(Text(heading), Text(), *shown, Text()),
+        *(Text(f"{note}\n") for note in notes),
         Text(f"Kept as study {study.name}. Next:"),
         *(Padding(command, (0, 0, 0, 2)) for command in commands),
     ]

@@ -103,7 +103,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     name = section.text("name", required=False) or name
     section, workload, model_data = with_model(section, name, base)
     columns, model = design_columns(workload), workload.model
-    section, framework, system, system_data = with_system(section, name, base, columns)
+    section, framework, system, system_data = with_system(section, name, base, model, columns)
     section = sampled.written_out(runs.written_out(section, model.dimensions), columns)
     reader = _Reader(section, Names(workload, system))
     given = reader.given()

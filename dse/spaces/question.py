@@ -21,6 +21,8 @@ from costmodel.formats.strict_yaml import dump, parse, read_text
 from costmodel.formats.system_file import load_system
 from costmodel.machine.system import System
 from costmodel.training.model import ModelShape
+from costmodel.training.recompute_modules import MODULES
+from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.space import Space
 
 #: Tokens of a step where nothing is said: of models below, and from, so many parameters.
@@ -51,7 +53,8 @@ class Question:
     sequences: int | None = None  #: of a step; None: as `batch_tokens` says
     batch_tokens: float | None = None  #: about so many in a step; None: by the size of the model
     precision: Sequence[str] = ()  #: formats to choose from; () is bf16
-    framework: str = ""  #: "": `USUAL_FRAMEWORK`
+    framework: str = ""  #: "": the system's usual one, or `USUAL_FRAMEWORK`
+    any_software: bool = False  #: whether layouts count that the framework cannot run
     tokens: float | None = None  #: of the whole run
     max_days: float | None = None  #: that the whole run may take
 
@@ -108,6 +111,8 @@ def planned_space(question: Question) -> Planned:
     """
     model, system = planned_model(question.model, question.seq_len), load_system(question.system)
     plan = _Layouts(question, model, system)
+    if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
+        raise DseError(f"{broken}; --framework names another")
     data = plan.data(question.chips)
     space = space_of(data)
     if space.legal.count == 0:
@@ -135,10 +140,11 @@ class _Layouts:
         self.question, self.model, self.system = question, model, system
         self.shape = model.shape
         self.seq_len = int(question.seq_len or model.shape.seq_len)
-        self.framework = load_framework(question.framework or USUAL_FRAMEWORK)
+        self.framework = load_framework(question.framework or system.framework or USUAL_FRAMEWORK)
+        self.runs = {} if question.any_software else self.framework.runs
         layers = int(self.shape.num_layers)
         self.counted = layers % 4 != 0 and (layers + 2) % 8 == 0
-        self.whole = layers % 4 == 0 or self.counted
+        self.whole = layers % 8 == 0 or self.counted
         self.shared_out = layers + (2 if self.counted else 0)
 
     def tp(self, chips: int) -> list[int]:
@@ -155,13 +161,13 @@ class _Layouts:
     def pp(self, chips: int) -> list[int]:
         """Numbers of pipeline stages to choose from."""
         most = min(MOST_PP, int(self.shape.num_layers))
-        sizes = divisors(self.shared_out) if self.whole else list(powers_of_two(most // 2))
-        return [size for size in sizes or [1] if size <= most and chips % size == 0]
+        sizes = {*divisors(self.shared_out), *([] if self.whole else powers_of_two(most // 2))}
+        return sorted(size for size in sizes if size <= most and chips % size == 0)
 
     def vpp(self, stages: Sequence[int]) -> list[int]:
         """Numbers of chunks of a stage."""
         if not self.whole:
-            return [1, 2] if len(stages) > 1 else [1]
+            return [1, 2, 4, 8] if len(stages) > 1 else [1]
         total = self.shared_out
         return [
             size
@@ -207,29 +213,52 @@ class _Layouts:
         if self.shape.num_experts:
             modules = {f"recompute_{name}": [False, True] for name in ("layernorm", "moe_act")}
             modules |= {"recompute_mla_up_proj": [False, True]} if self.shape.attention == "mla" else {}
-        zero = [1, 2, 3] if self.framework.given.get("zero", 1) == 1 else []
-        return {
+        zero = [1, 2, 3] if self.runs or self.framework.given.get("zero", 1) == 1 else []
+        opened = {
             "tp": self.tp(chips),
             **shared,
             "pp": stages,
             "vpp": self.vpp(stages),
-            **(self.experts(chips, stages) if self.shape.num_experts else {}),
+            **(self.experts(chips) if self.shape.num_experts else {}),
             "micro_batch_size": fits,
             "recompute": ["none", "full"] if modules else ["none", "selective", "full"],
             **modules,
             **({"zero": zero} if zero else {}),
             **({"precision": self.precisions()} if self.question.precision else {}),
+            **({"schedule": self.schedules(stages)} if stages != [1] else {}),
+        }
+        return self.runnable(opened)
+
+    def runnable(self, opened: dict[str, Any]) -> dict[str, Any]:
+        """Parameters without the values that the framework cannot run; one value is left to its defaults."""
+        for column, runs in self.runs.items():
+            if column in opened:
+                opened[column] = [value for value in opened[column] if str(value) in runs.words]
+        for module in MODULES:
+            if self.runs and module.name not in self.framework.modules:
+                opened.pop(module.column, None)
+        usual = {"zero": self.framework.given.get("zero", 1), "schedule": "1f1b"}
+        return {
+            column: values
+            for column, values in opened.items()
+            if values and not (column in usual and values == [usual[column]])
         }
 
-    def experts(self, chips: int, stages: Sequence[int]) -> dict[str, Any]:
+    def schedules(self, stages: Sequence[int]) -> list[str]:
+        """Schedules to choose from: those that fill pipelines best, or what the framework has."""
+        best = ["1f1b", "zb_v"]
+        if self.shape.num_experts and any(size % 2 == 0 for size in stages):
+            best = ["1f1b", "dualpipe", "dualpipe_v"]
+        known = list(self.runs["schedule"].words) if "schedule" in self.runs else best
+        return [word for word in best if word in known] or known
+
+    def experts(self, chips: int) -> dict[str, Any]:
         """What a design of experts chooses beside."""
         experts = int(self.shape.num_experts)
         spread = [size for size in powers_of_two(MOST_EP) if experts % size == 0 and chips % size == 0]
-        halves = {"schedule": ["1f1b", "dualpipe"]} if any(size % 2 == 0 for size in stages) else {}
         return {
             "ep": spread,
             **({"etp": self.tp(chips)} if experts <= FEW_EXPERTS else {}),
-            **halves,
             "dispatcher": ["all_to_all", "all_gather", "two_hop"],
             "overlap_ep": [False, True],
         }
@@ -247,11 +276,12 @@ class _Layouts:
             "interleaving_needs_a_pipeline": "vpp == 1 or (pp > 1 and gradient_accumulation_steps % pp == 0)",
             "one_word_without_cp": "cp > 1 or cp_communication == p2p",
             "one_dispatcher_without_ep": "ep > 1 or dispatcher == all_to_all",
-            "dualpipe_overlaps_exchanges": "schedule != dualpipe or overlap_ep",
+            "dualpipe_overlaps_exchanges": "(schedule != dualpipe and schedule != dualpipe_v) or overlap_ep",
+            "one_schedule_without_stages": f"pp > 1 or schedule == {(parameters.get('schedule') or [''])[0]}",
             "modules_are_recomputed_alone": "recompute != full or not ("
             + " or ".join(name for name in parameters if name.startswith("recompute_"))
             + ")",
-            "sharding_needs_replicas": "dp > 1 or zero == 1",
+            "sharding_needs_replicas": f"dp > 1 or zero == {(parameters.get('zero') or [''])[0]}",
             "fits_in_memory": f"peak_memory <= {self.system.dram.name}_capacity",
         }
         if self.question.max_days:
@@ -260,7 +290,8 @@ class _Layouts:
             *(["whole_layers_per_chunk"] if not self.whole else ["a_layer_for_each_chunk"]),
             *(["one_word_without_cp"] if "cp" not in parameters else []),
             *(["one_dispatcher_without_ep"] if "ep" not in parameters else []),
-            *(["dualpipe_overlaps_exchanges"] if "schedule" not in parameters else []),
+            *(["dualpipe_overlaps_exchanges"] if not {"schedule", "ep"} <= {*parameters} else []),
+            *(["one_schedule_without_stages"] if "schedule" not in parameters else []),
             *(["modules_are_recomputed_alone"] if "recompute_layernorm" not in parameters else []),
             *(["sharding_needs_replicas"] if "zero" not in parameters else []),
         }
@@ -282,6 +313,10 @@ class _Layouts:
         }
         if self.framework.given.get("sequence_parallel", True):
             derived["sequence_parallel"] = "tp > 1"
+        derived |= self.framework.derived
+        framework: Any = self.question.framework or self.framework.name
+        if self.runs:
+            framework = {"name": framework, "limits": True}
         title = self.shape.title or self.shape.name
         return {
             "schema": "search_space/v1",
@@ -289,7 +324,7 @@ class _Layouts:
             "description": f"How to split {title} over {chips:,} chips of {self.system.name}",
             "model": self.model.written,
             "system": self.question.system,
-            "framework": self.question.framework or USUAL_FRAMEWORK,
+            "framework": framework,
             **({"run": {"tokens": int(self.question.tokens)}} if self.question.tokens else {}),
             "given": given,
             "parameters": parameters,
@@ -308,7 +343,7 @@ class _Layouts:
         if not asked.precision:
             yield "--precision bf16"
         if not asked.framework:
-            yield f"--framework {USUAL_FRAMEWORK}"
+            yield f"--framework {self.framework.name}"
 
     def refusal(self, space: Space) -> str:
         """Why nothing is legal, and which number of chips would do."""

@@ -13,8 +13,8 @@ from costmodel.formats.strict_yaml import scalar
 from dse.spaces.sections.parameters import MOST_OPTIONS, Value
 
 #: A number, and what comes after it.
-_NUMBER: Final = re.compile(r"\s*(\$?\s*[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
-_FACTOR: Final = re.compile(r"\s*[x*]\s*([\d.]+)\s*(.*?)\s*")
+_NUMBER: Final = re.compile(r"\s*(\$?\s*[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.ASCII)
+_FACTOR: Final = re.compile(r"\s*[x*]\s*([\d.]+)\s*(.*?)\s*", re.ASCII)
 
 EXAMPLES: Final = "1,2,4 or 64:1024:x2"
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Final
 
 from costmodel import ModelShape, model_names
+from costmodel.formats.quantity import plain_number
 from costmodel.training.precision import FORMATS
 from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, number_of, shipped_model
 from dse.validation.frameworks import convention_of
@@ -116,7 +117,7 @@ def pairs_of(text: str) -> dict[str, Value]:
 
 def _number(text: str) -> Value:
     try:
-        return float(text)
+        return plain_number(text)
     except ValueError:
         return text
 

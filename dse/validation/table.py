@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.quantity import plain_number
 from costmodel.formats.strict_yaml import read_text
 
 #: Tables that ship, in the order in which they are shown: figures of others, each with its source.
@@ -191,7 +192,7 @@ def _mistake(name: str, text: str) -> str:
     if not COLUMNS[name] and name != "mem_gb":
         return ""
     try:
-        number = float(text.removeprefix(">") if name == "mem_gb" else text)
+        number = plain_number(text.removeprefix(">") if name == "mem_gb" else text)
     except ValueError:
         return "expected a number" + (", or '>80' for what did not fit" if name == "mem_gb" else "")
     if number < 0:

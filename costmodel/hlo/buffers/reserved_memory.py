@@ -59,7 +59,12 @@ class _Place:
     is_argument: bool
 
 
-def reserved(found: Liveness) -> Reserved:
+#: Memory that a kernel's code takes where it lies beside arrays, as on TPUs: about so much in 33 programs that
+#: libtpu 0.0.52 compiled for v5e, of 240 to 3,400 kernels. [B]
+CODE_BYTES: Final = 8192
+
+
+def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     """Memory that XLA would reserve for a program whose buffers are found in the order in which it runs.
 
     Notes
@@ -68,7 +73,8 @@ def reserved(found: Liveness) -> Reserved:
     a parameter that the result overwrites, where it fits and nothing else is needed at the time. What remains
     shares memory with the operand that its maker reads last, where the maker goes element by element, and is
     packed, each into the smallest gap, by size or by length of life, whichever takes less. Alignment is left
-    out.
+    out. On a TPU, whose kernels are counted, temporary arrays do not lie in what is donated, are packed by
+    length of life alone, and have the code of the kernels beside them.
     """
     places: list[_Place] = []
     heap: list[Buffer] = []
@@ -78,7 +84,9 @@ def reserved(found: Liveness) -> Reserved:
             arguments += buffer.bytes
             if buffer.overwritten:
                 places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=True))
-        elif not buffer.is_constant and not _placed(buffer, places):
+        elif not buffer.is_constant and (
+            (tpu_kernels and not buffer.is_output) or not _placed(buffer, places)
+        ):
             if buffer.is_output:
                 places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=False))
             else:
@@ -87,7 +95,10 @@ def reserved(found: Liveness) -> Reserved:
     chunks = [chunk for chunk in _chunks(heap) if chunk.bytes]
     by_size = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.span, chunk.taken[0]))
     by_life = sorted(chunks, key=lambda chunk: (-chunk.span, -chunk.bytes, chunk.taken[0]))
-    temporaries = min(_height(by_size), _height(by_life))
+    temporaries = _height(by_life)
+    temporaries = (
+        temporaries + CODE_BYTES * tpu_kernels if tpu_kernels else min(temporaries, _height(by_size))
+    )
     return Reserved(arguments, results, temporaries, found.peak().kernel)
 
 

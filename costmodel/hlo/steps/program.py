@@ -68,6 +68,12 @@ class ProgramKernel:
     flops: float  #: besides matrix products [FLOP]
     products: tuple[Dense, ...] = ()
     message: Message | None = None
+    idle: float = 0.0  #: runs among `count` that fill or drain a pipeline, and do no useful work [-]
+
+    @property
+    def runs(self) -> dict[str, float]:
+        """Pass, or "bubble" -> runs of the kernel in it. [-]"""
+        return {self.phase: self.count - self.idle} | ({"bubble": self.idle} if self.idle else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +95,24 @@ class Program:
     temporaries_bytes: float  #: most that intermediate arrays take at once [B]
 
     def grouped(self) -> Self:
-        """Program whose kernels of equal cost are one row, counted together."""
+        """Program whose kernels of equal cost are one row, counted together, those of a bubble apart."""
         rows: dict[ProgramKernel, ProgramKernel] = {}
         for kernel in self.kernels:
-            cost = replace(kernel, name="", count=0)
-            same = rows.get(cost)
-            rows[cost] = replace(same, count=same.count + kernel.count) if same else kernel
+            for phase, count in kernel.runs.items():
+                own = replace(kernel, phase=phase, count=count, idle=0.0)
+                cost = replace(own, name="", count=0)
+                same = rows.get(cost)
+                rows[cost] = replace(same, count=same.count + count) if same else own
         return replace(self, kernels=tuple(rows.values()))
 
     @property
     def model_flops(self) -> float:
-        """Matrix products of all devices, those of recomputation left out. [FLOP]"""
+        """Matrix products of all devices, those of recomputation and of bubbles left out. [FLOP]"""
         own = [
-            k.count * product.flops for k in self.kernels if k.phase != "recompute" for product in k.products
+            k.runs[k.phase] * product.flops
+            for k in self.kernels
+            if k.phase not in ("recompute", "bubble")
+            for product in k.products
         ]
         return self.devices * sum(own)
 
@@ -262,7 +273,9 @@ def memory(analysis: Analysis) -> tuple[str, Reserved]:
     in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
     """
     if analysis.module.is_scheduled:
-        return "the text's order, which is its schedule", reserved(analysis.as_written)
+        given = (leaf for each in analysis.module.entry.parameters for leaf in each.shape.leaves())
+        kernels = len(analysis.graph.kernels) if any("T(" in leaf.layout for leaf in given) else 0
+        return "the text's order, which is its schedule", reserved(analysis.as_written, tpu_kernels=kernels)
     return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
 
 
@@ -277,6 +290,7 @@ def _program_kernel(analysis: Analysis, place: int, kernel: HloKernel) -> Progra
         flops=analysis.work[place].total,
         products=tuple(_dense(product) for product in kernel.products),
         message=None if collective is None else _sent(collective),
+        idle=0.0 if collective else kernel.count * analysis.idle_share(kernel),
     )
 
 

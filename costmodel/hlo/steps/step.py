@@ -173,7 +173,7 @@ def _priced(program: Program, system: System, points: int) -> Breakdown:
 
 
 #: Times of kernels; the others are of messages.
-_COMPUTING = ("forward_time", "backward_time", "recompute_time", "optimizer_time")
+_COMPUTING = ("forward_time", "backward_time", "recompute_time", "optimizer_time", "bubble_time")
 #: What a message is for -> the axis that its time counts to.
 AXES: Final = {
     "tensor parallel": "tp", "sequence parallel": "tp", "context parallel": "cp", "expert parallel": "ep",

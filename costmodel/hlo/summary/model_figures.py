@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import reduce
 from itertools import groupby
 from math import prod
@@ -12,8 +12,9 @@ from typing import Final
 
 from costmodel.hlo.analysis import Analysis
 from costmodel.hlo.text.module import Instruction
+from costmodel.hlo.text.values import reached
 from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source
-from costmodel.hlo.training.operations import multiplies
+from costmodel.hlo.training.operations import elementwise, hands_on, multiplies
 from costmodel.hlo.training.provenance import global_dims, numbers
 from costmodel.hlo.work.trip_counts import trip_counts
 
@@ -120,7 +121,7 @@ def model_figures(analysis: Analysis) -> Figures:
     if analysis.state.inputs:
         found["batch.inputs"] = inputs_text(analysis.state.inputs)
     found |= mesh_figures(analysis) | gradient_figures(analysis)
-    tokens, given = step_tokens(analysis), analysis.state.tokens()
+    tokens, given = step_tokens(analysis), given_tokens(analysis)
     if given:
         found["model.micro_batch_per_dp_replica"] = given[0]
     if tokens:
@@ -132,17 +133,62 @@ def model_figures(analysis: Analysis) -> Figures:
     return found
 
 
+_TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
+
+
+def given_tokens(analysis: Analysis) -> tuple[int, int] | None:
+    """Sequences, and tokens of each, that one device is given; None where no input tells. [-]"""
+    return _commonest(analysis, {each: each.shape.dims for each in _words(analysis)})
+
+
+def _words(analysis: Analysis) -> list[Instruction]:
+    """Whole-numbered inputs of the fewest dimensions beyond one: others than the last count sequences."""
+    inputs = (each for each in analysis.state.inputs if each.shape.dtype in _TOKENS)
+    several = [each for each in inputs if len(each.shape.dims) > 1]
+    return [each for each in several if len(each.shape.dims) == min(len(one.shape.dims) for one in several)]
+
+
+def _commonest(analysis: Analysis, dims: Mapping[Instruction, tuple[int, ...]]) -> tuple[int, int] | None:
+    """Sequences and tokens that most inputs have, by their dimensions on one device or on all."""
+    counted = Counter[tuple[int, int]]()
+    for each, (*rows, columns) in dims.items():
+        counted[prod(rows), columns * _positions(analysis, each) // each.shape.dims[-1]] += 1
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def _positions(analysis: Analysis, words: Instruction) -> int:
+    """Tokens of a sequence that the model reads: fewer than are given where the last ones are only predicted.
+
+    So it is where all that reads the sequence takes slices of more than half of it.
+    """
+    own = words.shape.dims[-1]
+    found, readers = set[int](), analysis.provenance.readers
+
+    def after(source: Source) -> Iterator[Source]:
+        for each in readers.get(source, ()):
+            whole = each.instruction.operands[0].shape.dims if each.opcode == "slice" else ()
+            cut = [dim for dim, before in zip(each.shape.dims, whole, strict=False) if dim < before == own]
+            if not cut and each.shape.dtype in _TOKENS and (hands_on(each) or elementwise(each)):
+                yield each
+            else:
+                found.add(cut[0] if cut else own)
+
+    start: Source = int(words.argument)
+    list(reached([start], after))
+    most = max(found, default=own)
+    return most if 2 * most > own else own
+
+
 def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
     """Sequences, and tokens of each, of a step on all devices; None where the text does not tell. [-]
 
     By the sharding of the inputs, else by the axes of the mesh.
     """
-    given, axes = analysis.state.tokens(), analysis.axes
+    given, axes, words = given_tokens(analysis), analysis.axes, _words(analysis)
     if given is None:
         return None
-    whole = analysis.state.whole_tokens()
-    if whole:
-        return whole
+    if all("sharding" in each.attributes for each in words):
+        return _commonest(analysis, {each: global_dims(each) for each in words})
     if "dp" not in axes and analysis.devices > 1:
         return None
     return given[0] * axes.get("dp", 1), given[1] * axes.get("cp", 1)

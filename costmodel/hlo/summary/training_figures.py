@@ -12,14 +12,13 @@ from math import prod
 from typing import Final, TypeGuard
 
 from costmodel.hlo.analysis import Analysis
-from costmodel.hlo.summary.model_figures import Figures
+from costmodel.hlo.summary.model_figures import Figures, given_tokens
 from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.values import reached
-from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source
+from costmodel.hlo.training.data_flow import CARRIED, FlowStep, Source, behind
 from costmodel.hlo.training.operations import (
     LINEAR,
     added_to,
-    behind,
     collected,
     elementwise,
     hands_on,
@@ -35,7 +34,7 @@ from costmodel.hlo.training.provenance import Provenance, global_dims, kept_per_
 _ROOTS: Final = frozenset(("sqrt", "rsqrt"))
 _SIGN: Final = "sign"
 #: Methods of which one is another with more, for some of the weights alone.
-_WITH_MORE: Final = {frozenset(("Adam", "AdamW")): "AdamW", frozenset(("Adafactor", "a root")): "Adafactor"}
+_WITH_MORE: Final = {frozenset(("Adam", "AdamW")): "AdamW", frozenset(("Adafactor", "RMSprop")): "Adafactor"}
 
 
 class OptimizerRules:
@@ -44,8 +43,6 @@ class OptimizerRules:
     def __init__(self, provenance: Provenance) -> None:
         self.provenance = provenance
         self.state = provenance.state
-        kept = [each for row in self.state.companions.values() for each in row]
-        self._after_kept = provenance.flow.after({int(each.argument): 1 for each in kept}, again=False)
 
     @cached_property
     def changed(self) -> list[Instruction]:
@@ -61,32 +58,75 @@ class OptimizerRules:
         Notes
         -----
         SGD keeps nothing, its updates being sums of weights and gradients that are scaled by numbers;
-        momentum is the same with one array, Adam keeps two, with a root of one. Adafactor keeps a row and a
-        column in place of the second, where a weight has two dimensions. In AdamW the update multiplies
+        momentum is the same with one array, and Muon multiplies matrices made of that array, for some of the
+        weights. Lion follows the sign of a sum that it does not keep. What divides by a root of what it keeps
+        is RMSprop if it divides gradients, and Adam if it divides another array that it keeps. Adafactor has
+        a row and a column under the root, where a weight has two dimensions. In AdamW the update multiplies
         weights by a number and adds that to what depends on the moments, and not to a gradient. Methods that
         keep the same, such as NAdam, pass for Adam; those that take norms of weights, such as LAMB, and all
         others are left out; so is one whose updates are held back for some steps.
         """
-        if not self.changed or self.held_back or any(map(self._takes_norm, self.changed)):
+        if not self.changed or self.held_back:
             return None
         names = {self._of(each) for each in self.changed}
-        found = next(iter(names)) if len(names) == 1 else _WITH_MORE.get(frozenset(map(str, names)))
-        return None if found == "a root" else found
+        if "muon" in names:
+            return "muon"
+        return next(iter(names)) if len(names) == 1 else _WITH_MORE.get(frozenset(map(str, names)))
 
     def _of(self, weight: Instruction) -> str | None:
         """The method by which one weight is updated."""
         kept = self.state.companions[int(weight.argument)]
         own = self._leading(weight)
-        used = {step.opcode for step in own if self._after_kept.get(step, 0)}
+        alike = all(kept_per_element(each, weight) for each in kept)
+        if any(map(multiplies, own)):
+            return "muon" if len(kept) == 1 and alike else None
+        if self._takes_norm(weight):
+            return None
+        used = {step.opcode for step in own if self.provenance.after_kept.get(step, 0)}
+        if _SIGN in used:
+            return (
+                "Lion" if len(kept) == 1 and not used & _ROOTS and self._looks_ahead(kept[0], own) else None
+            )
         if not used & _ROOTS:
             return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
-        if _SIGN in used:
-            return None
-        if len(kept) == 2 and all(kept_per_element(each, weight) for each in kept):
-            return "AdamW" if self._decays(weight, own) else "Adam"
-        if len(kept) == 1:
-            return "a root"
-        return "Adafactor" if _factored(weight, kept) else None
+        if not alike:
+            return "Adafactor" if _factored(weight, kept) else None
+        if any(self.provenance.after_kept.get(each, 0) for each in self._divided(own)):
+            return ("AdamW" if self._decays(weight, own) else "Adam") if len(kept) == 2 else None
+        return None if any(map(self._grows, kept)) else "RMSprop"
+
+    def _looks_ahead(self, kept: Instruction, own: set[FlowStep]) -> bool:
+        """Whether the sign is that of something else than the new value of what is kept."""
+        after = self.provenance.flow.after({behind(self.state.updates[int(kept.argument)]): 1}, again=False)
+        return not any(after.get(step, 0) for step in own if step.opcode == _SIGN)
+
+    @cached_property
+    def _after_roots(self) -> Mapping[Source, int]:
+        """Marks, 1, of all that depends on roots of what is kept."""
+        kept = self.provenance.after_kept
+        roots: dict[Source, int] = {
+            step: 1 for step in self.provenance.leading if step.opcode in _ROOTS and kept.get(step, 0)
+        }
+        return self.provenance.flow.after(roots, again=False)
+
+    def _divided(self, own: set[FlowStep]) -> list[Source]:
+        """Arrays made of gradients that roots of what is kept divide."""
+        rooted, after = self._after_roots, self.provenance.after_gradients
+        factors = (step.reads[:2] for step in own if step.opcode in ("multiply", "divide"))
+        return [
+            source for pair in factors if any(rooted.get(each, 0) for each in pair)
+            for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not collected(source)
+        ]  # fmt: skip
+
+    def _grows(self, kept: Instruction) -> bool:
+        """Whether what is kept is a sum since the beginning, as Adagrad's: nothing scales it."""
+        number = int(kept.argument)
+        new, after = behind(self.state.updates[number]), self.provenance.after_kept
+        if not isinstance(new, FlowStep) or new.opcode != "add":
+            return False
+        return any(behind(source) == number for source in new.reads) and not all(
+            after.get(source, 0) for source in new.reads
+        )
 
     def _leading(self, weight: Instruction) -> set[FlowStep]:
         """Steps between the gradient of a weight and its new value."""
@@ -167,7 +207,7 @@ class OptimizerRules:
                     continue
                 others = [source for source in reader.reads if source is not here]
                 if reader.opcode in ("add", "subtract"):
-                    if any(self._after_kept.get(source, 0) for source in others):
+                    if any(self.provenance.after_kept.get(source, 0) for source in others):
                         return True
                     if any(self.provenance.after_gradients.get(source, 0) for source in others):
                         continue
@@ -223,7 +263,7 @@ def training_figures(analysis: Analysis) -> Figures:
     accumulates = sums.in_loop or sums.unrolled or sums.kept() or optimizers.held_back
     if optimizer or accumulates:
         found["model.gradient_accumulation"] = _yes(accumulates)
-    rows = analysis.state.tokens()
+    rows = given_tokens(analysis)
     if sums.steps:
         found["model.gradient_accumulation_steps"] = sums.steps
     if rows and (sums.in_loop or sums.unrolled):  # these are of all micro-batches
@@ -257,7 +297,7 @@ class _Sums:
         """Loops -> the arrays that they change from run to run."""
         found: dict[tuple[str, ...], list[FlowStep]] = {}
         for step in self.flow.steps:
-            if step.opcode == CARRIED and len(step.reads) > 1 and behind(step.reads[1]) is not step:
+            if step.opcode == CARRIED and len(step.reads) > 1:
                 found.setdefault(step.body, []).append(step)
         return found
 
@@ -267,20 +307,25 @@ class _Sums:
         for body, carried in self.loops.items():
             totals = [step for step in carried if self._adds_up(step)]
             weights = reduce(int.__or__, (self.provenance.leading[step] for step in totals), 0)
-            if totals and weights == self.every and (self._independent(body, carried) or self._is_pipeline):
+            if totals and weights == self.every and self._independent(body, carried):
                 return body
         return None
 
     @property
     def in_loop(self) -> bool:
-        """Whether gradients are summed over the runs of a loop."""
-        return self._accumulating is not None
+        """Whether gradients are summed over the runs of a loop, or over what goes through a pipeline."""
+        return self._accumulating is not None or bool(self._through_pipeline)
+
+    @cached_property
+    def _through_pipeline(self) -> int:
+        """Micro-batches that go through a pipeline in a loop; 0 where there is none. [-]"""
+        return max((ticks - waits for ticks, waits in self.analysis.pipelines.values()), default=0)
 
     @cached_property
     def steps(self) -> int:
         """Runs of the loop over micro-batches; 0 where there is none, or where the text tells no number."""
-        if self._accumulating is None or self._is_pipeline:
-            return 0
+        if self._accumulating is None or self._through_pipeline:
+            return self._through_pipeline
         path = self._accumulating[-1]
         runs = {
             each.count for each in self.analysis.graph.kernels if each.name.rpartition("/")[0] + "/" == path
@@ -288,11 +333,6 @@ class _Sums:
         outer = {each.count for each in self.analysis.graph.kernels if "/" not in each.name}
         unknown = any(note.startswith(f"{path[:-1]}: trip count") for note in self.analysis.graph.notes)
         return 0 if unknown or len(runs) != 1 or outer - {1} else runs.pop()
-
-    @cached_property
-    def _is_pipeline(self) -> bool:
-        """Whether devices pass activations from stage to stage."""
-        return any(each.purpose == "pipeline parallel" for each in self.analysis.collectives.values())
 
     def _adds_up(self, carried: FlowStep) -> bool:
         """Whether a loop adds gradients to an array, all over it."""

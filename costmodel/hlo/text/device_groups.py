@@ -93,6 +93,25 @@ def normalised(written: str) -> Groups:
     raise ValueError(written)
 
 
+_SHARDED: Final = re.compile(r"\{devices=\[([\d,]+)\]\s*(<=\s*[^\s}]+|[\d,]+)([^}]*)")
+
+
+def pieces(sharding: str) -> dict[int, tuple[int, ...]]:
+    """Device -> place of its piece of an array along each dimension; none where all have the whole.
+
+    >>> pieces("{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}")
+    {0: (0, 0), 2: (0, 0), 1: (1, 0), 3: (1, 0)}
+    """
+    found = _SHARDED.match(sharding)
+    if found is None:
+        return {}
+    tiles, rest = _numbers(found[1]), found[3].partition("last_tile_dims=")
+    order = _iota(f"[{prod(tiles)}]{found[2]}") if found[2][0] == "<" else np.array(_numbers(found[2]))
+    last = len(tiles) - (rest[2].count(",") + 1 if rest[2] else "last_tile_dim_replicate" in rest[0])
+    places = zip(order.ravel().tolist(), np.ndindex(*tiles), strict=False)
+    return {device: place[:last] for device, place in places}
+
+
 def _lists(written: str) -> Groups:
     return tuple(tuple(_numbers(group)) for group in re.findall(r"\{([\d,\s]*)\}", written))
 

@@ -23,6 +23,8 @@ _ONE_BY_ONE: Final = frozenset(("all-reduce", "all-gather", "reduce-scatter", "c
 #: Instructions that hand on tuples as they are.
 _WHOLE: Final = frozenset(("add-dependency", "bitcast", "copy", "domain", "opt-barrier"))
 _NOTHING: Final = frozenset(("after-all", "constant", "iota"))
+#: Instructions whose result holds what they read, converted or laid out anew.
+SAME_VALUES: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "reshape", "transpose"))
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +49,27 @@ class FlowStep:
 #: A step, the number of a parameter of the program, or None for constants and the like.
 Source: TypeAlias = "FlowStep | int | None"
 _Value: TypeAlias = "Source | tuple[_Value, ...]"
+
+
+def behind(source: Source) -> Source:
+    """What a value was before it was converted, laid out anew, cut and joined, or carried unchanged."""
+    while isinstance(source, FlowStep):
+        unchanged = source.opcode == CARRIED and len(source.reads) == 1 and source.body
+        if not unchanged and source.opcode not in SAME_VALUES and not _is_joined(source):
+            break
+        source = source.operands[0].reads[0] if source.opcode == "custom-call" else source.reads[0]
+    return source
+
+
+def _is_joined(step: FlowStep) -> bool:
+    """Whether a compiler's call joins slices, which it made to move them, to what they are slices of."""
+    if step.opcode != "custom-call" or any(each.opcode != "slice" for each in step.operands):
+        return False
+    wholes = {each.reads[0]: each.instruction.operands[0].shape.size for each in step.operands}
+    return (
+        len(step.operands) == len(step.reads)
+        and list(wholes.values()) == [step.shape.size] == [sum(each.shape.size for each in step.operands)]
+    )  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -187,9 +210,11 @@ class _Walk:
         inside = replace(inside, loops=(*inside.loops, inside.path))
         self.run(condition, [state], inside)
         last = self.run(body, [state], inside)
-        for step, source in zip(carried, arrays_of(last), strict=True):
+        made = list(arrays_of(last))
+        changed = [behind(source) is not step for step, source in zip(carried, made, strict=True)]
+        for step, source, is_new in zip(carried, made, changed, strict=True):
             step.body = inside.loops
-            if source is not step:
+            if is_new:
                 step.reads = (*step.reads, source)
         return last
 

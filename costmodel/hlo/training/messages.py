@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Final, Literal, get_args
 
-from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, placement
+from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, pieces, placement
 from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.opcodes import COLLECTIVES, parts
 from costmodel.hlo.training.data_flow import Flow, FlowStep
@@ -25,8 +25,17 @@ PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 #: Messages that pass what they are given to a neighbour.
 _SENDING: Final = ("collective-permute", "send")
 _EXCHANGING: Final = ("all-to-all", "ragged-all-to-all")
-#: Purposes that are of an axis of the mesh as a whole.
-_OF_AXES: Final = ("tensor parallel", "context parallel", "expert parallel", "pipeline parallel")
+#: What an axis of the mesh is for -> what its messages may be for; the first where what flows tells another.
+_KINDS: Final[Mapping[str, tuple[Purpose, ...]]] = {
+    "sharded data": ("fully sharded", "data parallel", "context parallel"),
+    "sharded data by rows": ("fully sharded", "data parallel"),
+    "data": ("data parallel", "fully sharded", "context parallel"),
+    "data by rows": ("data parallel", "fully sharded"),
+    "expert": ("expert parallel", "data parallel", "fully sharded"),
+    "pipeline": ("pipeline parallel",),
+    "tensor": ("tensor parallel", "sequence parallel"),
+}
+Axis = frozenset[frozenset[int]]
 
 
 @dataclass(eq=False)
@@ -35,30 +44,62 @@ class Purposes:
 
     provenance: Provenance
     groups: Mapping[FlowStep, Groups]  #: message -> groups of devices
+    inputs: Mapping[Instruction, Mapping[int, tuple[int, ...]]]  #: input -> device -> its piece, where told
 
     @cached_property
     def found(self) -> Mapping[FlowStep, Purpose]:
         """Array of a message -> what it is for.
 
-        What flows leaves some open: integers that tell where rows lie, say. They are for what else moves in
-        their groups, where that is one thing. So are exchanges beside those of tokens between experts, and
-        gradients of weights that a tensor-parallel group shares, because each device has other tokens.
+        What flows is not all: an axis of the mesh is for one kind of parallelism, whatever a compiler moves
+        along it: rows of which it has other pieces, or integers that tell where they lie.
         """
         found = {message: self._by_flow(message) for message in self.groups}
-        axes: dict[frozenset[tuple[int, ...]], Counter[Purpose]] = {}
+        axes = {message: self._axis(message) for message in self.groups}
+        votes: dict[Axis, Counter[Purpose]] = {}
         for message, purpose in found.items():
-            axis = "tensor parallel" if purpose == "sequence parallel" else purpose
-            if axis in _OF_AXES:
-                axes.setdefault(frozenset(self.groups[message]), Counter())[axis] += 1
+            votes.setdefault(axes[message], Counter())[purpose] += message.shape.bytes
+        if not self.provenance.weights:
+            return found
+        own = {axis: self._kind(axis, votes[axis]) for axis in votes}
         for message, purpose in found.items():
-            others = axes.get(frozenset(self.groups[message]), Counter())
-            if purpose == "tensor parallel" and "expert parallel" in others:
-                found[message] = "expert parallel"
-            elif purpose == "unknown" and len(others) == 1:
-                found[message] = next(iter(others))
-            elif purpose == "data parallel" and "tensor parallel" in others and self._shares(message):
-                found[message] = "sequence parallel"
+            kinds = [own[axis] for axis in own if _is_finer(axis, axes[message])] or [own[axes[message]]]
+            if purpose not in ("input", "scalars") and not any(purpose in _KINDS[each] for each in kinds):
+                is_sum = purpose == "data parallel" and kinds[0] == "tensor"
+                found[message] = "sequence parallel" if is_sum else _KINDS[kinds[0]][0]
         return found
+
+    def _axis(self, message: FlowStep) -> Axis:
+        """Devices that a message connects, those that it leaves alone left out."""
+        return frozenset(group for group in connected(self.groups[message]) if len(group) > 1)
+
+    def _kind(self, axis: Axis, votes: Counter[Purpose]) -> str:
+        """What an axis of the mesh is for.
+
+        Devices that sum the gradients of all matrices have other data. Of those that hold parts of matrices,
+        stages of a pipeline pass activations on, experts have data of their own too, and other devices
+        the same data.
+        """
+        groups = tuple(tuple(sorted(group)) for group in axis)
+        if not self._has_parts(_joined(self.provenance.multiplied_by), groups):
+            kind = "sharded data" if votes["fully sharded"] else "data"
+            words = [each for each in self.inputs if each.shape.dtype[0] in "su" and len(each.shape.dims) > 1]
+            return kind if not words or self._cut(words, groups, slice(-1, None)) else f"{kind} by rows"
+        if votes["pipeline parallel"] > votes["tensor parallel"] + votes["sequence parallel"]:
+            return "pipeline"
+        same = not self._cut(self.inputs, groups, slice(None)) if self.inputs else self._shares(groups)
+        return "tensor" if same or not self._has_experts(groups) else "expert"
+
+    def _cut(self, inputs: Iterable[Instruction], groups: Groups, dims: slice) -> bool:
+        """Whether some devices of a group have different pieces of an input along some dimensions."""
+        pieces = (self.inputs[each] for each in inputs)
+        first = groups[0] if groups else ()
+        return any(len({own[each][dims] for each in first if each in own}) > 1 for own in pieces)
+
+    def _has_experts(self, groups: Groups) -> bool:
+        """Whether devices of a group hold parts of an array of matrices, as experts are."""
+        places = self.provenance.weights
+        own = (each for each in self.provenance.state.weights if len(each.shape.dims) > 2)
+        return any(self._has_parts(1 << places[int(each.argument)], groups) for each in own)
 
     def _by_flow(self, message: FlowStep) -> Purpose:
         """What one array of a message is for."""
@@ -67,7 +108,8 @@ class Purposes:
             return "scalars"
         if not provenance.weights:
             return "unknown"
-        if message in provenance.leading and message not in provenance.multiplied:
+        updates = message in provenance.leading or bool(provenance.after_kept.get(message, 0))
+        if updates and message not in provenance.multiplied:
             scattered = self._is_scattered(message)
             return "data parallel" if message.opcode == "all-reduce" and not scattered else "fully sharded"
         if provenance.weights_in(message):
@@ -81,7 +123,6 @@ class Purposes:
         """What activations, or their gradients, are passed on for."""
         near, groups = list(self._neighbours(message)), self.groups[message]
         weights = [self.provenance.weights_of(each) for each in near]
-        between_activations = None in weights
         pairs = zip(near, weights, strict=True)
         split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
         if any(map(multiplies, split)):
@@ -90,10 +131,33 @@ class Purposes:
                 return "unknown" if all(self._are_pieces(bits) for bits in weights if bits) else moved
             return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
         if split:  # by rows of a table
-            return "tensor parallel" if self._shares(message) else "fully sharded"
-        if between_activations:
+            return "tensor parallel" if self._shares(groups) else "fully sharded"
+        if any(bits is None and self._attends(each) for each, bits in zip(near, weights, strict=True)):
             return "context parallel"
-        return "data parallel" if near and message.opcode == "all-reduce" else "unknown"
+        return (
+            "data parallel" if near and None not in weights and message.opcode == "all-reduce" else "unknown"
+        )
+
+    def _attends(self, product: FlowStep) -> bool:
+        """Whether a product is one of attention: its scores, what they weigh, or next to these."""
+        near = (each for later in (True, False) for each in self.provenance.multiplying(product, later=later))
+        return self._weighs(product) or any(map(self._weighs, near))
+
+    def _weighs(self, product: FlowStep) -> bool:
+        """Whether a product of activations stands next to another, with an exponential between."""
+        if product not in self._weighing:
+            provenance = self.provenance
+            self._weighing[product] = provenance.weights_of(product) is None and any(
+                provenance.weights_of(each) is None
+                for later in (True, False)
+                for each in provenance.multiplying(product, later=later, softened=True)
+            )
+        return self._weighing[product]
+
+    @cached_property
+    def _weighing(self) -> dict[FlowStep, bool]:
+        """Products that `_weighs` has looked at."""
+        return {}
 
     def _of_tokens_moved(self, message: FlowStep) -> Purpose | None:
         """What tokens move for between devices with weights of their own; None of what gathers or sums."""
@@ -149,9 +213,8 @@ class Purposes:
         later = self.provenance.later_readers(message)
         return message.opcode in _SENDING and any(reader.opcode == "add" for reader in later)
 
-    def _shares(self, message: FlowStep) -> bool:
+    def _shares(self, groups: Groups) -> bool:
         """Whether the devices of a group hold parts of all that products multiply by, and share the rest."""
-        groups = self.groups[message]
         return all(self._has_parts(bits, groups) for bits in self.provenance.multiplied_by if bits)
 
     def _is_scattered(self, message: FlowStep) -> bool:
@@ -166,6 +229,16 @@ class Purposes:
             return any(len(each) == len(dims) and each[-1] == dims[-1] for each in slices)
         written = message.instruction.attributes.get("dimensions", "")
         return written.strip("{}") != str(len(message.shape.dims) - 1)
+
+
+def _is_finer(axis: Axis, other: Axis) -> bool:
+    """Whether each group of an axis lies in one of another, and is smaller."""
+    return axis != other and all(any(group <= whole for whole in other) for group in axis)
+
+
+def _joined(sets: Iterable[int]) -> int:
+    """Bits of any of some sets."""
+    return reduce(int.__or__, sets, 0)
 
 
 def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
@@ -234,7 +307,9 @@ def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: in
         if step.instruction in sent.get(step.kernel, {}):
             sent[step.kernel][step.instruction].append(step)
     groups = {step: groups_of(step.instruction, devices) for step in flow.steps if step.opcode in COLLECTIVES}
-    purposes = Purposes(provenance, groups).found
+    told = (each for each in provenance.state.inputs if each.shape.dims and "sharding" in each.attributes)
+    inputs = {each: pieces(each.attributes["sharding"]) for each in told}
+    purposes = Purposes(provenance, groups, inputs).found
     found = {}
     for kernel, instructions in sent.items():
         each = max(instructions, key=lambda each: each.operand_bytes)
@@ -300,7 +375,7 @@ def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int
     shared = max(map(len, joined), default=1)
     taken = found.get("tp", 1) * found.get("pp", 1) * found.get("cp", 1)
     if shared > 1 and not shared % found.get("cp", 1):
-        found["dp"] = shared // found.get("cp", 1)
+        found["dp"] = min(shared // found.get("cp", 1), devices // taken)
     elif taken == devices:
         found["dp"] = 1
     return found

@@ -8,11 +8,9 @@ from typing import Final
 
 from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.opcodes import ARITHMETIC, TRANSCENDENTAL
-from costmodel.hlo.training.data_flow import CARRIED, CHOSEN, FlowStep, Source
+from costmodel.hlo.training.data_flow import CARRIED, CHOSEN, SAME_VALUES, FlowStep, Source, behind
 from costmodel.hlo.work.cost_analysis import is_product
 
-#: Instructions whose result holds what they read, converted or laid out anew.
-SAME_VALUES: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "reshape", "transpose"))
 #: Instructions that lay out anew, cut, join or pass on what they read.
 MOVING: Final = SAME_VALUES.union(
     (CARRIED, CHOSEN),
@@ -72,16 +70,6 @@ def summed(step: FlowStep) -> Sequence[Source]:
     if step.opcode in ("select", CARRIED):
         return step.reads[1:] or step.reads
     return step.reads if step.opcode in LINEAR or passes_on(step) else ()
-
-
-def behind(source: Source) -> Source:
-    """What a value was before it was converted, laid out anew, or carried through a loop unchanged."""
-    while isinstance(source, FlowStep):
-        unchanged = source.opcode == CARRIED and len(source.reads) == 1
-        if not unchanged and source.opcode not in SAME_VALUES:
-            break
-        source = source.reads[0]
-    return source
 
 
 def collected(source: Source) -> bool:

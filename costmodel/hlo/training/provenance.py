@@ -13,7 +13,6 @@ value as far as these finds the gradients, whatever the program calls them.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -23,12 +22,11 @@ from typing import Final
 from costmodel.hlo.buffers.liveness import aliased_outputs
 from costmodel.hlo.text.module import Instruction, Module, names_gradients
 from costmodel.hlo.text.values import reached
-from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source
+from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source, behind
 from costmodel.hlo.training.operations import (
     LINEAR,
     MOVING,
     added_to,
-    behind,
     elementwise,
     hands_on,
     multiplies,
@@ -36,7 +34,7 @@ from costmodel.hlo.training.operations import (
 )
 
 _TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
-_TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
+_SOFTENING: Final = ("exponential", "exponential-minus-one", "logistic", "tanh")
 _WEIGHTS: Final = re.compile(r"b?f\d")
 
 
@@ -71,30 +69,6 @@ class TrainingState:
         """Whether each weight has two moments."""
         return len(self.moments) == 2
 
-    def tokens(self) -> tuple[int, int] | None:
-        """Sequences, and tokens of each, that one device is given; None where no input tells. [-]
-
-        The shape that most of the whole-numbered inputs of two dimensions have.
-        """
-        return _commonest(each.shape.dims for each in self._words)
-
-    def whole_tokens(self) -> tuple[int, int] | None:
-        """Sequences, and tokens of each, of all devices, by the sharding of inputs; None without. [-]"""
-        if not all("sharding" in each.attributes for each in self._words):
-            return None
-        return _commonest(map(global_dims, self._words))
-
-    @property
-    def _words(self) -> list[Instruction]:
-        """Whole-numbered inputs of two dimensions."""
-        return [each for each in self.inputs if each.shape.dtype in _TOKENS and len(each.shape.dims) == 2]
-
-
-def _commonest(shapes: Iterable[tuple[int, ...]]) -> tuple[int, int] | None:
-    """Rows and columns that most have."""
-    counted = Counter((dims[0], dims[1]) for dims in shapes)
-    return counted.most_common(1)[0][0] if counted else None
-
 
 def training_state(module: Module, flow: Flow) -> TrainingState:
     """What the parameters of a module's entry hold."""
@@ -106,9 +80,15 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
         for each in arrays
         if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
     ]
-    weights = _multiplied(flow, summed_up)
+    bits = {int(each.argument): 1 << bit for bit, each in enumerate(arrays)}
+    marks: dict[Source, int] = dict(bits.items())
+    after = flow.after(marks, again=False)
+    decided = {number: after.get(updates[number], 0) for number in bits}
+    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
+    multiplied = [each for each in summed_up if used & bits[int(each.argument)]]
+    weights = _trained(multiplied, bits, decided)
     rest = [each for each in arrays if each not in weights]
-    companions = _companions(flow, weights, rest, updates)
+    companions = _companions(weights, rest, bits, decided)
     own = {each for row in companions.values() for each in row}
     return TrainingState(
         weights=tuple(weights),
@@ -164,8 +144,9 @@ def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
     new = updates[number]
     if not isinstance(behind(new), FlowStep):
         return False
-    moved = _reached([new], MOVING)
-    sums = [each for each in moved if isinstance(each, FlowStep) and each.opcode not in MOVING]
+    moving = MOVING | {"maximum"}  # of what compilers pad to join it
+    moved = _reached([new], moving)
+    sums = [each for each in moved if isinstance(each, FlowStep) and each.opcode not in moving]
     return number in moved and number not in _reached(sums, LINEAR)
 
 
@@ -175,28 +156,47 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
     def before(source: Source) -> Sequence[Source]:
         if not isinstance(source, FlowStep) or source.opcode not in opcodes:
             return ()
-        return source.reads if source.opcode == CARRIED else summed(source)
+        return source.reads if source.opcode in (CARRIED, "maximum") else summed(source)
 
     return set(reached(sources, before))
 
 
-def _multiplied(flow: Flow, arrays: Sequence[Instruction]) -> list[Instruction]:
-    """Parameters that matrix products depend on, the first time round each loop."""
-    after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(arrays)}, again=False)
-    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
-    return [each for bit, each in enumerate(arrays) if used >> bit & 1]
+def _trained(
+    multiplied: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
+) -> list[Instruction]:
+    """Parameters that matrix products depend on, but for those that only feed the updates of others.
+
+    What is trained decides, by its gradients, at least what any other array does whose new value it decides.
+    What is kept for it decides less: a momentum that products make orthogonal, its own weight alone.
+    """
+    decides = {
+        number: sum(bits[other] for other, own in decided.items() if own & bit)
+        for number, bit in bits.items()
+    }
+
+    def only_feeds(number: int) -> bool:
+        fed = decides[number] & ~bits[number]
+        more = (decides[int(each.argument)] & ~bits[number] for each in multiplied
+                if fed & bits[int(each.argument)])  # fmt: skip
+        return any(fed | other == other != fed for other in more)
+
+    return [each for each in multiplied if not only_feeds(int(each.argument))]
 
 
 def _companions(
-    flow: Flow, weights: Sequence[Instruction], rest: Sequence[Instruction], updates: Mapping[int, Source]
+    weights: Sequence[Instruction],
+    rest: Sequence[Instruction],
+    bits: Mapping[int, int],
+    decided: Mapping[int, int],
 ) -> dict[int, tuple[Instruction, ...]]:
     """Weight -> the arrays that its new value depends on, and that of no other weight does."""
-    after = flow.after({int(each.argument): 1 << bit for bit, each in enumerate(rest)}, again=False)
-    read = {int(each.argument): after.get(updates[int(each.argument)], 0) for each in weights}
-    readers = Counter(bit for bits in read.values() for bit, _ in enumerate(rest) if bits >> bit & 1)
+    numbers = [int(each.argument) for each in weights]
+    alone = [
+        each for each in rest if sum(bool(decided[own] & bits[int(each.argument)]) for own in numbers) == 1
+    ]
     return {
-        number: tuple(each for bit, each in enumerate(rest) if bits >> bit & 1 and readers[bit] == 1)
-        for number, bits in read.items()
+        number: tuple(each for each in alone if decided[number] & bits[int(each.argument)])
+        for number in numbers
     }
 
 
@@ -314,6 +314,15 @@ class Provenance:
                     found[source] = found.get(source, 0) | weights
         return found
 
+    @cached_property
+    def after_kept(self) -> Mapping[Source, int]:
+        """Bits of what is kept for a weight, by its place, on what depends on it: updates alone."""
+        rows = self.state.companions.values()
+        bits: dict[Source, int] = {
+            int(each.argument): 1 << place for row in rows for place, each in enumerate(row)
+        }
+        return self.flow.after(bits, again=False)
+
     def later_readers(
         self, step: FlowStep, passes: Callable[[FlowStep], bool] = hands_on
     ) -> Iterator[FlowStep]:
@@ -339,12 +348,12 @@ class Provenance:
         return (each for each in sources if isinstance(each, FlowStep) and self._leads(each))
 
     def _leads(self, source: FlowStep) -> bool:
-        """Whether elements of a step are made of elements in the same place, or of others moved there."""
+        """Whether a step is made of what is kept, or its elements of others in their place or moved there."""
         if source.shape.size <= 1:
             return False
         if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
             return False
-        return elementwise(source) or hands_on(source)
+        return bool(self.after_kept.get(source, 0)) or elementwise(source) or hands_on(source)
 
     def _placed_by_input(self, step: FlowStep) -> bool:
         """Whether an update is to rows that the input names, as a scatter's are."""
@@ -360,24 +369,29 @@ class Provenance:
 
     @cached_property
     def multiplied(self) -> frozenset[Source]:
-        """Steps and parameters that matrix products depend on, later in the step."""
+        """Steps and parameters that matrix products of either pass depend on, later in the step."""
         found = set[Source]()
         for step in reversed(self.flow.steps):
-            if step in found or (multiplies(step) and step.shape.size > 1):
+            if step in found or (multiplies(step) and step.shape.size > 1 and step not in self.leading):
                 found.update(step.reads)
         return frozenset(found)
 
-    def multiplying(self, step: FlowStep, *, later: bool) -> Iterator[FlowStep]:
-        """The next steps, or the last before, that bring activations and weights together."""
-        seen, waiting = {step}, [step]
+    def multiplying(self, step: FlowStep, *, later: bool, softened: bool = False) -> Iterator[FlowStep]:
+        """The next steps, or the last before, that bring activations and weights together.
+
+        With `softened` those alone on whose way an exponential stands, as between the products of attention.
+        """
+        start = step, not softened
+        seen, waiting = {start}, [start]
         while waiting:
-            own = waiting.pop()
+            own, met = waiting.pop()
             for other in self.readers.get(own, ()) if later else own.operands:
                 if multiplies(other) or self.looks_up(other):
-                    yield other
-                elif other not in seen:
-                    seen.add(other)
-                    waiting.append(other)
+                    if met:
+                        yield other
+                elif (way := (other, met or other.opcode in _SOFTENING)) not in seen:
+                    seen.add(way)
+                    waiting.append(way)
 
     def looks_up(self, step: FlowStep) -> bool:
         """Whether a step reads rows of a weight, or sums a weight's gradient into its rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from costmodel.hlo.training.data_flow import FlowStep, Source
 from costmodel.hlo.training.operations import multiplies
@@ -56,11 +56,13 @@ class StepPasses:
         }
         met = self.provenance.flow.after(starts, again=False)
         own = (step for step in self.provenance.flow.steps if met.get(step, 0) and after.get(step, 0))
-        return frozenset(step for step in own if step in leading or step.shape.size <= 1)
+        update = {step for step in own if step in leading or step.shape.size <= 1}
+        return frozenset(update.union(filter(self.provenance.after_kept.get, self.provenance.flow.steps)))
 
 
-Phase = Literal["forward", "recompute", "backward", "optimizer", "unknown"]
-PHASES: Final[tuple[Phase, ...]] = ("forward", "recompute", "backward", "optimizer", "unknown")
+#: Passes, and the runs of kernels that fill or drain a pipeline.
+Phase = Literal["forward", "recompute", "backward", "optimizer", "unknown", "bubble"]
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 _BACKWARD: Final = re.compile(r"transpose\(")
 _REPEATED: Final = re.compile(r"rematted_computation")
@@ -128,7 +130,8 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
     """The pass that what a kernel reads tells."""
     if passes.forward is None or not steps:
         return None
-    if any(map(multiplies, steps)) or passes.updating.isdisjoint(steps):
+    models = (step for step in steps if multiplies(step) and not passes.provenance.after_kept.get(step, 0))
+    if passes.updating.isdisjoint(steps) or any(models):
         return "backward" if any(map(passes.after_loss, steps)) else "forward"
     return "optimizer"
 

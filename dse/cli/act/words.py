@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import suggestion
-from costmodel.formats.quantity import si_value
+from costmodel.formats.quantity import plain_number, si_value
 from costmodel.profiles.registry import PROFILES
 from dse.cli.options import (
     EXPORTED,
@@ -153,9 +153,10 @@ def export(parser: argparse.ArgumentParser) -> None:
         "dfmodel is the graph of a layer with its sharding, and the machine, as DFModel has them; dot and\n"
         "svg are pictures of that graph; trace is one step, event by event, for Perfetto and\n"
         "chrome://tracing; chakra is that step as execution traces of MLCommons Chakra, a folder with a\n"
-        "file for one rank of each pipeline stage; megatron, nemo (Megatron-Bridge), torchtitan (0.2.2),\n"
-        "torchtitan-python (2026, configured in Python) and maxtext are what starts the design there, with\n"
-        "names for what it does not decide. svg needs Graphviz.",
+        "file for one rank of each pipeline stage; astra-sim is a folder that ASTRA-sim runs: a trace for\n"
+        "every rank, groups, network and system, and a README with the command line; megatron, nemo\n"
+        "(Megatron-Bridge), torchtitan (0.2.2), torchtitan-python (2026, configured in Python) and maxtext\n"
+        "are what starts the design there, with names for what it does not decide. svg needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",
@@ -164,6 +165,7 @@ def export(parser: argparse.ArgumentParser) -> None:
             "dse export gpt3_175b_1024_a100 --format svg -o layer.svg",
             "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
             "dse export gpt3_175b_1024_a100 --trial 12 --format chakra -o traces",
+            "dse export gpt3_175b_1024_a100 --trial 12 --format astra-sim -o step",
             "dse export gpt3_175b_1024_a100 --trial 12 --format megatron -o train.sh",
         ],
     )
@@ -179,7 +181,9 @@ def export(parser: argparse.ArgumentParser) -> None:
         "--workload", metavar="NAME", help="which workload, of a space that has several (docs/runs.md)"
     )
     parser.add_argument("--format", choices=EXPORTED, default=EXPORTED[0], help=f"default: {EXPORTED[0]}")
-    parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="write there (chakra: a folder)")
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", type=Path, help="write there (chakra, astra-sim: a folder)"
+    )
     add_storage(parser)
 
 
@@ -382,7 +386,7 @@ def known(text: str, names: Iterable[str]) -> str:
 def bandwidth(text: str) -> float:
     """A bandwidth in B/s; a number alone is in GiB/s, as SimAI has it."""
     try:
-        value = float(text) * 2.0**30
+        value = plain_number(text) * 2.0**30
     except ValueError:
         try:
             value = si_value(text, "B/s")
@@ -396,7 +400,7 @@ def bandwidth(text: str) -> float:
 def share(text: str) -> float:
     """A number from 0 to 1."""
     try:
-        value = float(text)
+        value = plain_number(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from shlex import quote
 
+from costmodel.formats.framework_file import load_framework
 from dse.cli.progress import progress_of
+from dse.exporting.launch.forms import LAUNCH_FORMS
 from dse.library.searching import PlannedStudy, plan
 from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record
@@ -41,20 +44,28 @@ def write(args: argparse.Namespace, found: PlannedStudy) -> None:
     study, legal = found.study, found.legal
     if args.format == "json":
         counted = {} if legal is None else {"n_legal": legal[0], "n_legal_infeasible": legal[1]}
-        more = {"exact": legal is not None, **counted, "assumed": [*found.assumed]}
+        faster = asdict(found.faster) if found.faster else None
+        more = {"exact": legal is not None, **counted, "any_software": faster, "assumed": [*found.assumed]}
         print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
         return
-    show(sys.stdout, lambda width: plan_report(study, str(found), next_commands(args, study), width))
+    notes = [str(found.faster)] if found.faster else []
+    show(sys.stdout, lambda width: plan_report(study, str(found), notes, next_commands(args, study), width))
 
 
 def next_commands(args: argparse.Namespace, study: BaseStudy) -> list[str]:
     """What to do next."""
     file = args.save or "space.yaml"
     best = study.table.front().numbers[0]
+    forms = load_framework(study.space.framework).launch
+    own = [f" --storage {quote(args.storage)}"] if args.storage else [""]
+    exported = [
+        f"dse export {quote(study.name)}{own[0]} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"
+        for form in forms[:1]
+    ]
     return [
-        f"dse explain {quote(study.name)}",
-        f"dse report {quote(study.name)} -o {quote(study.name)}.html",
-        f"dse export {quote(study.name)} --trial {best} --format megatron -o train.sh",
+        f"dse explain {quote(study.name)}{own[0]}",
+        f"dse report {quote(study.name)}{own[0]} -o {quote(study.name)}.html",
+        *exported,
         f"dse search {file}"
         + ("" if args.save else "      after dse plan ... --save space.yaml, and your changes"),
     ]

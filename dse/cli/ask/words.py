@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from costmodel.errors import DseError
+from costmodel.formats.quantity import plain_number
 from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
@@ -29,7 +30,9 @@ from dse.cli.options import (
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-_AMOUNT = re.compile(r"\s*([\d_,]*\.?\d+(?:[eE]\d+)?)\s*([KMBT]?)\s*(tokens|sequences)?\s*", re.IGNORECASE)
+_AMOUNT = re.compile(
+    r"\s*([\d_,]*\.?\d+(?:[eE]\d+)?)\s*([KMBT]?)\s*(tokens|sequences)?\s*", re.IGNORECASE | re.ASCII
+)
 
 
 def plan(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +141,7 @@ def batch(text: str) -> tuple[int | None, float | None]:
 def number(text: str) -> float:
     """A number above 0."""
     try:
-        value = float(text)
+        value = plain_number(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
@@ -328,7 +331,7 @@ def add_comparisons(parser: argparse.ArgumentParser) -> None:
 
 def above_0(text: str) -> float:
     """A number above 0, such as 1e5."""
-    value = float(text)
+    value = plain_number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
     return value

@@ -80,7 +80,7 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
         If there is no such design.
     """
     text, profile = args.against.strip(), explanation.profile
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         if explanation.trial is None:
             raise DseError(f"--against {text}: a trial is of a study; name what differs, such as tp=8")
         number, params = Study.load(args.study, storage=args.storage).design(int(text))

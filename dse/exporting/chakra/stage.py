@@ -52,7 +52,7 @@ class StageGraph:
         metadata: Mapping[str, Value],
     ) -> None:
         self.stage, self.work, self.pipeline, self.delay = stage, work, pipeline, delay
-        self.trace = RankTrace(stage * work.stage_stride, {**metadata, "stage": stage})
+        self.trace = RankTrace(stage * work.grid.stage_stride, {**metadata, "stage": stage})
         self._names = names
         self._groups: dict[str, tuple[str, Sequence[int]]] = {}
         self._done: dict[Pass, int] = {}
@@ -88,6 +88,7 @@ class StageGraph:
             {"num_ops": round(work.flops), "tensor_size": round(work.dram_bytes)},
             order=self._last,
             data=data,
+            about=event.of,
         )
         for exchange, _ in timed:
             last = self._exchange(f"{label} {exchange.kind}", exchange, next(times), last)
@@ -108,7 +109,7 @@ class StageGraph:
         self, exchanges: Sequence[PassExchange], exposed: Mapping[str, float]
     ) -> Iterator[tuple[PassExchange, float]]:
         """Exchanges of several ranks, each with its part of the exposed time of its kind, by bytes. [s]"""
-        shared = [own for own in exchanges if self.work.groups[own.group].size.item() > 1]
+        shared = [own for own in exchanges if self.work.grid.groups[own.group].size.item() > 1]
         for own in shared:
             whole = sum(other.message_bytes for other in shared if other.kind == own.kind)
             yield own, exposed[own.kind] * own.message_bytes / whole
@@ -138,15 +139,15 @@ class StageGraph:
         kind, chain, stage, micro = one
         chains, stages = self.pipeline.ranks.shape
         return {
-            "comm_src": self.pipeline.rank(one) * self.work.stage_stride,
-            "comm_dst": target * self.work.stage_stride,
+            "comm_src": self.pipeline.rank(one) * self.work.grid.stage_stride,
+            "comm_dst": target * self.work.grid.stage_stride,
             "comm_size": round(self.work.hop_bytes),
             "comm_tag": 2 * ((micro * chains + chain) * stages + stage) + (kind == BACKWARD),
         }
 
     def _exchange(self, name: str, one: PassExchange, times: tuple[int, int], last: int) -> int:
         """Collectives of one kind as a node."""
-        group, message = self.work.groups[one.group], one.message_bytes
+        group, message = self.work.grid.groups[one.group], one.message_bytes
         if one.collective == "send_recv":
             message /= group.size.item() - 1
         word = WORDS.get(one.collective, one.collective.upper())
@@ -160,12 +161,13 @@ class StageGraph:
                 "pg_name": self._group(one.group, group),
             },
             data=[last],
+            about=one,
         )
 
     def _group(self, of: str, group: Group) -> str:
         """Name of a process group; it is listed in the trace."""
-        ranks = _members(group, self.trace.rank if of != "embedding" else 0)
-        key = () if len(ranks) == self.work.world_size else ranks
+        ranks = members(group, self.trace.rank if of != "embedding" else 0)
+        key = () if len(ranks) == self.work.grid.world_size else ranks
         name = self._names.setdefault(key, str(len(self._names)))
         self._groups[name] = of, key
         return name
@@ -192,7 +194,7 @@ class StageGraph:
 
     def _update(self, event: Event) -> int:
         """Clipping, for which the norm is summed up, and the update."""
-        alone = self.work.groups["world"].size.item() == 1
+        alone = self.work.grid.groups["world"].size.item() == 1
         names = [name for name, is_collective in UPDATE.items() if not (is_collective and alone)]
         times, last = _times(event, [self.work.update[name] for name in names[:-1]]), self._last[-1]
         for name in names:
@@ -218,7 +220,7 @@ def _times(event: Event, lengths: Sequence[float]) -> Iterator[tuple[int, int]]:
     return pairwise(_micros(mark) for mark in [*marks, event.end])
 
 
-def _members(group: Group, base: int) -> tuple[int, ...]:
+def members(group: Group, base: int) -> tuple[int, ...]:
     """Ranks of a group that starts with one of them."""
     size, stride, rows, apart = (
         round(float(value.item() if hasattr(value, "item") else value))

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.errors import DseError
-from costmodel.steps.pass_work import step_work
+from costmodel.steps.pass_work import StepWork, step_work
 from costmodel.steps.timeline import Timeline, timeline
 from costmodel.training.run import TransformerRun
 from dse.exporting.chakra.pass_order import Event, Pipeline, message_delay
@@ -33,13 +33,15 @@ def chakra_traces(run: TransformerRun) -> Iterator[Artefact]:
         yield Artefact({f"{NAME}.{trace.rank}.et": trace.encoded() for trace in traces}, ())
 
 
-def step_traces(run: TransformerRun) -> list[RankTrace]:
+def step_traces(run: TransformerRun, work: StepWork | None = None) -> list[RankTrace]:
     """The step of one design as a trace of the first rank of each pipeline stage.
 
     Parameters
     ----------
     run : TransformerRun
         Model, machine and one design.
+    work : StepWork, optional
+        Of that run, where it is known.
 
     Returns
     -------
@@ -57,15 +59,15 @@ def step_traces(run: TransformerRun) -> list[RankTrace]:
     message to the next stage. Ends of passes are rounded, not lengths, so that errors do not add up. Where a
     pass sends nothing, the time of the message that the model charges every pass is left out.
     """
-    timed, work = timeline(run), step_work(run)
+    timed, work = timeline(run), work or step_work(run)
     pipeline = Pipeline.of(run.design.map(np.atleast_1d))
     events = [*_events(timed, pipeline)]
-    delay = message_delay(events, pipeline, work.hop_time)
+    delay = message_delay(events, pipeline, work.hop_time if work.overlaps_hops else 0.0)
     metadata: dict[str, Value] = {
         "model": run.model.title or run.model.name,
         "system": run.system.name,
         "step_time_s": float(timed.end.max()),
-        "world_size": work.world_size,
+        "world_size": work.grid.world_size,
     }
     of_rank: Mapping[int, list[Event]] = defaultdict(list)
     for event in events:

@@ -49,6 +49,7 @@ class Node:
     data: Sequence[int]  #: nodes whose results it takes
     attributes: Mapping[str, Value]
     inputs: str = ""
+    about: object = None  #: what it is of the step, such as a pass or an exchange; no file has it
 
 
 @dataclass(slots=True)
@@ -68,12 +69,13 @@ class RankTrace:
         *,
         order: Iterable[int] = (),
         data: Iterable[int] = (),
+        about: object = None,
     ) -> int:
         """Append a node, with its start and end, and return its number. [us]"""
         start, end = times
         number = len(self.nodes)
         own = {"is_cpu_op": False, **(attributes or {})}
-        self.nodes.append(Node(number, name, kind, start, end - start, [*order], [*data], own))
+        self.nodes.append(Node(number, name, kind, start, end - start, [*order], [*data], own, about=about))
         return number
 
     def name_inputs(self, number: int, inputs: str) -> None:

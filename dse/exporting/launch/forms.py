@@ -38,11 +38,14 @@ def launch_files(run: TransformerRun, form: str, framework: str = "") -> Iterato
     """Designs as launch files, one of `LAUNCH_FORMS`; `framework` is the one that prices them, "" none."""
     write: Writer = _module(form).script
     for point in range(run.num_points):
+        launch = Launch.of_run(run, point, framework)
         try:
-            text, lost = write(Launch.of_run(run, point, framework))
+            text, lost = write(launch)
         except NotExpressible as error:
             yield Artefact(None, (str(error),))
             continue
+        if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
+            lost = [*lost, f"schedule={launch['schedule']}"]
         notes = (f"{form} cannot say {'; '.join(lost)}",) if lost else ()
         yield Artefact(with_framework(text, framework).encode(), notes)
 

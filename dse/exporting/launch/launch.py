@@ -10,18 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError, printable
-from costmodel.formats.framework_file import launching, load_framework
+from costmodel.formats.framework_file import Framework, launching, load_framework
 from costmodel.formats.input_files import file_bytes
 from costmodel.formats.model_file import SCHEMAS
 from costmodel.formats.strict_yaml import dump
 from costmodel.steps.pipeline.stages import chunk_sizes
-from costmodel.training.blocks import kinds_without_word
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import Domain
 from costmodel.training.model import ModelShape
 from costmodel.training.pipeline_layout import EVEN, PipelineLayout
 from costmodel.training.run import TransformerRun
-from dse.spaces.sections.frameworks import broken_rules
+from dse.spaces.sections.frameworks import broken_rules, refused_model
 from dse.spaces.space import Space
 
 Value = str | int | float | bool
@@ -278,13 +277,14 @@ def refuse(launch: Launch, form: str) -> None:
     NotExpressible
         Saying what would do.
     """
-    framework, model = launching(form), launch.model
-    software = framework.launch[0].partition("-")[
-        0
-    ]  # of forms by several releases, such as torchtitan-python
-    if unknown := kinds_without_word(model.kinds, software):
-        raise NotExpressible(f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}")
+    if reasons := refusals(launch, launching(form)):
+        raise NotExpressible(reasons[0])
+
+
+def refusals(launch: Launch, framework: Framework) -> list[str]:
+    """Why a framework cannot run a launch, with what would do; none if it can."""
+    if refused := refused_model(framework, launch.model):
+        return [refused]
     said = {"zero": launch.zero_stage, "sequence_parallel": launch.sequence_parallel}
     known = {name: value for name, value in launch.design.items() if name != "distributed_optimizer"}
-    if broken := broken_rules(framework, model, {**known, **said}):
-        raise NotExpressible(broken[0])
+    return broken_rules(framework, launch.model, {**known, **said})

@@ -145,7 +145,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         model = keys_model(keys, path.stem)
         design = _read_mesh(keys, chips)
         design |= _read_training(keys, design, model)
-        known = {name: value for name, value in design.items() if name != "ep" or model.num_experts}
+        design["etp"] = design["tp"]
+        known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
         return Launch.of(model, known, 8), _unread(keys)
     except (DseError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise DseError(f"{path}: {error}") from None

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.errors import DseError
-from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text
+from costmodel.errors import DseError, printable
+from costmodel.formats.quantity import plain_number
+from dse.exporting.launch.launch import PLACEHOLDERS, Launch
+from dse.exporting.launch.megatron_command import not_there, training_command
 from dse.exporting.launch.megatron_design import MEGATRON, SWITCHES, settings_of
 from dse.exporting.launch.megatron_read import launch_of
-from dse.exporting.launch.shell import Script
 
 #: Setting -> flag, where one is not the other with dashes.
 FLAGS: Final = {
@@ -42,16 +43,22 @@ NUMBERS: Final = (
     *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
     *("microbatch_group_size_per_vp_stage", "num_virtual_stages_per_pipeline_rank"),
     *("num_layers_per_virtual_pipeline_stage", "recompute_num_layers"),
-    *("num_distributed_optimizer_instances", "flash_attention_version"),
+    *("num_distributed_optimizer_instances", "flash_attention_version", "rotary_base"),
+    *("rotary_seq_len_interpolation_factor", "yarn_original_max_position_embeddings", "no_rope_freq"),
 )
 SHARES: Final = (
     *("hidden_dropout", "attention_dropout", "optimizer_offload_fraction", "moe_expert_capacity_factor"),
+    *("rotary_percent", "norm_epsilon", "activation_func_clamp_value", "glu_linear_offset", "mscale"),
+    *("moe_router_topk_scaling_factor", "moe_aux_loss_coeff", "moe_router_bias_update_rate"),
+    *("mtp_loss_scaling_factor", "rope_scaling_factor", "rotary_scaling_factor", "mscale_all_dim"),
+    *("yarn_beta_fast", "yarn_beta_slow"),
 )
 WORDS: Final = (
     *("position_embedding_type", "normalization", "softmax_type", "window_size", "moe_layer_freq"),
     *("experimental_attention_variant", "pipeline_model_parallel_layout", "recompute_granularity"),
     *("recompute_method", "data_parallel_sharding_strategy", "optimizer", "exp_avg_dtype"),
     *("exp_avg_sq_dtype", "main_params_dtype", "fp8", "fp8_recipe", "fp4", "fp4_recipe"),
+    *("moe_router_score_function", "rope_type"),
     *("attention_backend", "cp_comm_type", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
 )
 LISTS: Final = ("recompute_modules", "hierarchical_context_parallel_sizes")
@@ -62,7 +69,12 @@ ON: Final = (
     *("moe_shared_expert_gate", "moe_router_enable_expert_bias", "multi_latent_attention"),
     *("moe_grouped_gemm", "use_tp_pp_dp_mapping", "recompute_activations", "use_distributed_optimizer"),
     *("use_megatron_fsdp", "use_torch_fsdp2", "use_precision_aware_optimizer", "optimizer_cpu_offload"),
+    *("rotary_interleaved", "apply_layernorm_1p", "qk_l2_norm", "moe_router_pre_softmax"),
+    *("use_rope_scaling", "no_rope_fusion"),
     *("grad_reduce_in_bf16", "sequence_parallel", "overlap_param_gather", "tp_comm_overlap", "bf16", "fp16"),
+)
+_UNSET: Final = (
+    "no line of the script sets it; what its caller gives stands in quotes: 'NAME=8 train.sh ARGUMENT'"
 )
 #: Flags that decide nothing of what a step costs here: data, learning, logs, checkpoints and their like.
 WITHOUT_COST: Final = re.compile(
@@ -75,11 +87,8 @@ WITHOUT_COST: Final = re.compile(
     r"moe-z|moe-permute|moe-pad|moe-deepep|enable-experimental|profile|use-pytorch|use-nsys|mtp-loss|"
     r"original-max|mscale|beta-|position-embedding|use-flash-attn|accumulate-allreduce|local-rank|"
     r"use-cpu-init|decoupled|start-weight|end-weight|world-size|rank|sft|legacy|straggler|ddp-|cuda-graph|"
-    r"te-rng|disable-|deterministic|nccl|empty-unused|bucket|delay-wgrad|keep-|fsdp-|init-model)"
-)
-#: What a script asks Slurm for.
-_SLURM: Final = re.compile(
-    r"^#SBATCH\s+(-N|--nodes|--ntasks-per-node|--gpus-per-node|--gres)[= ]\s*(\S+)", re.M
+    r"tiktoken|mmap|fp8-amax|fp8-margin|fp8-interval|DDP-impl|export-|modelopt|trust-remote|te-rng|"
+    r"disable-|deterministic|nccl|empty-unused|bucket|delay-wgrad|keep-|fsdp-|init-model)"
 )
 
 
@@ -106,7 +115,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         "",
         f"NNODES={nodes}",
         f"GPUS_PER_NODE={each}",
-        *([] if launch["tp"] == 1 else ["export CUDA_DEVICE_MAX_CONNECTIONS=1"]),
+        *(f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)),
         "",
     ]
     for title, of_group in groups(settings).items():
@@ -117,7 +126,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         '  --data-path "$DATA_PATH"',
         '  --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER_MODEL"',
         '  --lr "$LEARNING_RATE" --train-iters "$TRAIN_STEPS"',
-        '  --save "$CHECKPOINT_DIR" --load "$CHECKPOINT_DIR"',
+        '  --save "$CHECKPOINT_DIR" --save-interval "${SAVE_INTERVAL:-1000}" --load "$CHECKPOINT_DIR"',
         *(["  --ckpt-format fsdp_dtensor"] if settings.get("use_megatron_fsdp") else []),
         ")",
         "",
@@ -126,6 +135,14 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         "  " + " ".join(f'"${{{title}_ARGS[@]}}"' for title in (*groups(settings), "OTHER")),
     ]
     return "\n".join(lines) + "\n", lost
+
+
+def connections(launch: Launch) -> list[int]:
+    """Queues to a GPU that Megatron-LM asks for: one keeps the order of messages and kernels; none is said
+    where it asks for none, or shards weights and needs more."""
+    if launch.zero_stage > 1 or launch["tp"] * launch["cp"] == 1:
+        return []
+    return [32] if launch["overlap_ep"] else [1]
 
 
 def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -208,9 +225,9 @@ class Flags:
         if setting in WORDS:
             return values[0]
         try:
-            number = float(values[0])
+            number = plain_number(values[0])
         except ValueError:
-            unset = " (no line of the script sets it)" if "$" in values[0] else ""
+            unset = f" ({_UNSET})" if "$" in values[0] else ""
             raise DseError(f"{name} {values[0]}: expected a number{unset}") from None
         whole = setting in NUMBERS
         if not 0 <= number < 2**53 or (whole and not number.is_integer()):
@@ -224,7 +241,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     Parameters
     ----------
     path : Path
-        The script, or the flags alone.
+        The script, or the flags alone; also as it is called, `TP=8 train.sh 7b`.
     chips : int, optional
         Chips of the run; by default as `torchrun`, `srun` or Slurm's lines say.
 
@@ -233,26 +250,30 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     DseError
         If it is no such script, or says too little.
     """
-    text = launch_text(path)
     try:
-        commands = Script.read(text).commands
-        words = max(commands, key=lambda own: sum(word.startswith("--") for word in own), default=[])
-        start = next((place for place, word in enumerate(words) if word.endswith(".py")), 0)
-        flags = Flags.of(words[start:])
-        if not flags.settings:
-            raise DseError("no flag of Megatron-LM in it")
-        found, each = chips_of(text, words[:start])
+        command = training_command(path)
+        flags = Flags.of(command.flags)
+        if "num_layers" not in flags.settings and command.missing:
+            raise DseError(f"it does not say num_layers{not_there(command.missing)}")
         launch, notes = launch_of(
             flags.settings,
-            world_size=chips or found or _said_nowhere(),
-            node_size=each or 8,
+            world_size=chips or command.chips or _said_nowhere(),
+            node_size=command.node_size or 8,
             name=_name(path),
         )
     except DseError as error:
-        raise DseError(f"{path}: {error}") from None
+        raise DseError(f"{path}: {_line(str(error))}") from None
+    if "vocab_size" not in flags.settings:
+        notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed; "
+                     "--set vocab_size=N names another")  # fmt: skip
     if flags.unread:
         notes.append(f"not read: {' '.join(flags.unread)}")
-    return launch, notes
+    return launch, [_line(note) for note in (*command.notes, *notes)]
+
+
+def _line(text: str) -> str:
+    """Words of a script as one line that any terminal shows."""
+    return printable(" ".join(text.split()))
 
 
 def _name(path: Path) -> str:
@@ -261,30 +282,3 @@ def _name(path: Path) -> str:
 
 def _said_nowhere() -> int:
     raise DseError("does not say on how many chips; name them with --gpus N")
-
-
-def chips_of(text: str, launcher: Sequence[str]) -> tuple[int | None, int | None]:
-    """Chips of the run, and of a node, where the launcher's words or Slurm's lines say so. [-]"""
-    named: dict[str, str] = {}
-    for place, word in enumerate(launcher):
-        name, equals, value = word.partition("=")
-        if name.startswith("-"):
-            named[name.replace("_", "-")] = value if equals else (*launcher, "")[place + 1]
-    slurm = dict(_SLURM.findall(text))
-    asked = ("--ntasks-per-node", "--gpus-per-node", "--gres")
-    each = _count(named.get("--nproc-per-node"), named.get("--ntasks-per-node"), *map(slurm.get, asked))
-    nodes = _count(
-        *(named.get(name) for name in ("--nnodes", "--nodes", "-N")), *map(slurm.get, ("--nodes", "-N"))
-    )
-    tasks = _count(named.get("--ntasks"), named.get("-n"))
-    if each and not nodes and "--nproc-per-node" in named and "--nnodes" not in named:
-        nodes = 1
-    return (nodes * each if nodes and each else tasks), each
-
-
-def _count(*texts: str | None) -> int | None:
-    """The first that is a number, or ends in one as `gpu:8` does."""
-    for text in texts:
-        if text and (number := re.search(r"(?:^|:)(\d{1,7})$", text)):
-            return int(number[1]) or None
-    return None

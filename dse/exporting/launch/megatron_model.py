@@ -9,6 +9,7 @@ from typing import Any, Final
 from costmodel.errors import DseError
 from costmodel.training.dimensions import MOST_LAYERS
 from costmodel.training.model import ModelShape
+from costmodel.training.numerics import Numerics, plain
 
 #: Most brackets of a pattern.
 MOST_BRACKETS: Final = 50
@@ -25,7 +26,7 @@ def pattern(text: str) -> list[int]:
     >>> pattern("([0]*2+[1]*3)*2")
     [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]
     """
-    reader = PatternReader(re.findall(r"\d{1,6}|[][()+*,]|\S", text))
+    reader = PatternReader(re.findall(r"[0-9]{1,6}|[][()+*,]|\S", text))
     if len(reader.tokens) <= MOST_LAYERS and text.count("(") <= MOST_BRACKETS:
         try:
             layers = reader.total()
@@ -122,6 +123,41 @@ SWITCHES: Final = {
     "moe_shared_expert_gate": "shared_expert_gate",
     "moe_router_enable_expert_bias": "router_bias",
 }
+#: Setting -> field of a model's numerics; left out where Megatron-LM's default is the same.
+NUMERICS: Final = {
+    "rotary_base": "rotary_base",
+    "rotary_percent": "rotary_percent",
+    "rotary_interleaved": "rotary_interleaved",
+    "no_rope_freq": "no_rope_every",
+    "norm_epsilon": "norm_epsilon",
+    "apply_layernorm_1p": "zero_centered_norms",
+    "qk_l2_norm": "qk_l2_norm",
+    "activation_func_clamp_value": "glu_clamp",
+    "glu_linear_offset": "glu_offset",
+    "moe_router_score_function": "router_score",
+    "moe_router_pre_softmax": "router_pre_softmax",
+    "moe_router_topk_scaling_factor": "router_scaling",
+    "moe_aux_loss_coeff": "router_aux_loss",
+    "moe_router_bias_update_rate": "router_bias_update_rate",
+    "mtp_loss_scaling_factor": "mtp_loss_scale",
+}
+#: Of YaRN, where attention is not latent; of latent attention Megatron-LM has flags for the second half.
+YARN: Final = {
+    "yarn_original_max_position_embeddings": "original_positions",
+    "yarn_beta_fast": "yarn_beta_fast",
+    "yarn_beta_slow": "yarn_beta_slow",
+}
+LATENT_YARN: Final = {
+    "rotary_scaling_factor": "rotary_scaling_factor",
+    "mscale": "yarn_mscale",
+    "mscale_all_dim": "yarn_mscale_all_dim",
+}
+#: Positions that Megatron-LM's latent attention takes to be those before YaRN's scaling. [tokens]
+LATENT_POSITIONS: Final = 4096
+#: Fields of numerics that Megatron-LM has no flag for.
+UNSAID: Final = (
+    *("local_rotary_base", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),
+)
 #: What Megatron-LM takes where nothing is said.
 DEFAULTS: Final[Mapping[str, float]] = {
     "kv_lora_rank": 32,
@@ -149,10 +185,10 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
         found |= {"group_query_attention": True, "num_query_groups": int(model.num_query_groups)}
     found["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
     found["make_vocab_size_divisible_by"] = int(model.vocab_multiple) or 1
-    found["position_embedding_type"] = POSITIONS[model.position_embedding]
+    found |= _positions(model)
     found["normalization"] = NORMS[model.normalization]
     if model.gated_mlp:
-        found["swiglu"] = True
+        found["swiglu" if model.numerics.gate == "swiglu" else "quick_geglu"] = True
     elif model.activation == "squared_relu":
         found["squared_relu"] = True
     if not model.biases:
@@ -162,8 +198,37 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
         found |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     found |= {"untie_embeddings_and_output_weights": True} if not model.tied_embeddings else {}
     found |= {setting: True for setting, field in SWITCHES.items() if getattr(model, field)}
+    if model.router_bias and model.biases:  # a bias of the router itself, as of all other products
+        found.pop("moe_router_enable_expert_bias")
+    found |= _numerics(model)
     found |= {"softmax_type": "learnable"} if model.sinks else {}
     return {**found, **_layer_settings(model)}
+
+
+def _positions(model: ModelShape) -> dict[str, Any]:
+    """How positions are told."""
+    own, kind = model.numerics, POSITIONS[model.position_embedding]
+    latent = {"rope_type": "rope", "no_rope_fusion": True} if model.attention == "mla" else {}
+    if own.rotary_scaling == "llama3":
+        return {"position_embedding_type": kind, "use_rope_scaling": True,
+                "rope_scaling_factor": own.rotary_scaling_factor}  # fmt: skip
+    if own.rotary_scaling == "yarn" and latent:
+        values = {setting: getattr(own, field) for setting, field in LATENT_YARN.items()}
+        return {"position_embedding_type": kind, "rope_type": "yarn", **values}
+    if own.rotary_scaling == "yarn":
+        values = {setting: getattr(own, field) for setting, field in (YARN | LATENT_YARN).items()}
+        return {"position_embedding_type": "yarn", **values}
+    if own.rotary_scaling == "linear":
+        return {"position_embedding_type": kind,
+                "rotary_seq_len_interpolation_factor": int(own.rotary_scaling_factor)}  # fmt: skip
+    return {"position_embedding_type": kind, **latent}
+
+
+def _numerics(model: ModelShape) -> dict[str, Any]:
+    """What is computed beside, where it is not as Megatron-LM does by itself."""
+    own, usual = model.numerics, Numerics()
+    differ = {s: f for s, f in NUMERICS.items() if getattr(own, f) != getattr(usual, f)}
+    return {setting: plain(getattr(own, field)) for setting, field in differ.items()}
 
 
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
@@ -204,8 +269,26 @@ def model_losses(model: ModelShape) -> list[str]:
         "biases of single products": any(own is not None for own in (model.out_bias, model.mlp_bias)),
         "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
         "layers": bool(model.layers),
+        "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
+        "bias of the router alone": model.router_bias
+        and model.numerics.router_score == "softmax"
+        and not model.biases,
     }
-    return [name for name, there in lost.items() if there]
+    return [*(name for name, there in lost.items() if there), *_numerics_unsaid(model)]
+
+
+def _numerics_unsaid(model: ModelShape) -> list[str]:
+    """Numerics that Megatron-LM has no flag for."""
+    own, usual = model.numerics, Numerics()
+    fields = [name for name in UNSAID if getattr(own, name) != getattr(usual, name)]
+    if own.rotary_scaling == "llama3":
+        fixed = {"original_positions": 8192, "rotary_low_freq_factor": 1, "rotary_high_freq_factor": 4}
+        fields += [name for name, value in fixed.items() if getattr(own, name) not in (0, value)]
+    if own.rotary_scaling == "yarn" and model.attention == "mla":
+        fixed = {"original_positions": LATENT_POSITIONS, "yarn_beta_fast": 32, "yarn_beta_slow": 1}
+        fields += [name for name, value in fixed.items() if getattr(own, name) not in (0, value)]
+    fields += ["gate"] if model.gated_mlp and own.gate == "geglu" else []
+    return [f"{name}={plain(getattr(own, name))}" for name in fields]
 
 
 def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
@@ -231,6 +314,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
         fields["num_query_groups"] = float(given.get("num_query_groups", 1))
     fields |= _experts(given, fields) | _layers(given, fields)
     fields |= {field: bool(given.get(setting)) for setting, field in SWITCHES.items()}
+    fields["router_bias"] |= bool(fields.get("num_experts")) and bool(given.get("add_bias_linear", True))
     if mla:
         fields |= {"attention": "mla"} | {f: float(given.get(s, 0)) for s, f in LATENT.items()}
     learned = given.get("position_embedding_type", "learned_absolute") == "learned_absolute"
@@ -251,7 +335,26 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
         dropout=dropout > 0,
         tied_embeddings=not given.get("untie_embeddings_and_output_weights"),
         sinks=given.get("softmax_type") == "learnable",
+        numerics=_read_numerics(given, mla=mla),
     )
+
+
+def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
+    """What is computed beside."""
+    found = {field: given[setting] for setting, field in NUMERICS.items() if setting in given}
+    kind, rope = given.get("position_embedding_type"), given.get("rope_type", "yarn" if mla else "rope")
+    if kind == "yarn" or (mla and rope == "yarn"):
+        found |= {field: given[s] for s, field in (YARN | LATENT_YARN).items() if s in given}
+        found |= {"original_positions": LATENT_POSITIONS} if mla else {}
+        found["rotary_scaling"] = "yarn"
+    elif given.get("use_rope_scaling"):
+        factor = given.get("rope_scaling_factor", 8)
+        found |= {"rotary_scaling": "llama3", "rotary_scaling_factor": factor, "original_positions": 8192}
+    elif "rotary_seq_len_interpolation_factor" in given:
+        factor = given["rotary_seq_len_interpolation_factor"]
+        found |= {"rotary_scaling": "linear", "rotary_scaling_factor": factor}
+    found |= {"gate": "quick_geglu"} if given.get("quick_geglu") else {}
+    return Numerics(**found)
 
 
 def _unless_one(multiple: Any) -> float:
@@ -289,7 +392,7 @@ def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, 
     """Fields that say which layers have which attention."""
     found: dict[str, Any] = {}
     if "window_size" in given:
-        before = re.findall(r"-?\d+", str(given["window_size"]))
+        before = re.findall(r"-?[0-9]+", str(given["window_size"]))
         if not before:
             raise DseError(f"window_size: {given['window_size']!r}: expected keys before and behind")
         found["window"] = float(before[0])

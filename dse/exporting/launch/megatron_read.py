@@ -57,7 +57,9 @@ def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: in
     group = sizes["tp"] * sizes["cp"] * sizes["pp"]
     dp, rest = divmod(world_size, group)
     if rest or not dp:
-        raise DseError(f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}")
+        raise DseError(
+            f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}; --gpus N names others"
+        )
     micro = sizes["micro_batch_size"]
     total = int(settings.get("global_batch_size", dp * micro))
     steps, rest = divmod(total, dp * micro)

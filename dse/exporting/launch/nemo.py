@@ -12,14 +12,14 @@ import yaml
 from costmodel.errors import DseError
 from costmodel.formats.strict_yaml import dump, parse
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text
-from dse.exporting.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS, chips_of
+from dse.exporting.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.exporting.launch.megatron_design import MEGATRON, settings_of
 from dse.exporting.launch.megatron_model import pattern
 from dse.exporting.launch.megatron_read import launch_of
 
 VERSION: Final = "Megatron-Bridge 0.7"
-#: The comment that starts a configuration.
-_TORCHRUN: Final = re.compile(r"^#.*\btorchrun .+$", re.MULTILINE)
+#: The comment that starts a configuration: nodes, and chips of each.
+_TORCHRUN: Final = re.compile(r"^#.*\btorchrun --nnodes (\d{1,7}) --nproc-per-node (\d{1,7})\b", re.MULTILINE)
 
 #: Setting -> section and key, where they are not `model` and its own name.
 PLACES: Final[Mapping[str, tuple[str, str]]] = {
@@ -40,6 +40,10 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
             *("main_params_dtype", "optimizer_cpu_offload", "optimizer_offload_fraction"),
         )
     },
+    "norm_epsilon": ("model", "layernorm_epsilon"),
+    "apply_layernorm_1p": ("model", "layernorm_zero_centered_gamma"),
+    "use_rope_scaling": ("model", "rope_scaling"),
+    "rotary_seq_len_interpolation_factor": ("model", "seq_len_interpolation_factor"),
     "use_tp_pp_dp_mapping": ("dist", "use_tp_pp_dp_mapping"),
     "num_experts": ("model", "num_moe_experts"),
     "num_virtual_stages_per_pipeline_rank": ("model", "virtual_pipeline_model_parallel_size"),
@@ -63,10 +67,17 @@ RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "bf16_with_mxfp8_mixed": {**_FORMATS["mxfp8"], **_GATHERED},
     "bf16_with_nvfp4_mixed": _FORMATS["nvfp4"],
 }
+#: Setting -> key of the model where attention is not latent.
+PLAIN_YARN: Final = {
+    "rotary_scaling_factor": "yarn_rotary_scaling_factor",
+    "mscale": "yarn_mscale",
+    "mscale_all_dim": "yarn_mscale_all_dim",
+}
 _PRECISION: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 #: Settings of `mixed_precision`, where it is an object.
 NUMBERS_OF: Final = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
 _SILU: Final = {"_target_": "torch.nn.functional.silu", "_call_": False}
+_QUICK: Final = {"_target_": "megatron.core.fusions.fused_bias_geglu.quick_gelu", "_call_": False}
 _SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
 _BACKENDS: Final = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
 _BACKEND: Final = "megatron.core.transformer.enums.AttnBackend"
@@ -118,6 +129,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         left.pop(name, None)
     if left.pop("swiglu", False):
         model |= {"gated_linear_unit": True, "activation_func": _SILU}
+    elif left.pop("quick_geglu", False):
+        model |= {"gated_linear_unit": True, "activation_func": _QUICK}
     elif left.pop("squared_relu", False):
         model["activation_func"] = _SQUARED
     if left.pop("untie_embeddings_and_output_weights", False):
@@ -134,7 +147,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "should_pad_vocab": left["make_vocab_size_divisible_by"] > 1,
     }
     for name, value in left.items():
-        section, key = PLACES.get(name, ("model", name))
+        latent = settings.get("multi_latent_attention") or name not in PLAIN_YARN
+        section, key = PLACES.get(name, ("model", name)) if latent else ("model", PLAIN_YARN[name])
         found.setdefault(section, {})[key] = _written_value(name, value)
     return found
 
@@ -172,8 +186,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     """
     text = launch_text(path)
     started = _TORCHRUN.search(text)
-    chips = chips or (chips_of("", started[0].split())[0] if started else None)
-    if chips is None:
+    chips = chips or (int(started[1]) * int(started[2]) if started else None)
+    if not chips:
         raise DseError(f"{path}: does not say on how many chips; name them with --gpus N")
     try:
         content = parse(text, str(path)).data
@@ -192,6 +206,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings of a configuration, and keys of the model that are not read."""
     names = {place: name for name, place in PLACES.items()}
+    names |= {("model", key): name for name, key in PLAIN_YARN.items()}
     found: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
     unread: list[str] = []
     for section in ("model", "train", "ddp", "optimizer", "dist"):
@@ -223,8 +238,10 @@ def _read_value(name: str, value: Any) -> Any:
         return {full: word for word, full in _DTYPES.items()}.get(str(value), str(value))
     if name == "moe_layer_freq" and isinstance(value, list):
         return f"[{','.join(str(own) for own in value)}]"
-    if name in NUMBERS and (isinstance(value, bool) or not isinstance(value, int)):
-        raise DseError(f"{name}: {value!r}: expected a whole number")
+    if name in NUMBERS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
+            raise DseError(f"{name}: {value!r}: expected a whole number")
+        return int(value)
     if name == "window_size":
         return ",".join(str(own) for own in value) if isinstance(value, list) else str(value)
     return value
@@ -237,7 +254,8 @@ def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     found["seq_length"] = model.get("seq_length", 1024)
     if not model.get("num_query_groups"):
         found["group_query_attention"] = False
-    found["swiglu"] = bool(model.get("gated_linear_unit"))
+    gated, quick = bool(model.get("gated_linear_unit")), "quick_gelu" in str(model.get("activation_func"))
+    found |= {"swiglu": gated and not quick, "quick_geglu": gated and quick}
     found["squared_relu"] = "squared_relu" in str(model.get("activation_func"))
     shared = model.get("share_embeddings_and_output_weights", True)
     found["untie_embeddings_and_output_weights"] = not shared

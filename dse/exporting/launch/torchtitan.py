@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, launching
-from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
 from dse.exporting.launch.launch import (
     PLACEHOLDERS,
@@ -22,9 +21,20 @@ from dse.exporting.launch.launch import (
     refuse,
 )
 from dse.exporting.launch.megatron_read import batch
+from dse.exporting.launch.torchtitan_releases import (
+    CONVERTER_WORDS,
+    converters,
+    flavored,
+    flavors,
+    layers_of_chunks,
+    nested,
+    present,
+)
 
 #: What torchtitan can do, and what it calls it.
 TORCHTITAN: Final = launching("torchtitan")
+#: Whether DualPipeV hides exchanges of experts behind another micro-batch.
+OVERLAPPED: Final = "pipeline_parallel_expert_parallel_overlap"
 #: Column -> layers that the first or the last stage has less: written beside modules by name, which decide.
 LESS_LAYERS: Final = {
     "count_embedding": "pipeline_parallel_first_stage_less_layers",
@@ -41,12 +51,12 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         If it is no such file, or says too little.
     """
     try:
-        content = tomllib.loads(launch_text(path))
+        content = present(tomllib.loads(launch_text(path)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DseError(f"{path}: expected TOML ({error})") from None
     try:
         return launch_of(content, TORCHTITAN, chips), unread(content)
-    except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {error}") from None
 
 
@@ -71,12 +81,10 @@ def launch_of(content: Mapping[str, Any], framework: Framework, chips: int | Non
 
 def _read_model(part: Mapping[str, Any], training: Mapping[str, Any], framework: Framework) -> ModelShape:
     wanted = (str(part.get("name", "llama3")), str(part.get("flavor", "debugmodel")))
-    shipped = next((name for name, own in framework.models.items() if tuple(own) == wanted), None)
-    if shipped is None:
-        known = [" ".join(own) for own in framework.models.values()]
+    model = flavored(framework, *wanted)
+    if model is None:
+        known = [" ".join(own) for own in flavors(framework)]
         raise DseError(f"model {' '.join(wanted)}: not known{suggestion(' '.join(wanted), known)}")
-    model = load_model(shipped)
-    assert isinstance(model, ModelShape)
     mtp_layers = float(part.get("num_mtp_layers", 0))
     return replace(model, seq_len=float(training.get("seq_len", 2048)), mtp_layers=mtp_layers)
 
@@ -106,11 +114,10 @@ def _read_design(content: Mapping[str, Any], model: ModelShape, framework: Frame
         own: int(parallel.get(f"{word}_parallel_degree", 1)) for own, word in degrees.items()
     }
     staged, word = design["pp"] > 1, parallel.get("pipeline_parallel_schedule", "1F1B")
-    micro = (
-        parallel.get("pipeline_parallel_microbatch_size", 1)
-        if staged
-        else training.get("local_batch_size", 8)
-    )
+    local = int(training.get("local_batch_size", 8))
+    micro = parallel.get("pipeline_parallel_microbatch_size", 1) if staged else local
+    if staged and (count := parallel.get("pipeline_parallel_microbatches")):
+        micro = max(local // int(count), 1)
     design |= {"micro_batch_size": int(micro), "overlap_grad_reduce": True, "vpp": 1}
     design["attention"] = "flash_attention_2"
     if staged:
@@ -120,6 +127,8 @@ def _read_design(content: Mapping[str, Any], model: ModelShape, framework: Frame
             for place, own in enumerate(pair)
             if own
         }
+        flat = {own.lower(): own for own in known}
+        word = flat.get(str(word).lower().replace("_", ""), word)
         if word not in known:
             raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
         design |= {"schedule": "gpipe" if word == "GPipe" else known[word][0]}
@@ -143,6 +152,8 @@ def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: 
         backend = parallel.get("expert_parallel_comm_backend", "standard")
         found |= {"ep": ep, "etp": etp}
         found["dispatcher"] = framework.value("dispatcher", backend, "two_hop") if ep > 1 else "all_to_all"
+        overlapped = bool(parallel.get(OVERLAPPED, True)) and framework is TORCHTITAN
+        found["overlap_ep"] = overlapped and ep > 1 and design.get("schedule") == "dualpipe_v"
     return found
 
 
@@ -152,12 +163,10 @@ def _read_rest(content: Mapping[str, Any], framework: Framework) -> dict[str, An
     found: dict[str, Any] = {"recompute": word if word in framework.runs["recompute"].words else "full"}
     if content.get("training", {}).get("enable_cpu_offload"):
         found["offload_optimizer"] = 1
-    converters = content.get("model", {}).get("converters", [])
-    formats = {**TORCHTITAN.runs["precision"].words, **framework.runs["precision"].words}
-    for precision, names in formats.items():
-        if any(name in converters or name.rpartition(".")[2] in converters for name in names):
+    for precision, words in CONVERTER_WORDS.items():
+        if words & {*converters(content)}:
             found["precision"] = precision
-    float8 = content.get("quantize", {}).get("linear", {}).get("float8", {})
+    float8 = nested(content, "float8")
     if found.get("precision") == "fp8_tensorwise" and float8.get("enable_fsdp_float8_all_gather"):
         found["fp8_parameters"] = True
     return found
@@ -168,37 +177,31 @@ def _read_chunks(
 ) -> dict[str, Any]:
     """Chunks of the pipeline: by their modules, or by layers of each."""
     parts = parallel.get("module_fqns_per_model_part")
-    less = {column: int(parallel.get(setting, 0 if parts else 1)) for column, setting in LESS_LAYERS.items()}
+    less = {column: int(parallel.get(setting, 0)) for column, setting in LESS_LAYERS.items()}
     if parts:
         sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
         as_said = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
         staged = {name: design[name] for name in ("pp", "schedule")}
         if Launch.of(model, {**staged, **as_said}, 1).chunks() == sizes:
             return as_said
-        return even_or_written(model, design, "E" + "|".join("t" * size for size in sizes) + "L")
-    if any(count > 1 for count in less.values()):
-        raise DseError(
-            "pipeline stages with several layers less: name modules with module_fqns_per_model_part"
-        )
-    found: dict[str, Any] = {name: True for name, count in less.items() if count}
-    each = parallel.get("pipeline_parallel_layers_per_stage")
-    layers = int(model.num_layers) + sum(less.values())
-    chunks = -(-layers // int(each)) if each else design["pp"] * (2 if several else 1)
-    if chunks % design["pp"]:
-        raise DseError(f"{chunks} chunks: expected a multiple of pipeline_parallel_degree = {design['pp']}")
-    return {**found, "vpp": chunks // design["pp"]}
+    else:
+        sizes = layers_of_chunks(parallel, int(model.num_layers), design["pp"], several=several)
+    return even_or_written(model, design, f"E{'|'.join('t' * size for size in sizes)}L")
 
 
 def unread(content: Mapping[str, Any]) -> list[str]:
     """What of a configuration is read as something else."""
     notes = []
-    float8 = content.get("quantize", {}).get("linear", {}).get("float8", {})
+    float8 = nested(content, "float8")
     if str(float8.get("recipe_name", "")).startswith("rowwise"):
         notes.append("float8 with a scale for each row is read as fp8_tensorwise")
     if content.get("activation_checkpoint", {}).get("mode", "selective") == "selective":
         notes.append("activation_checkpoint.mode selective is read as that of attention alone")
     if content.get("activation_checkpoint", {}).get("mode") == "memory_budget":
         notes.append("activation_checkpoint.mode memory_budget is read as full")
+    known = set[str]().union(*CONVERTER_WORDS.values())
+    if unread := [word for word in converters(content) if word not in known]:
+        notes.append(f"model.converters {', '.join(unread)}: not read")
     return notes
 
 
@@ -242,7 +245,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     return "\n".join(lines) + "\n", lost
 
 
-def flavor_of(model: ModelShape, framework: Framework) -> tuple[str, str]:
+def flavor_of(model: ModelShape, framework: Framework = TORCHTITAN) -> tuple[str, str]:
     """Name and flavor of a model there.
 
     Raises
@@ -250,9 +253,9 @@ def flavor_of(model: ModelShape, framework: Framework) -> tuple[str, str]:
     NotExpressible
         If there is none.
     """
-    for shipped, found in framework.models.items():
-        if _is_shipped(load_model(shipped), model):
-            return found[0], found[1]
+    for found in flavors(framework):
+        if _is_shipped(flavored(framework, *found), model):
+            return found
     known = ", ".join(framework.models)
     raise NotExpressible(f"model {model.name}: {framework.release} has it not; it has {known}")
 
@@ -339,6 +342,8 @@ def _parallelism(launch: Launch) -> dict[str, Any]:
     if launch["pp"] > 1:
         found |= stages(launch, TORCHTITAN, "output")
         found["pipeline_parallel_microbatch_size"] = int(launch["micro_batch_size"])
+        if launch["schedule"] == "dualpipe_v":
+            found[OVERLAPPED] = bool(launch["overlap_ep"])
     return found
 
 

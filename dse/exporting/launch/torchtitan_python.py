@@ -250,14 +250,15 @@ def _content(config: Call) -> dict[str, Any]:
     )
     policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
     converters = [own.name.split(".")[-2] for own in spec.arguments.get("converters") or ()]
-    rows = {"recipe_name": "rowwise"} if "Float8LinearConverter" in converters else {}
+    words = [_CONVERTERS.get(name, name) for name in converters if "Experts" not in name]
+    rows = {"recipe_name": "rowwise"} if "float8" in words else {}
     overlapped = config.call("compile").literal("enable_async_tensor_parallel", default=False)
     return {
         "model": {
             "name": spec.name.split(".")[-2],
             "flavor": (*spec.positional, spec.arguments.get("flavor", ""))[0],
             "num_mtp_layers": spec.literal("num_mtp_layers", 0),
-            "converters": [*converters, *(["quantize.linear.float8"] if rows else [])],
+            "converters": words,
         },
         "training": training,
         "parallelism": {
@@ -292,4 +293,9 @@ def _read_training(training: Call, steps: int) -> dict[str, Any]:
     }
 
 
+_CONVERTERS: Final = {
+    "Float8LinearConverter": "float8",
+    "MXFP8LinearConverter": "mx",
+    "NVFP4LinearConverter": "nvfp4",
+}
 _POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -99,8 +99,8 @@ class ModuleCost:
             "memory": self.memory(),
             "communication": self.communication(),
             "collectives": self.collectives(),
-            "kinds": self.sums(lambda kernel: kernel.kind),
-            "phases": self.sums(lambda kernel: kernel.phase),
+            "kinds": self.sums(lambda kernel: {kernel.kind: kernel.count}),
+            "phases": self.sums(lambda kernel: kernel.runs),
         }
         if self.system:
             record["breakdown"] = {
@@ -168,18 +168,20 @@ class ModuleCost:
             }
         return record
 
-    def sums(self, key: Callable[[ProgramKernel], str]) -> list[dict[str, Any]]:
-        """Work, traffic and time of all kernels alike, the largest first."""
+    def sums(self, runs: Callable[[ProgramKernel], Mapping[str, float]]) -> list[dict[str, Any]]:
+        """Work, traffic and time of all kernels alike, by the runs under each name, the largest first."""
         rows: dict[str, dict[str, Any]] = {}
         for place, kernel in enumerate(self.program.kernels):
-            fresh = {"name": key(kernel), "count": 0.0, "flops": 0.0, "bytes": 0.0, "at_least": False}
-            row = rows.setdefault(key(kernel), fresh)
-            row["at_least"] |= bool(self.analysis.graph.kernels[place].uncounted)
-            row["count"] += kernel.count
-            row["flops"] += kernel.count * (kernel.flops + sum(p.flops for p in kernel.products))
-            row["bytes"] += kernel.count * kernel.bytes_moved
-            if self.system:
-                row["time_s"] = row.get("time_s", 0.0) + float(self.times[place])
+            for name, count in runs(kernel).items():
+                fresh = {"name": name, "count": 0.0, "flops": 0.0, "bytes": 0.0, "at_least": False}
+                row = rows.setdefault(name, fresh)
+                row["at_least"] |= bool(self.analysis.graph.kernels[place].uncounted)
+                row["count"] += count
+                row["flops"] += count * (kernel.flops + sum(p.flops for p in kernel.products))
+                row["bytes"] += count * kernel.bytes_moved
+                if self.system:
+                    own = float(self.times[place]) * count / kernel.count if kernel.count else 0.0
+                    row["time_s"] = row.get("time_s", 0.0) + own
         return sorted(rows.values(), key=lambda row: -row.get("time_s", row["bytes"]))
 
     def heaviest(self) -> list[dict[str, Any]]:

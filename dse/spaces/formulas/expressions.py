@@ -24,9 +24,9 @@ from dse.spaces.formulas.margins import Compiled, comparison, fixed, joined, neg
 
 #: Most characters of a formula. Reading a number takes the square of its digits. [characters]
 LONGEST: Final = 10_000
-_LONG_NUMBER: Final = re.compile(r"[\d_]{1000}")
+_LONG_NUMBER: Final = re.compile(r"[0-9_]{1000}")
 #: A word such as 1f1b, which Python would not read as a name.
-WORD_FROM_A_DIGIT: Final = re.compile(r"(?<![\w.'\"])\d+[a-df-wyz]\d+[a-z]\w*")
+WORD_FROM_A_DIGIT: Final = re.compile(r"(?<![\w.'\"])[0-9]+[a-df-wyz][0-9]+[a-z]\w*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +12,15 @@ import numpy as np
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, load_framework
+from costmodel.formats.model_file import load_model
 from costmodel.formats.strict_yaml import Section
 from costmodel.profiles.registry import all_columns
+from costmodel.training.blocks import kinds_without_word
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
+from costmodel.training.recompute_modules import MODULES
 from dse.spaces.formulas.expressions import Expression, Name
+from dse.spaces.formulas.interval_arithmetic import interval_of, point
 from dse.spaces.sections.usual_rules import UsualRule
 
 #: Columns that say the same by two names: where a space has one, a framework is silent on the other.
@@ -27,14 +31,18 @@ ALIASES: Final = (
 )
 
 
-def written_out(section: Section, columns: Collection[str], quantities: Collection[str],
+def written_out(section: Section, model: Any, columns: Collection[str], quantities: Collection[str],
                 base: Path) -> tuple[Section, str]:  # fmt: skip
     """A space with what its framework says under `given`, but for names that it has itself.
+
+    Where it asks for `limits`, what the framework cannot run stands under `constraints`.
 
     Parameters
     ----------
     section : Section
         The space; mistakes are noted in its source.
+    model : ModelShape or other
+        Its model; limits are of transformers.
     columns, quantities : collection of str
         What designs of its model and its system have. A framework may also name columns that designs of
         other models have.
@@ -50,13 +58,9 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
     """
     if "framework" not in section:
         return section, ""
-    if isinstance(section.data["framework"], dict):
-        own_name = section.section("framework")
-        own_name.only(("name",))
-        return section, own_name.text("name")
-    name = section.text("framework")
-    if not name:
-        return section, ""
+    name, limits, done = _asked(section)
+    if done or not name:
+        return section, name
     try:
         framework = load_framework(name, base)
     except DseError as error:
@@ -77,11 +81,20 @@ def written_out(section: Section, columns: Collection[str], quantities: Collecti
         "framework": {"name": framework.name},
         "given": {**given, **section.mapping("given")},
     }
+    if limits and isinstance(model, ModelShape):
+        named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}
+        data["constraints"] = {
+            **section.mapping("constraints"),
+            **limits_of(framework, model, named, section.mapping("parameters")),
+        }
     return Section(section.source, section.at, data), framework.name
 
 
 def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRule]:
     """What designs of a model keep that a framework can run, as rules of spaces."""
+    for module in MODULES if framework.runs else ():
+        if module.name not in framework.modules and not module.selective:
+            yield UsualRule(f"runs_{module.column}", f"{module.column} == 0")
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
@@ -89,6 +102,73 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     switches = {name: f"{value:d}" for name, value in switches.items() if isinstance(value, bool)}
     for name, formula in framework.limits.items():
         yield UsualRule(name, re.sub(r"\w+", lambda word: switches.get(word[0], word[0]), formula))
+
+
+def _asked(section: Section) -> tuple[str, bool, bool]:
+    """The framework of a space, whether its limits hold, and whether all of it is written out already."""
+    if not isinstance(section.data["framework"], dict):
+        return section.text("framework"), False, False
+    own = section.section("framework")
+    own.only(("name", "limits"))
+    limits = own.switch("limits", default=False)
+    return own.text("name"), limits, not limits
+
+
+def limits_of(
+    framework: Framework, model: ModelShape, named: Collection[str], parameters: Mapping[str, Any]
+) -> dict[str, str]:
+    """What a framework cannot run of a space's designs, as constraints: those that some design may break.
+
+    Parameters
+    ----------
+    framework : Framework
+        What runs the designs.
+    model : ModelShape
+        What is trained.
+    named : collection of str
+        Columns that the space names; others have their defaults.
+    parameters : mapping
+        Those that it opens, with their options.
+    """
+    sizes = {name: point(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
+    known, found = {*named, *sizes}, {}
+    for rule in framework_rules(framework, model):
+        formula, column = rule.expression(known), rule.name.removeprefix("runs_")
+        if formula is None or not formula.names & {*named}:
+            continue
+        runs, options = framework.runs.get(column), parameters.get(column)
+        within = runs and isinstance(options, list) and {str(option) for option in options} <= {*runs.words}
+        if not within and not interval_of(formula, sizes, _columns(model))[0]:
+            found[rule.name] = formula.text
+    return found
+
+
+def refused_model(framework: Framework, model: ModelShape) -> str:
+    """Why a framework cannot train a model; "" if it can, or nothing is known."""
+    if framework.launch and (unknown := kinds_without_word(model.kinds, software_of(framework))):
+        return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
+    if framework.models and not named_model(framework, model):
+        return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
+    columns = {*DesignPoints.declared()}
+    own = [r for r in framework_rules(framework, model) if not Expression.parse(r.formula).names & columns]
+    broken = [*_broken_ones(framework, model, {}, own)]
+    return f"model {model.name}: {broken[0]}" if broken else ""
+
+
+def software_of(framework: Framework) -> str:
+    """Whose words for kernels a framework has: the form of its files, but for the release."""
+    return framework.launch[0].partition("-")[0]
+
+
+def named_model(framework: Framework, model: ModelShape) -> Any:
+    """What a framework that trains models by name calls one; None if it has it not."""
+    for name, own in framework.models.items():
+        shipped = load_model(name)
+        words = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
+        free = {word: getattr(model, word) for word in words}
+        if isinstance(shipped, ModelShape) and model == replace(shipped, **free):
+            return own
+    return None
 
 
 def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, Any]) -> list[str]:
@@ -103,25 +183,37 @@ def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, A
     design : mapping
         Column -> value, words and switches as such; columns that are not there have their defaults.
     """
-    domains = DesignPoints.domains(model.blocks)
-    names = {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
+    return [*_broken_ones(framework, model, design, framework_rules(framework, model))]
+
+
+def _broken_ones(
+    framework: Framework, model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule]
+) -> Iterator[str]:
+    """Why a design breaks some rules of a framework, a line for each that it breaks."""
+    names = _columns(model)
     sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
     names |= dict.fromkeys(sizes, Name())
     values = DesignPoints.of(blocks=model.blocks, **{c: [v] for c, v in design.items()}).columns()
     columns = {**{c: v for c, v in values.items() if c in names}, **sizes}
-    found = []
-    for rule in framework_rules(framework, model):
+    for rule in rules:
         formula = rule.expression({*columns})
         if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
-            found.append(_broken(framework, rule, formula, {**sizes, **design}))
-    return found
+            usual = {name: np.asarray(value).flat[0].item() for name, value in columns.items()}
+            yield _broken(framework, rule, formula, {**usual, **sizes, **design})
+
+
+def _columns(model: ModelShape) -> dict[str, Name]:
+    """Columns of a model's designs, as formulas know them."""
+    domains = DesignPoints.domains(model.blocks)
+    return {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
 
 
 def _broken(framework: Framework, rule: UsualRule, formula: Expression, values: Mapping[str, Any]) -> str:
     """What a design breaks, and what would do."""
     column = rule.name.removeprefix("runs_")
     if rule.name not in framework.limits:
-        known = ", ".join(str(value) for value in framework.runs[column].words)
+        runs = framework.runs.get(column)
+        known = ", ".join(runs.words) if runs else "no such modules apart"
         return f"{column}={shown(values[column])}: {framework.title} has {known}"
     own = " ".join(f"{name}={shown(values[name])}" for name in sorted(formula.names) if name in values)
     return f"{own}: {framework.title}: {rule.name.replace('_', ' ')}: {rule.formula}"

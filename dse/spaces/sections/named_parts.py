@@ -61,7 +61,7 @@ def _with_program(section: Section, base: Path) -> Section:
 
 
 def with_system(
-    section: Section, name: str, base: Path, columns: Collection[str]
+    section: Section, name: str, base: Path, model: Any, columns: Collection[str]
 ) -> tuple[Section, str, System, Mapping[str, Any]]:
     """The space with what follows from its machine and its software written out; the software's name; the
     machine, and what its file says."""
@@ -73,7 +73,7 @@ def with_system(
     section.source.finish()
     if budget:
         section = power_budget.written_out(section, system, part.data)
-    section, framework = frameworks.written_out(section, columns, system.quantities(), base)
+    section, framework = frameworks.written_out(section, model, columns, system.quantities(), base)
     return several_systems.written_out(section, systems), framework, system, part.data
 
 

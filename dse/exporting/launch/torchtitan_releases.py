@@ -1,0 +1,171 @@
+"""Releases of torchtitan: flavors beside models that ship, keys that moved, and how stages divide layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+from costmodel.errors import DseError
+from costmodel.formats.framework_file import Framework
+from costmodel.formats.model_file import load_model
+from costmodel.training.model import ModelShape
+
+#: Name and flavor there -> model that ships here, and what differs: `model_args` of torchtitan's models.
+VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
+    **{
+        ("qwen3", flavor): (
+            "qwen3_8b",
+            {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+             "ffn_hidden_size": ffn, "tied_embeddings": tied},
+        )
+        for flavor, layers, hidden, heads, ffn, tied in (
+            ("0.6B", 28.0, 1024.0, 16.0, 3072.0, True),
+            ("1.7B", 28.0, 2048.0, 16.0, 6144.0, True),
+            ("4B", 36.0, 2560.0, 32.0, 9728.0, True),
+            ("14B", 40.0, 5120.0, 40.0, 17408.0, False),
+        )
+    },
+    ("llama4", "17bx16e"): ("llama_4_scout", {"window": 0.0, "full_attention_every": 1.0}),
+    ("llama4", "17bx128e"): ("llama_4_maverick", {"window": 0.0, "full_attention_every": 1.0}),
+}  # fmt: skip
+#: The same of earlier releases, which are read alone.
+EARLIER_FLAVORS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
+    ("llama2", "7B"): ("llama2_7b", {}),
+    ("llama2", "70B"): ("llama2_70b", {}),
+    ("llama2", "13B"): (
+        "llama2_7b",
+        {"num_layers": 40.0, "hidden_size": 5120.0, "num_attention_heads": 40.0, "num_query_groups": 40.0,
+         "ffn_hidden_size": 13824.0},
+    ),
+    ("deepseek_v2", "deepseek-ai/DeepSeek-V2-Lite"): ("deepseek_v2_lite", {}),
+}  # fmt: skip
+#: Endings of flavors that choose a kernel of attention, not another model.
+_KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
+#: Section and key of earlier releases -> today's.
+_EARLIER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("training", "batch_size"): ("training", "local_batch_size"),
+    ("training", "sequence_parallel_degree"): ("parallelism", "tensor_parallel_degree"),
+    ("training", "data_parallel_degree"): ("parallelism", "data_parallel_shard_degree"),
+    **{
+        (section, key): ("parallelism", key)
+        for section in ("training", "experimental")
+        for key in (
+            *("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree"),
+            *("data_parallel_shard_degree", "data_parallel_replicate_degree", "expert_parallel_degree"),
+            *("enable_async_tensor_parallel", "pipeline_parallel_schedule", "fsdp_reshard_after_forward"),
+            *("pipeline_parallel_split_points", "pipeline_parallel_microbatches"),
+        )
+    },
+}
+#: Last part of a converter's name, by the format that it asks for.
+CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}, "nvfp4": {"nvfp4"}}
+
+
+def present(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration of an earlier release in the sections and keys of the last one.
+
+    >>> present({"training": {"batch_size": 2}})
+    {'training': {'batch_size': 2, 'local_batch_size': 2}}
+    """
+    found = {name: dict(part) if isinstance(part, dict) else part for name, part in content.items()}
+    for (section, key), (place, name) in _EARLIER.items():
+        part = content.get(section)
+        if isinstance(part, dict) and key in part and isinstance(found.setdefault(place, {}), dict):
+            found[place].setdefault(name, part[key])
+    asked = {**found.get("training", {}), **(found.get("float8") or {})}
+    if any(asked.get(key) for key in ("enable_float8_linear", "enable_fp8_linear", "fp8_linear")):
+        found["model"] = {**found.get("model", {}), "converters": ["float8"]}
+    return found
+
+
+def flavors(framework: Framework) -> list[tuple[str, str]]:
+    """Names and flavors of torchtitan that are models here."""
+    named = [(own[0], own[1]) for own in framework.models.values()]
+    kinds = {name for name, _ in named}
+    return [*named, *(own for own in VARIANTS if own[0] in kinds)]
+
+
+def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
+    """The model of a name and flavor of torchtitan; None where there is none here."""
+    name = {"llama": "llama2"}.get(name, name)
+    for wanted in ((name, flavor), (name, _KERNELS.sub("", flavor))):
+        shipped = next((own for own, known in framework.models.items() if tuple(known) == wanted), "")
+        beside = {own: VARIANTS[own] for own in flavors(framework) if own in VARIANTS}
+        shipped, changes = {**EARLIER_FLAVORS, **beside}.get(wanted, (shipped, {}))
+        if shipped:
+            model = load_model(shipped)
+            assert isinstance(model, ModelShape)
+            own: dict[str, Any] = {
+                "name": re.sub(r"\W", "_", f"{name}_{flavor}").lower(),
+                "title": f"{name} {flavor}",
+            }
+            return replace(model, **changes, **(own if changes else {}))
+    return None
+
+
+def converters(content: Mapping[str, Any]) -> list[str]:
+    """Converters of a model by the last part of their names, such as `float8`."""
+    asked = content.get("model", {}).get("converters", [])
+    names = asked.split(",") if isinstance(asked, str) else asked
+    return [str(own).strip().rpartition(".")[2] for own in names if own]
+
+
+def nested(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The first section of a name, in whatever sections it stands."""
+    for key, part in content.items():
+        if isinstance(part, dict):
+            found = part if key == name else nested(part, name)
+            if found:
+                return found
+    return {}
+
+
+def layers_of_chunks(parallel: Mapping[str, Any], layers: int, stages: int, *, several: bool) -> list[int]:
+    """Layers of each chunk of a pipeline, by its split points, layers of a chunk, or schedule.
+
+    Raises
+    ------
+    DseError
+        If they contradict each other.
+    """
+    first, last = (
+        int(parallel.get(f"pipeline_parallel_{place}_stage_less_layers", 1)) for place in ("first", "last")
+    )
+    each = parallel.get("pipeline_parallel_layers_per_stage")
+    points = parallel.get("pipeline_parallel_split_points") or []
+    if points:
+        names = points.split(",") if isinstance(points, str) else points
+        cuts = [0, *(int(str(own).rpartition(".")[2]) for own in names), layers]
+        if cuts != sorted(cuts):
+            raise DseError(f"pipeline_parallel_split_points: expected layers in order, up to {layers}")
+        sizes = [end - start for start, end in pairwise(cuts)]
+    else:
+        total = layers + first + last
+        chunks = -(-total // int(each)) if each else stages * (2 if several else 1)
+        sizes = stage_sizes(chunks, layers, first, last)
+    if len(sizes) % stages:
+        raise DseError(f"{len(sizes)} chunks: expected a multiple of pipeline_parallel_degree = {stages}")
+    return sizes
+
+
+def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
+    """Layers of each chunk, where embedding and output count as so many: `generate_llm_fqn_per_model_part`.
+
+    Raises
+    ------
+    DseError
+        If a chunk would have none.
+
+    >>> stage_sizes(4, 48, 1, 1)
+    [12, 13, 12, 11]
+    """
+    even, more = divmod(layers + first + last, max(chunks, 1))
+    if not max(first, last, 1) <= even or chunks < 1:
+        raise DseError(f"{layers} layers: too few for {chunks} chunks")
+    sizes = [even + (place < more) for place in range(chunks)]
+    sizes[0] -= first
+    sizes[-1] -= last
+    return sizes

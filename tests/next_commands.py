@@ -1,0 +1,34 @@
+"""Runs what `dse plan` prints as next."""
+
+from __future__ import annotations
+
+import shlex
+
+from costmodel import load_model
+from dse.cli import main
+
+#: Chips of a plan, by the size of the model; twice as many where nothing fits.
+CHIPS = ((1e11, 64), (5e11, 512), (float("inf"), 2048))
+#: Words of what is refused because of numbers of chips or formats, not of commands.
+SMALL = ("fits", "would do")
+
+
+def check_next_commands(capsys, model: str, system: str, framework: str = "") -> None:
+    """Plans a model in the current folder, and runs each command that is printed as next."""
+    parameters = load_model(model).num_parameters
+    chips = next(chips for most, chips in CHIPS if parameters < most)
+    asked = ["--system", system, "--save", "space.yaml", *(["--framework", framework] if framework else [])]
+    while True:
+        code = main(["plan", model, "--gpus", str(chips), *asked])
+        out, err = capsys.readouterr()
+        if code == 0 or chips > 8192:
+            break
+        assert any(word in err for word in SMALL), err
+        chips *= 2
+    assert code == 0, err
+    commands = [shlex.split(line) for line in out.split("Next:")[1].strip().splitlines()]
+    assert [words[1] for words in commands if words[1] != "export"] == ["explain", "report", "search"]
+    for _, command, *words in commands:
+        more = ["--budget", "20", "--study", "own"] if command == "search" else []
+        assert main([command, *words, *more]) == 0, (command, capsys.readouterr().err)
+        capsys.readouterr()
