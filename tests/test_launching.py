@@ -15,18 +15,21 @@ import pytest
 import yaml
 
 from costmodel import DesignPoints, DseError, load_model
+from costmodel.formats.framework_file import launching
 from costmodel.formats.model_file import model_names
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.model import ModelShape
 from costmodel.training.numerics import Numerics
 from costmodel.training.run import Run
 from dse.cli import main
-from dse.exporting.launch import maxtext, megatron, nemo, torchtitan
-from dse.exporting.launch.launch import Launch, NotExpressible
+from dse.exporting.artefacts import artefacts
+from dse.exporting.launch import maxtext, megatron, nemo, torchtitan, torchtitan_python
+from dse.exporting.launch.forms import LAUNCH_FORMS, read_launch
+from dse.exporting.launch.launch import Launch, NotExpressible, launch_space
 from dse.exporting.launch.megatron_model import model_losses, model_settings, pattern, settings_model
 from dse.exporting.launch.shell import Script
 from dse.exporting.launch.torchtitan_releases import flavored
-from dse.pricing.evaluation import transformer_run
+from dse.pricing.evaluation import evaluate, transformer_run
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space, space_names
 
@@ -279,6 +282,158 @@ def test_numerics_come_back_or_are_said_to_be_lost(name):
         own.name for own in fields(Numerics) if getattr(back, own.name) != getattr(model.numerics, own.name)
     }
     assert differ <= lost | {"gate"}
+
+
+#: Form, framework whose rules price the design, model, and the design.
+PRICED = [
+    ("megatron", "megatron_core", "mixtral_8x7b", {"tp": 2, "pp": 2, "ep": 4, "recompute": "none"}),
+    ("megatron", "pytorch_fsdp", "llama3_8b", {"tp": 2, "pp": 1, "zero": 3, "attention": "fused"}),
+    ("nemo", "megatron_core", "deepseek_v2_lite", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
+    ("nemo", "megatron_core_b200", "llama3_8b", {"tp": 4, "pp": 2, "micro_batch_size": 2}),
+    ("torchtitan", "torchtitan", "llama3_70b", {"tp": 8, "pp": 4, "vpp": 2, "recompute": "full"}),
+    ("torchtitan", "megatron_core", "qwen3_32b",
+     {"tp": 8, "pp": 1, "zero": 3, "attention": "flash_attention_2", "tp_overlap": "gradients"}),
+    ("torchtitan-python", "torchtitan_2026", "deepseek_v3", {"tp": 1, "ep": 64, "recompute": "full"}),
+    ("torchtitan-python", "torchtitan", "llama3_405b", {"tp": 8, "pp": 8, "vpp": 2, "recompute": "none"}),
+    ("maxtext", "maxtext", "qwen3_30b_a3b", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
+    ("maxtext", "maxtext", "llama3_70b", {"tp": 4, "pp": 4, "vpp": 2, "schedule": "breadth_first"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "framework", "model", "pins"), PRICED)
+def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework, model, pins, tmp_path):
+    space = framework_space(model, framework, pins)
+    params = space.completed({})
+    [file] = artefacts(space, [params], form)
+    path = tmp_path / f"launch{LAUNCH_FORMS[form]}"
+    path.write_bytes(file.content)
+    launch, notes = read_launch(path, form)
+    assert (launch.framework, launch.world_size, [*file.notes, *notes]) == (framework, 64, [])
+    again = launch_space(launch, "h100_80g_dgx", "again")
+    one, other = (evaluate(own, own.encode([own.completed({})])).breakdown for own in (space, again))
+    assert (one.step_time[0], one.peak_memory[0]) == (other.step_time[0], other.peak_memory[0])
+
+
+def framework_space(model, framework, pins):
+    """A space of one design of 64 chips."""
+    experts = load_model(model).num_experts > 0
+    columns = {"tp": 1, "pp": 1, "vpp": 1, "micro_batch_size": 1, "sequence_parallel": pins["tp"] > 1, **pins}
+    columns |= {"etp": pins["tp"] if form_of(framework) == "maxtext" else 1} if experts else {}
+    data = {"schema": "search_space/v1", "name": "one", "model": model, "system": "h100_80g_dgx",
+            "framework": framework, "given": {"world_size": 64, "global_batch_size": 512},
+            "parameters": {name: [value] for name, value in columns.items()},
+            "derived": {"dp": "world_size / (tp * pp)",
+                        "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)"},
+            "objectives": {"minimize": ["step_time", "peak_memory"]}}  # fmt: skip
+    return Space.from_data(data)
+
+
+def form_of(framework):
+    return framework.partition("_")[0]
+
+
+@pytest.mark.parametrize("form", LAUNCH_FORMS)
+def test_a_file_says_that_no_framework_priced_it(form, tmp_path):
+    space = framework_space("llama3_8b", "torchtitan", {"tp": 2, "recompute": "full"})
+    [file] = artefacts(space, [space.completed({})], form)
+    path = tmp_path / f"launch{LAUNCH_FORMS[form]}"
+    text = file.content.decode()
+    path.write_text(text.replace("framework: torchtitan", "framework: none"))
+    assert read_launch(path, form)[0].framework == ""
+    assert read_launch(path, form, framework="maxtext")[0].framework == "maxtext"
+    path.write_text(text.replace("# dse framework: torchtitan\n", ""))
+    assert read_launch(path, form)[0].framework == launching(form).name
+
+
+#: As people write them: one configuration made of another.
+CONFIGURATIONS = """
+from torchtitan.models.llama3 import model_registry
+
+BATCH = 2
+
+def base() -> Trainer.Config:
+    model_spec = model_registry("8B", attn_backend="flex")
+    return Trainer.Config(
+        model_spec=model_spec,
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=BATCH * 8192, max_context_length=8192),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+        activation_checkpoint=FullAC.Config(),
+    )
+
+def on_64() -> Trainer.Config:
+    config = base()
+    config.parallelism.data_parallel_shard_degree = 32
+    config.training.num_tokens_per_train_step = 128 * 8192
+    return config
+"""
+
+
+def test_functions_of_a_module_are_read_and_not_run(tmp_path):
+    path, made = tmp_path / "configs.py", tmp_path / "made"
+    path.write_text(CONFIGURATIONS + f"\nopen({str(made)!r}, 'w')\n")
+    launch, notes = torchtitan_python.read_script(Path(f"{path}:on_64"))
+    assert notes == []
+    assert (launch.model.name, launch.world_size, launch.global_batch_size) == ("llama3_8b", 64, 128)
+    assert (launch["tp"], launch["dp"], launch["micro_batch_size"], launch["recompute"]) == (2, 32, 2, "full")
+    assert not made.exists()
+    with pytest.raises(DseError, match=r"several configurations: name one as FILE\.py:NAME, of base, on_64"):
+        torchtitan_python.read_script(path)
+    with pytest.raises(DseError, match="does not say on how many chips; name them with --gpus N"):
+        torchtitan_python.read_script(Path(f"{path}:base"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("def a():\n return a()", "def a(:", "(" * 9999, "x = 1", "def a(): return Trainer.Config()"),
+        "def a(): return Trainer.Config(model_spec=model_registry(9**9**9))",
+        "\n".join(f"def f{n}():\n x = f{n + 1}()\n return f{n + 1}()" for n in range(40))
+        + "\ndef f40(): return 1",
+    ],
+)
+def test_hostile_modules_give_one_line(tmp_path, text):
+    (tmp_path / "configs.py").write_text(text)
+    with pytest.raises(DseError) as caught:
+        torchtitan_python.read_script(tmp_path / "configs.py", 8)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_it(tmp_path):
+    space = framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8})
+    [run, *_] = designs(space)
+    found = yaml.safe_load(maxtext.script(Launch.of_run(run, 0))[0])
+    assert (found["rope_type"], found["rope_max_timescale"]) == ("yarn", 10_000)
+    assert found["normalization_layer_epsilon"] == 1e-6
+    (tmp_path / "mine.yml").write_text(
+        "model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n"
+    )
+    launch, _ = maxtext.read_script(tmp_path / "mine.yml")
+    assert (launch.model.name, launch.model.seq_len, launch["micro_batch_size"]) == ("llama3_8b", 2048, 12)
+    assert (launch.world_size, launch.zero_stage, launch["shard_replicas"]) == (32, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "variable", "form"),
+    [
+        ("torchtitan", "TORCHTITAN", "torchtitan-python"),
+        ("maxtext", "MAXTEXT", "maxtext"),
+        ("megatron_bridge", "MEGATRON_BRIDGE", "nemo"),
+    ],
+)
+def test_real_programs_accept_what_is_written_for_them(program, variable, form, tmp_path):
+    """`VARIABLE=checkout`, and a Python that has what the program needs: `VARIABLE_PYTHON`."""
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} names no checkout")
+    cases = [own[1:] for own in PRICED if own[0] == form]
+    for place, (framework, model, pins) in enumerate(cases):
+        space = framework_space(model, framework, pins)
+        [file] = artefacts(space, [space.completed({})], form)
+        (tmp_path / f"launch_{place}{LAUNCH_FORMS[form]}").write_bytes(file.content)
+    judge = Path(__file__).with_name("accepting_programs.py")
+    python = os.environ.get(f"{variable}_PYTHON", sys.executable)
+    command = [python, judge, program, os.environ[variable], *tmp_path.iterdir()]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert f"{len(cases)} of {len(cases)} accepted" in said
 
 
 # Scripts that people have

@@ -31,7 +31,7 @@ READ_FORMS: Final = ("megatron", "nemo", "torchtitan", "torchtitan-python", "max
 
 
 #: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
-_FRAMEWORK: Final = re.compile(r"^# dse framework: (\S+)$", re.MULTILINE)
+_FRAMEWORK: Final = re.compile(r"^# dse framework: (.*\S)$", re.MULTILINE)
 
 
 def launch_files(run: TransformerRun, form: str, framework: str = "") -> Iterator[Artefact]:
@@ -74,6 +74,10 @@ def read_launch(path: Path, form: str, chips: int | None = None,
     form = "torchtitan-python" if form == "torchtitan" and ".py" in path.suffix else form
     read: Reader = _module(form).read_script
     launch, notes = read(path, chips)
-    said = _FRAMEWORK.search(launch_text(path_and_part(path)[0]))
+    words = (Path(word) for word in (str(path_and_part(path)[0]), *str(path).split()))
+    file = next(
+        (own for own in words if own.is_file()), None
+    )  # of a script as it is called, that among its words
+    said = _FRAMEWORK.search(launch_text(file)) if file else None
     own = "" if said and said[1] == "none" else said[1] if said else launching(form).name
     return replace(launch, framework=framework or own), notes

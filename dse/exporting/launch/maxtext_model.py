@@ -79,7 +79,9 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
     if model.num_experts:
         found |= {key: int(getattr(model, field)) for key, field in EXPERTS.items()}
         found["shared_experts"] = int(model.shared_ffn_hidden_size // model.moe_ffn_hidden_size)
-        found["routed_bias"] = model.router_bias
+        found["routed_bias"] = model.router_bias and block(model) == "deepseek"
+        if _experts_alone(model):  # where MaxText wants the same
+            found["base_mlp_dim"] = found["base_moe_mlp_dim"]
         groups = {key: int(getattr(model, field)) for key, field in GROUPS.items()}
         found |= groups if model.routing_groups else {}
         if block(model) == "qwen3_moe":
@@ -100,12 +102,19 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
     }
 
 
+def _experts_alone(model: ModelShape) -> bool:
+    """Whether all layers have experts."""
+    return model.num_experts > 0 and not model.first_dense_layers and model.moe_layer_freq == 1
+
+
 def _numerics_keys(numerics: Numerics, *, latent: bool) -> dict[str, Any]:
     """Constants of functions; of the scaled rotations only what MaxText reads for them."""
     said = {key: getattr(numerics, field) for key, field in NUMERICS.items()}
     plain = {key: int(v) if float(v).is_integer() else v for key, v in said.items()}
     kept = ("rope_max_timescale", "normalization_layer_epsilon", "routed_scaling_factor")
     found = {key: value for key, value in plain.items() if value or key in kept}
+    if not latent:  # without a loss it balances experts of DeepSeek's block alone
+        found.pop("routed_bias_update_rate", None)
     found["rope_type"] = ROPES[numerics.rotary_scaling]
     if numerics.router_score != "softmax":
         found["routed_score_func"] = numerics.router_score
@@ -148,6 +157,7 @@ def model_losses(model: ModelShape) -> list[str]:
     back = keys_model(model_keys(model), model.name)
     silent = {"name", "title", "numerics", "features", "layers", "vocab_multiple"}
     silent |= {"activation"} if model.gated_mlp else set()
+    silent |= {"ffn_hidden_size"} if _experts_alone(model) else set()
     pairs = [
         *((own.name, model, back) for own in fields(model) if own.name not in silent),
         *((own.name, model.numerics, back.numerics) for own in fields(Numerics)),
