@@ -100,7 +100,7 @@ def completed(script, *words):
     [
         (("dse", "ev"), {"evaluate"}),
         (("dse", "evaluate", "gpt3_175b_k"), {"gpt3_175b_kernels"}),
-        (("dse", "evaluate", "--from-m"), {"--from-megatron"}),
+        (("dse", "evaluate", "--from-m"), {"--from-megatron", "--from-maxtext"}),
         (("dse", "evaluate", "--system", "h100_80g_d"), {"h100_80g_dgx"}),
         (("dse", "export", "s", "--format", "mega"), {"megatron"}),
         (("dse", "models", "deepseek_v3"), {"deepseek_v3"}),
