@@ -273,6 +273,8 @@ def losses(launch: Launch) -> list[str]:
         "attention": launch["attention"] != "flash_attention_2",
         "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
         "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
+        "shard_replicas": launch.zero_stage > 0
+        and launch["cp"] == 1 < launch["dp"] == launch["shard_replicas"],
         "recompute": launch["recompute"] == "selective",  # there: all but every other product
         "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch.world_size > launch["pp"],
         "overlap_param_gather": bool(launch["overlap_grad_reduce"]) and not launch["overlap_param_gather"],
