@@ -97,7 +97,7 @@ class Analysis:
     def pipelines(self) -> dict[Instruction, tuple[int, int]]:
         """Loop that passes activations to the next stage -> its ticks, and those that a stage waits. [-]
 
-        A stage starts as many ticks after the first as it stands behind it, and the first ends so much sooner.
+        A stage starts as many ticks after the first as it stands behind it, which ends so much sooner.
         """
         trips, found = trip_counts(self.module), {}
         for place, message in self.collectives.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,7 +112,11 @@ def planned_space(question: Question) -> Planned:
     model, system = planned_model(question.model, question.seq_len), load_system(question.system)
     plan = _Layouts(question, model, system)
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
-        raise DseError(f"{broken}; --framework names another")
+        if question.framework:
+            raise DseError(f"{broken}; --framework names another")
+        notes = (*model.notes, f"{broken}; layouts are what any software could run")
+        model, question = replace(model, notes=notes), replace(question, any_software=True)
+        plan = _Layouts(question, model, system)
     data = plan.data(question.chips)
     space = space_of(data)
     if space.legal.count == 0:
