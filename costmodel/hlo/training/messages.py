@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Final, Literal, get_args
 
 from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, pieces, placement
 from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.opcodes import COLLECTIVES, parts
-from costmodel.hlo.training.data_flow import Flow, FlowStep
+from costmodel.hlo.training.data_flow import Flow, FlowStep, Source
 from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
 from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance, global_dims
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
@@ -75,19 +75,30 @@ class Purposes:
     def _kind(self, axis: Axis, votes: Counter[Purpose]) -> str:
         """What an axis of the mesh is for.
 
-        Devices that sum the gradients of all matrices have other data. Of those that hold parts of matrices,
-        stages of a pipeline pass activations on, experts have data of their own too, and other devices
-        the same data.
+        Devices that sum the gradients of all matrices have other data, but for those that are given the same
+        sequences and cut them. Of those that hold parts of matrices, stages of a pipeline pass activations
+        on, experts have data of their own too, and other devices the same data.
         """
         groups = tuple(tuple(sorted(group)) for group in axis)
-        if not self._has_parts(_joined(self.provenance.multiplied_by), groups):
+        matrices = [bits for bits in self.provenance.multiplied_by if bits]
+        own = [bits for bits in matrices if self._has_parts(bits, groups)]
+        if not own and not (votes["fully sharded"] and max(map(len, groups), default=1) in self._sliced):
             kind = "sharded data" if votes["fully sharded"] else "data"
-            words = [each for each in self.inputs if each.shape.dtype[0] in "su" and len(each.shape.dims) > 1]
+            words = [each for each in self.inputs if _is_words(each)]
             return kind if not words or self._cut(words, groups, slice(-1, None)) else f"{kind} by rows"
         if votes["pipeline parallel"] > votes["tensor parallel"] + votes["sequence parallel"]:
             return "pipeline"
-        same = not self._cut(self.inputs, groups, slice(None)) if self.inputs else self._shares(groups)
+        same = (
+            not self._cut(self.inputs, groups, slice(None)) if self.inputs else 2 * len(own) > len(matrices)
+        )
         return "tensor" if same or not self._has_experts(groups) else "expert"
+
+    @cached_property
+    def _sliced(self) -> set[int]:
+        """Into how many pieces devices cut sequences that all of them are given. [-]"""
+        words = filter(_is_words, self.provenance.state.inputs)
+        pairs = ((each, own) for each in words for own in own_slices(self.provenance, int(each.argument)))
+        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.dims}
 
     def _cut(self, inputs: Iterable[Instruction], groups: Groups, dims: slice) -> bool:
         """Whether some devices of a group have different pieces of an input along some dimensions."""
@@ -231,17 +242,17 @@ class Purposes:
         return written.strip("{}") != str(len(message.shape.dims) - 1)
 
 
+def _is_words(each: Instruction) -> bool:
+    """Whether an input is of whole numbers in rows."""
+    return each.shape.dtype[0] in "su" and len(each.shape.dims) > 1
+
+
 def _is_finer(axis: Axis, other: Axis) -> bool:
     """Whether each group of an axis lies in one of another, and is smaller."""
     return axis != other and all(any(group <= whole for whole in other) for group in axis)
 
 
-def _joined(sets: Iterable[int]) -> int:
-    """Bits of any of some sets."""
-    return reduce(int.__or__, sets, 0)
-
-
-def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
+def own_slices(provenance: Provenance, message: Source) -> Iterator[FlowStep]:
     """Slices of a message that are taken where the device's own number says."""
 
     def is_own(reader: FlowStep) -> bool:
