@@ -59,8 +59,8 @@ class _Place:
     is_argument: bool
 
 
-#: Memory that a kernel's code takes where it lies beside arrays, as on TPUs: about so much in 33 programs that
-#: libtpu 0.0.52 compiled for v5e, of 240 to 3,400 kernels. [B]
+#: Memory that the code of a kernel takes beside arrays on TPUs: about so much in 33 programs of 240 to 3,400
+#: kernels that libtpu 0.0.52 compiled for v5e. [B]
 CODE_BYTES: Final = 8192
 
 
@@ -84,7 +84,9 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
             arguments += buffer.bytes
             if buffer.overwritten:
                 places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=True))
-        elif not buffer.is_constant and ((tpu_kernels and not buffer.is_output) or not _placed(buffer, places)):
+        elif not buffer.is_constant and (
+            (tpu_kernels and not buffer.is_output) or not _placed(buffer, places)
+        ):
             if buffer.is_output:
                 places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=False))
             else:
@@ -94,7 +96,9 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     by_size = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.span, chunk.taken[0]))
     by_life = sorted(chunks, key=lambda chunk: (-chunk.span, -chunk.bytes, chunk.taken[0]))
     temporaries = _height(by_life)
-    temporaries = temporaries + CODE_BYTES * tpu_kernels if tpu_kernels else min(temporaries, _height(by_size))
+    temporaries = (
+        temporaries + CODE_BYTES * tpu_kernels if tpu_kernels else min(temporaries, _height(by_size))
+    )
     return Reserved(arguments, results, temporaries, found.peak().kernel)
 
 

@@ -324,10 +324,14 @@ class Provenance:
         return self.flow.after(bits, again=False)
 
     def later_readers(
-        self, step: FlowStep, passes: Callable[[FlowStep], bool] = hands_on
+        self, step: Source, passes: Callable[[FlowStep], bool] = hands_on
     ) -> Iterator[FlowStep]:
         """Readers of a step, and of what those give that pass on what they read."""
-        passing = reached([step], lambda each: filter(passes, self.readers.get(each, ())))
+
+        def before(each: Source) -> Iterator[Source]:
+            return filter(passes, self.readers.get(each, ()))
+
+        passing = reached([step], before)
         return (reader for each in passing for reader in self.readers.get(each, ()))
 
     @cached_property
