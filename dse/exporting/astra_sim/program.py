@@ -129,7 +129,7 @@ class StageProgram:
         of_pass = _of_passes(self.trace.nodes)
         pairs = _pairs(of_pass)
         lengths, hidden = _lengths(of_pass, pairs), {key: _hidden(own[1:]) for key, own in of_pass.items()}
-        pieces = self._pieces([own[0] for own in of_pass.values()], lengths)
+        pieces = self._pieces([own[0] for own in of_pass.values()])
         for node in self.trace.nodes:
             if node.type == "METADATA_NODE":
                 self._done[node.id] = ()
@@ -204,17 +204,13 @@ class StageProgram:
     ) -> int:
         return self._out.add(name, kind, (0, length), attributes, data=sorted({*behind}), about=about)
 
-    def _pieces(
-        self, passes: Sequence[Node], lengths: Mapping[int, int]
-    ) -> dict[int, list[tuple[PassExchange, float]]]:
-        """What replicas exchange beside each pass: shares of exchanges, by the time of passes."""
+    def _pieces(self, passes: Sequence[Node]) -> dict[int, list[tuple[PassExchange, float]]]:
+        """What replicas exchange beside each pass: an equal share beside each that may be."""
         found: dict[int, list[tuple[PassExchange, float]]] = {}
         for exchange in self._replicas.exchanges:
             beside = self._replicas.beside(exchange, passes)
-            whole = sum(lengths[own.id] for own in beside)
             for own in beside:
-                share = self._replicas.hidden * lengths[own.id] / whole if whole else 0.0
-                found.setdefault(own.id, []).append((exchange, share))
+                found.setdefault(own.id, []).append((exchange, self._replicas.hidden / len(beside)))
         return found
 
 
