@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.framework_file import framework_names, load_framework
 from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
 from costmodel.profiles.dfmodel.assigned import design_sharding, unsupported_columns, unsupported_shardings
 from costmodel.profiles.dfmodel.design import DataflowRun, design_setup
@@ -98,9 +99,20 @@ def artefacts(
         elif form == "astra-sim":
             yield from astra_sim_files(run)
         elif form in LAUNCH_FORMS:
-            yield from launch_files(run, form)
+            notes = own_machine(space)
+            for file in launch_files(run, form, space.framework):
+                yield replace(file, notes=(*file.notes, *notes)) if file.content else file
         else:
             yield from graphs(run, form, profile)
+
+
+def own_machine(space: Space) -> tuple[str, ...]:
+    """A note where a space says otherwise what machine or software does, which no launch file has."""
+    said = load_framework(space.framework).given if space.framework in framework_names() else {}
+    own = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
+    own |= {name for name, value in space.given.items() if said.get(name) != value}
+    changed = sorted(own & space.system.units().keys())
+    return (f"of the machine, no launch file says {', '.join(changed)}",) if changed else ()
 
 
 def workloads(run: TransformerRun) -> Iterator[Artefact]:

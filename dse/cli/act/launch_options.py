@@ -13,16 +13,15 @@ from dse.exporting.launch.launch import launch_space
 from dse.spaces.space import Space
 
 #: Argument -> form of the file that it names.
-FROM: Final = {"from_megatron": "megatron", "from_nemo": "nemo", "from_torchtitan": "torchtitan"}
+FROM: Final = {f"from_{form}": form for form in ("megatron", "nemo", "torchtitan", "maxtext")}
 
 
 def asked_space(args: argparse.Namespace) -> Space:
     """The space that a command names, or that of the launch file that it names; a `DseError` if neither."""
     if any(getattr(args, name) for name in FROM):
         return launched_space(args)
-    if args.system or args.gpus:
-        name = "--system" if args.system else "--gpus"
-        raise DseError(f"{name}: is of a launch file (--from-megatron); a space has its own")
+    if own := next((name for name in ("system", "gpus", "framework") if getattr(args, name)), ""):
+        raise DseError(f"--{own}: is of a launch file (--from-megatron); a space has its own")
     return changed_space(args)
 
 
@@ -43,7 +42,7 @@ def launched_space(args: argparse.Namespace) -> Space:
     if args.layout:
         raise DseError(f"--layout {args.layout}: {option} has no layouts of a space")
     path = getattr(args, name)
-    launch, notes = read_launch(path, FROM[name], args.gpus)
+    launch, notes = read_launch(path, FROM[name], args.gpus, args.framework)
     for text in notes:
         print(f"dse: {path}: {text}", file=sys.stderr)
     space = launch_space(launch, args.system, launch.model.name, dict(args.set))

@@ -102,7 +102,8 @@ def sweep(text: str) -> tuple[str, str]:
 _HELP: Final = {
     "from_megatron": "the run of a shell script of Megatron-LM, or of its flags alone",
     "from_nemo": "the run of a YAML configuration of NeMo's Megatron-Bridge",
-    "from_torchtitan": "the run of a TOML configuration of torchtitan",
+    "from_torchtitan": "the run of a configuration of torchtitan: TOML, FILE.py or FILE.py:FUNCTION",
+    "from_maxtext": "the run of a YAML configuration of MaxText",
 }
 
 
@@ -115,6 +116,9 @@ def add_launch_files(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--gpus", metavar="N", type=positive, help="chips of a launch file, where it does not say how many"
+    )
+    parser.add_argument(
+        "--framework", metavar="NAME", default="", help="software of a launch file (default: as it says)"
     )
 
 
@@ -151,8 +155,8 @@ def export(parser: argparse.ArgumentParser) -> None:
         "chrome://tracing; chakra is that step as execution traces of MLCommons Chakra, a folder with a\n"
         "file for one rank of each pipeline stage; astra-sim is a folder that ASTRA-sim runs: a trace for\n"
         "every rank, groups, network and system, and a README with the command line; megatron, nemo\n"
-        "(Megatron-Bridge), torchtitan and maxtext are what starts the design there, with names for what it\n"
-        "does not decide. svg needs Graphviz.",
+        "(Megatron-Bridge), torchtitan (0.2.2), torchtitan-python (2026, configured in Python) and maxtext\n"
+        "are what starts the design there, with names for what it does not decide. svg needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export gpt3_175b_1024_a100 > best.txt",

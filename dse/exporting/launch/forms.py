@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
+from costmodel.formats.framework_file import launching
 from costmodel.training.run import TransformerRun
-from dse.exporting.launch.launch import Launch, NotExpressible
+from dse.exporting.launch.launch import Launch, NotExpressible, launch_text, path_and_part
 from dse.records.artefact import Artefact
 
 Writer = Callable[["Launch"], tuple[str, list[str]]]
@@ -19,32 +23,57 @@ LAUNCH_FORMS: Final[Mapping[str, str]] = {
     "megatron": ".sh",
     "nemo": ".yaml",
     "torchtitan": ".toml",
+    "torchtitan-python": ".py",
     "maxtext": ".yml",
 }
-#: Forms that are read, too.
-READ_FORMS: Final = ("megatron", "nemo", "torchtitan")
+#: Forms that are read, too; a file of torchtitan's says which of its two it is.
+READ_FORMS: Final = ("megatron", "nemo", "torchtitan", "torchtitan-python", "maxtext")
 
 
-def launch_files(run: TransformerRun, form: str) -> Iterator[Artefact]:
-    """Designs as launch files of a framework, one of `LAUNCH_FORMS`."""
-    write: Writer = import_module(f"dse.exporting.launch.{form}").script
+#: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
+_FRAMEWORK: Final = re.compile(r"^# dse framework: (\S+)$", re.MULTILINE)
+
+
+def launch_files(run: TransformerRun, form: str, framework: str = "") -> Iterator[Artefact]:
+    """Designs as launch files, one of `LAUNCH_FORMS`; `framework` is the one that prices them, "" none."""
+    write: Writer = _module(form).script
     for point in range(run.num_points):
+        launch = Launch.of_run(run, point, framework)
         try:
-            text, lost = write(Launch.of_run(run, point))
+            text, lost = write(launch)
         except NotExpressible as error:
             yield Artefact(None, (str(error),))
             continue
+        if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
+            lost = [*lost, f"schedule={launch['schedule']}"]
         notes = (f"{form} cannot say {'; '.join(lost)}",) if lost else ()
-        yield Artefact(text.encode(), notes)
+        yield Artefact(with_framework(text, framework).encode(), notes)
 
 
-def read_launch(path: Path, form: str, chips: int | None = None) -> tuple[Launch, list[str]]:
+def _module(form: str) -> ModuleType:
+    """Who writes and reads a form."""
+    return import_module(f"dse.exporting.launch.{form.replace('-', '_')}")
+
+
+def with_framework(text: str, framework: str) -> str:
+    """A launch file that says, below the first line of its comment, by whose rules it was priced."""
+    return re.sub(r"^# .*$", rf"\g<0>\n# dse framework: {framework or 'none'}", text, count=1, flags=re.M)
+
+
+def read_launch(path: Path, form: str, chips: int | None = None,
+                framework: str = "") -> tuple[Launch, list[str]]:  # fmt: skip
     """What a launch file runs, and what of it is not read; `form` is one of `READ_FORMS`.
+
+    Its framework is `framework`; else the one that the file says; else the form's own.
 
     Raises
     ------
     DseError
         If it is no such file, or says too little.
     """
-    read: Reader = import_module(f"dse.exporting.launch.{form}").read_script
-    return read(path, chips)
+    form = "torchtitan-python" if form == "torchtitan" and ".py" in path.suffix else form
+    read: Reader = _module(form).read_script
+    launch, notes = read(path, chips)
+    said = _FRAMEWORK.search(launch_text(path_and_part(path)[0]))
+    own = "" if said and said[1] == "none" else said[1] if said else launching(form).name
+    return replace(launch, framework=framework or own), notes

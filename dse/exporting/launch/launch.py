@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.errors import DseError, printable
-from costmodel.formats.framework_file import Framework, launching
+from costmodel.formats.framework_file import Framework, launching, load_framework
 from costmodel.formats.input_files import file_bytes
 from costmodel.formats.model_file import SCHEMAS
 from costmodel.formats.strict_yaml import dump
@@ -53,9 +53,10 @@ class Launch:
     model: ModelShape
     design: Mapping[str, Value]  #: all columns of the model's designs, words and switches as such
     node_size: int  #: chips of a node [-]
+    framework: str = ""  #: by whose rules the design is priced, a name or a path; "": by none
 
     @classmethod
-    def of_run(cls, run: TransformerRun, point: int) -> Launch:
+    def of_run(cls, run: TransformerRun, point: int, framework: str = "") -> Launch:
         """What one design of a run is."""
         domains = DesignPoints.domains(run.model.blocks)
         known = DesignPoints().columns() | run.design.columns()
@@ -65,7 +66,7 @@ class Launch:
         node = run.system.network[0].size
         size = float(np.broadcast_to(node, (run.num_points,))[point])
         design = {name: decoded(domains[name], float(value)) for name, value in values.items()}
-        return cls(run.model, design, int(size))
+        return cls(run.model, design, int(size), framework)
 
     @classmethod
     def of(cls, model: ModelShape, design: Mapping[str, Value], node_size: int) -> Launch:
@@ -165,7 +166,8 @@ def even_or_written(model: ModelShape, design: Mapping[str, Value], text: str) -
         )
     sizes, last = [int(size) for size in layout.layers], layout.mtp == len(layout.layers) - 1
     for counted in ({}, {"count_embedding": True, "count_loss": True}) if last else ():
-        if Launch.of(model, {"pp": pp, "vpp": vpp, **counted}, 1).chunks() == sizes:
+        staged = {"schedule": design["schedule"]} if "schedule" in design else {}
+        if Launch.of(model, {"pp": pp, "vpp": vpp, **staged, **counted}, 1).chunks() == sizes:
             return {"vpp": vpp, "pipeline_layout": EVEN, **counted}
     return {"vpp": vpp, "pipeline_layout": text}
 
@@ -213,10 +215,15 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     Raises
     ------
     DseError
-        If there is no such system, or the design is not legal.
+        If there is no such system or framework, or the design is not legal.
     """
     usual = Launch.of(launch.model, {}, 1).design
-    own = {column: value for column, value in launch.design.items() if value != usual[column]}
+    said = load_framework(launch.framework).given if launch.framework else {}
+    own = {
+        column: value
+        for column, value in launch.design.items()
+        if value != usual[column] or column in said  # of which nothing is left to the framework
+    }
     sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "micro_batch_size")}
     others = {column: value for column, value in own.items() if column not in (*sizes, *COUNTED)}
     data = {
@@ -225,6 +232,7 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
         "description": f"{launch.model.title or launch.model.name} as {name} runs it",
         "model": model_data(launch.model),
         "system": system,
+        **({"framework": launch.framework} if launch.framework else {}),
         "given": {"world_size": launch.world_size, "global_batch_size": launch.global_batch_size},
         "parameters": {**sizes, **{column: [value] for column, value in others.items()}},
         "derived": {
@@ -236,6 +244,12 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     }
     space = Space.from_text(dump(data))
     return space.pinned(changes) if changes else space
+
+
+def path_and_part(path: Path) -> tuple[Path, str]:
+    """A launch file, and which part of it is meant: ``configs.py:llama3_8b``; "" where it has but one."""
+    name, python, part = str(path).rpartition(".py:")
+    return (Path(f"{name}.py"), part) if python else (path, "")
 
 
 def launch_text(path: Path) -> str:

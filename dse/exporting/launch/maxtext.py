@@ -1,17 +1,21 @@
-"""Configurations of MaxText, written from designs.
+"""Configurations of MaxText: written from designs, and read.
 
 Keys are those of AI-Hypercomputer/maxtext `src/maxtext/configs/base.yml` (commit e591f30cb of 2026-08-22).
 """
 
 from __future__ import annotations
 
-from math import gcd
+from collections.abc import Mapping
+from math import gcd, prod
+from pathlib import Path
 from typing import Any, Final
 
+from costmodel.errors import DseError
 from costmodel.formats.framework_file import launching
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.strict_yaml import dump, parse
 from costmodel.training.model import ModelShape
-from dse.exporting.launch.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, NotExpressible, refuse
+from dse.exporting.launch.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, launch_text, refuse
+from dse.exporting.launch.maxtext_model import keys_model, model_keys, model_losses
 
 #: What MaxText can do, and what it calls it.
 MAXTEXT: Final = launching("maxtext")
@@ -26,7 +30,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         If MaxText cannot run such a design.
     """
     refuse(launch, "maxtext")
-    lost = losses(launch)
+    lost = [*model_losses(launch.model), *losses(launch)]
     content: dict[str, Any] = {
         "base_config": "base.yml",
         "run_name": "RUN_NAME",
@@ -49,86 +53,34 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     return "\n".join(lines) + "\n" + dump(content), lost
 
 
-def model_keys(model: ModelShape) -> dict[str, Any]:
-    """A model by MaxText's keys."""
-    sizes = {
-        "base_emb_dim": model.hidden_size,
-        "base_num_query_heads": model.num_attention_heads,
-        "base_num_kv_heads": model.num_query_groups,
-        "head_dim": model.head_size,
-        "base_mlp_dim": model.ffn_hidden_size,
-        "base_num_decoder_layers": model.num_layers,
-        "vocab_size": model.vocab_size,
-        "max_target_length": model.seq_len,
-        "first_num_dense_layers": model.first_dense_layers,
-        "mtp_num_layers": model.mtp_layers,
-    }
-    found: dict[str, Any] = {name: int(size) for name, size in sizes.items() if size}
-    if model.num_experts:
-        found |= {
-            "num_experts": int(model.num_experts),
-            "num_experts_per_tok": int(model.moe_topk),
-            "base_moe_mlp_dim": int(model.moe_ffn_hidden_size),
-            "shared_experts": int(model.shared_ffn_hidden_size // model.moe_ffn_hidden_size),
-            "routed_bias": model.router_bias,
-            "interleave_moe_layer_step": int(model.moe_layer_freq),
-        }
-        if model.routing_groups:
-            found |= {"n_routing_groups": int(model.routing_groups)}
-            found |= {"topk_routing_group": int(model.routing_group_topk)}
-    if model.attention == "mla":
-        ranks = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        found |= {"attention_type": "mla", **{name: int(getattr(model, name)) for name in ranks}}
-    first = {"silu": "silu", "gelu": "gelu", "squared_relu": "squared_relu"}[model.activation]
-    gated = "silu" if model.position_embedding == "rotary" else first  # of models whose file says no other
-    found["mlp_activations"] = [gated, "linear"] if model.gated_mlp else [first]
-    return found | {
-        "decoder_block": block(model),
-        "logits_via_embedding": model.tied_embeddings,
-        "enable_dropout": model.dropout,
-        "attention_bias": bool(model.qkv_bias),
-        "use_qk_norm": model.qk_norm,
-        "trainable_position_size": _positions(model),
-    }
-
-
-def _positions(model: ModelShape) -> int:
-    learned = model.position_embedding == "learned"
-    return int(model.learned_positions or model.seq_len) if learned else -1
-
-
-def block(model: ModelShape) -> str:
-    """MaxText's decoder block of a model.
-
-    Raises
-    ------
-    NotExpressible
-        If it has none.
-    """
-    if model.layers or model.linear_attention != "none" or model.window or model.parallel_block:
-        raise NotExpressible(
-            f"model {model.name}: its layers are of no decoder block that dse writes for MaxText"
-        )
-    if model.attention == "mla":
-        return "deepseek"
-    if model.position_embedding == "learned":
-        return "gpt3"
-    if model.num_experts:
-        return "qwen3_moe" if model.qk_norm else "mixtral"
-    return "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama2"
-
-
 def losses(launch: Launch) -> list[str]:
     """Columns whose values MaxText has no key for, as `name=value`."""
     modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
     silent = (
         *("imbalance", "overlap_ep", "overlap_shared_expert", "offload_activations", "moments"),
-        *("gradient_reduction", "rank_order", "fp8_parameters", "group_size"),
+        *("gradient_reduction", "rank_order", "fp8_parameters", "group_size", "store_param_remainders"),
+        "gradient_copy",
     )
     lost = [name for name in (*silent, *modules) if launch.differs(name)]
-    lost += ["dispatcher"] if launch["ep"] > 1 and launch["dispatcher"] != "all_to_all" else []
-    lost += ["tp_overlap"] if launch["tp"] > 1 and launch.tp_overlap == "chunked" else []
-    lost += ["recompute"] if launch["recompute"] == "selective" else []
+    sharded = launch.zero_stage == 3
+    others = {
+        "dispatcher": launch["dispatcher"] != "all_to_all",
+        "tp_overlap": launch["tp"] > 1 and launch.tp_overlap != "gradients",
+        "recompute": launch["recompute"] == "selective",
+        "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
+        "overlap_grad_reduce": not launch["overlap_grad_reduce"],
+        "overlap_param_gather": not launch["overlap_param_gather"],
+        "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
+        "gradient_accumulation_fusion": not launch["gradient_accumulation_fusion"],
+        "reshard_after_forward": sharded and not launch["reshard_after_forward"],
+        "cp_a2a": launch["cp_communication"] == "a2a_p2p" and launch["cp"] > 1,
+        "attention": launch["attention"] not in ("fused", "unfused"),
+        "zero": not sharded and launch["dp"] == 1,
+        "shard_replicas": launch["shard_replicas"] > 1
+        and (not sharded or launch["dp"] == launch["shard_replicas"]),
+        "tiling": launch["tiling"] == "sample",
+    }
+    lost += [name for name, there in others.items() if there]
     return [f"{name}={str(launch[name]).lower()}" for name in lost]
 
 
@@ -176,3 +128,111 @@ def _training(launch: Launch) -> dict[str, Any]:
     if launch["offload_optimizer"] == 1:
         found["optimizer_memory_host_offload"] = True
     return found
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """What a configuration of MaxText runs, and what of it is not read.
+
+    Raises
+    ------
+    DseError
+        If it is no such file, or says too little.
+    """
+    keys = parse(launch_text(path), str(path)).data
+    try:
+        if not any(str(key).startswith(("ici_", "dcn_", "base_")) or key == "model_name" for key in keys):
+            raise DseError("no key of MaxText's model or mesh in it")
+        model = keys_model(keys, path.stem)
+        design = _read_mesh(keys, chips)
+        design |= _read_training(keys, design, model)
+        design["etp"] = design["tp"]
+        known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
+        return Launch.of(model, known, 8), _unread(keys)
+    except (DseError, ValueError, TypeError, ArithmeticError, LookupError) as error:
+        raise DseError(f"{path}: {error}") from None
+
+
+#: Axes of the mesh -> column; the rest of data parallelism is told apart below.
+AXES: Final = {"tensor": "tp", "tensor_sequence": "tp", "context": "cp", "context_usp_ulysses": "cp",
+               "expert": "ep", "pipeline": "pp"}  # fmt: skip
+
+
+def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
+    """Sizes of groups, and what weights are sharded over.
+
+    Raises
+    ------
+    DseError
+        If an axis takes what is left of the chips, and nobody says how many these are.
+    """
+    names = {f"{place}_{axis}_parallelism": axis for place in ("ici", "dcn")
+             for axis in (*AXES, "fsdp", "fsdp_transpose", "data")}  # fmt: skip
+    usual = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1}
+    said = {name: int(keys.get(name, usual.get(name, 1))) for name in names}
+    known = prod(size for size in said.values() if size > 0)
+    left = [name for name, size in said.items() if size < 0]
+    if left and not chips:
+        raise DseError(f"does not say on how many chips ({left[0]}: -1); name them with --gpus N")
+    if left:
+        said |= dict.fromkeys(left, 1) | {left[-1 if len(left) == 1 else 0]: int(chips or known) // known}
+    sizes = {axis: prod(said[name] for name, own in names.items() if own == axis) for axis in names.values()}
+    design: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1}
+    for axis, column in AXES.items():
+        design[column] *= sizes[axis]
+    fsdp = sizes["fsdp"] * sizes["fsdp_transpose"]
+    sharded = fsdp * design["ep"] * design["cp"] > 1 or sizes["data"] == 1
+    design["dp"] = sizes["data"] * fsdp * design["ep"]
+    design["zero"] = 3 if sharded else int(bool(keys.get("shard_optimizer_over_data")))
+    design |= {"shard_replicas": sizes["data"]} if sharded else {}
+    return design | ({"sequence_parallel": True} if sizes["tensor_sequence"] > 1 else {})
+
+
+def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    """Batch, pipeline, recomputation, number formats."""
+    replica = design["tp"] * design["cp"] * design["pp"]
+    local = float(keys.get("per_device_batch_size", 12)) * replica
+    staged, steps = design["pp"] > 1, int(keys.get("gradient_accumulation_steps", 1))
+    if staged:
+        asked = int(keys.get("num_pipeline_microbatches", -1))
+        steps = asked if asked > 0 else design["pp"]
+        local /= steps
+    micro = round(local)
+    if micro < 1 or abs(local - micro) > 1e-6:
+        raise DseError(
+            f"per_device_batch_size: {local:g} sequences in a micro-batch; expected a whole number"
+        )
+    policy = str(keys.get("remat_policy", "full"))
+    found: dict[str, Any] = {
+        "micro_batch_size": micro,
+        "gradient_accumulation_steps": steps,
+        "recompute": MAXTEXT.value("recompute", policy, "full"),
+        "precision": MAXTEXT.value("precision", str(keys.get("quantization") or ""), "fp8_tensorwise"),
+        "attention": "unfused" if keys.get("attention") == "dot_product" else "fused",
+        "optimizer": MAXTEXT.value("optimizer", keys.get("opt_type", "adamw"), "adam"),
+        "overlap_grad_reduce": True,
+        "vpp": 1,
+    }
+    if staged:
+        each = int(keys.get("num_layers_per_pipeline_stage", 1)) * design["pp"]
+        found["vpp"] = int(model.num_layers) // each
+        found["schedule"] = "gpipe" if found["vpp"] == 1 else "breadth_first"
+    if design["cp"] > 1:
+        word = keys.get("context_parallel_strategy", "all_gather")
+        found["cp_communication"] = MAXTEXT.value("cp_communication", word, "all_gather")
+    if float(keys.get("capacity_factor", -1)) > 0:
+        found["capacity_factor"] = float(keys["capacity_factor"])
+    if keys.get("optimizer_memory_host_offload"):
+        found["offload_optimizer"] = 1
+    return found
+
+
+def _unread(keys: Mapping[str, Any]) -> list[str]:
+    """What is read as something else."""
+    notes = []
+    policy = str(keys.get("remat_policy", "full"))
+    if policy not in MAXTEXT.runs["recompute"].words.values():
+        notes.append(f"remat_policy {policy} is read as full")
+    quantized = str(keys.get("quantization") or "")
+    if quantized not in MAXTEXT.runs["precision"].words.values():
+        notes.append(f"quantization {quantized} is read as fp8")
+    return notes

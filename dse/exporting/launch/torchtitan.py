@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.framework_file import launching
+from costmodel.formats.framework_file import Framework, launching
 from costmodel.training.model import ModelShape
 from dse.exporting.launch.launch import (
     PLACEHOLDERS,
@@ -33,6 +33,13 @@ from dse.exporting.launch.torchtitan_releases import (
 
 #: What torchtitan can do, and what it calls it.
 TORCHTITAN: Final = launching("torchtitan")
+#: Whether DualPipeV hides exchanges of experts behind another micro-batch.
+OVERLAPPED: Final = "pipeline_parallel_expert_parallel_overlap"
+#: Column -> layers that the first or the last stage has less: written beside modules by name, which decide.
+LESS_LAYERS: Final = {
+    "count_embedding": "pipeline_parallel_first_stage_less_layers",
+    "count_loss": "pipeline_parallel_last_stage_less_layers",
+}
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
@@ -47,29 +54,39 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         content = present(tomllib.loads(launch_text(path)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DseError(f"{path}: expected TOML ({error})") from None
-    model_part, parallel, training = (content.get(name, {}) for name in ("model", "parallelism", "training"))
     try:
-        model = _read_model(model_part, training)
-        design = _read_design(content, model)
-        world_size = chips or _world_size(parallel, design)
-        micro = design["micro_batch_size"]
-        dp = world_size // max(design["tp"] * design["pp"] * design["cp"], 1)
-        total = int(training.get("global_batch_size", -1))
-        local = int(training.get("local_batch_size", 8))
-        settings = {"global_batch_size": total if total > 0 else local * dp}
-        design |= batch(settings, {**design, "micro_batch_size": micro}, world_size)
-        return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8), _unread(content)
+        return launch_of(content, TORCHTITAN, chips), unread(content)
     except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {error}") from None
 
 
-def _read_model(part: Mapping[str, Any], training: Mapping[str, Any]) -> ModelShape:
+def launch_of(content: Mapping[str, Any], framework: Framework, chips: int | None = None) -> Launch:
+    """What the sections of a configuration run, by the names of torchtitan 0.2.2.
+
+    Raises
+    ------
+    DseError
+        If they say too little, or what is not known; or an error of Python where they are of other kinds.
+    """
+    parallel, training = (content.get(name, {}) for name in ("parallelism", "training"))
+    model = _read_model(content.get("model", {}), training, framework)
+    design = _read_design(content, model, framework)
+    world_size = chips or _world_size(parallel, design)
+    dp = world_size // max(design["tp"] * design["pp"] * design["cp"], 1)
+    total = int(training.get("global_batch_size", -1))
+    local = int(training.get("local_batch_size", 8))
+    design |= batch({"global_batch_size": total if total > 0 else local * dp}, design, world_size)
+    return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8)
+
+
+def _read_model(part: Mapping[str, Any], training: Mapping[str, Any], framework: Framework) -> ModelShape:
     wanted = (str(part.get("name", "llama3")), str(part.get("flavor", "debugmodel")))
-    model = flavored(TORCHTITAN, *wanted)
+    model = flavored(framework, *wanted)
     if model is None:
-        known = [" ".join(own) for own in flavors(TORCHTITAN)]
+        known = [" ".join(own) for own in flavors(framework)]
         raise DseError(f"model {' '.join(wanted)}: not known{suggestion(' '.join(wanted), known)}")
-    return replace(model, seq_len=float(training.get("seq_len", 2048)))
+    mtp_layers = float(part.get("num_mtp_layers", 0))
+    return replace(model, seq_len=float(training.get("seq_len", 2048)), mtp_layers=mtp_layers)
 
 
 def _world_size(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> int:
@@ -83,14 +100,14 @@ def _world_size(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> int:
 def _read_shards(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
     """Stage of sharded data parallelism."""
     replicas = int(parallel.get("data_parallel_replicate_degree", 1))
-    if replicas >= design["dp"] and design["cp"] == 1:
+    if replicas >= design["dp"] > 1 and design["cp"] == 1:
         return {"zero": 0}
     word = parallel.get("fsdp_reshard_after_forward", "default")
     kept = word == "never" or (word == "default" and design["pp"] > 1)
     return {"zero": 3, "reshard_after_forward": not kept, "shard_replicas": replicas}
 
 
-def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+def _read_design(content: Mapping[str, Any], model: ModelShape, framework: Framework) -> dict[str, Any]:
     parallel, training = content.get("parallelism", {}), content.get("training", {})
     degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
     design: dict[str, Any] = {
@@ -106,7 +123,7 @@ def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any
     if staged:
         known = {
             own: (name, place > 0)
-            for name, pair in TORCHTITAN.runs["schedule"].words.items()
+            for name, pair in framework.runs["schedule"].words.items()
             for place, own in enumerate(pair)
             if own
         }
@@ -116,32 +133,34 @@ def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any
             raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
         design |= {"schedule": "gpipe" if word == "GPipe" else known[word][0]}
         design |= _read_chunks(parallel, design, model, several=known[word][1])
-    return design | _read_groups(parallel, design, model) | _read_rest(content)
+    return design | _read_groups(parallel, design, model, framework) | _read_rest(content, framework)
 
 
-def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape,
+                 framework: Framework) -> dict[str, Any]:  # fmt: skip
     """How ranks of a group work together."""
     found: dict[str, Any] = {}
     if design["tp"] > 1:
-        found["sequence_parallel"] = True
+        found["sequence_parallel"] = bool(parallel.get("enable_sequence_parallel", True))
         found["tp_overlap"] = "chunked" if parallel.get("enable_async_tensor_parallel") else "gradients"
     if design["cp"] > 1:
         rotate = parallel.get("context_parallel_rotate_method", "allgather")
-        found["cp_communication"] = TORCHTITAN.value("cp_communication", rotate, "all_gather")
+        found["cp_communication"] = framework.value("cp_communication", rotate, "all_gather")
     if model.num_experts:
+        ep = int(parallel.get("expert_parallel_degree", 1))
+        etp = int(parallel.get("expert_tensor_parallel_degree", 1)) if ep > 1 else design["tp"]
         backend = parallel.get("expert_parallel_comm_backend", "standard")
-        found |= {
-            "ep": int(parallel.get("expert_parallel_degree", 1)),
-            "etp": int(parallel.get("expert_tensor_parallel_degree", 1)),
-        }
-        found["dispatcher"] = "two_hop" if backend == "deepep" else "all_to_all"
+        found |= {"ep": ep, "etp": etp}
+        found["dispatcher"] = framework.value("dispatcher", backend, "two_hop") if ep > 1 else "all_to_all"
+        overlapped = bool(parallel.get(OVERLAPPED, True)) and framework is TORCHTITAN
+        found["overlap_ep"] = overlapped and ep > 1 and design.get("schedule") == "dualpipe_v"
     return found
 
 
-def _read_rest(content: Mapping[str, Any]) -> dict[str, Any]:
+def _read_rest(content: Mapping[str, Any], framework: Framework) -> dict[str, Any]:
     """What runs again, and in which format."""
     word = content.get("activation_checkpoint", {}).get("mode", "selective")
-    found: dict[str, Any] = {"recompute": word if word in TORCHTITAN.runs["recompute"].words else "full"}
+    found: dict[str, Any] = {"recompute": word if word in framework.runs["recompute"].words else "full"}
     if content.get("training", {}).get("enable_cpu_offload"):
         found["offload_optimizer"] = 1
     for precision, words in CONVERTER_WORDS.items():
@@ -158,18 +177,24 @@ def _read_chunks(
 ) -> dict[str, Any]:
     """Chunks of the pipeline: by their modules, or by layers of each."""
     parts = parallel.get("module_fqns_per_model_part")
+    less = {column: int(parallel.get(setting, 0)) for column, setting in LESS_LAYERS.items()}
     if parts:
         sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
-        texts = ["t" * size for size in sizes]
-        return even_or_written(
-            model, design, "|".join(["E" + texts[0], *texts[1:]]) + "L" if len(texts) > 1 else f"E{texts[0]}L"
-        )
-    sizes = layers_of_chunks(parallel, int(model.num_layers), design["pp"], several=several)
+        as_said = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
+        staged = {name: design[name] for name in ("pp", "schedule")}
+        if Launch.of(model, {**staged, **as_said}, 1).chunks() == sizes:
+            return as_said
+    else:
+        sizes = layers_of_chunks(parallel, int(model.num_layers), design["pp"], several=several)
     return even_or_written(model, design, f"E{'|'.join('t' * size for size in sizes)}L")
 
 
-def _unread(content: Mapping[str, Any]) -> list[str]:
+def unread(content: Mapping[str, Any]) -> list[str]:
+    """What of a configuration is read as something else."""
     notes = []
+    float8 = nested(content, "float8")
+    if str(float8.get("recipe_name", "")).startswith("rowwise"):
+        notes.append("float8 with a scale for each row is read as fp8_tensorwise")
     if content.get("activation_checkpoint", {}).get("mode", "selective") == "selective":
         notes.append("activation_checkpoint.mode selective is read as that of attention alone")
     if content.get("activation_checkpoint", {}).get("mode") == "memory_budget":
@@ -180,9 +205,6 @@ def _unread(content: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-__all__ = ["read_script", "script"]
-
-
 def script(launch: Launch) -> tuple[str, list[str]]:
     """The configuration of a design, and what it does not say.
 
@@ -191,9 +213,12 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     NotExpressible
         If torchtitan cannot run such a design.
     """
-    name, flavor = flavor_of(launch.model)
+    name, flavor = flavor_of(launch.model, TORCHTITAN)
     refuse(launch, "torchtitan")
-    lost = losses(launch)
+    lost = [
+        *losses(launch),
+        *([f"model: mtp_layers={launch.model.mtp_layers:g}"] if launch.model.mtp_layers else []),
+    ]
     nodes, each = launch.nodes
     sections: dict[str, dict[str, Any]] = {
         "model": {"name": name, "flavor": flavor, "hf_assets_path": "TOKENIZER_MODEL",
@@ -220,7 +245,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     return "\n".join(lines) + "\n", lost
 
 
-def flavor_of(model: ModelShape) -> tuple[str, str]:
+def flavor_of(model: ModelShape, framework: Framework = TORCHTITAN) -> tuple[str, str]:
     """Name and flavor of a model there.
 
     Raises
@@ -228,19 +253,17 @@ def flavor_of(model: ModelShape) -> tuple[str, str]:
     NotExpressible
         If there is none.
     """
-    for found in flavors(TORCHTITAN):
-        if _is_shipped(flavored(TORCHTITAN, *found), model):
+    for found in flavors(framework):
+        if _is_shipped(flavored(framework, *found), model):
             return found
-    raise NotExpressible(
-        f"model {model.name}: {TORCHTITAN.release} has it not; it has {', '.join(TORCHTITAN.models)}"
-    )
+    known = ", ".join(framework.models)
+    raise NotExpressible(f"model {model.name}: {framework.release} has it not; it has {known}")
 
 
 def _is_shipped(one: Any, other: ModelShape) -> bool:
     """Whether two models differ in name and settings alone."""
-    return isinstance(one, ModelShape) and other == replace(
-        one, name=other.name, title=other.title, seq_len=other.seq_len, vocab_multiple=other.vocab_multiple
-    )
+    free = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
+    return isinstance(one, ModelShape) and other == replace(one, **{f: getattr(other, f) for f in free})
 
 
 def losses(launch: Launch) -> list[str]:
@@ -249,8 +272,13 @@ def losses(launch: Launch) -> list[str]:
     lost = {
         "attention": launch["attention"] != "flash_attention_2",
         "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
+        "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
         "recompute": launch["recompute"] == "selective",  # there: all but every other product
-        "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch["dp"] * launch["cp"] > 1,
+        "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch.world_size > launch["pp"],
+        "overlap_param_gather": bool(launch["overlap_grad_reduce"]) and not launch["overlap_param_gather"],
+        "store_param_remainders": bool(launch["store_param_remainders"]),
+        "gradient_copy": bool(launch["gradient_copy"]),
+        "fp8_parameters": bool(launch["fp8_parameters"]) and launch["precision"] != "fp8_tensorwise",
         "tp_overlap": launch["tp"] > 1 and launch.tp_overlap == "none",
         "moments": launch["moments"] != "fp32",
         "gradient_reduction": launch["gradient_reduction"] != "fp32",
@@ -260,6 +288,7 @@ def losses(launch: Launch) -> list[str]:
         "overlap_shared_expert": bool(launch["overlap_shared_expert"]),
         "capacity_factor": bool(launch["capacity_factor"]),
         "imbalance": launch["imbalance"] != 1,
+        "dispatcher": launch["ep"] == 1 and launch["dispatcher"] != "all_to_all",
         "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
         "group_size": launch["group_size"] not in (0, launch["pp"]),
         "gradient_accumulation_fusion": not launch["gradient_accumulation_fusion"],
@@ -282,15 +311,22 @@ def _training(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _parallelism(launch: Launch) -> dict[str, Any]:
+def degrees(launch: Launch) -> dict[str, Any]:
+    """Sizes of groups, and when weights are sharded again, by the names of all releases."""
     copies = int(launch["shard_replicas"]) if launch.zero_stage else int(launch["dp"])
-    found: dict[str, Any] = {
+    return {
         "data_parallel_replicate_degree": copies,
         "data_parallel_shard_degree": int(launch["dp"]) // copies,
         "fsdp_reshard_after_forward": "always" if launch["reshard_after_forward"] else "never",
         "tensor_parallel_degree": int(launch["tp"]),
-        "enable_async_tensor_parallel": launch["tp"] > 1 and launch.tp_overlap == "chunked",
         "context_parallel_degree": int(launch["cp"]),
+    }
+
+
+def _parallelism(launch: Launch) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        **degrees(launch),
+        "enable_async_tensor_parallel": launch["tp"] > 1 and launch.tp_overlap == "chunked",
     }
     if launch["cp"] > 1:
         found["context_parallel_rotate_method"] = TORCHTITAN.word(
@@ -301,22 +337,28 @@ def _parallelism(launch: Launch) -> dict[str, Any]:
             "expert_parallel_degree": int(launch["ep"]),
             "expert_tensor_parallel_degree": int(launch["etp"]),
         }
-        found["expert_parallel_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
-    return found | (_pipeline(launch) if launch["pp"] > 1 else {})
+        if launch["ep"] > 1:
+            found["expert_parallel_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
+    if launch["pp"] > 1:
+        found |= stages(launch, TORCHTITAN, "output")
+        found["pipeline_parallel_microbatch_size"] = int(launch["micro_batch_size"])
+        if launch["schedule"] == "dualpipe_v":
+            found[OVERLAPPED] = bool(launch["overlap_ep"])
+    return found
 
 
-def _pipeline(launch: Launch) -> dict[str, Any]:
-    """Stages, with their modules by name."""
+def stages(launch: Launch, framework: Framework, last: str) -> dict[str, Any]:
+    """Stages of the pipeline, with their modules by name; `last` is that of logits."""
     sizes, first, parts = launch.chunks(), 0, []
     for size in sizes:
         parts.append([f"layers.{layer}" for layer in range(first, first + size)])
         first += size
     parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", "output"]
+    parts[-1] += ["norm", last]
     return {
+        **{setting: int(launch[column]) for column, setting in LESS_LAYERS.items()},
         "pipeline_parallel_degree": int(launch["pp"]),
-        "pipeline_parallel_schedule": TORCHTITAN.word("schedule", launch["schedule"])[launch["vpp"] > 1],
-        "pipeline_parallel_microbatch_size": int(launch["micro_batch_size"]),
+        "pipeline_parallel_schedule": framework.word("schedule", launch["schedule"])[launch["vpp"] > 1],
         "module_fqns_per_model_part": parts,
     }
 

@@ -61,7 +61,7 @@ _EARLIER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     },
 }
 #: Last part of a converter's name, by the format that it asks for.
-CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}}
+CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}, "nvfp4": {"nvfp4"}}
 
 
 def present(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,9 @@ def present(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def flavors(framework: Framework) -> list[tuple[str, str]]:
     """Names and flavors of torchtitan that are models here."""
-    return [*((own[0], own[1]) for own in framework.models.values()), *VARIANTS]
+    named = [(own[0], own[1]) for own in framework.models.values()]
+    kinds = {name for name, _ in named}
+    return [*named, *(own for own in VARIANTS if own[0] in kinds)]
 
 
 def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
@@ -91,7 +93,8 @@ def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
     name = {"llama": "llama2"}.get(name, name)
     for wanted in ((name, flavor), (name, _KERNELS.sub("", flavor))):
         shipped = next((own for own, known in framework.models.items() if tuple(known) == wanted), "")
-        shipped, changes = {**EARLIER_FLAVORS, **VARIANTS}.get(wanted, (shipped, {}))
+        beside = {own: VARIANTS[own] for own in flavors(framework) if own in VARIANTS}
+        shipped, changes = {**EARLIER_FLAVORS, **beside}.get(wanted, (shipped, {}))
         if shipped:
             model = load_model(shipped)
             assert isinstance(model, ModelShape)

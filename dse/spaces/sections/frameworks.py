@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,8 +98,10 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
+    switches = {own.name: getattr(model, own.name) for own in fields(model)}
+    switches = {name: f"{value:d}" for name, value in switches.items() if isinstance(value, bool)}
     for name, formula in framework.limits.items():
-        yield UsualRule(name, re.sub(r"\bbiases\b", f"{model.biases:d}", formula))
+        yield UsualRule(name, re.sub(r"\w+", lambda word: switches.get(word[0], word[0]), formula))
 
 
 def _asked(section: Section) -> tuple[str, bool, bool]:
@@ -143,7 +145,7 @@ def limits_of(
 
 def refused_model(framework: Framework, model: ModelShape) -> str:
     """Why a framework cannot train a model; "" if it can, or nothing is known."""
-    if framework.launch and (unknown := kinds_without_word(model.kinds, framework.launch[0])):
+    if framework.launch and (unknown := kinds_without_word(model.kinds, software_of(framework))):
         return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
     if framework.models and not named_model(framework, model):
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
@@ -153,11 +155,17 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
     return f"model {model.name}: {broken[0]}" if broken else ""
 
 
+def software_of(framework: Framework) -> str:
+    """Whose words for kernels a framework has: the form of its files, but for the release."""
+    return framework.launch[0].partition("-")[0]
+
+
 def named_model(framework: Framework, model: ModelShape) -> Any:
     """What a framework that trains models by name calls one; None if it has it not."""
     for name, own in framework.models.items():
         shipped = load_model(name)
-        free = {word: getattr(model, word) for word in ("name", "title", "seq_len", "vocab_multiple")}
+        words = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
+        free = {word: getattr(model, word) for word in words}
         if isinstance(shipped, ModelShape) and model == replace(shipped, **free):
             return own
     return None

@@ -1,0 +1,301 @@
+"""Configurations of torchtitan in Python, its way since release 0.2.2: written from designs, and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import indent
+from typing import Any, Final
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.framework_file import launching
+from dse.exporting.launch import torchtitan
+from dse.exporting.launch.launch import (
+    PLACEHOLDERS,
+    Launch,
+    NotExpressible,
+    launch_text,
+    path_and_part,
+    refuse,
+)
+from dse.exporting.launch.python_calls import Call, PythonFunctions
+
+#: What torchtitan can do, and what it calls it.
+TORCHTITAN: Final = launching("torchtitan-python")
+#: Module of torchtitan -> names of it that a configuration needs.
+IMPORTS: Final = {
+    "components.checkpointer": "CheckpointManager",
+    "components.data": "ConcatThenSplitPackingConfig, GrainDataLoader",
+    "components.optimizer": "default_adamw",
+    "config": "CompileConfig, ParallelismConfig, TrainingConfig",
+    "hf_datasets.text_datasets": "DATASETS",
+    "trainer": "Trainer",
+}
+#: Where the classes are that some designs need alone.
+CLASSES: Final = {
+    "components.quantization": tuple(
+        name for names in TORCHTITAN.runs["precision"].words.values() for name in names
+    ),
+    "distributed.activation_checkpoint": ("SelectiveAC", "FullAC"),
+    "components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
+    "models.common.config_utils": ("decoder_vocab_size",),
+    "models.deepseek_v3.mtp": ("MTPLoss",),
+}
+#: Modules whose products are of another format; those of routers and the vocabulary stay.
+QUANTIZED: Final = ["attention", "feed_forward", "shared_experts"]
+
+
+class Code(str):
+    """Text that stands in a module as it is."""
+
+    __slots__ = ()
+
+
+def script(launch: Launch) -> tuple[str, list[str]]:
+    """The module of a design, and what it does not say.
+
+    Raises
+    ------
+    NotExpressible
+        If torchtitan cannot run such a design.
+    """
+    package, flavor = torchtitan.flavor_of(launch.model, TORCHTITAN)
+    refuse(launch, "torchtitan-python")
+    if launch.model.tied_embeddings and launch["pp"] > 1:
+        raise NotExpressible(f"pp={launch['pp']}: torchtitan has no stages of a model with tied embeddings")
+    predicts = launch.model.mtp_layers > 0 and launch["pp"] * launch["cp"] == 1
+    lost = torchtitan.losses(launch)
+    if launch.model.mtp_layers and not predicts:
+        lost.append(f"model: mtp_layers={launch.model.mtp_layers:g}")
+    (nodes, each), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)
+    body = _call("Trainer.Config", _sections(launch, predicts=predicts))
+    spec = _call("model_registry", _registry(launch, flavor, predicts=predicts))
+    lines = [
+        f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
+        f"# torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train --module THIS_MODULE "
+        f"--config {name}",
+        *(f"# Not said here, since torchtitan has no setting for it: {text}" for text in lost),
+        "# What the design does not decide, as variables of the environment:",
+        *(f"#   {own}: {text}" for own, text in _ENVIRONMENT.items()),
+        *_import_lines(package, spec + body),
+        "",
+        "",
+        f"def {name}() -> Trainer.Config:",
+        indent(f"model_spec = {spec}\nreturn {body}", "    "),
+    ]
+    return "\n".join(lines) + "\n", lost
+
+
+_ENVIRONMENT: Final = {
+    **PLACEHOLDERS,
+    "DATA_PATH": "a name of torchtitan.hf_datasets.text_datasets.DATASETS, such as c4",
+    "TOKENIZER_MODEL": "folder of the tokenizer's files",
+}
+
+
+def _import_lines(package: str, text: str) -> list[str]:
+    """Imports of what a text names."""
+    modules = dict(IMPORTS)
+    for module, names in CLASSES.items():
+        if used := [name for name in names if re.search(rf"\b{name}\b", text)]:
+            modules[module] = ", ".join(sorted(used))
+    modules[f"models.{package}"] = "model_registry"
+    return [
+        "from os import environ",
+        "",
+        *(f"from torchtitan.{module} import {names}" for module, names in sorted(modules.items())),
+    ]
+
+
+def _registry(launch: Launch, flavor: str, *, predicts: bool) -> dict[str, Any]:
+    """Arguments of `model_registry`, which makes the model."""
+    found: dict[str, Any] = {"flavor": flavor, "attn_backend": "flex"}
+    if launch.model.num_experts and launch["ep"] > 1:
+        found["moe_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
+    if predicts:
+        found["num_mtp_layers"] = int(launch.model.mtp_layers)
+    converters = [
+        name
+        for name in TORCHTITAN.word("precision", launch["precision"])
+        if launch.model.num_experts or "Experts" not in name
+    ]
+    if converters:
+        own = {"model_compile_enabled": True}
+        found["converters"] = [
+            Code(_call(f"{name}.Config", own if "Experts" in name else {**own, "fqns": QUANTIZED}))
+            for name in converters
+        ]
+    return found
+
+
+def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
+    """Arguments of `Trainer.Config`."""
+    vocabulary = {"global_vocab_size": Code("decoder_vocab_size(model_spec)")}
+    cross_entropy = Code(_call("CrossEntropyLoss.Config", vocabulary))
+    loss = _call("ChunkedLossWrapper.Config", {"loss_fn": cross_entropy})
+    recomputing = TORCHTITAN.word("recompute", launch["recompute"])
+    overlapped = launch["tp"] > 1 and launch.tp_overlap == "chunked"
+    return {
+        "loss": Code(_call("MTPLoss.Config", vocabulary) if predicts else loss),
+        "hf_assets_path": Code('environ["TOKENIZER_MODEL"]'),
+        "model_spec": Code("model_spec"),
+        "optimizer": Code('default_adamw(lr=float(environ["LEARNING_RATE"]))'),
+        "training": Code(_call("TrainingConfig", _training(launch))),
+        "dataloader": Code(
+            "GrainDataLoader.Config(\n"
+            '    dataset=ConcatThenSplitPackingConfig(dataset=DATASETS[environ["DATA_PATH"]])\n)'
+        ),
+        "parallelism": Code(_call("ParallelismConfig", _parallelism(launch))),
+        "checkpoint": Code('CheckpointManager.Config(folder=environ["CHECKPOINT_DIR"])'),
+        "activation_checkpoint": Code(f"{recomputing}.Config()" if recomputing else "None"),
+        "compile": Code(
+            _call(
+                "CompileConfig",
+                {"enable": True, **({"enable_async_tensor_parallel": True} if overlapped else {})},
+            )
+        ),
+    }
+
+
+def _training(launch: Launch) -> dict[str, Any]:
+    seq_len, eager = int(launch.model.seq_len), launch["pp"] > 1 or launch["ep"] > 1
+    return {
+        "num_tokens_per_microbatch_per_dp_rank": int(launch["micro_batch_size"]) * seq_len,
+        "num_tokens_per_train_step": launch.global_batch_size * seq_len,
+        "max_context_length": seq_len,
+        "steps": Code('int(environ["TRAIN_STEPS"])'),
+        **({"enable_cpu_offload": True} if launch["offload_optimizer"] == 1 else {}),
+        **({"disable_cuda_graphs": True} if eager else {}),
+    }
+
+
+def _parallelism(launch: Launch) -> dict[str, Any]:
+    found = torchtitan.degrees(launch)
+    if launch["tp"] > 1:
+        found["enable_sequence_parallel"] = launch.sequence_parallel
+    if launch.model.num_experts:
+        found["expert_parallel_degree"] = int(launch["ep"])
+    if launch["pp"] > 1:
+        found |= torchtitan.stages(launch, TORCHTITAN, "lm_head")
+        found["num_pp_microbatches"] = int(launch["gradient_accumulation_steps"])
+    return found
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call, with an argument in each line where there are several."""
+    texts = [f"{own}={_text(value)}" for own, value in arguments.items()]
+    if len(texts) <= 1 and "\n" not in "".join(texts):
+        return f"{name}({''.join(texts)})"
+    return f"{name}(\n" + indent(",\n".join(texts), "    ") + ",\n)"
+
+
+def _text(value: Any) -> str:
+    """A value as Python has it."""
+    if isinstance(value, Code):
+        return str(value)
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        return "[\n" + indent(",\n".join(map(_text, value)), "    ") + ",\n]"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return '"' + value + '"' if isinstance(value, str) else repr(value)
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """What a function of a module configures, and what of it is not read: ``FILE.py``, ``FILE.py:FUNCTION``.
+
+    Raises
+    ------
+    DseError
+        If it is no such module, or says too little.
+    """
+    file, part = path_and_part(path)
+    try:
+        source = PythonFunctions(launch_text(file), file.resolve().parent.name)
+        content = _content(_configuration(source, part))
+        launch = torchtitan.launch_of(content, TORCHTITAN, chips)
+    except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise DseError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return launch, torchtitan.unread(content)
+
+
+def _configuration(module: PythonFunctions, part: str) -> Call:
+    """The configuration that a function returns, the only one or that of a name."""
+    found = {
+        name: own
+        for name, own in module.results().items()
+        if isinstance(own, Call) and own.name.endswith("Trainer.Config")
+    }
+    if part and part not in found:
+        raise DseError(f"no function {part} returns a Trainer.Config{suggestion(part, found)}")
+    if not part and len(found) != 1:
+        known = ", ".join(found)
+        raise DseError(
+            f"several configurations: name one as FILE.py:NAME, of {known}"
+            if found
+            else "expected a function without arguments that returns a Trainer.Config"
+        )
+    return found[part or next(iter(found))]
+
+
+def _content(config: Call) -> dict[str, Any]:
+    """A configuration by the sections and names of torchtitan 0.2.2."""
+    spec, parallel = config.call("model_spec"), config.call("parallelism")
+    if not spec.name.endswith(".model_registry"):
+        raise DseError("model_spec: expected what model_registry gives, imported from the model's package")
+    sections = {name: own for name, own in parallel.arguments.items() if not isinstance(own, Call)}
+    staged = sections.get("pipeline_parallel_degree", 1) > 1
+    training = _read_training(
+        config.call("training"), sections.get("num_pp_microbatches", 1) if staged else 1
+    )
+    policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
+    converters = [own.name.split(".")[-2] for own in spec.arguments.get("converters") or ()]
+    words = [_CONVERTERS.get(name, name) for name in converters if "Experts" not in name]
+    rows = {"recipe_name": "rowwise"} if "float8" in words else {}
+    overlapped = config.call("compile").literal("enable_async_tensor_parallel", default=False)
+    return {
+        "model": {
+            "name": spec.name.split(".")[-2],
+            "flavor": (*spec.positional, spec.arguments.get("flavor", ""))[0],
+            "num_mtp_layers": spec.literal("num_mtp_layers", 0),
+            "converters": words,
+        },
+        "training": training,
+        "parallelism": {
+            **sections,
+            "pipeline_parallel_microbatch_size": training["micro_batch_size"],
+            "expert_parallel_comm_backend": spec.literal("moe_comm_backend", "standard"),
+            "enable_async_tensor_parallel": overlapped,
+        },
+        "activation_checkpoint": {
+            "mode": _POLICIES.get(policy.name.split(".")[-2], "selective") if policy else "none"
+        },
+        "quantize": {"linear": {"float8": rows}},
+    }
+
+
+def _read_training(training: Call, steps: int) -> dict[str, Any]:
+    """Sequences of a micro-batch and of a step, of which files say the tokens."""
+    seq_len = int(training.literal("max_context_length", 2048))
+    tokens = int(training.literal("num_tokens_per_microbatch_per_dp_rank", 16384))
+    step = int(training.literal("num_tokens_per_train_step", -1))
+    if seq_len < 1 or tokens % seq_len or (step > 0 and step % seq_len):
+        raise DseError(
+            f"num_tokens_per_microbatch_per_dp_rank {tokens:,}, num_tokens_per_train_step {step:,}: expected "
+            f"multiples of max_context_length {seq_len:,}"
+        )
+    return {
+        "seq_len": seq_len,
+        "micro_batch_size": tokens // seq_len,
+        "local_batch_size": tokens // seq_len * steps,
+        "global_batch_size": step // seq_len if step > 0 else -1,
+        "enable_cpu_offload": training.literal("enable_cpu_offload", default=False),
+    }
+
+
+_CONVERTERS: Final = {
+    "Float8LinearConverter": "float8",
+    "MXFP8LinearConverter": "mx",
+    "NVFP4LinearConverter": "nvfp4",
+}
+_POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
