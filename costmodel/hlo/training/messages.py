@@ -111,8 +111,9 @@ class Purposes:
     def _sliced(self) -> set[int]:
         """Into how many pieces devices cut sequences that all of them are given. [-]"""
         words = filter(_is_words, self.provenance.state.inputs)
-        pairs = ((each, own) for each in words for own in own_slices(self.provenance, int(each.argument)))
-        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.dims}
+        slices = ((each, own_slices(self.provenance, int(each.argument))) for each in words)
+        pairs = ((each, own) for each, found in slices for own in found if own.shape.dims)
+        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.size}
 
     @cached_property
     def inputs(self) -> list[Instruction]:
