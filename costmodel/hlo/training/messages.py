@@ -13,7 +13,7 @@ from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.opcodes import COLLECTIVES, parts
 from costmodel.hlo.training.data_flow import Flow, FlowStep, Source
 from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
-from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance, global_dims
+from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
 
 Purpose = Literal[
@@ -111,8 +111,9 @@ class Purposes:
     def _sliced(self) -> set[int]:
         """Into how many pieces devices cut sequences that all of them are given. [-]"""
         words = filter(_is_words, self.provenance.state.inputs)
-        pairs = ((each, own) for each in words for own in own_slices(self.provenance, int(each.argument)))
-        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.dims}
+        slices = ((each, own_slices(self.provenance, int(each.argument))) for each in words)
+        pairs = ((each, own) for each, found in slices for own in found if own.shape.dims)
+        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.size}
 
     @cached_property
     def inputs(self) -> list[Instruction]:
@@ -159,9 +160,8 @@ class Purposes:
         pairs = zip(near, weights, strict=True)
         split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
         if any(map(multiplies, split)):
-            moved = self._of_tokens_moved(message)
-            if moved:
-                return "unknown" if all(self._are_pieces(bits) for bits in weights if bits) else moved
+            if moved := self._of_tokens_moved(message):
+                return moved
             return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
         if split:  # by rows of a table
             return "tensor parallel" if self._shares(groups) else "fully sharded"
@@ -199,12 +199,6 @@ class Purposes:
         if message.opcode in _SENDING:
             return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
         return None
-
-    def _are_pieces(self, weights: int) -> bool:
-        """Whether shardings cut weights as single matrices, of which no device has a whole one to itself."""
-        places = self.provenance.weights
-        own = [each for each in self.provenance.state.weights if weights >> places[int(each.argument)] & 1]
-        return all(each.shape.dims != global_dims(each) and len(each.shape.dims) == 2 for each in own)
 
     def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
         """The products, lookups of rows and sums into rows next to a message."""
