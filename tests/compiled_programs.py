@@ -35,7 +35,7 @@ class Step:
     scan: bool = True  #: over layers, in place of one after the other
     remat: bool = False
     dtype: str = "float32"  #: of activations; weights and states are float32
-    optimizer: str = "adamw"  #: or "adam", "momentum", "sgd"
+    optimizer: str = "adamw"  #: or "adam", "momentum", "muon", "sgd"
     clip: bool = False  #: gradients by their global norm
     accumulate: int = 1  #: micro-batches
     batch: int = 8  #: sequences
@@ -129,7 +129,9 @@ def _weights(step: Step) -> dict[str, Any]:
 
 
 def _states(step: Step, weights: Any) -> dict[str, Any]:
-    moments = {"adamw": ("mu", "nu"), "adam": ("mu", "nu"), "momentum": ("mu",), "sgd": ()}[step.optimizer]
+    moments = {"adamw": ("mu", "nu"), "adam": ("mu", "nu"), "momentum": ("mu",), "muon": ("mu",), "sgd": ()}[
+        step.optimizer
+    ]
     zeros = {name: jax.tree.map(lambda w: jnp.zeros(w.shape), weights) for name in moments}
     return {"count": jnp.zeros((), jnp.int32), **zeros}
 
@@ -183,6 +185,16 @@ def _gradients(step: Step, weights: Any, tokens: Any) -> Any:
     return jax.tree.map(lambda each: each / step.accumulate, summed)
 
 
+def _orthogonal(momentum: Any) -> Any:
+    """Five steps of Newton and Schulz, as Muon takes them, of each matrix in a stack."""
+    stack = momentum.reshape(-1, momentum.shape[-2], momentum.shape[-1])
+    near = stack / (jnp.sqrt(jnp.sum(stack**2, (-2, -1), keepdims=True)) + 1e-7)
+    for _ in range(5):
+        gram = near @ near.mT
+        near = 3.4445 * near + (-4.775 * gram + 2.0315 * gram @ gram) @ near
+    return near.reshape(momentum.shape)
+
+
 def _step(step: Step, weights: Any, states: Any, tokens: Any) -> tuple[Any, Any, Any]:
     loss, gradients = _gradients(step, weights, tokens)
     if step.clip:
@@ -191,10 +203,11 @@ def _step(step: Step, weights: Any, states: Any, tokens: Any) -> tuple[Any, Any,
     count = states["count"] + 1
     if step.optimizer == "sgd":
         return jax.tree.map(lambda w, g: w - 0.01 * g, weights, gradients), {"count": count}, loss
-    decay = 0.9 if step.optimizer == "momentum" else 0.1
+    decay = 0.1 if step.optimizer.startswith("adam") else 1.0
     mu = jax.tree.map(lambda m, g: 0.9 * m + decay * g, states["mu"], gradients)
-    if step.optimizer == "momentum":
-        return jax.tree.map(lambda w, m: w - 0.01 * m, weights, mu), {"count": count, "mu": mu}, loss
+    if not step.optimizer.startswith("adam"):
+        made = _orthogonal if step.optimizer == "muon" else lambda momentum: momentum
+        return jax.tree.map(lambda w, m: w - 0.01 * made(m), weights, mu), {"count": count, "mu": mu}, loss
     nu = jax.tree.map(lambda n, g: 0.999 * n + 0.001 * g**2, states["nu"], gradients)
     first, second = 1 - 0.9 ** count.astype(jnp.float32), 1 - 0.999 ** count.astype(jnp.float32)
     shrink = 1e-4 if step.optimizer == "adamw" else 0.0

@@ -8,7 +8,7 @@ import pytest
 
 from costmodel import hlo
 from costmodel.hlo.buffers.liveness import liveness, memory_bytes
-from costmodel.hlo.buffers.reserved_memory import Reserved, reserved
+from costmodel.hlo.buffers.reserved_memory import CODE_BYTES, Reserved, reserved
 from costmodel.hlo.text.module import Shape
 from dse.cli import main
 from tests.hlo_texts import program
@@ -22,6 +22,13 @@ def scheduled(body: str, *, before: str = "", alias: str = "") -> Reserved:
     header = ", is_scheduled=true" + (f", input_output_alias={{ {alias} }}" if alias else "")
     module = hlo.parse(program(body, before=before, header=header), "text")
     return reserved(liveness(module, lambda computation: computation.instructions))
+
+
+def test_kernels_for_tpus_have_their_code_beside_arrays():
+    body = f"  x = {ROW} parameter(0)\n  h = {ROW} sine(x)\n  ROOT z = {ROW} reverse(h), dimensions={{0}}"
+    module = hlo.parse(program(body, header=", is_scheduled=true"), "text")
+    found = liveness(module, lambda computation: computation.instructions)
+    assert reserved(found, tpu_kernels=2).temporaries == reserved(found).temporaries + 2 * CODE_BYTES
 
 
 #: A loop over a counter, a row that each turn replaces, one that it only reads, and a table that keeps all.

@@ -6,6 +6,9 @@ from math import prod
 
 import pytest
 
+from costmodel import load_system
+from costmodel.hlo.steps.program import program
+from costmodel.hlo.steps.step import program_step
 from costmodel.hlo.summary.model_figures import model_figures
 from costmodel.hlo.summary.training_figures import training_figures
 from costmodel.hlo.training.messages import Collective
@@ -14,6 +17,7 @@ from tests.hlo_texts import analysed, without_metadata
 
 TENSOR_OUTERMOST = Step(mesh=(("tensor", 4), ("data", 2)), optimizer="sgd", layers=3)
 SHARDED = Step(mesh=(("fsdp", 4),), optimizer="adam", clip=True, remat=True, dtype="bfloat16", layers=3)
+MUON = Step(mesh=(("fsdp", 4),), optimizer="muon")
 ACCUMULATING = Step(mesh=(("data", 2),), optimizer="momentum", accumulate=4, batch=16, donate=False)
 
 
@@ -46,6 +50,16 @@ def test_weights_are_gathered_and_gradients_scattered():
     assert found == {
         ("fully sharded", "all-gather"), ("fully sharded", "all-reduce"), ("data parallel", "all-reduce"),
     }  # fmt: skip
+
+
+def test_products_of_an_optimizer_send_no_activations():
+    """Newton and Schulz multiply momentum that lies in pieces; the one axis of the mesh is that of data."""
+    analysis = compiled(MUON).analysis
+    assert {purpose for purpose, _ in purposes(analysis.collectives)} <= {"fully sharded", "data parallel"}
+    assert analysis.axes == {"dp": 4}
+    assert told(MUON)["optimizer"] == "muon"
+    parameters = {each.argument for each in analysis.state.weights}
+    assert parameters == {str(place) for place in range(7)}
 
 
 def test_purposes_need_no_names():
@@ -149,6 +163,53 @@ MAPPED = {
     "ringed": (ringed, (("data", 4),), array(16, 16), array(64, 16), (P(), P("data")),
                ("context parallel", "collective-permute")),
 }  # fmt: skip
+
+
+def test_ticks_that_fill_a_pipeline_are_its_bubble():
+    """Eight micro-batches through four stages take eleven ticks, of which each stage waits three."""
+    mesh = jax.make_mesh(
+        (4,), ("stage",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4]
+    )
+
+    def own(weights, rows):
+        def loss(weights, rows):
+            def tick(state, place):
+                state = jnp.where(lax.axis_index("stage") == 0, rows[jnp.minimum(place, 7)], state)
+                state = jnp.tanh(state @ weights[0])
+                return lax.ppermute(state, "stage", [(0, 1), (1, 2), (2, 3), (3, 0)]), state
+
+            return jnp.mean(lax.scan(tick, rows[0], jnp.arange(11))[1][3:] ** 2)
+
+        return weights - 0.1 * jax.grad(loss)(weights, rows)
+
+    function = mapped(own, mesh, P("stage"), P())
+    text = compiled_function(function, array(4, 16, 16), array(8, 8, 16), donate_argnums=0).text
+    analysis = analysed(text)
+    assert set(analysis.pipelines.values()) == {(11, 3)}
+    assert training_figures(analysis)["model.gradient_accumulation_steps"] == 8
+    step = program_step(program(analysis), load_system("a100_80g_dgx"))
+    inside = step.bubble_time / (step.bubble_time + step.forward_time + step.backward_time)
+    assert inside == pytest.approx(3 / 11, rel=0.2)  # but for what stands outside of the loops
+    assert program(analysis).model_flops < 4 * sum(
+        kernel.count * each.flops for kernel in program(analysis).kernels for each in kernel.products
+    )
+
+
+def test_tokens_that_are_only_predicted_are_none_of_the_sequence():
+    def step(weights, tokens):
+        def loss(weights):
+            logits = weights["table"][tokens[:, :-1]] @ weights["head"]
+            picked = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], -1)
+            return -jnp.mean(picked)
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    weights = {"table": array(64, 16), "head": array(16, 64)}
+    for dims in ((8, 33), (4, 2, 33)):  # of all at once, and by micro-batch
+        tokens = jax.ShapeDtypeStruct(dims, jnp.int32)
+        whole = step if len(dims) == 2 else lambda w, t: step(w, t.reshape(8, 33))
+        found = model_figures(analysed(compiled_function(whole, weights, tokens, donate_argnums=0).text))
+        assert (found["model.global_batch"], found["model.sequence"]) == (8, 32)
 
 
 @pytest.mark.parametrize("kind", MAPPED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hlo_texts import DATA, LOOP, TRANSFORMER, figures, program, without_metadata
+from tests.hlo_texts import DATA, LOOP, TRANSFORMER, analysed, figures, program, without_metadata
 
 ASKED = ("rematerialisation", "gradient_accumulation", "gradient_clipping", "optimizer")
 FORWARD = 'metadata={op_name="jit(f)/jvp()/net"}'
@@ -35,7 +35,8 @@ def step(update: str, *, kept: str = "", first: str = "") -> str:
     Parameters
     ----------
     update : str
-        Lines that give new_{w}, and new_m{w} and so on, for each weight {w} of shape {s}; {c} is a tenth.
+        Lines that give new_{w}, and new_m{w} and so on, for each weight {w} of shape {s}; {c} is a tenth, {n}
+        a square of its columns.
     kept : str
         Letters of what is kept for each weight.
     first : str
@@ -47,7 +48,9 @@ def step(update: str, *, kept: str = "", first: str = "") -> str:
     lines += [f"c{weight} = {shape} broadcast(c), dimensions={{}}" for weight, shape in SHAPES.items()]
     lines += [NET, first]
     for weight, shape in SHAPES.items():
-        written = update.format(w=weight, s=shape, c=f"c{weight}").strip().splitlines()
+        columns = shape[:-1].partition(",")[2]
+        square = f"f32[{columns},{columns}]"
+        written = update.format(w=weight, s=shape, c=f"c{weight}", n=square).strip().splitlines()
         lines += [f"{line}, {UPDATE}" for line in written]
     given = ", ".join(SHAPES[name[-1]] for name in names)
     lines.append(f"ROOT all = ({given}) tuple({', '.join(f'new_{name}' for name in names)})")
@@ -65,6 +68,16 @@ MOMENTUM = """
 SIGN = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, sign_{w})").replace(
     "  new_{w} =", "  sign_{w} = {s} sign(new_m{w})\n  new_{w} ="
 )
+LION = SIGN.replace("sign(new_m{w})", "sign(ahead_{w})").replace(
+    "  sign_{w} =",
+    "  part_{w} = {s} multiply(grad_{w}, {c})\n  ahead_{w} = {s} add(m{w}, part_{w})\n  sign_{w} =",
+)
+MUON = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, even_{w})").replace(
+    "  new_{w} =",
+    """  gram_{w} = {n} dot(new_m{w}, new_m{w}), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  even_{w} = {s} dot(new_m{w}, gram_{w}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  new_{w} =""",
+)
 SQUARES = """
   old_{w} = {s} multiply(v{w}, {c})
   square_{w} = {s} multiply(grad_{w}, grad_{w})
@@ -73,6 +86,11 @@ SQUARES = """
 RMSPROP = f"""{SQUARES}
   part_{{w}} = {{s}} divide(grad_{{w}}, root_{{w}})
   new_{{w}} = {{s}} subtract({{w}}, part_{{w}})"""
+ADAGRAD = RMSPROP.replace("old_{w} = {s} multiply(v{w}, {c})", "old_{w} = {s} copy(v{w})")
+ROOTED_MOMENTUM = RMSPROP.replace(
+    "  new_{w} =",
+    "  kept_{w} = {s} multiply(m{w}, {c})\n  new_m{w} = {s} add(kept_{w}, part_{w})\n  new_{w} =",
+).replace("subtract({w}, part_{w})", "subtract({w}, new_m{w})")
 ADAM = f"""{SQUARES}
   kept_{{w}} = {{s}} multiply(m{{w}}, {{c}})
   new_m{{w}} = {{s}} add(kept_{{w}}, grad_{{w}})
@@ -110,7 +128,11 @@ OPTIMIZERS = {
     "squares of gradients": (sgd_of("multiply(grad_{w}, grad_{w})"), "", None),
     "one over gradients": (sgd_of("divide({c}, grad_{w})"), "", None),
     "the sign of momentum": (SIGN, "m", None),
+    "Lion": (LION, "m", "Lion"),
+    "Muon": (MUON, "m", "muon"),
     "RMSprop": (RMSPROP, "v", "RMSprop"),
+    "RMSprop with momentum": (ROOTED_MOMENTUM, "mv", "RMSprop"),
+    "Adagrad": (ADAGRAD, "v", None),
     "Adam": (ADAM, "mv", "Adam"),
     "Adam with decay in its gradients": (COUPLED, "mv", "Adam"),
     "AdamW": (ADAMW, "mv", "AdamW"),
@@ -125,6 +147,14 @@ def test_an_optimizer_is_known_by_what_it_keeps_and_does(kind):
     assert found.get("optimizer") == name
     assert found["gradient_clipping"] == "no"
     assert found.get("gradient_accumulation") == ("no" if name else None)  # else something may be hidden
+
+
+def test_what_only_feeds_updates_is_kept_and_products_with_it_are_of_the_optimizer():
+    analysis = analysed(step(MUON, kept="m"))
+    assert [each.name for each in analysis.state.weights] == ["a", "b"]
+    assert [each.name for each in analysis.state.kept] == ["ma", "mb"]
+    kernels = zip(analysis.graph.kernels, analysis.phases, strict=True)
+    assert {phase for kernel, phase in kernels if kernel.name.startswith(("gram", "even"))} == {"optimizer"}
 
 
 def test_weights_that_the_model_scales_do_not_decay():

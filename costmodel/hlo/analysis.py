@@ -97,9 +97,9 @@ class Analysis:
     def pipelines(self) -> dict[Instruction, tuple[int, int]]:
         """Loop that passes activations to the next stage -> its ticks, and those that a stage waits. [-]
 
-        A stage starts as many ticks after the first as it stands behind it, and the first ends so much sooner.
+        A stage starts as many ticks after the first as it stands behind it; the first ends so much sooner.
         """
-        trips, found = trip_counts(self.module), {}
+        trips, found = trip_counts(self.module), dict[Instruction, tuple[int, int]]()
         for place, message in self.collectives.items():
             loops = [each for each in self.graph.kernels[place].around if each.opcode == "while"]
             ticks = trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None

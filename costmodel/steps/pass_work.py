@@ -205,10 +205,11 @@ def _timed(
 def _alone(own: PassExchange, group: Group, network: Sequence[LinkTier]) -> float:
     """Time of an exchange as one collective. [s]"""
     others = {"all_to_all": all_to_all, "send_recv": send_recv}
+    message = np.full(1, own.message_bytes)
     if own.collective in others:
-        return others[own.collective](np.full(1, own.message_bytes), group, network).time.item()
-    message = own.message_bytes * (group.size if own.collective == "all_gather" else 1.0)
-    return collective(own.collective, np.full(1, 1.0) * message, group, network).time.item()
+        return float(others[own.collective](message, group, network).time.item())
+    whole = message * group.size if own.collective == "all_gather" else message
+    return float(collective(own.collective, whole, group, network).time.item())
 
 
 def _groups(run: TransformerRun, ranks: RankRun) -> dict[str, Group]:

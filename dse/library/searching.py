@@ -27,6 +27,7 @@ from dse.searching.named.planned_study import closest, fits, listed_front, searc
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.searching.starting_designs import front_designs, named_starts
 from dse.spaces.question import Planned, Question, planned_space, space_text, with_chips
+from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.space import Params, Space
 
 #: What `Study.run` takes as its progress.
@@ -283,6 +284,8 @@ def faster_elsewhere(
 ) -> FasterElsewhere | None:
     """What would be faster if any software could do it; None where nothing is, or too much to price."""
     keys = [own.key for own in exact.space.objectives]
+    if refused_model(load_framework(planned.space.framework), planned.model.shape):
+        return None  # what is planned is any software's
     space = planned_space(replace(question, any_software=True)).space
     other = listed_front(space, workers) if space.fingerprint != planned.space.fingerprint else None
     if other is None or not len(other.costs) or "step_time_s" not in keys:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,7 +112,11 @@ def planned_space(question: Question) -> Planned:
     model, system = planned_model(question.model, question.seq_len), load_system(question.system)
     plan = _Layouts(question, model, system)
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
-        raise DseError(f"{broken}; --framework names another")
+        if question.framework:
+            raise DseError(f"{broken}; --framework names another")
+        notes = (*model.notes, f"{broken}; layouts are what any software could run")
+        model, question = replace(model, notes=notes), replace(question, any_software=True)
+        plan = _Layouts(question, model, system)
     data = plan.data(question.chips)
     space = space_of(data)
     if space.legal.count == 0:
@@ -231,13 +235,16 @@ class _Layouts:
 
     def runnable(self, opened: dict[str, Any]) -> dict[str, Any]:
         """Parameters without the values that the framework cannot run; one value is left to its defaults."""
+        usual = {"zero": self.framework.given.get("zero", 1), "schedule": "1f1b"}
         for column, runs in self.runs.items():
+            idle = usual.get(column) if runs.where else None  # of designs that ask for none
             if column in opened:
-                opened[column] = [value for value in opened[column] if str(value) in runs.words]
+                opened[column] = [
+                    value for value in opened[column] if str(value) in runs.words or value == idle
+                ]
         for module in MODULES:
             if self.runs and module.name not in self.framework.modules:
                 opened.pop(module.column, None)
-        usual = {"zero": self.framework.given.get("zero", 1), "schedule": "1f1b"}
         return {
             column: values
             for column, values in opened.items()
@@ -250,7 +257,7 @@ class _Layouts:
         if self.shape.num_experts and any(size % 2 == 0 for size in stages):
             best = ["1f1b", "dualpipe", "dualpipe_v"]
         known = list(self.runs["schedule"].words) if "schedule" in self.runs else best
-        return [word for word in best if word in known] or known
+        return [word for word in best if word in known] or ["1f1b", *known]
 
     def experts(self, chips: int) -> dict[str, Any]:
         """What a design of experts chooses beside."""

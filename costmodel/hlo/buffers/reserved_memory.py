@@ -59,8 +59,8 @@ class _Place:
     is_argument: bool
 
 
-#: Memory that a kernel's code takes where it lies beside arrays, as on TPUs: about so much in 33 programs that
-#: libtpu 0.0.52 compiled for v5e, of 240 to 3,400 kernels. [B]
+#: Memory that the code of a kernel takes beside arrays on TPUs: about so much in 33 programs of 240 to 3,400
+#: kernels that libtpu 0.0.52 compiled for v5e. [B]
 CODE_BYTES: Final = 8192
 
 

@@ -143,7 +143,7 @@ def given_tokens(analysis: Analysis) -> tuple[int, int] | None:
 
 def _words(analysis: Analysis) -> list[Instruction]:
     """Whole-numbered inputs of the fewest dimensions beyond one: others than the last count sequences."""
-    inputs = (each for each in analysis.state.inputs if each.shape.dtype in _TOKENS)
+    inputs = (each for each in analysis.state.inputs if each.shape.dtype in _TOKENS and each.shape.size)
     several = [each for each in inputs if len(each.shape.dims) > 1]
     return [each for each in several if len(each.shape.dims) == min(len(one.shape.dims) for one in several)]
 

@@ -106,7 +106,10 @@ def pieces(sharding: str) -> dict[int, tuple[int, ...]]:
     if found is None:
         return {}
     tiles, rest = _numbers(found[1]), found[3].partition("last_tile_dims=")
-    order = _iota(f"[{prod(tiles)}]{found[2]}") if found[2][0] == "<" else np.array(_numbers(found[2]))
+    try:
+        order = _iota(f"[{prod(tiles)}]{found[2]}") if found[2][0] == "<" else np.array(_numbers(found[2]))
+    except ValueError:
+        return {}  # no known way to name devices
     last = len(tiles) - (rest[2].count(",") + 1 if rest[2] else "last_tile_dim_replicate" in rest[0])
     places = zip(order.ravel().tolist(), np.ndindex(*tiles), strict=False)
     return {device: place[:last] for device, place in places}

@@ -216,6 +216,9 @@ class _Walk:
             step.body = inside.loops
             if is_new:
                 step.reads = (*step.reads, source)
+        for step in carried:  # what each run fetches anew from what none changes
+            same = {behind(source) for source in step.reads}
+            step.reads = step.reads[:1] if len(same) == 1 and None not in same else step.reads
         return last
 
     def _choice(self, each: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Final, Literal, get_args
 
 from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, groups_of, pieces, placement
 from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.opcodes import COLLECTIVES, parts
-from costmodel.hlo.training.data_flow import Flow, FlowStep
+from costmodel.hlo.training.data_flow import Flow, FlowStep, Source
 from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
-from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance, global_dims
+from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
 
 Purpose = Literal[
@@ -44,7 +44,7 @@ class Purposes:
 
     provenance: Provenance
     groups: Mapping[FlowStep, Groups]  #: message -> groups of devices
-    inputs: Mapping[Instruction, Mapping[int, tuple[int, ...]]]  #: input -> device -> its piece, where told
+    counts: Mapping[FlowStep, int]  #: message -> how often it runs [-]
 
     @cached_property
     def found(self) -> Mapping[FlowStep, Purpose]:
@@ -54,12 +54,12 @@ class Purposes:
         along it: rows of which it has other pieces, or integers that tell where they lie.
         """
         found = {message: self._by_flow(message) for message in self.groups}
-        axes = {message: self._axis(message) for message in self.groups}
-        votes: dict[Axis, Counter[Purpose]] = {}
-        for message, purpose in found.items():
-            votes.setdefault(axes[message], Counter())[purpose] += message.shape.bytes
         if not self.provenance.weights:
             return found
+        axes = self._axes
+        votes: dict[Axis, Counter[Purpose]] = {}
+        for message, purpose in found.items():
+            votes.setdefault(axes[message], Counter())[purpose] += self.counts[message] * message.shape.bytes
         own = {axis: self._kind(axis, votes[axis]) for axis in votes}
         for message, purpose in found.items():
             kinds = [own[axis] for axis in own if _is_finer(axis, axes[message])] or [own[axes[message]]]
@@ -68,38 +68,72 @@ class Purposes:
                 found[message] = "sequence parallel" if is_sum else _KINDS[kinds[0]][0]
         return found
 
-    def _axis(self, message: FlowStep) -> Axis:
-        """Devices that a message connects, those that it leaves alone left out."""
-        return frozenset(group for group in connected(self.groups[message]) if len(group) > 1)
+    @cached_property
+    def _axes(self) -> Mapping[FlowStep, Axis]:
+        """Message -> groups of all devices of which it connects some, in a part of a ring perhaps."""
+        joined = {
+            message: frozenset(group for group in connected(groups) if len(group) > 1)
+            for message, groups in self.groups.items()
+        }
+        devices = frozenset(device for axis in joined.values() for group in axis for device in group)
+        even = [axis for axis in set(joined.values()) if len(set(map(len, axis))) == 1]
+        whole = sorted((axis for axis in even if frozenset().union(*axis) == devices), key=_size)
+        return {
+            message: next((each for each in whole if axis == each or _is_finer(axis, each)), axis)
+            for message, axis in joined.items()
+        }
 
     def _kind(self, axis: Axis, votes: Counter[Purpose]) -> str:
         """What an axis of the mesh is for.
 
-        Devices that sum the gradients of all matrices have other data. Of those that hold parts of matrices,
-        stages of a pipeline pass activations on, experts have data of their own too, and other devices
-        the same data.
+        Devices that sum the gradients of all matrices have other data, but for those that are given the same
+        sequences and cut them. Of those that hold parts of matrices, stages of a pipeline pass activations
+        on, experts have data of their own too, and other devices the same data.
         """
         groups = tuple(tuple(sorted(group)) for group in axis)
-        if not self._has_parts(_joined(self.provenance.multiplied_by), groups):
+        matrices = [bits for bits in self.provenance.multiplied_by if bits]
+        own = [bits for bits in matrices if self._has_parts(bits, groups)]
+        if not own:
+            if votes["fully sharded"] and max(map(len, groups), default=1) in self._sliced:
+                return "tensor"
             kind = "sharded data" if votes["fully sharded"] else "data"
-            words = [each for each in self.inputs if each.shape.dtype[0] in "su" and len(each.shape.dims) > 1]
+            words = [each for each in self.inputs if _is_words(each)]
             return kind if not words or self._cut(words, groups, slice(-1, None)) else f"{kind} by rows"
-        if votes["pipeline parallel"] > votes["tensor parallel"] + votes["sequence parallel"]:
+        several = self._has_several(groups)
+        passed = votes["pipeline parallel"] > votes["tensor parallel"] + votes["sequence parallel"]
+        if several and passed:
             return "pipeline"
-        same = not self._cut(self.inputs, groups, slice(None)) if self.inputs else self._shares(groups)
-        return "tensor" if same or not self._has_experts(groups) else "expert"
+        if not self._cut(self.inputs, groups, slice(None)) if self.inputs else 2 * len(own) > len(matrices):
+            return "tensor"
+        return "expert" if several else "sharded data by rows"
 
-    def _cut(self, inputs: Iterable[Instruction], groups: Groups, dims: slice) -> bool:
-        """Whether some devices of a group have different pieces of an input along some dimensions."""
-        pieces = (self.inputs[each] for each in inputs)
+    @cached_property
+    def _sliced(self) -> set[int]:
+        """Into how many pieces devices cut sequences that all of them are given. [-]"""
+        words = filter(_is_words, self.provenance.state.inputs)
+        slices = ((each, own_slices(self.provenance, int(each.argument))) for each in words)
+        pairs = ((each, own) for each, found in slices for own in found if own.shape.dims)
+        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.size}
+
+    @cached_property
+    def inputs(self) -> list[Instruction]:
+        """Inputs of which the text tells what each device has."""
+        return [each for each in self.provenance.state.inputs if "sharding" in each.attributes]
+
+    @staticmethod
+    def _cut(inputs: Iterable[Instruction], groups: Groups, dims: slice) -> bool:
+        """Whether devices of a group have different pieces of some parameter along some dimensions."""
         first = groups[0] if groups else ()
-        return any(len({own[each][dims] for each in first if each in own}) > 1 for own in pieces)
+        told = [pieces(each.attributes.get("sharding", "")) for each in inputs]
+        return any(len({own[each][dims] for each in first if each in own}) > 1 for own in told)
 
-    def _has_experts(self, groups: Groups) -> bool:
-        """Whether devices of a group hold parts of an array of matrices, as experts are."""
-        places = self.provenance.weights
-        own = (each for each in self.provenance.state.weights if len(each.shape.dims) > 2)
-        return any(self._has_parts(1 << places[int(each.argument)], groups) for each in own)
+    def _has_several(self, groups: Groups) -> bool:
+        """Whether devices of a group hold parts of arrays of matrices, cut between these if that is told."""
+        places, weights = self.provenance.weights, self.provenance.state.weights
+        several = [each for each in weights if len(each.shape.dims) > 2]
+        own = (each for each in several if self._has_parts(1 << places[int(each.argument)], groups))
+        told = any("sharding" in each.attributes for each in weights)
+        return any(not told or self._cut([each], groups, slice(-2)) for each in own)
 
     def _by_flow(self, message: FlowStep) -> Purpose:
         """What one array of a message is for."""
@@ -126,9 +160,8 @@ class Purposes:
         pairs = zip(near, weights, strict=True)
         split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
         if any(map(multiplies, split)):
-            moved = self._of_tokens_moved(message)
-            if moved:
-                return "unknown" if all(self._are_pieces(bits) for bits in weights if bits) else moved
+            if moved := self._of_tokens_moved(message):
+                return moved
             return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
         if split:  # by rows of a table
             return "tensor parallel" if self._shares(groups) else "fully sharded"
@@ -167,12 +200,6 @@ class Purposes:
             return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
         return None
 
-    def _are_pieces(self, weights: int) -> bool:
-        """Whether shardings cut weights as single matrices, of which no device has a whole one to itself."""
-        places = self.provenance.weights
-        own = [each for each in self.provenance.state.weights if weights >> places[int(each.argument)] & 1]
-        return all(each.shape.dims != global_dims(each) and len(each.shape.dims) == 2 for each in own)
-
     def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
         """The products, lookups of rows and sums into rows next to a message."""
         yield from dict.fromkeys(self.provenance.multiplying(message, later=True))
@@ -201,12 +228,16 @@ class Purposes:
         """For each weight the sets of devices that sum its gradient, in one message or more."""
         groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
         for message, own in self.groups.items():
-            leads = self.provenance.leading.get(message, 0)
+            leads = self._leads(message)
             if message.opcode in ("all-reduce", "reduce-scatter") or self._is_added(message):
                 for place, listed in enumerate(groups):
                     if leads >> place & 1:
                         listed.extend(own)
         return [connected(listed) for listed in groups]
+
+    def _leads(self, message: FlowStep) -> int:
+        """Bits of the weights whose gradients a message moves: before what is kept comes in."""
+        return 0 if self.provenance.after_kept.get(message, 0) else self.provenance.leading.get(message, 0)
 
     def _is_added(self, message: FlowStep) -> bool:
         """Whether a device adds what it is passed to what it has, as in a sum by steps."""
@@ -231,17 +262,22 @@ class Purposes:
         return written.strip("{}") != str(len(message.shape.dims) - 1)
 
 
+def _size(axis: Axis) -> int:
+    """Devices of the largest group. [-]"""
+    return max(map(len, axis))
+
+
+def _is_words(each: Instruction) -> bool:
+    """Whether an input is of whole numbers in rows."""
+    return each.shape.dtype[0] in "su" and len(each.shape.dims) > 1
+
+
 def _is_finer(axis: Axis, other: Axis) -> bool:
     """Whether each group of an axis lies in one of another, and is smaller."""
     return axis != other and all(any(group <= whole for whole in other) for group in axis)
 
 
-def _joined(sets: Iterable[int]) -> int:
-    """Bits of any of some sets."""
-    return reduce(int.__or__, sets, 0)
-
-
-def own_slices(provenance: Provenance, message: FlowStep) -> Iterator[FlowStep]:
+def own_slices(provenance: Provenance, message: Source) -> Iterator[FlowStep]:
     """Slices of a message that are taken where the device's own number says."""
 
     def is_own(reader: FlowStep) -> bool:
@@ -307,9 +343,8 @@ def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: in
         if step.instruction in sent.get(step.kernel, {}):
             sent[step.kernel][step.instruction].append(step)
     groups = {step: groups_of(step.instruction, devices) for step in flow.steps if step.opcode in COLLECTIVES}
-    told = (each for each in provenance.state.inputs if each.shape.dims and "sharding" in each.attributes)
-    inputs = {each: pieces(each.attributes["sharding"]) for each in told}
-    purposes = Purposes(provenance, groups, inputs).found
+    counts = {step: 1 if step.kernel is None else graph.kernels[step.kernel].count for step in groups}
+    purposes = Purposes(provenance, groups, counts).found
     found = {}
     for kernel, instructions in sent.items():
         each = max(instructions, key=lambda each: each.operand_bytes)

@@ -2,8 +2,9 @@
 
 A parameter of the program is state where the program gives a new value for it: an array that takes its
 memory, or of its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix
-products depend on, but for caches, of which some places are filled anew, and in programs that by their names
-train nothing; what else decides the new value of one weight alone belongs to that weight.
+products depend on, but for caches, of which some places are filled anew, for what only feeds updates, and in
+programs that by their names train nothing; what else decides the new value of one weight alone belongs to
+that weight.
 
 Between a gradient and the new value of its weight, elements are scaled, summed and moved, each where it is.
 Before it stands what sums over the batch: a product, a reduction, a scatter. Going back from the new
@@ -324,10 +325,14 @@ class Provenance:
         return self.flow.after(bits, again=False)
 
     def later_readers(
-        self, step: FlowStep, passes: Callable[[FlowStep], bool] = hands_on
+        self, step: Source, passes: Callable[[FlowStep], bool] = hands_on
     ) -> Iterator[FlowStep]:
         """Readers of a step, and of what those give that pass on what they read."""
-        passing = reached([step], lambda each: filter(passes, self.readers.get(each, ())))
+
+        def before(each: Source) -> Iterator[Source]:
+            return filter(passes, self.readers.get(each, ()))
+
+        passing = reached([step], before)
         return (reader for each in passing for reader in self.readers.get(each, ()))
 
     @cached_property

@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     record = evaluate_design(space, best=args.best, profile=args.profile)
     say_what_was_open(space, record["params"])
     say_why_no_number(args.profile or NATIVE, space, record)
-    if not record["feasible"] and args.space and args.set:
+    has_number = math.isfinite(record["breakdown"]["step_time_s"])
+    if has_number and not record["feasible"] and args.space and args.set:
         say_the_nearest(args, record)
     write_result(lambda where: write(space, record, form, where), args.output, ENDINGS[form])
     return 0

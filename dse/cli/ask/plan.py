@@ -16,6 +16,7 @@ from dse.records.tables import json_text, study_record
 from dse.records.text import show
 from dse.reporting.study_report import plan_report
 from dse.searching.study import BaseStudy
+from dse.spaces.sections.frameworks import refused_model
 
 #: So many times as many chips are tried where none fits.
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
@@ -56,7 +57,8 @@ def next_commands(args: argparse.Namespace, study: BaseStudy) -> list[str]:
     """What to do next."""
     file = args.save or "space.yaml"
     best = study.table.front().numbers[0]
-    forms = load_framework(study.space.framework).launch
+    framework = load_framework(study.space.framework)
+    forms = [] if refused_model(framework, study.space.model) else framework.launch
     own = [f" --storage {quote(args.storage)}"] if args.storage else [""]
     exported = [
         f"dse export {quote(study.name)}{own[0]} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"

@@ -33,6 +33,8 @@ MOST_RANKS: Final = 1024
 MOST_NODES: Final = 1_000_000
 #: What a job of one rank has instead of files.
 ALONE: Final = "one rank: ASTRA-sim needs two at least; give it another, such as tp=2 or dp=2"
+#: What a job whose groups do not fill its stages has instead of files.
+UNEVEN: Final = "ranks of a stage are not whole groups; give sizes of groups that divide those of stages"
 #: Ranks of a job that is too large.
 FEWER: Final = (
     "{ranks} ranks, a job of {all_ranks} with fewer replicas: other groups are as large as there, and of"
@@ -92,6 +94,8 @@ def _folder(run: TransformerRun) -> dict[str, bytes]:
         raise DseError(ALONE)
     traces = step_traces(run, work)
     whole = RankPlacement.of(work.grid, run.system)
+    if not whole.keeps_stages():
+        raise DseError(UNEVEN)
     most = min(MOST_RANKS, MOST_NODES // max(len(trace.nodes) for trace in traces))
     here = fewer_replicas(run, whole, most)
     rings = Rings(here, whole)

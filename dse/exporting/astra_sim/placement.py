@@ -109,9 +109,14 @@ class RankPlacement:
         return max((tier for tier, size in enumerate(self.group_sizes(name)) if size > 1), default=0)
 
     def keeps_stages(self) -> bool:
-        """Whether groups stand in one stage each, but for those that are meant to span several."""
-        within = (self.alike(name) for name in self.grid.groups if name not in ("pp", "embedding", "world"))
-        return all(len({self.stages[rank] for rank in ranks}) == 1 for groups in within for ranks in groups)
+        """Whether every rank is in one group of each kind, within its stage where it should be."""
+        for name in set(self.grid.groups) - {"embedding"}:
+            found = self.alike(name)
+            if sorted(rank for ranks in found for rank in ranks) != [*range(self.grid.world_size)]:
+                return False
+            if name not in ("pp", "world") and any(len({self.stages[r] for r in own}) > 1 for own in found):
+                return False
+        return True
 
     def _divided(self, groups: Iterable[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
         """Parts of groups in each tier: ranks of one block, then the first of all blocks, the second."""

@@ -15,6 +15,8 @@ from dse.exporting.astra_sim.placement import GroupNames, RankPlacement
 from dse.exporting.chakra.pass_order import BACKWARD, FORWARD
 from dse.exporting.chakra.trace import SCHEMA, Node, RankTrace
 
+#: An exchange and the share of it that runs at once.
+Piece = tuple[PassExchange, float]
 #: First stage of ZeRO whose replicas exchange in every micro-batch.
 EVERY_MICRO_BATCH: Final = 2
 
@@ -58,7 +60,7 @@ class Replicas:
     """What replicas exchange in a step that may run beside passes, and how much of it does."""
 
     exchanges: tuple[PassExchange, ...]
-    zero: int  #: stage of ZeRO
+    often: bool  #: in every micro-batch, else once
     hidden: float  #: share of their time [-]
 
     @classmethod
@@ -69,26 +71,25 @@ class Replicas:
         hides = tuple(own for own in exchanges if own.group != "embedding")
         most = sum(own.time for own in hides) / MICROSECOND
         hidden = min((whole - exposed) / most, 1.0) if whole - exposed > 1 and most else 0.0
-        return cls(hides, zero, hidden)
+        return cls(hides, zero >= EVERY_MICRO_BATCH, hidden)
 
     def left(self, exchange: PassExchange) -> float:
         """Share of an exchange that is exposed. [-]"""
         return 1 - self.hidden if exchange in self.exchanges else 1.0
 
-    def beside(self, exchange: PassExchange, passes: Sequence[Node]) -> list[Node]:
-        """Passes beside which an exchange hides: those that have gradients, or that wait for weights.
+    def of_passes(self, exchange: PassExchange, passes: Sequence[Node]) -> list[Node]:
+        """Passes that have gradients to reduce, or weights to wait for, in their order.
 
-        Once a step, gradients are reduced beside the last backward pass, weights gathered beside the first
-        forward pass; else beside every pass that may be.
+        Once a step, these are the last backward pass of each chunk, and its first forward pass.
         """
-        gathers, often = exchange.collective == "all_gather", self.zero >= EVERY_MICRO_BATCH
-        kinds = (FORWARD, BACKWARD) if gathers and often else (FORWARD,) if gathers else (BACKWARD,)
+        gathers = exchange.collective == "all_gather"
+        kinds = (FORWARD, BACKWARD) if gathers and self.often else (FORWARD,) if gathers else (BACKWARD,)
         there = [(own.about, own) for own in passes]
         fitting = [(of, own) for of, own in there if isinstance(of, tuple) and of[0] in kinds]
-        if often:
+        if self.often:
             return [own for _, own in fitting]
         of_chunks = {of[1:3]: own for of, own in (reversed(fitting) if gathers else fitting)}
-        return [*of_chunks.values()]
+        return sorted(of_chunks.values(), key=lambda own: own.id)
 
 
 def of_replicas(node: Node) -> bool:
@@ -114,7 +115,9 @@ class StageProgram:
     Kernels of a pass take the time that they have in the trace. What the model hides of collectives runs
     beside the end of the kernels of their pass, so that as much is exposed if they take as long as there. Two
     passes that overlap follow each other, in the time of both. Collectives of a rank follow each other in one
-    order, so that no two ranks wait for each other. All dependencies are of data: ASTRA-sim reads no others.
+    order, so that no two ranks wait for each other. What replicas exchange in every micro-batch begins with
+    each pass; once a step, behind the pass of each chunk, and runs beside the next. All dependencies are of
+    data: ASTRA-sim reads no others.
     """
 
     def __init__(self, trace: RankTrace, rings: Rings, replicas: Replicas) -> None:
@@ -129,33 +132,40 @@ class StageProgram:
         of_pass = _of_passes(self.trace.nodes)
         pairs = _pairs(of_pass)
         lengths, hidden = _lengths(of_pass, pairs), {key: _hidden(own[1:]) for key, own in of_pass.items()}
-        pieces = self._pieces([own[0] for own in of_pass.values()], lengths)
+        during, behind = self._pieces([own[0] for own in of_pass.values()])
+        last = done = -1  # the last pass, and its last node
         for node in self.trace.nodes:
+            if node.type in ("COMP_NODE", "COMM_RECV_NODE") and last in behind:
+                self._piece_nodes(behind.pop(last), self._done[done])
             if node.type == "METADATA_NODE":
                 self._done[node.id] = ()
             elif node.type == "COMP_NODE":
                 if node.id in pairs:
                     node = replace(node, order=[of_pass[pairs[node.id]][-1].id])
+                self._piece_nodes(during.get(node.id, ()), self._behind(node))
                 length = lengths.get(node.id, node.duration)
-                self._computing(node, length, min(hidden.get(node.id, 0), length), pieces.get(node.id, []))
+                self._computing(node, length, min(hidden.get(node.id, 0), length))
+                last = node.id
             elif node.type == "COMM_COLL_NODE":
                 self._collective(node)
             else:
                 added = self._add(node.name, node.type, node.attributes, self._behind(node))
                 self._done[node.id] = self._free[node.id] = (added,)
+            done = node.id
         return self._out.nodes
 
     def _behind(self, node: Node) -> list[int]:
         return [new for old in (*node.order, *node.data) for new in self._done[old]]
 
-    def _computing(
-        self, node: Node, length: int, hidden: int, pieces: Iterable[tuple[PassExchange, float]]
-    ) -> None:
-        """Kernels, the last of them beside collectives; exchanges of replicas beside all of them."""
-        behind = self._behind(node)
+    def _piece_nodes(self, pieces: Iterable[Piece], behind: Iterable[int]) -> None:
+        """Exchanges of replicas beside passes."""
         for exchange, share in pieces:
-            name = f"{node.name} replicas {exchange.collective.replace('_', '-')}"
+            name = f"replicas {exchange.collective.replace('_', '-')} beside passes"
             self._ring_nodes(name, self._rings.of(exchange, share, beside=True), behind)
+
+    def _computing(self, node: Node, length: int, hidden: int) -> None:
+        """Kernels, the last of them beside collectives."""
+        behind = self._behind(node)
         if not isinstance(node.about, tuple):
             behind += self._last_ring
         last = free = tuple(sorted({*behind}))
@@ -204,18 +214,16 @@ class StageProgram:
     ) -> int:
         return self._out.add(name, kind, (0, length), attributes, data=sorted({*behind}), about=about)
 
-    def _pieces(
-        self, passes: Sequence[Node], lengths: Mapping[int, int]
-    ) -> dict[int, list[tuple[PassExchange, float]]]:
-        """What replicas exchange beside each pass: shares of exchanges, by the time of passes."""
-        found: dict[int, list[tuple[PassExchange, float]]] = {}
+    def _pieces(self, passes: Sequence[Node]) -> tuple[dict[int, list[Piece]], dict[int, list[Piece]]]:
+        """What replicas exchange during passes, and behind them: equal shares, none behind the last one."""
+        during, behind = dict[int, list[Piece]](), dict[int, list[Piece]]()
         for exchange in self._replicas.exchanges:
-            beside = self._replicas.beside(exchange, passes)
-            whole = sum(lengths[own.id] for own in beside)
-            for own in beside:
-                share = self._replicas.hidden * lengths[own.id] / whole if whole else 0.0
-                found.setdefault(own.id, []).append((exchange, share))
-        return found
+            found = self._replicas.of_passes(exchange, passes)
+            each = self._replicas.often or len(found) == 1
+            begins, where = (found, during) if each else (found[:-1], behind)
+            for own in begins:
+                where.setdefault(own.id, []).append((exchange, self._replicas.hidden / len(begins)))
+        return during, behind
 
 
 def _of_passes(nodes: Iterable[Node]) -> dict[int, list[Node]]:
