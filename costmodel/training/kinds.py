@@ -386,7 +386,7 @@ KINDS: Final[dict[str, KernelKind]] = {kind.name: kind for kind in (
         products=attention_products, pointwise=attention_passes, parameters=attention_parameters,
         multiply_adds=attention_multiply_adds, core=Core(windowed=True),
         kept=KeptBytes(kept_attention_input, None), exchanged=_KEYS_VALUES, recompute_modules=("core_attn",),
-        words=words("window_size", "sliding_window", ""),
+        words=words("window_size", "sliding_window", "sliding_window_size"),
     ),
     KernelKind(
         name="delta_net", layer_word="delta-net",
@@ -395,7 +395,7 @@ KINDS: Final[dict[str, KernelKind]] = {kind.name: kind for kind in (
         pointwise=over_output(ElementCost(6, 32), ElementCost(10, 64)), parameters=delta_net_parameters,
         multiply_adds=delta_net_multiply_adds, core=None, kept=KeptBytes(kept_input, None),
         exchanged=Exchanged(None, delta_net_state, tokens=False), recompute_modules=(),
-        words=words("gated_delta_net", "", ""),
+        words=words("gated_delta_net", "", "Qwen3NextGatedDeltaNet"),
     ),
     KernelKind(
         name="mamba2", about="the core of a Mamba-2 mixer: convolution, scan over chunks, gate and norm",

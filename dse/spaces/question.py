@@ -147,7 +147,7 @@ class _Layouts:
         self.framework = load_framework(question.framework or system.framework or USUAL_FRAMEWORK)
         self.runs = {} if question.any_software else self.framework.runs
         layers = int(self.shape.num_layers)
-        self.counted = layers % 4 != 0 and (layers + 2) % 8 == 0
+        self.counted = layers % 4 != 0 and (layers + 2) % 8 == 0 and "count_embedding" not in self.runs
         self.whole = layers % 8 == 0 or self.counted
         self.shared_out = layers + (2 if self.counted else 0)
 

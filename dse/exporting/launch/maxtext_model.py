@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from math import lcm
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
@@ -51,6 +52,8 @@ NUMERICS: Final = {
     "routed_bias_update_rate": "router_bias_update_rate",
     "load_balance_loss_weight": "router_aux_loss",
     "mtp_loss_scaling_factor": "mtp_loss_scale",
+    "local_rope_max_timescale": "local_rotary_base",
+    "partial_rotary_factor": "rotary_percent",
 }
 ROPES: Final = {"none": "default", "linear": "default", "llama3": "llama3.1", "yarn": "yarn"}
 YARN: Final = {
@@ -63,6 +66,60 @@ YARN: Final = {
 #: Llama 3.1's scaling, whose constants stand in MaxText's code.
 LLAMA: Final = {"rotary_scaling_factor": 8.0, "original_positions": 8192.0}
 GATES: Final = {"swiglu": "silu", "geglu": "gelu"}
+
+
+#: Blocks of several kinds of layers: what else a model is that has one, and key -> field of what it says.
+PATTERNS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]]] = {
+    "gemma2": ({"norms_per_layer": 4, "full_attention_every": 2}, {"sliding_window_size": "window"}),
+    "gemma3": (
+        {"norms_per_layer": 4, "full_attention_every": 6, "qk_norm": True},
+        {"sliding_window_size": "window"},
+    ),
+    "gpt_oss": (
+        {"sinks": True, "biases": True, "router_bias": True},
+        {"sliding_window_size": "window", "inhomogeneous_layer_cycle_interval": "full_attention_every"},
+    ),
+    "llama4": (
+        {"window_kind": "chunked"},
+        {"chunk_attn_window_size": "window", "nope_layer_interval": "full_attention_every"},
+    ),
+    "qwen3_next": (
+        {
+            "linear_attention": "gated_delta_net",
+            "qk_norm": True,
+            "attention_output_gate": True,
+            "shared_expert_gate": True,
+        },
+        {
+            "inhomogeneous_layer_cycle_interval": "full_attention_every",
+            "gdn_conv_kernel_dim": "linear_conv_kernel",
+            "gdn_key_head_dim": "linear_head_dim",
+            "gdn_value_head_dim": "linear_head_dim",
+            "gdn_num_key_heads": "linear_key_heads",
+            "gdn_num_value_heads": "linear_value_heads",
+        },
+    ),
+}
+#: What else such a block wants to be said, as MaxText's own configurations of these models do.
+BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "gemma2": {"use_post_attn_norm": True, "use_post_ffw_norm": True},
+    "gemma3": {"use_post_attn_norm": True, "use_post_ffw_norm": True},
+    "gpt_oss": {
+        **dict.fromkeys(("attention_sink", "attention_bias", "mlp_bias", "routed_bias"), True),
+        "mlp_activations": ["sigmoid", "linear"],
+        "rope_truncate": False,
+        "rope_attention_scaling": True,
+    },
+    "llama4": {"temperature_tuning": True},
+}
+#: Numerics that such a block has by itself.
+IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "gemma2": {"zero_centered_norms": True, "embedding_scale": True},
+    "gemma3": {"zero_centered_norms": True, "embedding_scale": True},
+    "gpt_oss": {"gate": "quick_geglu", "glu_offset": 1.0},
+    "llama4": {"rotary_interleaved": True},
+    "qwen3_next": {"zero_centered_norms": True},
+}
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
@@ -90,15 +147,23 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
         found |= {"attention_type": "mla", **{name: int(getattr(model, name)) for name in LATENT}}
     gate = GATES.get(model.numerics.gate, "silu")
     learned = model.position_embedding == "learned"
+    if (style := block(model)) in PATTERNS:
+        found |= {key: int(getattr(model, field)) for key, field in PATTERNS[style][1].items()}
+    if style == "gemma2":  # a layer there is one with a window and one without
+        found["base_num_decoder_layers"] = int(model.num_layers // 2)
+    if style == "llama4":
+        cycle = lcm(int(model.full_attention_every), int(model.moe_layer_freq))
+        found |= {"inhomogeneous_layer_cycle_interval": cycle, "use_qk_norm": model.numerics.qk_l2_norm}
+    found.setdefault("use_qk_norm", model.qk_norm)
     return found | {
         "mlp_activations": [gate, "linear"] if model.gated_mlp else [model.activation],
-        "decoder_block": block(model),
+        "decoder_block": style,
         "logits_via_embedding": model.tied_embeddings,
         "enable_dropout": model.dropout,
         "attention_bias": bool(model.qkv_bias),
-        "use_qk_norm": model.qk_norm,
         "trainable_position_size": int(model.learned_positions or model.seq_len) if learned else -1,
         **_numerics_keys(model.numerics, latent=model.attention == "mla"),
+        **BESIDE.get(style, {}),
     }
 
 
@@ -139,7 +204,11 @@ def block(model: ModelShape) -> str:
     NotExpressible
         If it has none.
     """
-    if model.layers or model.linear_attention != "none" or model.window or model.parallel_block:
+    several = model.window or model.linear_attention != "none"
+    for style, (same, _) in PATTERNS.items() if several else ():
+        if all(getattr(model, field) == value for field, value in same.items()):
+            return style
+    if model.layers or several or model.parallel_block:
         raise NotExpressible(
             f"model {model.name}: its layers are of no decoder block that dse writes for MaxText"
         )
@@ -182,7 +251,8 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
         return _named(known, keys)
     given = {**DEFAULTS, **keys}
     style = str(given["decoder_block"])
-    blocks = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", "gpt3")
+    plain_blocks = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", "gpt3")
+    blocks = (*plain_blocks, *PATTERNS)
     if style not in blocks:
         raise DseError(f"decoder_block {style}: not known{suggestion(style, blocks)}")
     sizes: dict[str, Any] = {field: _number(given.get(key, 0)) for key, field in SIZES.items()}
@@ -191,23 +261,26 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
     gated = len(given["mlp_activations"]) > 1
     latent = given.get("attention_type") == "mla" or style == "deepseek"
     positions = _number(given.get("trainable_position_size", -1))
+    same, own_keys = PATTERNS.get(style, ({}, {}))
+    pattern = {**same, **{field: _number(given.get(key, 0)) for key, field in own_keys.items()}}
+    sizes["num_layers"] *= 2 if style == "gemma2" else 1
     if latent:
         sizes |= {"attention": "mla", **{own: _number(given.get(own, 0)) for own in LATENT}}
-    return ModelShape(
-        name=name,
-        **{**sizes, **_read_experts(given)},
-        gated_mlp=gated,
-        activation="silu" if gated else first,  # type: ignore[arg-type]  # `ModelShape` refuses others
-        normalization="layer_norm" if plain else "rms_norm",
-        position_embedding="learned" if positions > 0 else "rotary",
-        learned_positions=positions if positions > 0 and positions != sizes["seq_len"] else 0.0,
-        biases=plain,
-        qkv_bias=True if given.get("attention_bias") and not plain else None,
-        dropout=bool(given["enable_dropout"]),
-        tied_embeddings=bool(given.get("logits_via_embedding")),
-        qk_norm=bool(given.get("use_qk_norm")) or style.startswith("qwen3"),
-        numerics=_read_numerics(given, first if gated else "silu"),
-    )
+    shape: dict[str, Any] = {
+        "name": name,
+        "gated_mlp": gated,
+        "activation": "silu" if gated else first,
+        "normalization": "layer_norm" if plain else "rms_norm",
+        "position_embedding": "learned" if positions > 0 else "rotary",
+        "learned_positions": positions if positions > 0 and positions != sizes["seq_len"] else 0.0,
+        "biases": plain,
+        "qkv_bias": True if given.get("attention_bias") and not plain and style != "gpt_oss" else None,
+        "dropout": bool(given["enable_dropout"]),
+        "tied_embeddings": bool(given.get("logits_via_embedding")),
+        "qk_norm": (bool(given.get("use_qk_norm")) and style != "llama4") or style.startswith("qwen3"),
+        "numerics": _read_numerics(given, first if gated else "silu"),
+    }
+    return ModelShape(**{**shape, **sizes, **_read_experts(given), **pattern})
 
 
 def _named(known: str, keys: Mapping[str, Any]) -> ModelShape:
@@ -257,11 +330,14 @@ def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
         }
         values = {f: _number(given.get(key, usually.get(key, 1))) for key, f in YARN.items()}
         scaling = {"rotary_scaling": "yarn", **values}
-    latent = given.get("attention_type") == "mla" or rope == "yarn"
+    latent, style = given.get("attention_type") == "mla" or rope == "yarn", str(given["decoder_block"])
+    scaling |= {"gate": "geglu" if gate == GATES["geglu"] else "swiglu"}
+    scaling |= {"rotary_interleaved": bool(given.get("rope_interleave", True)) if latent else False}
+    if style == "llama4":
+        scaling |= {"no_rope_every": _number(given.get("nope_layer_interval", 0))}
+        scaling |= {"qk_l2_norm": bool(given.get("use_qk_norm"))}
     return Numerics(
-        **{**plain, **scaling},
-        rotary_interleaved=bool(given.get("rope_interleave", True)) if latent else False,
-        gate="geglu" if gate == GATES["geglu"] else "swiglu",
+        **{**plain, **scaling, **IMPLIED.get(style, {})},
         glu_clamp=max(_number(given.get("mlp_activations_limit", 0.0)), 0.0),
         router_score="sigmoid" if given.get("routed_score_func") == "sigmoid" else "softmax",
         router_pre_softmax=given["decoder_block"] == "qwen3_moe" and not given.get("norm_topk_prob", False),
