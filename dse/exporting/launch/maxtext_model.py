@@ -55,6 +55,8 @@ NUMERICS: Final = {
     "local_rope_max_timescale": "local_rotary_base",
     "partial_rotary_factor": "rotary_percent",
 }
+#: Keys that MaxText takes of one block alone.
+OF_ONE_BLOCK: Final = {"local_rope_max_timescale": "gemma3", "partial_rotary_factor": "qwen3_next"}
 ROPES: Final = {"none": "default", "linear": "default", "llama3": "llama3.1", "yarn": "yarn"}
 YARN: Final = {
     "rope_factor": "rotary_scaling_factor",
@@ -155,6 +157,8 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
         cycle = lcm(int(model.full_attention_every), int(model.moe_layer_freq))
         found |= {"inhomogeneous_layer_cycle_interval": cycle, "use_qk_norm": model.numerics.qk_l2_norm}
     found.setdefault("use_qk_norm", model.qk_norm)
+    numerics = _numerics_keys(model.numerics, latent=model.attention == "mla")
+    found |= {key: own for key, own in numerics.items() if OF_ONE_BLOCK.get(key, style) == style}
     return found | {
         "mlp_activations": [gate, "linear"] if model.gated_mlp else [model.activation],
         "decoder_block": style,
@@ -162,7 +166,6 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
         "enable_dropout": model.dropout,
         "attention_bias": bool(model.qkv_bias),
         "trainable_position_size": int(model.learned_positions or model.seq_len) if learned else -1,
-        **_numerics_keys(model.numerics, latent=model.attention == "mla"),
         **BESIDE.get(style, {}),
     }
 

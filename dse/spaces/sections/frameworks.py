@@ -98,10 +98,15 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
-    switches = {own.name: getattr(model, own.name) for own in fields(model)}
-    switches = {name: f"{value:d}" for name, value in switches.items() if isinstance(value, bool)}
+    switches = {name: f"{value:d}" for name, value in _switches(model).items()}
     for name, formula in framework.limits.items():
         yield UsualRule(name, re.sub(r"\w+", lambda word: switches.get(word[0], word[0]), formula))
+
+
+def _switches(model: ModelShape) -> dict[str, bool]:
+    """Fields of a model that are true or false."""
+    values = {own.name: getattr(model, own.name) for own in fields(model)}
+    return {name: value for name, value in values.items() if isinstance(value, bool)}
 
 
 def _asked(section: Section) -> tuple[str, bool, bool]:
@@ -199,7 +204,7 @@ def _broken_ones(
         formula = rule.expression({*columns})
         if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
             usual = {name: np.asarray(value).flat[0].item() for name, value in columns.items()}
-            yield _broken(framework, rule, formula, {**usual, **sizes, **design})
+            yield _broken(framework, rule, {**usual, **_switches(model), **sizes, **design})
 
 
 def _columns(model: ModelShape) -> dict[str, Name]:
@@ -208,15 +213,17 @@ def _columns(model: ModelShape) -> dict[str, Name]:
     return {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
 
 
-def _broken(framework: Framework, rule: UsualRule, formula: Expression, values: Mapping[str, Any]) -> str:
+def _broken(framework: Framework, rule: UsualRule, values: Mapping[str, Any]) -> str:
     """What a design breaks, and what would do."""
     column = rule.name.removeprefix("runs_")
     if rule.name not in framework.limits:
         runs = framework.runs.get(column)
         known = ", ".join(runs.words) if runs else "no such modules apart"
         return f"{column}={shown(values[column])}: {framework.title} has {known}"
-    own = " ".join(f"{name}={shown(values[name])}" for name in sorted(formula.names) if name in values)
-    return f"{own}: {framework.title}: {rule.name.replace('_', ' ')}: {rule.formula}"
+    formula = framework.limits[rule.name]
+    names = sorted(Expression.parse(formula).names & values.keys())
+    own = " ".join(f"{name}={shown(values[name])}" for name in names)
+    return f"{own}: {framework.title}: {rule.name.replace('_', ' ')}: {formula}"
 
 
 def shown(value: Any) -> str:
