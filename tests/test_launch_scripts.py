@@ -27,6 +27,7 @@ SCRIPTS = {
     "nested quotes": 'D="$(dirname "$(dirname "/a/b/c")")"\nrun "$D" "${E:-"x y"}" "$(echo "a \'b\'")"',
     "all quotes": 'run "a \'b\'" \'c "d"\' e\\ f "\\$g" `basename /x/y.sh .sh` ""',
     "strings of flags": 'A=" --x 1 \\\n --y 2"\nrun $A "$A" x$A',
+    "continued strings": 'N=4\nA="\\\n --x "y" \\\n $N "\nrun $A',
     "arrays": 'A=(1 "2 3" # two\n)\nA+=(4)\nA=("${A[@]}" --z)\nrun "${A[@]}" ${A[1]} ${#A[@]} "${A[*]}" $A',
     "tables": "declare -A H=([7b]=32 [13b]=40)\nM=13b\nrun ${H[$M]}",
     "defaults": "run ${1:-a} ${2-b} ${TP:=8} $TP ${TP:+c} ${NO:+d} ${NO:-$((TP * 2))}",

@@ -260,14 +260,10 @@ class Script:
 
     def inner(self, text: str, launcher: list[str]) -> bool:
         """Follow a text within a command if it is a script that starts a program of Python."""
-        if ".py" not in text or "--" not in text:
-            return False
-        try:
-            parsed(text)
-        except DseError:
-            return False
-        self.within(launcher).follow(text)
-        return True
+        starts = ".py" in text and "--" in text and _is_script(text)
+        if starts:
+            self.within(launcher).follow(text)
+        return starts
 
     def sourced(self, words: list[str]) -> None:
         """Follow a file that the script reads."""
@@ -324,11 +320,8 @@ class Script:
 
     def evaluated(self, words: list[str]) -> None:
         """Follow words as a command."""
-        try:
-            parsed(" ".join(words))
-        except DseError:
-            return
-        self.follow(" ".join(words))
+        if _is_script(" ".join(words)):
+            self.follow(" ".join(words))
 
     # Conditions
 
@@ -401,7 +394,7 @@ class Script:
     def pieces(self, node: Node, quoted: bool = False, start: int | None = None) -> Iterator[WordPart]:
         """Parts of a word: what stands for something, and the text between."""
         if node.type in _EXPANDING:
-            text = text_of(node).lstrip()
+            text = text_of(node).lstrip(" \t\n\\")
             yield WordPart(self.value(node), quoted, True, bool(re.search(r"\[@\]\}$|^\$@$|^\$\{@\}$", text)))
         elif node.type in ("raw_string", "ansi_c_string"):
             yield WordPart([text_of(node).lstrip("$")[1:-1]], True)
@@ -424,7 +417,8 @@ class Script:
 
         for child in node.children:
             if child.start_byte >= at and (child.children or child.type == "raw_string"):
-                blank = len(child.text or b"") - len((child.text or b"").lstrip())  # it belongs to some
+                written = child.text or b""  # blanks before it belong to some
+                blank = len(written) - len(written.lstrip(b" \t\n\\")) if child.type in _EXPANDING else 0
                 yield literal(child.start_byte + blank)
                 yield from self.pieces(child, quoted)
                 at = child.end_byte
@@ -453,7 +447,7 @@ class Script:
 
     def value(self, node: Node) -> list[str]:
         """What `$NAME`, `$(command)` and their kin stand for; what is not known stays as it is."""
-        written = text_of(node).lstrip()
+        written = text_of(node).lstrip(" \t\n\\")
         if written.startswith("$((") and written.endswith("))"):  # which behind `:-` is a substitution to it
             known = node.type == "arithmetic_expansion"
             inner = "".join(self.text(child) for child in node.children[1:-1]) if known else written[3:-2]
@@ -471,7 +465,7 @@ class Script:
 
     def parameter(self, node: Node, mark: str, parts: Sequence[Node]) -> list[str]:
         """What a variable stands for: its name, then what is to be done with it."""
-        written, target = text_of(node).lstrip(), parts[0]
+        written, target = text_of(node).lstrip(" \t\n\\"), parts[0]
         index = target.child_by_field_name("index")
         key = None if index is None else self.text(index)
         name = text_of(target.child_by_field_name("name") or target)
@@ -543,6 +537,14 @@ class Script:
                 return None
             printed.append(line)
         return self.measured(["\n".join(printed).rstrip("\n")])[0]
+
+
+def _is_script(text: str) -> bool:
+    try:
+        parsed(text)
+    except DseError:
+        return False
+    return True
 
 
 def _steps(node: Node) -> Iterator[Node]:

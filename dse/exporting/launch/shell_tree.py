@@ -22,7 +22,7 @@ MOST_PIPES: Final = 1_000
 _REWRITTEN: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (
     (r"\r\n", "\n"),
     (r"\\\s*\Z", ""),  # a last line that is continued
-    (r"(?<![^=\s:/])<(?=[A-Za-z])[^<>\n'\"]*>(?: \(e\.g\.[^\n)]*\))?", ""),  # a place to be filled in
+    (r"(?<![^=\s:/])<(?=[A-Za-z])[^<>\n'\"]*>(?:[\s\\]*\(e\.g\.[^\n)]*\))?", ""),  # a place to be filled in
     (r"\$\{(\w+):\$(\w+)(?=[+-])", r"${\1:\2"),  # arithmetic in ${NAME:$PLACE+1}
     (r"\[\[ [^\n]*? \]\]", lambda own: own[0].replace(" = ", " == ")),
 )
