@@ -203,6 +203,7 @@ def test_launchers_say_the_chips(tmp_path, launcher, chips):
     "text",
     [
         *("((" * 4000, "$((" * 4000, '"$(' * 3000, "if " * 5000, "case x in " * 3000, "<<" * 3000),
+        "A='python x.py --" + "a=( " * 9000 + "'\n" + 'sh -c "$A"\n' * 30,
         *("a|" * 50_000, "a=(" * 30_000, "<<A\n" * 20_000, "\0" * 50_000, "x " * 60_000),
         *("a() { a; }; a", "while :; do :; done", "source a.sh", "bash a.sh --x", "X=1 " * 5000),
         "for a in 1 2 3 4 5; do for b in 1 2 3 4 5 6 7 8 9; do X+=$X$X; done; done; X=$X$X",

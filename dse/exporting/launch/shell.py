@@ -260,10 +260,19 @@ class Script:
 
     def inner(self, text: str, launcher: list[str]) -> bool:
         """Follow a text within a command if it is a script that starts a program of Python."""
-        starts = ".py" in text and "--" in text and _is_script(text)
+        starts = ".py" in text and "--" in text and self.is_script(text)
         if starts:
             self.within(launcher).follow(text)
         return starts
+
+    def is_script(self, text: str) -> bool:
+        """Whether a text parses; what does not takes long, and counts ten times."""
+        try:
+            parsed(text)
+        except DseError:
+            self.measured([text] * 10)
+            return False
+        return True
 
     def sourced(self, words: list[str]) -> None:
         """Follow a file that the script reads."""
@@ -320,7 +329,7 @@ class Script:
 
     def evaluated(self, words: list[str]) -> None:
         """Follow words as a command."""
-        if _is_script(" ".join(words)):
+        if self.is_script(" ".join(words)):
             self.follow(" ".join(words))
 
     # Conditions
@@ -537,14 +546,6 @@ class Script:
                 return None
             printed.append(line)
         return self.measured(["\n".join(printed).rstrip("\n")])[0]
-
-
-def _is_script(text: str) -> bool:
-    try:
-        parsed(text)
-    except DseError:
-        return False
-    return True
 
 
 def _steps(node: Node) -> Iterator[Node]:

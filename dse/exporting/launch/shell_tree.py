@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 #: Most time that a script may take to parse: a broken one may take the square of its length. [s]
-MOST_TIME: Final = 1.0
+MOST_TIME: Final = 0.5
 #: Most text that is parsed, and most signs of pipelines; scripts in the field have up to 40,000 and 240.
 MOST_TEXT: Final = 60_000
 MOST_PIPES: Final = 1_000
