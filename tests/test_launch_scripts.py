@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +27,7 @@ SCRIPTS = {
     "nested quotes": 'D="$(dirname "$(dirname "/a/b/c")")"\nrun "$D" "${E:-"x y"}" "$(echo "a \'b\'")"',
     "all quotes": 'run "a \'b\'" \'c "d"\' e\\ f "\\$g" `basename /x/y.sh .sh` ""',
     "strings of flags": 'A=" --x 1 \\\n --y 2"\nrun $A "$A" x$A',
+    "continued strings": 'N=4\nA="\\\n --x "y" \\\n $N "\nrun $A',
     "arrays": 'A=(1 "2 3" # two\n)\nA+=(4)\nA=("${A[@]}" --z)\nrun "${A[@]}" ${A[1]} ${#A[@]} "${A[*]}" $A',
     "tables": "declare -A H=([7b]=32 [13b]=40)\nM=13b\nrun ${H[$M]}",
     "defaults": "run ${1:-a} ${2-b} ${TP:=8} $TP ${TP:+c} ${NO:+d} ${NO:-$((TP * 2))}",
@@ -36,11 +38,12 @@ SCRIPTS = {
     "case": 'case "$S" in 8b) L=32;; 70b|"") L=80;; *) exit 1;; esac\nrun $L',
     "arguments": "while [[ $# -gt 0 ]]; do case $1 in --x) X=$2; shift 2;; esac; done\nrun ${X:-0}",
     "loops": "i=1\nwhile ((i < 8)); do i=$((i * 2)); done\nfor a in x y; do A+=$a; done\nrun $i $A",
-    "counted loops": "for ((i = 0; i < 3; i++)); do A+=($i); done\n((N = 4)); ((N += 2))\nrun ${A[@]} $N $i",
+    "arithmetic commands": "((N = 4)); ((N += 2)); while ((N > 3)); do ((N--)); done\nrun $N",
+    "cut words": "N=2\nM=x\nrun [0]*$N+[1]*$N /a-$N-b/$M.$N $N:$M,$N",
     "functions": "go() { local n=$1; shift; run $n \"$@\"; }\ngo 4 'a b' c",
     "texts as commands": "C='run $N'\nN='2 3'\neval $C\neval \"run '$N'\"",
-    "here-documents": "N=1\nread -r -d '' A <<EOF\n--n $N\n--m 2\nEOF\nrun $A 2> /dev/null <<< text # note",
-    "error branches": 'if [ "$#" -gt 9 ]; then exit 1; fi\n[ -d / ] || exit 1\nrun a',
+    "here-documents": "N=1\nread -r -d '' A <<EOF\n--n $N\n--m 2\nEOF\nrun $A 2> /dev/null # note",
+    "error branches": 'if [ "$#" -gt 9 ]; then exit 1; fi\n[ -d /tmp ] || exit 1\nrun a',
 }
 
 
@@ -200,6 +203,8 @@ def test_launchers_say_the_chips(tmp_path, launcher, chips):
     "text",
     [
         *("((" * 4000, "$((" * 4000, '"$(' * 3000, "if " * 5000, "case x in " * 3000, "<<" * 3000),
+        "A='python x.py --" + "a=( " * 9000 + "'\n" + 'sh -c "$A"\n' * 30,
+        *("a|" * 50_000, "a=(" * 30_000, "<<A\n" * 20_000, "\0" * 50_000, "x " * 60_000),
         *("a() { a; }; a", "while :; do :; done", "source a.sh", "bash a.sh --x", "X=1 " * 5000),
         "for a in 1 2 3 4 5; do for b in 1 2 3 4 5 6 7 8 9; do X+=$X$X; done; done; X=$X$X",
     ],
@@ -207,6 +212,16 @@ def test_launchers_say_the_chips(tmp_path, launcher, chips):
 def test_hostile_scripts_end(tmp_path, text):
     with pytest.raises(DseError):
         read(tmp_path, text, 8, name="a.sh")
+
+
+def test_what_reads_scripts_is_loaded_for_scripts_alone(tmp_path):
+    code = "import sys; from dse.cli import main; import dse.exporting.launch.megatron; "
+    code += "main(['plan', 'gpt_22b', '--gpus', '8', '--system', 'a100_80g_dgx']); "
+    code += "print([name for name in sys.modules if 'tree_sitter' in name])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.endswith("[]\n")
 
 
 def test_digits_of_arithmetic_are_ascii():

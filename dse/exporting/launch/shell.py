@@ -12,48 +12,53 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from costmodel.errors import DseError
 from dse.exporting.launch.launch import LONGEST, launch_text
-from dse.exporting.launch.shell_syntax import (
-    ArrayWord,
-    Branches,
-    Case,
-    Chain,
-    Condition,
-    Document,
-    Function,
-    Grouped,
-    Loop,
-    Node,
-    PipedCommands,
-    Simple,
-    Word,
-    WordPart,
-    parsed,
-    plain,
-    quoted_word,
-    whole_word,
+from dse.exporting.launch.shell_tree import parsed, text_of
+from dse.exporting.launch.shell_values import (
+    SLURM_VARIABLES,
+    changed,
+    holds,
+    is_number,
+    line_of,
+    slurm_options,
+    whole_arithmetic,
 )
-from dse.exporting.launch.shell_values import changed, holds, is_number, line_of, whole_arithmetic
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 #: Most turns of a loop whose condition holds. [-]
 MOST_TURNS: Final = 1000
+#: Folders above that of the script in which files are looked for. [-]
+MOST_PARENTS: Final = 6
 
-_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[([^]]*)\])?(\+?)=(.*)", re.DOTALL)
-_PARAMETER: Final = re.compile(r"([#!]?)(\w+|[@*#?$!-])(?:\[([^]]*)\])?(.*)", re.DOTALL)
 _CHANGED: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*(=(?!=)|[-+*]=|\+\+|--)(.*)", re.DOTALL)
 _KEPT: Final = re.compile(r"\$(\{\w+\}|\w+)")
 _SCRIPT: Final = (".sh", ".bash", ".slurm", ".sbatch", ".env")
-#: Words before an assignment.
-_DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
+_EXPANDING: Final = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
+#: Programs that start the script that they name.
+_STARTING: Final = ("bash", "sh", "zsh", "sbatch", "srun", "salloc", "qsub", "exec", "nohup", "time", "env",
+                    "mpirun", "mpiexec", "docker", "ssh", "sudo", "timeout")  # fmt: skip
+#: Commands of the shell that succeed and matter no further here.
+_PASSED: Final = ("echo", "printf", ":", "true", "exit", "return", "trap", "ulimit", "break", "continue",
+                  "mkdir", "pip", "module")  # fmt: skip
+
+
+class WordPart(NamedTuple):
+    """Part of a word: what it stands for."""
+
+    values: list[str]
+    quoted: bool = False
+    expands: bool = False
+    each: bool = False  #: its values are words of their own in quotes too, as of "$@"
 
 
 @dataclass
@@ -70,8 +75,9 @@ class Script:
     folder: str = ""  #: where it goes, below that of the script
     arguments: list[str] | None = None  #: of a function, or of a script that another starts
     launcher: list[str] = field(default_factory=list)  #: words before a command that stands in another
+    documents: list[str] = field(default_factory=list)  #: texts that the next command reads
     strict: bool = False  #: whether what is not known is empty, as in conditions
-    size: int = 0
+    sizes: list[int] = field(default_factory=lambda: [0])  #: characters so far [-]
 
     @classmethod
     def read(
@@ -106,155 +112,175 @@ class Script:
             self.slurm.setdefault(name, value)
             for variable in SLURM_VARIABLES.get(name, ()):
                 self.variables.setdefault(variable, [value])
-        self.run(parsed(text))
+        self.run(parsed(text).children)
 
-    def run(self, commands: Sequence[Chain]) -> bool | None:
-        """Take up commands in turn; whether the last one succeeds, None where nothing here knows."""
+    # Statements; each says whether it succeeds, None where nothing here knows
+
+    def run(self, nodes: Iterable[Node]) -> bool | None:
+        """Take up statements in turn, and pass over the words and comments between them."""
         status: bool | None = True
-        for chain in commands:
-            for step in chain:
-                if (step.joint == "&&" and status is False) or (step.joint == "||" and status is True):
-                    continue
-                if step.joint and any(self.leaves(node) for node in step.commands):
-                    continue
-                status = self.step(step)
+        for node in nodes:
+            if node.type in STATEMENTS:
+                self.measured([""])
+                status = STATEMENTS[node.type](self, node)
         return status
 
-    def step(self, step: PipedCommands) -> bool | None:
-        """Take up a pipeline; whether it succeeds."""
-        found = [self.node(node) for node in step.commands]
-        status = found[0] if len(found) == 1 else None
-        return status if status is None or not step.negated else not status
+    def block(self, node: Node) -> bool | None:
+        """Statements between brackets; or an arithmetic command."""
+        if node.children and node.children[0].type == "((":
+            return self.calculated(self.text(node)[2:-2])
+        return self.run(node.children)
 
-    def node(self, node: Node) -> bool | None:
-        """Take up a command of any kind; whether it succeeds."""
-        self.measured([""])
-        match node:
-            case Simple():
-                return self.simple(node)
-            case Condition(words):
-                return self.test(words)
-            case Branches(branches):
-                self.branches(branches)
-            case Case(word, choices):
-                self.choose(word, choices)
-            case Loop():
-                self.loop(node)
-            case Grouped(body):
-                return self.run(body)
-            case Function(name, body):
-                self.functions[name] = body
-        return None
+    def chain(self, node: Node) -> bool | None:
+        """Two statements with `&&` or `||` between them."""
+        left, joint, right = (child for child in node.children if child.type != "comment")
+        status = self.run([left])
+        if status is (joint.type == "||") or self.leaves(right):
+            return status
+        return self.run([right])
+
+    def redirected(self, node: Node) -> bool | None:
+        """A statement with what it reads; where it writes is passed over."""
+        body, *others = node.children
+        self.documents = [document for own in others for document in self.read_by(own)]
+        status = self.run([body])
+        self.documents = []
+        for own in others:
+            self.run(own.children)
+        return status
+
+    def read_by(self, node: Node) -> list[str]:
+        """Text behind `<<WORD` or `<<<`."""
+        if node.type == "herestring_redirect":
+            return [self.text(node.children[-1])]
+        kinds = {child.type: child for child in node.children}
+        if "heredoc_body" not in kinds:
+            return []
+        body = kinds["heredoc_body"]
+        raw = re.search(r"['\"\\]", text_of(kinds["heredoc_start"]))
+        return [text_of(body) if raw else self.text(body, quoted=True)]
 
     def leaves(self, node: Node) -> bool:
-        """Whether a command leaves the script with an error."""
-        if isinstance(node, Grouped):
-            return self.all_leave(node.body)
-        if not isinstance(node, Simple):
-            return False
-        words = [plain(word) if isinstance(word, tuple) else "" for word in node.words]
-        if words[:1] == ["exit"] or words[:1] == ["return"]:
+        """Whether a statement leaves the script with an error."""
+        if node.type == "compound_statement":
+            return any(map(self.leaves, node.children))
+        words = text_of(node).split() if node.type == "command" else []
+        if words[:1] in (["exit"], ["return"]):
             return words[1:] != ["0"]
-        own = self.functions.get(words[0]) if words else None
-        return own is not None and self.leaves(own)
+        return bool(words) and words[0] in self.functions and self.leaves(self.functions[words[0]])
 
-    def all_leave(self, commands: Sequence[Chain]) -> bool:
-        """Whether commands leave the script with an error at their end."""
-        return any(self.leaves(node) for chain in commands if len(chain) == 1 for node in chain[0].commands)
-
-    def branches(self, branches: Sequence[tuple[list[Chain], list[Chain]]]) -> None:
+    def branches(self, node: Node) -> None:
         """Take up the branch whose condition holds, and all before it that may."""
-        for condition, body in branches:
-            status = self.run(condition)
-            if status is not False and not self.all_leave(body):
-                self.run(body)
+        clauses = ("elif_clause", "else_clause")
+        for arm in [node, *(child for child in node.children if child.type in clauses)]:
+            parts = [child for child in arm.children if child.type not in clauses]
+            then = next((place for place, part in enumerate(parts) if part.type == "then"), 0)
+            status = self.run(parts[:then])
+            if status is not False and not any(map(self.leaves, parts[then:])):
+                self.run(parts[then:])
                 if status:
                     break
 
-    def choose(self, word: Word, choices: Sequence[tuple[list[Word], list[Chain]]]) -> None:
+    def choice(self, node: Node) -> None:
         """Take up the branch of the first pattern that a word fits; all of them where it is not known."""
-        [value] = self.known([word])
-        for patterns, body in choices:
-            fits = value is None or any(fnmatchcase(value, self.joined(own)) for own in patterns)
-            if fits and not self.all_leave(body):
-                self.run(body)
-            if fits and value is not None:
-                break
+        [value] = self.known(node.children_by_field_name("value")[:1])
+        for item in node.children:
+            patterns = item.children_by_field_name("value") if item.type == "case_item" else []
+            fits = value is None or any(fnmatchcase(value, self.text(own)) for own in patterns)
+            if patterns and fits:
+                if not any(map(self.leaves, item.children)):
+                    self.run(item.children)
+                if value is not None:
+                    break
 
-    def loop(self, loop: Loop) -> None:
-        """Take up a loop: for each of its words, or as long as its condition is known to hold."""
-        if loop.name:
-            for value in [item for word in loop.words for item in self.expanded(word)]:
-                self.variables[loop.name] = [value]
-                self.run(loop.body)
-            return
+    def words_loop(self, node: Node) -> None:
+        """Take up a loop for each of its words."""
+        name = text_of(node.children_by_field_name("variable")[0])
+        for value in [item for own in node.children_by_field_name("value") for item in self.expanded(own)]:
+            self.variables[name] = [value]
+            self.run(node.children_by_field_name("body"))
+
+    def condition_loop(self, node: Node) -> None:
+        """Take up a loop as long as its condition is known to hold."""
         for _ in range(MOST_TURNS):
-            status = self.run(loop.condition)
-            if status is loop.until and status is not None:
+            status = self.run(node.children_by_field_name("condition"))
+            if status is (node.children[0].type == "until"):
                 break
-            self.run(loop.body)
+            self.run(node.children_by_field_name("body"))
             if status is None:
                 break
 
+    def defined(self, node: Node) -> None:
+        """Keep the body of a function."""
+        [name], [body] = (node.children_by_field_name(own) for own in ("name", "body"))
+        self.functions[text_of(name)] = body
+
     # Commands
 
-    def simple(self, command: Simple) -> bool | None:
+    def command(self, node: Node) -> bool | None:
         """Take up a command: its assignments, what the shell itself does, or the start of a program."""
-        first = plain(command.words[0]) if command.words and isinstance(command.words[0], tuple) else ""
-        if first in ("[", "test"):
-            return self.test([word for word in command.words[1:] if isinstance(word, tuple)])
-        words: list[str] = []
-        for word in command.words:
-            declares = not words or (words[0] in _DECLARING and all(one[:1] == "-" for one in words[1:]))
-            if not (declares and self.assigned(word)) and isinstance(word, tuple):
-                words += self.expanded(word)
-        if not words:
+        documents, self.documents = self.documents, []
+        arguments: list[Node] = []
+        for child in node.children:
+            if child.type == "variable_assignment":
+                self.assigned(child)
+            elif child.type.endswith("_redirect"):
+                documents += self.read_by(child)
+            else:
+                arguments.append(child)
+        words = [word for own in arguments for word in self.expanded(own)]
+        if words[:1] == ["test"]:
+            return holds(self.known(arguments[1:]))
+        if not words or words[0] in _PASSED:
             return True
         if words[0] in BUILT_IN:
-            return BUILT_IN[words[0]](self, words[1:], command.documents)
-        if words[0] in self.functions:
-            with self.within(arguments=words[1:]):
-                return self.node(self.functions[words[0]])
-        self.started(words, command.documents)
+            return BUILT_IN[words[0]](self, words[1:])
+        if words[0] == "read":
+            self.variables[words[-1]] = self.measured(documents[:1] or [""])
+        elif words[0] in self.functions:
+            return self.within(arguments=words[1:]).run([self.functions[words[0]]])
+        else:
+            self.started(words, documents)
         return None
 
-    def started(self, words: list[str], documents: Sequence[Document]) -> None:
+    def started(self, words: list[str], documents: Sequence[str]) -> None:
         """Keep a command that starts a program; follow the script or the text that it starts."""
         for place, word in enumerate(words):
             if word.endswith(".py"):
                 break
             path = self.found(word) if word.endswith(_SCRIPT) else None
             if path and (place == 0 or posixpath.basename(words[0]) in _STARTING):
-                with self.within(words[:place], words[place + 1 :], path):
-                    return self.follow(launch_text(path))
+                own = self.within(words[:place], arguments=words[place + 1 :], path=path)
+                return own.follow(launch_text(path))
             if " " in word and self.inner(re.sub(r"^--?[\w-]+=", "", word), words[:place]):
                 return None
-        inner = [self.inner(self.joined(document.word), words) for document in documents]
-        if not any(inner):
+        if not [own for own in documents if self.inner(own, words)]:
             self.commands.append(self.measured([*self.launcher, *words]))
         return None
 
     def inner(self, text: str, launcher: list[str]) -> bool:
         """Follow a text within a command if it is a script that starts a program of Python."""
-        if ".py" not in text or "--" not in text:
-            return False
+        starts = ".py" in text and "--" in text and self.is_script(text)
+        if starts:
+            self.within(launcher).follow(text)
+        return starts
+
+    def is_script(self, text: str) -> bool:
+        """Whether a text parses; what does not takes long, and counts ten times."""
         try:
             parsed(text)
         except DseError:
+            self.measured([text] * 10)
             return False
-        with self.within(launcher):
-            self.follow(text)
         return True
 
-    def sourced(self, words: list[str], documents: Sequence[Document]) -> bool | None:
+    def sourced(self, words: list[str]) -> None:
         """Follow a file that the script reads."""
         path = self.found(words[0]) if words else None
         if path:
-            with self.within(arguments=words[1:] or self.arguments, path=path):
-                self.follow(launch_text(path))
+            self.within(arguments=words[1:] or self.arguments, path=path).follow(launch_text(path))
         elif words:
             self.missing.append(words[0])
-        return None
 
     def found(self, name: str) -> Path | None:
         """A file that the script names: there, beside the script, or below a folder above it.
@@ -275,193 +301,222 @@ class Script:
                 return None
         return None
 
-    @contextmanager
-    def within(
-        self, launcher: Sequence[str] = (), arguments: list[str] | None = None, path: Path | None = None
-    ) -> Iterator[None]:
-        """Follow what stands in another command, file or function."""
-        before = self.launcher, self.arguments, self.path, self.folder
-        self.launcher = [*self.launcher, *launcher]
-        self.arguments = self.arguments if arguments is None else arguments
-        self.path = path or self.path
-        try:
-            yield
-        finally:
-            self.launcher, self.arguments, self.path, self.folder = before
+    def within(self, launcher: Sequence[str] = (), **changes: Any) -> Script:
+        """This script, to follow what stands in another command, file or function."""
+        return replace(self, launcher=[*self.launcher, *launcher], **changes)
 
-    def gone(self, words: list[str], documents: Sequence[Document]) -> bool | None:
+    def gone(self, words: list[str]) -> bool:
         """Go to another folder."""
         where = words[-1] if words else "~"
         if "$" not in where:
-            self.folder = posixpath.normpath(posixpath.join(self.folder or self.here, where))
+            here = self.folder or (str(self.path.parent) if self.path else ".")
+            self.folder = posixpath.normpath(posixpath.join(here, where))
         return True
 
-    @property
-    def here(self) -> str:
-        """Folder of the script."""
-        return str(self.path.parent) if self.path else "."
-
-    def set_arguments(self, words: list[str], documents: Sequence[Document]) -> bool | None:
+    def given(self, words: list[str]) -> None:
         """Replace the arguments of the script, as `set --` does."""
-        if words[:1] == ["--"]:
-            self.arguments = words[1:]
-        return True
+        self.arguments = words[1:] if words[:1] == ["--"] else self.arguments
 
-    def shifted(self, words: list[str], documents: Sequence[Document]) -> bool | None:
+    def shifted(self, words: list[str]) -> None:
         """Drop the first argument, or as many as asked for."""
-        self.arguments = (
-            self.arguments and self.arguments[int(words[0]) if words and is_number(words[0]) else 1 :]
-        )
-        return True
+        number = int(words[0]) if words and is_number(words[0]) else 1
+        self.arguments = (self.arguments or [])[number:]
 
-    def forgotten(self, words: list[str], documents: Sequence[Document]) -> bool | None:
+    def forgotten(self, node: Node) -> None:
         """Drop variables."""
-        for name in words:
-            self.variables.pop(name, None)
-        return True
+        for child in node.children:
+            self.variables.pop(text_of(child), None)
 
-    def taken_in(self, words: list[str], documents: Sequence[Document]) -> bool | None:
-        """Assign a here-document to the variable that reads it."""
-        for document in documents:
-            self.variables[words[-1] if words else "REPLY"] = self.measured([self.joined(document.word)])
-        return None
-
-    def evaluated(self, words: list[str], documents: Sequence[Document]) -> bool | None:
+    def evaluated(self, words: list[str]) -> None:
         """Follow words as a command."""
-        with self.within():
+        if self.is_script(" ".join(words)):
             self.follow(" ".join(words))
-        return None
 
     # Conditions
 
-    def test(self, words: Sequence[Word]) -> bool | None:
-        """Whether a condition holds, or an arithmetic expression is not 0."""
-        if len(words) == 1 and plain(words[0]).startswith("(("):
-            text = plain(words[0])[2:-2]
-            if change := _CHANGED.fullmatch(text):
-                name, sign, other = change.groups()
-                text = other if sign == "=" else f"{name} {sign[0]} ({other or 1})"
-            value = self.arithmetic(text)
-            if change and value is not None:
-                self.variables[change[1]] = [str(value)]
-            return None if value is None else value != 0
-        found = self.known(words)
-        return holds(found[:-1] if found[-1:] == ["]"] else found)
+    def test(self, node: Node) -> bool | None:
+        """Whether a condition between `[` or `[[` and its end holds."""
+        return holds(self.known(list(_operands(node))[1:-1]))
 
-    def known(self, words: Sequence[Word]) -> list[str | None]:
+    def known(self, nodes: Sequence[Node]) -> list[str | None]:
         """Words of a condition: what the caller would fill in is empty, what a program would is None."""
         before, self.strict = self.strict, True
-        texts = [self.joined(word) for word in words]
+        texts = [self.text(node) for node in nodes]
         self.strict = before
         return [None if "$(" in text else _KEPT.sub("", text) for text in texts]
 
+    def calculated(self, text: str) -> bool | None:
+        """Whether an arithmetic command, or an assignment by one, is not 0."""
+        if change := _CHANGED.fullmatch(text):
+            name, sign, other = change.groups()
+            text = other if sign == "=" else f"{name} {sign[0]} ({other or 1})"
+        value = self.arithmetic(text)
+        if change and value is not None:
+            self.variables[change[1]] = [str(value)]
+        return None if value is None else value != 0
+
+    def arithmetic(self, text: str) -> int | None:
+        """Whole-number arithmetic, where all of its names are known."""
+        try:
+            return whole_arithmetic(re.sub(r"[A-Za-z_]\w*", self._number, text))
+        except (ValueError, ZeroDivisionError):
+            return None
+
+    def _number(self, name: re.Match[str]) -> str:
+        held = self.held(name[0], None)
+        return f"({held[0]})" if held else "0" if self.strict else name[0]
+
     # Words
 
-    def assigned(self, word: Word | ArrayWord) -> bool:
-        """Take up a word if it is an assignment."""
-        if isinstance(word, ArrayWord):
-            pairs = [re.fullmatch(r"\[([^]]+)\]=(.*)", self.joined(one), re.DOTALL) for one in word.words]
+    def assigned(self, node: Node) -> None:
+        """Take up an assignment."""
+        target, sign, *values = node.children
+        index = target.child_by_field_name("index")
+        name = text_of(target.child_by_field_name("name") or target)
+        held = self.variables.get(name, [])
+        if values and values[0].type == "array":
+            words = [child for child in values[0].children if child.type not in ("(", ")", "comment")]
+            pairs = [re.fullmatch(r"\[([^]]+)\]=(.*)", self.text(own), re.DOTALL) for own in words]
             if pairs and all(pairs):
-                self.tables.setdefault(word.name, {}).update({own[1]: own[2] for own in pairs if own})
-                return True
-            items = [item for one in word.words for item in self.expanded(one)]
-            held = self.variables.get(word.name, []) if word.append else []
-            self.variables[word.name] = self.measured([*held, *items])
-            return True
-        found = _ASSIGNED.fullmatch(word[0].text) if word and word[0] == WordPart(word[0].text) else None
-        if not found:
-            return False
-        name, index, append, first = found.groups()
-        value = self.joined((WordPart(first), *word[1:]))
-        if index is not None and not is_number(index):
-            self.tables.setdefault(name, {})[index] = self.measured([value])[0]
-            return True
-        held, place = self.variables.get(name, []), int(index or 0)
-        before = held[place] if append and place < len(held) else ""
-        if index and place <= len(held):
-            self.variables[name] = [*held[:place], *self.measured([before + value]), *held[place + 1 :]]
-        else:
-            self.variables[name] = self.measured([before + value])
-        return True
+                self.tables.setdefault(name, {}).update({own[1]: own[2] for own in pairs if own})
+                return
+            items = [item for own in words for item in self.expanded(own)]
+            self.variables[name] = self.measured([*(held if sign.type == "+=" else []), *items])
+            return
+        value = self.text(values[0]) if values else ""
+        key = "0" if index is None else self.text(index)
+        if not is_number(key):
+            self.tables.setdefault(name, {})[key] = value
+            return
+        place = min(int(key), len(held))
+        before = "".join(held[place : place + 1]) if sign.type == "+=" else ""
+        kept = (held[:place], held[place + 1 :]) if index is not None else ([], [])
+        self.variables[name] = [*kept[0], *self.measured([before + value]), *kept[1]]
 
     def measured(self, words: list[str]) -> list[str]:
         """Words of a script, unless there are too many."""
-        self.size += sum(map(len, words)) + len(words)
-        if self.size > LONGEST:
+        self.sizes[0] += sum(map(len, words)) + len(words)
+        if self.sizes[0] > LONGEST:
             raise DseError("variables of the script grow without bound")
         return words
 
-    def joined(self, word: Word) -> str:
-        """A word as one text, with its variables written out."""
-        texts = [" ".join(self.value(part.text)) if part.expands else part.text for part in word]
+    def pieces(self, node: Node, quoted: bool = False, start: int | None = None) -> Iterator[WordPart]:
+        """Parts of a word: what stands for something, and the text between."""
+        if node.type in _EXPANDING:
+            text = text_of(node).lstrip(" \t\n\\")
+            yield WordPart(self.value(node), quoted, True, bool(re.search(r"\[@\]\}$|^\$@$|^\$\{@\}$", text)))
+        elif node.type in ("raw_string", "ansi_c_string"):
+            yield WordPart([text_of(node).lstrip("$")[1:-1]], True)
+        elif node.type == "process_substitution":
+            yield WordPart([text_of(node)], True)
+        else:
+            yield from self.mixed(node, quoted, start)
+
+    def mixed(self, node: Node, quoted: bool, start: int | None) -> Iterator[WordPart]:
+        """Parts of a word that has several, or of none but text."""
+        source, at, end = node.text or b"", start or node.start_byte, node.end_byte
+        if node.type == "string":
+            quoted, at, end = True, node.children[0].end_byte, node.children[-1].start_byte
+            yield WordPart([""], True)
+        escaped = r'\\([$"\\`\n])' if quoted else r"\\(.)"
+
+        def literal(to: int) -> WordPart:
+            text = source[at - node.start_byte : to - node.start_byte].decode(errors="replace")
+            return WordPart([re.sub(escaped, lambda own: own[1].strip("\n"), text, flags=re.DOTALL)], quoted)
+
+        for child in node.children:
+            if child.start_byte >= at and (child.children or child.type == "raw_string"):
+                written = child.text or b""  # blanks before it belong to some
+                blank = len(written) - len(written.lstrip(b" \t\n\\")) if child.type in _EXPANDING else 0
+                yield literal(child.start_byte + blank)
+                yield from self.pieces(child, quoted)
+                at = child.end_byte
+        yield literal(end)
+
+    def text(self, node: Node, quoted: bool = False, start: int | None = None) -> str:
+        """A part of a script as one text, with its variables written out."""
+        texts = [" ".join(piece.values) for piece in self.pieces(node, quoted, start)]
         return self.measured(["".join(texts)])[0]
 
-    def expanded(self, word: Word) -> list[str]:
+    def expanded(self, node: Node) -> list[str]:
         """A word with its variables written out: several where one holds several or, unquoted, has blanks."""
-        found = [""]
-        for part in word:
-            values = self.value(part.text) if part.expands else [part.text]
-            if part.expands and not part.quoted:
+        found, pieces = [""], list(self.pieces(node))
+        for piece in pieces:
+            values = piece.values
+            if piece.expands and not piece.quoted:
                 text = " ".join(values)
                 values = text.split()
                 found += [""] * (text[:1].isspace() and found[-1] != "")
-            elif part.expands and not re.search(r"(\[@\]\}|^\$@|^\$\{@\})$", part.text):
+            elif piece.expands and not piece.each:
                 values = [" ".join(values)]
             found[-1] += values[0] if values else ""
             found += self.measured(values[1:])
-        quoted = any(part.quoted and not (part.expands and "@" in part.text) for part in word)
+        quoted = any(piece.quoted for piece in pieces) and not any(piece.each for piece in pieces)
         return [one for one in found if one] or ([""] if quoted else [])
 
-    def value(self, written: str) -> list[str]:
+    def value(self, node: Node) -> list[str]:
         """What `$NAME`, `$(command)` and their kin stand for; what is not known stays as it is."""
-        if written.startswith("$((") and written.endswith("))"):
-            number = self.arithmetic(written[3:-2])
+        written = text_of(node).lstrip(" \t\n\\")
+        if written.startswith("$((") and written.endswith("))"):  # which behind `:-` is a substitution to it
+            known = node.type == "arithmetic_expansion"
+            inner = "".join(self.text(child) for child in node.children[1:-1]) if known else written[3:-2]
+            number = self.arithmetic(re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", inner))
             return ["".join(written.split()) if number is None else str(number)]
-        if written[0] == "`" or written.startswith("$("):
-            inner = written[1:-1].replace("\\`", "`") if written[0] == "`" else written[2:-1]
-            text = self.output(inner)
-            return [f"$({(inner.split() or [''])[0]})" if text is None else text]
-        found = _PARAMETER.fullmatch(written[2:-1] if written.startswith("${") else written[1:])
-        if not found:
+        if node.type == "command_substitution":
+            text = self.output(node)
+            first = "".join(re.findall(r"[-./\w]+", written)[:1])
+            return [f"$({first})" if text is None else text]
+        children = node.children[1:-1] if node.type == "expansion" else node.children[1:]
+        marked = len(children) > 1 and not children[0].is_named
+        if not children or not children[marked].is_named or " " in text_of(children[marked]):
             return [written]
-        mark, name, index, rest = found.groups()
-        held = self.held(name, index)
+        return self.parameter(node, children[0].type if marked else "", children[marked:])
+
+    def parameter(self, node: Node, mark: str, parts: Sequence[Node]) -> list[str]:
+        """What a variable stands for: its name, then what is to be done with it."""
+        written, target = text_of(node).lstrip(" \t\n\\"), parts[0]
+        index = target.child_by_field_name("index")
+        key = None if index is None else self.text(index)
+        name = text_of(target.child_by_field_name("name") or target)
+        held = self.held(name, key)
         if mark == "#":
-            return [str(len(held or []) if index in ("@", "*") else len("".join(held or [])))]
+            return [str(len(held or []) if key in ("@", "*") else len("".join(held or [])))]
         if mark == "!":
-            if index is not None:
+            if key is not None:
                 return list(self.tables.get(name, {}))
             held = self.held(held[0], None) if held else None
-        kept = [] if self.strict else [written if not rest else f"${name}"]
-        usual = re.fullmatch(r"(:?)([-=+?])(.*)", rest, re.DOTALL)
-        if not usual:
-            return kept if held is None else [changed(own, rest, self.filled) for own in held]
-        there = held is not None and not (usual[1] and "".join(held) == "")
-        if usual[2] == "+":
-            return [self.filled(usual[3])] if there else []
-        if there or usual[2] == "?":
+        sign = parts[1].type if len(parts) > 1 else ""
+        kept = [] if self.strict else [f"${name}" if sign else written]
+        if sign.strip(":") not in ("-", "=", "+", "?"):
+            return kept if held is None else [self.changed(own, parts[1:]) for own in held]
+        there = held is not None and not (sign[0] == ":" and "".join(held) == "")
+        text = "".join(" ".join(own.values) for own in self.mixed(node, False, parts[1].end_byte))[:-1]
+        if sign[-1] == "+":
+            return [text] if there else []
+        if there or sign[-1] == "?":
             return held if there and held is not None else kept
-        text = self.filled(usual[3])
-        if usual[2] == "=":
+        if sign[-1] == "=":
             self.variables[name] = [text]
         return [text]
 
-    def held(self, name: str, index: str | None) -> list[str] | None:
+    def changed(self, value: str, change: Sequence[Node]) -> str:
+        """A value without an ending, with a part replaced, or in other letters."""
+        texts = [re.sub(r"\$\{?(\w+)\}?", lambda own: "".join(self.held(own[1], None) or []), self.text(own))
+                 for own in change]  # fmt: skip
+        return changed(value, *texts) if texts else value
+
+    def held(self, name: str, key: str | None) -> list[str] | None:
         """What a variable holds, all of it or one item; None if nothing is known of it."""
         if name in ("@", "*"):
             return self.arguments or []
         if name == "#":
             return [str(len(self.arguments or []))]
-        if name == "?":
-            return ["0"]
         if is_number(name) and name != "0":
-            given = self.arguments is not None and int(name) <= len(self.arguments)
-            return [self.arguments[int(name) - 1]] if given and self.arguments else None
+            return (self.arguments or [])[int(name) - 1 : int(name)] or None
         if name in ("0", "BASH_SOURCE"):
             return [str(self.path)] if self.path else None
-        if name == "PWD":
-            return [self.folder or "."]
-        key = None if index is None else self.filled(index)
+        if name in ("?", "PWD"):
+            return ["0" if name == "?" else self.folder or "."]
         if name in self.tables:
             table = self.tables[name]
             return [*table.values()] if key in ("@", "*") else [table[key]] if key in table else None
@@ -471,92 +526,71 @@ class Script:
         place = int(key) if key and is_number(key) else 0
         return found[place : place + 1] or ([""] if not found else None)
 
-    def filled(self, text: str) -> str:
-        """A text within braces with its variables written out, and its quotes taken off."""
-        return self.joined(whole_word(text))
-
-    def arithmetic(self, text: str) -> int | None:
-        """Whole-number arithmetic, where all of its names are known."""
-        filled = self.joined(quoted_word(text))
-        try:
-            return whole_arithmetic(re.sub(r"[A-Za-z_]\w*", self._number, filled))
-        except (ValueError, ZeroDivisionError):
-            return None
-
-    def _number(self, name: re.Match[str]) -> str:
-        held = self.held(name[0], None)
-        return f"({held[0]})" if held else "0" if self.strict else name[0]
-
-    def output(self, text: str) -> str | None:
+    def output(self, node: Node) -> str | None:
         """What a substituted command prints, where nothing but `echo`, `dirname` and their like does."""
         printed: list[str] = []
-        with self.within():
-            for step in [step for chain in parsed(text) for step in chain]:
-                [command, *others] = step.commands
-                if others or not isinstance(command, Simple):
-                    return None
-                words = [
-                    item for own in command.words if isinstance(own, tuple) for item in self.expanded(own)
-                ]
-                if words[:1] == ["cd"]:
-                    self.gone(words[1:], ())
-                    continue
-                if words[:1] == ["cat"] and command.documents:
-                    words = ["echo", *(self.joined(document.word) for document in command.documents)]
-                line = (self.folder or ".") if words == ["pwd"] else line_of(words)
-                if line is None:
-                    return None
-                printed.append(line)
+        there = self.within()
+        for own in _steps(node):
+            [command, *others] = own.children if own.type == "redirected_statement" else [own]
+            if command.type != "command":
+                return None
+            words = [word for child in command.children for word in there.expanded(child)]
+            documents = [document for other in others for document in there.read_by(other)]
+            if words[:1] == ["cat"] and documents:
+                words = ["echo", *documents]
+            if words[:1] == ["cd"]:
+                there.gone(words[1:])
+                continue
+            line = (there.folder or ".") if words == ["pwd"] else line_of(words)
+            if line is None:
+                return None
+            printed.append(line)
         return self.measured(["\n".join(printed).rstrip("\n")])[0]
 
 
-Does = Callable[[Script, list[str], Sequence[Document]], bool | None]
+def _steps(node: Node) -> Iterator[Node]:
+    """Statements of a substitution in turn."""
+    for child in node.children:
+        if child.type == "list":
+            yield from _steps(child)
+        elif child.is_named:
+            yield child
 
-#: Variables of Slurm -> by the option that sets them.
-SLURM_VARIABLES: Final = {
-    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "--ntasks": ("SLURM_NTASKS",),
-    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+
+def _operands(node: Node) -> Iterator[Node]:
+    """Words and operators of a condition in turn."""
+    for child in node.children:
+        if child.type.endswith("ary_expression") or child.type == "parenthesized_expression":
+            yield from _operands(child)
+        else:
+            yield child
+
+
+#: Kinds of statements -> what they do; words and comments stand between them.
+STATEMENTS: Final[dict[str, Callable[[Script, Node], bool | None]]] = {
+    **dict.fromkeys(("do_group", "subshell", "declaration_command", "variable_assignments"), Script.block),
+    "compound_statement": Script.block,
+    "list": Script.chain,
+    "pipeline": lambda script, node: (script.run(node.children), None)[1],
+    "negated_command": lambda script, node: {True: False, False: True, None: None}[script.run(node.children)],
+    "redirected_statement": Script.redirected,
+    "command": Script.command,
+    "test_command": Script.test,
+    "variable_assignment": Script.assigned,
+    "unset_command": Script.forgotten,
+    "if_statement": Script.branches,
+    "case_statement": Script.choice,
+    "for_statement": Script.words_loop,
+    "while_statement": Script.condition_loop,
+    "function_definition": Script.defined,
 }
-_SHORT: Final = {"-N": "--nodes", "-n": "--ntasks"}
-#: Folders above that of the script in which files are looked for. [-]
-MOST_PARENTS: Final = 6
-#: Programs that start the script that they name.
-_STARTING: Final = ("bash", "sh", "zsh", "sbatch", "srun", "salloc", "qsub", "exec", "nohup", "time", "env",
-                    "mpirun", "mpiexec", "docker", "ssh", "sudo", "timeout")  # fmt: skip
 
 #: What the shell itself does -> how.
-BUILT_IN: Final[dict[str, Does]] = {
-    **dict.fromkeys(
-        (*_DECLARING, "echo", "printf", ":", "true", "exit", "return", "trap", "ulimit", "break", "continue",
-         "mkdir", "pip", "module"), lambda script, words, documents: True,
-    ),
-    "false": lambda script, words, documents: False,
+BUILT_IN: Final[dict[str, Callable[[Script, list[str]], bool | None]]] = {
+    "false": lambda script, words: False,
     **dict.fromkeys((".", "source"), Script.sourced),
     **dict.fromkeys(("cd", "pushd"), Script.gone),
-    "set": Script.set_arguments,
+    "set": Script.given,
     "shift": Script.shifted,
-    "unset": Script.forgotten,
-    "read": Script.taken_in,
     "eval": Script.evaluated,
-}  # fmt: skip
-
-
-def slurm_options(text: str) -> dict[str, str]:
-    """Options of the `#SBATCH` lines of a script, by their long names.
-
-    >>> slurm_options("#SBATCH -N 4 --exclusive --gres=gpu:8\\n")
-    {'--nodes': '4', '--exclusive': '', '--gres': 'gpu:8'}
-    """
-    found: dict[str, str] = {}
-    for line in re.findall(r"^[ \t]*#SBATCH[ \t]+(.*)$", text, re.MULTILINE):
-        words, place = line.split("#")[0].split(), 0
-        while place < len(words):
-            name, equals, value = words[place].partition("=")
-            place += 1
-            if not equals and place < len(words) and not words[place].startswith("-"):
-                value, place = words[place], place + 1
-            if name.startswith("-"):
-                found.setdefault(_SHORT.get(name, name), value)
-    return found
+}

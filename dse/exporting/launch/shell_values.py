@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import operator
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-#: Most words of an expression, and largest exponent. [-]
-MOST_WORDS: Final = 100
-MOST_EXPONENT: Final = 64
-
-#: Longest value that is gone through by its places. [characters]
+#: Longest expression, and longest value that is gone through by its places. [characters]
 MOST_CHANGED: Final = 1000
-_TOKEN: Final = re.compile(r"[0-9]{1,15}|\*\*|&&|\|\||[<>=!]=|[-+*/%()<>!]|\S")
+#: Largest exponent. [-]
+MOST_EXPONENT: Final = 64
+_AS_PYTHON: Final = {"&&": " and ", "||": " or ", "!": " not ", "/": "//"}
 
 
 def _quotient(left: int, right: int) -> int:
@@ -23,15 +22,20 @@ def _quotient(left: int, right: int) -> int:
     return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
-#: Operators between two numbers, those that bind least first.
-_LEVELS: Final[tuple[Mapping[str, Callable[[int, int], int | bool]], ...]] = (
-    {"||": lambda left, right: bool(left or right)},
-    {"&&": lambda left, right: bool(left and right)},
-    {"==": operator.eq, "!=": operator.ne},
-    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
-    {"+": operator.add, "-": operator.sub},
-    {"*": operator.mul, "/": _quotient, "%": lambda left, right: left - _quotient(left, right) * right},
-)
+def _power(base: int, exponent: int) -> int:
+    if not 0 <= exponent <= MOST_EXPONENT or abs(base) >= 2**63:
+        raise ValueError(exponent)
+    return int(base**exponent)
+
+
+#: Signs between numbers and before one, as Python's parser names them -> what they do.
+_OPERATORS: Final[dict[type, Callable[..., int | bool]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: _power,
+    ast.FloorDiv: _quotient, ast.Mod: lambda left, right: left - _quotient(left, right) * right,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.USub: operator.neg, ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}  # fmt: skip
 
 
 def whole_arithmetic(text: str) -> int:
@@ -45,52 +49,32 @@ def whole_arithmetic(text: str) -> int:
     >>> whole_arithmetic("2 * (3 + 4) / 7 - 1"), whole_arithmetic("2 ** 3 > 7 && 1")
     (1, 1)
     """
-    tokens = _TOKEN.findall(text)
-    if len(tokens) > MOST_WORDS:
+    if len(text) > MOST_CHANGED or not re.fullmatch(r"[-+*/%()<>!=&|0-9\s]*", text, re.ASCII):
         raise ValueError(text)
+    python = re.sub(r"&&|\|\||!(?!=)|/", lambda sign: _AS_PYTHON[sign[0]], " ".join(text.split()))
+    try:
+        return _whole(ast.parse(python.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(text) from None
 
-    def atom() -> int:
-        token = tokens.pop(0) if tokens else ""
-        if token == "(":
-            inner = level(0)
-            if not tokens or tokens.pop(0) != ")":
-                raise ValueError(text)
-        elif token in ("-", "+", "!"):
-            other = atom()
-            return int(not other) if token == "!" else -other if token == "-" else other
-        elif not (token.isascii() and token.isdigit()):
-            raise ValueError(text)
-        else:
-            inner = int(token)
-        if tokens and tokens[0] == "**":
-            tokens.pop(0)
-            if not 0 <= (exponent := atom()) <= MOST_EXPONENT:
-                raise ValueError(text)
-            return int(inner**exponent)
-        return inner
 
-    def level(place: int) -> int:
-        if place == len(_LEVELS):
-            return atom()
-        value = level(place + 1)
-        while tokens and tokens[0] in _LEVELS[place]:
-            value = int(_LEVELS[place][tokens.pop(0)](value, level(place + 1)))
-        return value
-
-    value = level(0)
-    if tokens:
-        raise ValueError(text)
-    return value
+def _whole(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(int(value)):
+            return value
+        case ast.BinOp(left, sign, right) | ast.Compare(left, [sign], [right]) if type(sign) in _OPERATORS:
+            return int(_OPERATORS[type(sign)](_whole(left), _whole(right)))
+        case ast.UnaryOp(sign, operand):
+            return int(_OPERATORS[type(sign)](_whole(operand)))
+        case ast.BoolOp(sign, values):
+            return int((all if isinstance(sign, ast.And) else any)(map(_whole, values)))
+    raise ValueError(ast.dump(node)[:80])
 
 
 _COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
-    "-eq": lambda left, right: left == right,
-    "-ne": lambda left, right: left != right,
-    "-lt": lambda left, right: left < right,
-    "-le": lambda left, right: left <= right,
-    "-gt": lambda left, right: left > right,
-    "-ge": lambda left, right: left >= right,
-}
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt,
+    "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
+}  # fmt: skip
 
 
 def holds(words: Sequence[str | None]) -> bool | None:
@@ -126,25 +110,22 @@ def holds(words: Sequence[str | None]) -> bool | None:
     return None
 
 
-def changed(value: str, change: str, filled: Callable[[str], str]) -> str:
+def changed(value: str, sign: str, old: str = "", slash: str = "", new: str = "") -> str:
     """A value as `${NAME%ending}`, `${NAME/old/new}` and their like change it.
 
-    >>> changed("a/b.sh", "%.sh", str), changed("a/b.sh", "##*/", str), changed("7b", "^^", str)
+    >>> changed("a/b.sh", "%", ".sh"), changed("a/b.sh", "##", "*/"), changed("7b", "^^")
     ('a/b', 'b.sh', '7B')
     """
-    if change in ("^^", ",,"):
-        return value.upper() if change == "^^" else value.lower()
-    if found := re.fullmatch(r"(//?)((?:[^/\\]|\\.)+)(?:/(.*))?", change, re.DOTALL):
-        old, new = filled(found[2]), filled(found[3] or "")
-        return value.replace(old, new, -1 if found[1] == "//" else 1)
-    found = re.fullmatch(r"(%%?|##?)(.*)", change, re.DOTALL)
-    if not found or len(value) > MOST_CHANGED:
+    if sign in ("^^", ",,"):
+        return value.upper() if sign == "^^" else value.lower()
+    if sign in ("/", "//") and old:
+        return value.replace(old, new, -1 if sign == "//" else 1)
+    if sign not in ("%", "%%", "#", "##") or len(value) > MOST_CHANGED:
         return value
-    pattern = filled(found[2])
-    ends = found[1][0] == "%"
+    ends = sign[0] == "%"
     places = [*range(len(value), -1, -1)] if ends else [*range(len(value) + 1)]
-    for place in places if len(found[1]) == 1 else places[::-1]:
-        if fnmatchcase(value[place:] if ends else value[:place], pattern):
+    for place in places if len(sign) == 1 else places[::-1]:
+        if fnmatchcase(value[place:] if ends else value[:place], old):
             return value[:place] if ends else value[place:]
     return value
 
@@ -179,3 +160,26 @@ def line_of(words: Sequence[str]) -> str | None:
 def is_number(text: str) -> bool:
     """Whether a text is a short number of ASCII digits."""
     return text.isascii() and text.isdigit() and len(text) < 10
+
+
+#: Variables of Slurm -> by the option that sets them.
+SLURM_VARIABLES: Final = {
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "--ntasks": ("SLURM_NTASKS",),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}
+_SHORT: Final = {"-N": "--nodes", "-n": "--ntasks"}
+
+
+def slurm_options(text: str) -> dict[str, str]:
+    """Options of the `#SBATCH` lines of a script, by their long names.
+
+    >>> slurm_options("#SBATCH -N 4 --exclusive --gres=gpu:8 # of a node\\n")
+    {'--nodes': '4', '--exclusive': '', '--gres': 'gpu:8'}
+    """
+    found: dict[str, str] = {}
+    for line in re.findall(r"^[ \t]*#SBATCH[ \t]+([^#\n]*)", text, re.MULTILINE):
+        for name, value in re.findall(r"(?<!\S)(-[\w-]+)(?:(?:=|[ \t]+(?!-))(\S+))?", line):
+            found.setdefault(_SHORT.get(name, name), value)
+    return found
