@@ -89,7 +89,12 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         default="",
         help="formats of products to choose from: bf16 (default), fp16, fp8, fp8_blockwise, mxfp8, nvfp4",
     )
-    parser.add_argument("--framework", metavar="NAME", default="", help="software (default: megatron_core)")
+    parser.add_argument(
+        "--framework",
+        metavar="NAME",
+        default="",
+        help="software whose layouts are proposed (default: megatron_core; maxtext on TPUs)",
+    )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
