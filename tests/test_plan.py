@@ -64,6 +64,15 @@ def test_every_command_that_is_printed_as_next_works(model, system, framework, c
     check_next_commands(capsys, model, system, framework)
 
 
+def test_a_framework_may_be_a_file_of_ones_own(tmp_path, capsys):
+    said = "given:\n  zero: {value: 3, kind: documented, source: mine}\n"
+    runs = "runs:\n  schedule: {values: [1f1b], source: mine}\n"
+    (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{said}{runs}")
+    out = asked(capsys, *LLAMA_8B, "--framework", "./mine.yaml").out
+    assert "dse explain plan_llama3_8b_8" in out
+    assert "dse export" not in out  # no form of launch files starts it
+
+
 def test_what_other_software_would_run_faster_is_said(capsys):
     """Halves of DualPipe hide exchanges of experts; Megatron Core has 1F1B."""
     out = asked(capsys, "deepseek_v3", "--gpus", "1024", "--system", "h100_80g_dgx").out

@@ -41,9 +41,7 @@ class Framework:
     given: Mapping[str, Any]  #: column of designs, or quantity of systems -> value, as files write it
     title: str = ""  #: its name as its makers write it
     release: str = ""  #: of which the rest is said
-    launch: tuple[
-        str, ...
-    ] = ()  #: forms of the files that start it; of none, nothing is said of what it can do
+    launch: tuple[str, ...] = ()  #: forms of the files that start it
     runs: Mapping[str, Runs] = field(default_factory=dict)  #: column of designs -> values that it can run
     limits: Mapping[str, str] = field(default_factory=dict)  #: name -> formula that its designs keep
     derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of what it does by itself

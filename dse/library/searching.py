@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
 from dse.exporting.launch.launch import Launch, refusals
@@ -27,7 +26,6 @@ from dse.searching.named.planned_study import closest, fits, listed_front, searc
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.searching.starting_designs import front_designs, named_starts
 from dse.spaces.question import Planned, Question, planned_space, space_text, with_chips
-from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.space import Params, Space
 
 #: What `Study.run` takes as its progress.
@@ -284,7 +282,7 @@ def faster_elsewhere(
 ) -> FasterElsewhere | None:
     """What would be faster if any software could do it; None where nothing is, or too much to price."""
     keys = [own.key for own in exact.space.objectives]
-    if refused_model(load_framework(planned.space.framework), planned.model.shape):
+    if not planned.runnable:
         return None  # what is planned is any software's
     space = planned_space(replace(question, any_software=True)).space
     other = listed_front(space, workers) if space.fingerprint != planned.space.fingerprint else None
@@ -296,7 +294,7 @@ def faster_elsewhere(
     row = int(other.costs[:, 0].argmin())
     [params] = space.decode({name: own[[row]] for name, own in other.designs.items()})
     launch = Launch.of_run(transformer_run(space, space.encode([params]), DesignPoints), 0)
-    reasons = refusals(launch, load_framework(space.framework))
+    reasons = refusals(launch, planned.framework)
     return FasterElsewhere(there, there / here, design_text(space, params), reasons[0]) if reasons else None
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.formats.framework_file import load_framework
+from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.hugging_face import import_model, is_configuration
 from costmodel.formats.model_file import load_model
 from costmodel.formats.strict_yaml import dump, parse, read_text
@@ -76,6 +76,8 @@ class Planned:
     data: dict[str, Any]  #: as its file has it
     space: Space
     model: PlannedModel
+    framework: Framework
+    runnable: bool  #: whether layouts are held to what the framework can run
     assumed: tuple[str, ...]  #: options that nobody gave
 
 
@@ -121,7 +123,8 @@ def planned_space(question: Question) -> Planned:
     space = space_of(data)
     if space.legal.count == 0:
         raise DseError(plan.refusal(space))
-    return Planned(data, space, model, (*plan.assumed(question.chips),))
+    assumed = (*plan.assumed(question.chips),)
+    return Planned(data, space, model, plan.framework, not question.any_software, assumed)
 
 
 def with_chips(question: Question, planned: Planned, chips: int) -> Space | None:

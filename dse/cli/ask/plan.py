@@ -7,7 +7,6 @@ import sys
 from dataclasses import asdict
 from shlex import quote
 
-from costmodel.formats.framework_file import load_framework
 from dse.cli.progress import progress_of
 from dse.exporting.launch.forms import LAUNCH_FORMS
 from dse.library.searching import PlannedStudy, plan
@@ -15,8 +14,6 @@ from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record
 from dse.records.text import show
 from dse.reporting.study_report import plan_report
-from dse.searching.study import BaseStudy
-from dse.spaces.sections.frameworks import refused_model
 
 #: So many times as many chips are tried where none fits.
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
@@ -50,23 +47,22 @@ def write(args: argparse.Namespace, found: PlannedStudy) -> None:
         print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
         return
     notes = [str(found.faster)] if found.faster else []
-    show(sys.stdout, lambda width: plan_report(study, str(found), notes, next_commands(args, study), width))
+    show(sys.stdout, lambda width: plan_report(study, str(found), notes, next_commands(args, found), width))
 
 
-def next_commands(args: argparse.Namespace, study: BaseStudy) -> list[str]:
+def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
     """What to do next."""
-    file = args.save or "space.yaml"
+    study, file = found.study, args.save or "space.yaml"
     best = study.table.front().numbers[0]
-    framework = load_framework(study.space.framework)
-    forms = [] if refused_model(framework, study.space.model) else framework.launch
-    own = [f" --storage {quote(args.storage)}"] if args.storage else [""]
+    forms = found.planned.framework.launch if found.planned.runnable else ()
+    storage = f" --storage {quote(args.storage)}" if args.storage else ""
     exported = [
-        f"dse export {quote(study.name)}{own[0]} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"
+        f"dse export {quote(study.name)}{storage} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"
         for form in forms[:1]
     ]
     return [
-        f"dse explain {quote(study.name)}{own[0]}",
-        f"dse report {quote(study.name)}{own[0]} -o {quote(study.name)}.html",
+        f"dse explain {quote(study.name)}{storage}",
+        f"dse report {quote(study.name)}{storage} -o {quote(study.name)}.html",
         *exported,
         f"dse search {file}"
         + ("" if args.save else "      after dse plan ... --save space.yaml, and your changes"),

@@ -226,9 +226,8 @@ def _positions(model: ModelShape) -> dict[str, Any]:
 
 def _numerics(model: ModelShape) -> dict[str, Any]:
     """What is computed beside, where it is not as Megatron-LM does by itself."""
-    own, usual = model.numerics, Numerics()
-    differ = {s: f for s, f in NUMERICS.items() if getattr(own, f) != getattr(usual, f)}
-    return {setting: plain(getattr(own, field)) for setting, field in differ.items()}
+    said = model.numerics.said()
+    return {setting: said[field] for setting, field in NUMERICS.items() if field in said}
 
 
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
@@ -279,8 +278,8 @@ def model_losses(model: ModelShape) -> list[str]:
 
 def _numerics_unsaid(model: ModelShape) -> list[str]:
     """Numerics that Megatron-LM has no flag for."""
-    own, usual = model.numerics, Numerics()
-    fields = [name for name in UNSAID if getattr(own, name) != getattr(usual, name)]
+    own, said = model.numerics, model.numerics.said()
+    fields: list[str] = [name for name in UNSAID if name in said]
     if own.rotary_scaling == "llama3":
         fixed = {"original_positions": 8192, "rotary_low_freq_factor": 1, "rotary_high_freq_factor": 4}
         fields += [name for name, value in fixed.items() if getattr(own, name) not in (0, value)]

@@ -30,6 +30,7 @@ from dse.exporting.launch.torchtitan_releases import (
     nested,
     present,
 )
+from dse.spaces.sections.frameworks import is_same
 
 #: What torchtitan can do, and what it calls it.
 TORCHTITAN: Final = launching("torchtitan")
@@ -254,16 +255,10 @@ def flavor_of(model: ModelShape, framework: Framework = TORCHTITAN) -> tuple[str
         If there is none.
     """
     for found in flavors(framework):
-        if _is_shipped(flavored(framework, *found), model):
+        if is_same(flavored(framework, *found), model):
             return found
     known = ", ".join(framework.models)
     raise NotExpressible(f"model {model.name}: {framework.release} has it not; it has {known}")
-
-
-def _is_shipped(one: Any, other: ModelShape) -> bool:
-    """Whether two models differ in name and settings alone."""
-    free = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
-    return isinstance(one, ModelShape) and other == replace(one, **{f: getattr(other, f) for f in free})
 
 
 def losses(launch: Launch) -> list[str]:

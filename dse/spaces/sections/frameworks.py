@@ -136,14 +136,14 @@ def limits_of(
         Those that it opens, with their options.
     """
     sizes = {name: point(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
-    known, found = {*named, *sizes}, {}
+    known, columns, found = {*named, *sizes}, _columns(model), {}
     for rule in framework_rules(framework, model):
         formula, column = rule.expression(known), rule.name.removeprefix("runs_")
         if formula is None or not formula.names & {*named}:
             continue
         runs, options = framework.runs.get(column), parameters.get(column)
         within = runs and isinstance(options, list) and {str(option) for option in options} <= {*runs.words}
-        if not within and not interval_of(formula, sizes, _columns(model))[0]:
+        if not within and not interval_of(formula, sizes, columns)[0]:
             found[rule.name] = formula.text
     return found
 
@@ -167,13 +167,13 @@ def software_of(framework: Framework) -> str:
 
 def named_model(framework: Framework, model: ModelShape) -> Any:
     """What a framework that trains models by name calls one; None if it has it not."""
-    for name, own in framework.models.items():
-        shipped = load_model(name)
-        words = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
-        free = {word: getattr(model, word) for word in words}
-        if isinstance(shipped, ModelShape) and model == replace(shipped, **free):
-            return own
-    return None
+    return next((own for name, own in framework.models.items() if is_same(load_model(name), model)), None)
+
+
+def is_same(one: Any, other: ModelShape) -> bool:
+    """Whether two models differ in name and settings alone."""
+    free = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
+    return isinstance(one, ModelShape) and other == replace(one, **{f: getattr(other, f) for f in free})
 
 
 def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, Any]) -> list[str]:
