@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, input_bytes
+from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, input_bytes, posted_sends
 from costmodel.kernels.group_links import spans
 from costmodel.kernels.items import Item, Items, added, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
@@ -180,6 +180,11 @@ def two_hops(
         Ranks that hold different experts, (points,).
     network : sequence of LinkTier
         Tiers from the inside out; the first is the node. Copies for nodes of other racks go over their tier.
+
+    Notes
+    -----
+    The second hop starts with the first tokens of the first one. A byte costs as much as in an all-to-all:
+    DeepEP publishes the bandwidths that other exchanges reach on the same links [DeepEP2025]_.
     """
     tiers = [*spans(group, network)]
     nodes = tiers[1].inner if len(tiers) > 1 else np.ones_like(group.size)
@@ -187,17 +192,12 @@ def two_hops(
     if model.routing_groups:
         limit = model.routing_group_topk * np.maximum(nodes / model.routing_groups, 1.0)
         reached = np.minimum(reached, limit)
+    arrived = token_bytes * places_reached(group.size, model)
     # In each node one rank has the token already: its own, or the one that it came to.
-    ranks = places_reached(group.size, model) * (1 - nodes / group.size)
-    time, launch = np.zeros_like(token_bytes * group.size), np.zeros_like(group.size)
-    per_tier = []
-    for place, span in enumerate(tiers):
-        tier, farther = span.tier, 1 / span.outer - 1 / span.inner  # of nodes, those that it alone reaches
-        own = token_bytes * reached * farther if place else token_bytes * ranks
-        time = np.maximum(time, own / span.exchange + np.where(own > 0, tier.latency, 0.0))
-        launch = np.maximum(launch, np.where(own > 0, tier.launch, 0.0))
-        per_tier.append(own)
-    return CollectiveCost(time + launch, tuple(per_tier))
+    within = arrived * (1 - nodes / group.size)
+    # Of other nodes each tier reaches those that no nearer one does.
+    between = [token_bytes * reached * (1 / span.outer - 1 / span.inner) for span in tiers[1:]]
+    return posted_sends([within, *between], arrived, group, tiers)
 
 
 def _chosen(where: FloatArray, one: CollectiveCost, other: CollectiveCost) -> CollectiveCost:
