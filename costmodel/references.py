@@ -114,7 +114,8 @@ REFERENCES: Mapping[str, str] = {
     ),
     "NVIDIA2026": (
         "NVIDIA, Megatron-LM, Megatron-Bridge and Transformer Engine, August 2026: --fp8-recipe, "
-        "--fp4-format, --fp8-param-gather, megatron/core/distributed, transformer_engine/common/recipe"
+        "--fp4-format, --fp8-param-gather, megatron/core/distributed, transformer_engine/common/recipe; "
+        "model FLOPs: num_floating_point_operations of Megatron-LM's training.py, flop_utils of Bridge"
     ),
     "Nemhauser1978": (
         "G. L. Nemhauser, L. A. Wolsey and M. L. Fisher, An analysis of approximations for maximizing "

@@ -89,6 +89,7 @@ def check_ranges(found: Breakdown, run: Run, there: BoolArray) -> None:
         "system_power": own.world_size * chip_power(system),
         "average_power": own.energy_per_step / own.step_time * system.host.power_overhead,
         "idle_energy": own.world_size * own.step_time * (system.chip.idle_power + system.host.power),
+        "tokens_per_second_per_gpu": own.tokens_per_second / own.world_size,
         "mfu": own.model_flops / (own.step_time * own.world_size * system.chip.peak_flop_rate),
     }.items():
         np.testing.assert_allclose(getattr(own, column), expected, rtol=ROUNDING, err_msg=column)

@@ -193,6 +193,35 @@ def test_a_window_that_shows_everything_is_full_attention_but_for_the_diagonal()
     assert narrow == sorted(narrow)
 
 
+def megatron_flops(model, tokens):
+    """`num_floating_point_operations` of Megatron-LM d98e8a64 for a dense model with grouped queries.
+
+    In windowed layers a query meets the keys that `flop_utils` of Megatron-Bridge 067f987d counts.
+    """
+    queries, keys = (heads * model.head_size for heads in (model.num_attention_heads, model.num_query_groups))
+    window, windowed = model.window, 0
+    if window:
+        windowed = model.num_layers - model.num_layers // model.full_attention_every
+    seen = window - window * (window - 1) / (2 * model.seq_len)
+    attended = (model.num_layers - windowed) * model.seq_len / 2 + windowed * seen
+    projections = model.hidden_size * (queries + 2 * keys) + queries * model.hidden_size
+    mlp = 3 * model.hidden_size * model.ffn_hidden_size
+    logits = model.hidden_size * model.vocab_size
+    return 3 * 2 * tokens * (model.num_layers * (projections + mlp) + attended * queries * 2 + logits)
+
+
+@pytest.mark.parametrize("name", ["llama3_405b", "gemma_3_27b"])
+@pytest.mark.parametrize("seq_len", [8192.0, 131072.0])
+def test_model_flops_and_mfu_are_those_of_megatron(name, seq_len):
+    """Causal attention counts half, and a window the keys in it."""
+    model, system = replace(load_model(name), seq_len=seq_len), load_system("h100_80g_dgx")
+    found = step(model, system, DesignPoints.of(tp=8, cp=4, pp=[1, 2], micro_batch_size=1))
+    flops = megatron_flops(model, seq_len)
+    np.testing.assert_allclose(found.model_flops, flops, rtol=1e-12)
+    peak = found.world_size * 989.4e12  # NVIDIA H100 SXM, dense
+    np.testing.assert_allclose(found.mfu, flops / found.step_time / peak, rtol=1e-3)
+
+
 def test_norms_are_counted_where_they_stand():
     dense = ModelShape(**SHAPE)
     for changed, norms in (

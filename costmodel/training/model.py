@@ -159,10 +159,11 @@ class ModelShape(ModelDimensions):
     def forward_flops_per_sequence(self) -> float:
         """Multiply-adds of the forward pass of one sequence, each counted as two. [FLOP]
 
-        Matrices, full (not causally halved) attention, and the logits: for GPT this is
-        24 s l h^2 (1 + s/(6h) + V/(12 l h)), a third of the model FLOPs per sequence of [Narayanan2021]_.
+        Matrices, attention with the keys that a causal mask or a window leaves, and the logits: a third of
+        the model FLOPs of Megatron-LM and Megatron-Bridge [NVIDIA2026]_. For GPT this is
+        24 s l h^2 (1 + s/(12h) + V/(12 l h)); [Narayanan2021]_ counts attention in full, s/(6h).
         """
-        return self.seq_len * self.forward_flops(causal=False)
+        return self.seq_len * self.forward_flops(causal=True)
 
 
 @cache

@@ -206,6 +206,7 @@ INTERVAL_UNITS: Final[Mapping[str, str]] = {
     "step_time_low": "s",
     "step_time_high": "s",
     "tokens_per_second_low": "1/s",
+    "tokens_per_second_per_gpu_low": "1/s",
     "mfu_low": "-",
 }
 #: The same with their units, as tables show them -> the column.
@@ -216,6 +217,7 @@ WORSE_END: Final[Mapping[str, str]] = {
     "step_time": "step_time_high",
     "step_time_s": "step_time_high_s",
     "tokens_per_second": "tokens_per_second_low",
+    "tokens_per_second_per_gpu": "tokens_per_second_per_gpu_low",
     "mfu": "mfu_low",
 }
 
@@ -226,6 +228,7 @@ def ends(breakdown: Breakdown, own: Interval) -> dict[str, FloatArray]:
         "step_time_low": breakdown.step_time * own.low,
         "step_time_high": breakdown.step_time * own.high,
         "tokens_per_second_low": breakdown.tokens_per_second / own.high,
+        "tokens_per_second_per_gpu_low": breakdown.tokens_per_second_per_gpu / own.high,
         "mfu_low": breakdown.mfu / own.high,
     }
     return {**columns, **{key: columns[name] for key, name in INTERVAL_KEYS.items()}}

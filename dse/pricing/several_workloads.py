@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Units of what a step takes, of which steps that follow each other take the sum.
 TAKEN = ("s", "J", "FLOP")
 #: Columns that are rates or shares of a step's time.
-RATES = ("tokens_per_second", "mfu", "average_power")
+RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu", "average_power")
 
 
 def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluation) -> Any:

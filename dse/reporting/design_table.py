@@ -101,6 +101,9 @@ EVIDENCE_TEXTS = {
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
 GAP = 2
 
+#: Column of tokens per second of one chip.
+PER_GPU = "tokens_per_second_per_gpu"
+
 #: Rows of a table that rich draws, a millisecond each.
 ROWS_DRAWN = 1000
 
@@ -155,7 +158,7 @@ def design_table(
         *objective_columns(space, records),
         *workload_columns(space, records),
         *interval_columns(records),
-        *mfu_columns(records),
+        *rate_columns(space, records),
         *note_columns(len(records), notes or {}),
     ]
     kept, left_out = fitted(columns, width)
@@ -256,11 +259,18 @@ def interval_text(record: Record) -> str:
     return f"{low.split()[0] if low.split()[1:] == high.split()[1:] else low} to {high}"
 
 
-def mfu_columns(records: Sequence[Record]) -> list[Column]:
-    """Model FLOPs utilization: how near the machine is to its peak."""
-    return [
-        Column("mfu", ("mfu",), [percent(record["breakdown"].get("mfu", 0.0)) for record in records], 500)
-    ]
+def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """Model FLOPs utilization and tokens per second of one chip, where they are no objectives.
+
+    Trials of earlier versions have no tokens per second of one chip.
+    """
+    found = [record["breakdown"] for record in records]
+    columns = [Column("mfu", ("mfu",), [percent(own.get("mfu", 0.0)) for own in found], 500)]
+    if all(PER_GPU in own for own in found):
+        cells = [f"{own[PER_GPU]:,.0f}" for own in found]
+        columns.append(Column(PER_GPU, ("tokens/s", "per GPU"), cells, 600))
+    objectives = {objective.name for objective in space.objectives}
+    return [column for column in columns if column.name not in objectives]
 
 
 def note_columns(rows: int, notes: Mapping[int, str]) -> list[Column]:

@@ -46,6 +46,7 @@ ROWS_SHOWN = 12
 SUMMARY = (
     "step_time_s",
     "tokens_per_second",
+    "tokens_per_second_per_gpu",
     "mfu",
     "peak_memory_bytes",
     "energy_per_step_j",

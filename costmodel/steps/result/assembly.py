@@ -129,6 +129,7 @@ def assemble_breakdown(
         peak_memory=sum_of("peak_memory"),
         energy_per_step=energy,
         tokens_per_second=tokens / step_time,
+        tokens_per_second_per_gpu=tokens / (step_time * world_size),
         model_flops=model_flops,
         mfu=model_flops / (step_time * world_size * system.chip.peak_flop_rate),
         world_size=world_size,

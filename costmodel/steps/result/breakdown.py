@@ -113,6 +113,7 @@ class Breakdown(ResultTable):
     memory_bound_time: FloatArray = column("s")
     launch_bound_time: FloatArray = column("s")
     tokens_per_second: FloatArray = column("1/s")
+    tokens_per_second_per_gpu: FloatArray = column("1/s")
     model_flops: FloatArray = column("FLOP")
     mfu: FloatArray = column("-")
     world_size: FloatArray = column("-")

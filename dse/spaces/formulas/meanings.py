@@ -234,14 +234,16 @@ RESULTS: Final[Mapping[str, str]] = {
     "memory_bound_time": "time in kernels that wait for memory",
     "launch_bound_time": "time in kernels that wait for their launch",
     "tokens_per_second": "tokens trained on in a second",
-    "model_flops": "operations of the model in a step, nothing recomputed",
-    "mfu": "share of the chips' peak that these reach: model FLOPs utilization",
+    "tokens_per_second_per_gpu": "tokens that one chip trains on in a second",
+    "model_flops": "FLOPs of the model in a step: causal attention counts half, recomputation not at all",
+    "mfu": "model FLOPs utilization: model_flops over step time and 16-bit peak, as Megatron-LM counts",
     "system_price": "price of all chips with hosts and network",
     "system_power": "power of all chips at full load",
     "average_power": "power over a step",
     "step_time_low": "lower end of the interval of step times",
     "step_time_high": "upper end of the interval of step times",
     "tokens_per_second_low": "tokens a second at the upper end of step times",
+    "tokens_per_second_per_gpu_low": "tokens a second of one chip at the upper end of step times",
     "mfu_low": "utilization at the upper end of step times",
 }
 

@@ -12,7 +12,7 @@ from dse.spaces.formulas.margins import Compiled
 
 Direction = Literal["minimize", "maximize"]
 #: Columns of which more is better, where an objective does not say.
-MAXIMIZED: Final = ("tokens_per_second", "mfu")
+MAXIMIZED: Final = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu")
 
 
 @dataclass(frozen=True, slots=True)
