@@ -79,7 +79,7 @@ def test_layouts_are_ordered_as_measured(measured, model, least):
 
 def test_published_runs_are_met(measured):
     """Nothing was fitted to them: 15 % on average, Llama 3.1 405B and DeepSeek-V3 within 10 %."""
-    error = {one.row.id: abs(one.error) for one in measured if one.row.design}
+    error = {one.row.id: abs(one.error) for one in measured if one.row.design and one.is_step}
     assert len(error) == 56
     assert np.mean([*error.values()]) < 0.15
     for name in ("V3 2048 H800", "Llama 405B 8192 H100", "Llama 405B 16384 H100 131k"):
@@ -137,6 +137,18 @@ def test_memory_of_published_analyses_and_of_runs_that_did_not_fit(public):
     assert sum(one.said_not_to_fit for one in full) >= 8
 
 
+def test_shipped_peaks_of_memory_are_of_several_frameworks_and_of_runs_that_did_not_fit(measured):
+    """Runs of Megatron Core on one node, whose settings are all known, are predicted to 11 %."""
+    peaks = [one for one in measured if one.row.row_type == "memory"]
+    assert len({one.row.dataset for one in peaks}) >= 5
+    assert sum(one.did_not_fit for one in peaks) >= 40
+    assert sum(one.ran for one in peaks) >= 100
+    assert not any(one.ran and one.did_not_fit for one in peaks)
+    simumax = [abs(one.memory_error) for one in peaks if one.row.dataset == "simumax_memory"]
+    assert max(simumax) < 0.11
+    assert np.mean(simumax) < 0.035
+
+
 @pytest.mark.parametrize("name", ["shipped", "public"])
 def test_no_error_has_grown_unnoticed(name):
     """Since the figures were kept: `python -m tests.validation_figures` keeps those of the tree."""
@@ -169,8 +181,13 @@ def test_json_has_every_data_set_and_every_row(measured, capsys):
         own = [one for one in measured if one.row.dataset == found["dataset"]]
         assert (found["rows"], found["expressed"]) == (len(own), sum(one.expressed for one in own))
         error = 100 * errors_of(measured, found["dataset"])
-        assert found["step_time"]["mean_abs_error_percent"] == pytest.approx(error.mean())
-        assert found["step_time"]["p90_abs_error_percent"] == pytest.approx(np.quantile(error, 0.9))
+        figures = found["step_time"]
+        if not error.size:
+            assert figures["mean_abs_error_percent"] is None
+            assert found["memory"]["rows"] > 0
+            continue
+        assert figures["mean_abs_error_percent"] == pytest.approx(error.mean())
+        assert figures["p90_abs_error_percent"] == pytest.approx(np.quantile(error, 0.9))
     assert [row["id"] for row in record["rows"]] == [one.row.id for one in measured]
     assert [*record["rows"][0]] == [
         *("id", "predicted_s", "measured_s", "low_s", "high_s", "evidence", "why_not")

@@ -18,7 +18,7 @@ from dse.validation.memory import usable_memory
 from dse.validation.rows import MODELS, expressed_row, measured_time, recompute_of
 from dse.validation.table import SHIPPED, MeasuredRow, read_table
 
-STEPS, RUNS = (read_table(path) for path in SHIPPED)
+STEPS, RUNS, MEMORY = (read_table(path) for path in SHIPPED)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_runs_priced_together_cost_what_each_costs_for_itself():
 
 
 def test_every_shipped_row_has_a_source_and_a_name_of_its_own():
-    rows = [*STEPS, *RUNS]
+    rows = [*STEPS, *RUNS, *MEMORY]
     assert all(row.source and ("arXiv" in row.source or "/" in row.source) for row in rows)
     assert len({row.id for row in rows}) == len(rows)
-    assert all(row.gpus for row in RUNS)
+    assert all(row.gpus for row in [*RUNS, *MEMORY])
 
 
 def test_both_conventions_of_model_flops_say_the_same_of_one_run():

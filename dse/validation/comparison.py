@@ -12,7 +12,7 @@ from dse.predictions.intervals import EVIDENCE, Interval, interval
 from dse.validation.expressed import Expressed, breakdowns, system_named
 from dse.validation.frameworks import convention_of
 from dse.validation.kernels import kernel_times, measured_kernel_time
-from dse.validation.memory import counted_memory, measured_memory, usable_memory
+from dse.validation.memory import counted_memory, is_peak, measured_memory, usable_memory
 from dse.validation.rows import expressed_row, measured_time
 from dse.validation.table import MeasuredRow
 
@@ -80,7 +80,9 @@ class ComparedRow:
 
     @property
     def ran(self) -> bool:
-        """Whether a row is a step that is priced, and ran."""
+        """Whether a row is a whole run that is evaluated, and that fitted in memory."""
+        if self.row.row_type == "memory":
+            return self.expressed and self.measured_bytes < math.inf and is_peak(self.row)
         return self.is_step and self.row.row_type == "train_step" and not self.did_not_fit
 
 

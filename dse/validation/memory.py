@@ -32,6 +32,11 @@ def counted_memory(row: MeasuredRow, cost: Mapping[str, float]) -> float:
     return math.fsum(cost[part] for part in parts)
 
 
+def is_peak(row: MeasuredRow) -> bool:
+    """Whether a row's memory is the peak of a run, not a part of it that somebody worked out."""
+    return row.mem_kind != "" and "per GPU" not in row.mem_kind
+
+
 def usable_memory(system: System, stated: float) -> float:
     """Memory of a chip that runs may use: the system's, unless a row states the size of another one. [B]
 

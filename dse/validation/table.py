@@ -14,7 +14,9 @@ from costmodel.formats.quantity import plain_number
 from costmodel.formats.strict_yaml import read_text
 
 #: Tables that ship, in the order in which they are shown: figures of others, each with its source.
-SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv"))
+SHIPPED: Final = tuple(
+    Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv")
+)
 
 #: What a row is of.
 ROW_TYPES: Final = (

@@ -183,7 +183,7 @@ def nemo() -> Iterator[bytes]:
 def measurements() -> Iterator[bytes]:
     """Tables of measurements: a few rows of each kind."""
     folder = Path(__file__).parents[2] / "dse" / "validation" / "data"
-    for name in ("steps.csv", "runs.csv"):
+    for name in ("steps.csv", "runs.csv", "memory.csv"):
         lines = (folder / name).read_bytes().splitlines(keepends=True)
         yield b"".join(lines[:3])
         yield b"".join([lines[0], *lines[-2:]])
