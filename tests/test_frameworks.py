@@ -45,6 +45,23 @@ def test_what_a_framework_runs_are_values_of_columns_and_formulas(name):
         assert isinstance(broken_rules(framework, model, usual), list)
 
 
+def test_a_value_follows_what_balances_the_experts(tmp_path):
+    """Dense models have none of it; a file says it for every method."""
+    for name, (loss, bias) in {
+        "megatron_core": (1.2, 1.1),
+        "torchtitan": (1.1, 1.1),
+        "nanotron": (None,) * 2,
+    }.items():
+        framework = load_framework(name)
+        assert framework.said(load_model("mixtral_8x7b")).get("imbalance") == loss
+        assert framework.said(load_model("deepseek_v3")).get("imbalance") == bias
+        assert "imbalance" not in framework.said(load_model("llama3_8b"))
+    own = "given: {imbalance: {value: {aux_loss: 1.3}, kind: assumed, source: mine}}"
+    (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{own}\n")
+    with pytest.raises(DseError, match="expected a value, or one for each of aux_loss, bias"):
+        load_framework(tmp_path / "mine.yaml")
+
+
 def test_limits_of_a_framework_are_constraints_of_a_space_that_asks_for_them():
     opened = {"tp": [4, 8], "zero": [1, 2, 3], "optimizer": ["adam", "muon"], "schedule": ["1f1b", "zb_v"]}
     free = space_of(framework="megatron_core", parameters=opened)

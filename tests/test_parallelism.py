@@ -207,6 +207,18 @@ def test_the_fullest_rank_sets_the_time(experts):
     assert skewed.weights_memory == balanced.weights_memory
 
 
+def test_the_fullest_rank_keeps_and_buffers_what_it_receives(experts):
+    """Of each copy of a token: 2 h of its input, 6 f of a gated MLP, in proportion."""
+    columns = {"blocks": experts.blocks, "dp": 8, "ep": 8, "imbalance": [1, 1.5, 2]}
+    found = step(experts, load_system("h100_80g_dgx"), DesignPoints.of(**columns))
+    copies = experts.seq_len * experts.moe_topk * experts.num_layers
+    kept = copies * (2 * experts.hidden_size + 6 * experts.moe_ffn_hidden_size)
+    np.testing.assert_allclose(np.diff(found.activations_memory), kept / 2, rtol=1e-12)
+    first, second = np.diff(found.buffers_memory)
+    assert first > 0
+    assert second == pytest.approx(first)
+
+
 def test_exchanges_behind_another_micro_batch_are_shorter_but_never_free(experts):
     """On a host that launches at once: what waits for launches while exchanges run no longer hides there."""
     system = load_system("h100_80g_dgx").with_quantities({"host_dispatch": 0.0})

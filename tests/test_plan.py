@@ -52,6 +52,19 @@ def test_a_question_without_a_file_is_answered(capsys):
     )
 
 
+@pytest.mark.parametrize(("model", "said"), [
+    ("mixtral_8x7b", "--imbalance 1.2 (experts balanced by an auxiliary loss)"),
+    ("deepseek_v3", "--imbalance 1.1 (experts balanced by a bias of the router)"),
+])  # fmt: skip
+def test_experts_are_as_balanced_as_the_framework_says(model, said):
+    plan = planned(model, 128)
+    assert plan.assumed[-1] == said
+    assert plan.space.given["imbalance"] == float(said.split()[1])
+    forced = planned(model, 128, imbalance=1.0)
+    assert not any("imbalance" in text for text in forced.assumed)
+    assert forced.space.given["imbalance"] == 1
+
+
 @pytest.mark.parametrize(("model", "system", "framework"), [
     ("deepseek_v2_lite", "h100_80g_dgx", ""),
     ("qwen3_next_80b_a3b", "gb200_186g_nvl72", "megatron_core"),

@@ -17,6 +17,8 @@ from typing import Any, Final
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import KINDS
+from costmodel.training.model import ModelShape
+from costmodel.training.numerics import BALANCING
 
 SCHEMA: Final = "framework/v1"
 _ABILITIES: Final = ("title", "release", "launch", "runs", "limits", "derived", "modules", "models")
@@ -38,7 +40,8 @@ class Framework:
 
     name: str
     description: str
-    given: Mapping[str, Any]  #: column of designs, or quantity of systems -> value, as files write it
+    #: Column of designs, or quantity of systems -> value, as files write it, or word of `BALANCING` -> value.
+    given: Mapping[str, Any]
     title: str = ""  #: its name as its makers write it
     release: str = ""  #: of which the rest is said
     launch: tuple[str, ...] = ()  #: forms of the files that start it
@@ -47,6 +50,16 @@ class Framework:
     derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of what it does by itself
     modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
     models: Mapping[str, Any] = field(default_factory=dict)  #: model that ships -> its name there; {}: any
+
+    def said(self, model: Any) -> dict[str, Any]:
+        """`given` of a model: values that depend on what balances its experts are those of its method."""
+        experts = isinstance(model, ModelShape) and model.num_experts > 0
+        method = model.numerics.balancing if experts else ""
+        return {
+            name: value[method] if isinstance(value, dict) else value
+            for name, value in self.given.items()
+            if method or not isinstance(value, dict)
+        }
 
     def word(self, column: str, value: Any) -> Any:
         """What the software calls a value of a column."""
@@ -141,5 +154,7 @@ def _given(section: Section) -> dict[str, Any]:
         constant.text("source")
         if "value" not in constant:
             constant.mistake(None, "value: missing")
-        given[name] = constant.data.get("value")
+        given[name] = value = constant.data.get("value")
+        if isinstance(value, dict) and {*value} != {*BALANCING}:
+            constant.mistake("value", f"expected a value, or one for each of {', '.join(BALANCING)}")
     return given

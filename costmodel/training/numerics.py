@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+#: Methods that balance the tokens of experts, in words: a loss, or a bias that is added to scores.
+BALANCING: Final = {"aux_loss": "an auxiliary loss", "bias": "a bias of the router"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +46,11 @@ class Numerics:
     router_bias_update_rate: float = 0.0  #: of a bias that balances experts without a loss
     router_aux_loss: float = 0.0  #: coefficient of the loss that balances experts
     mtp_loss_scale: float = 0.0  #: weight of losses of multi-token prediction; 0: the framework's
+
+    @property
+    def balancing(self) -> str:
+        """What balances the tokens of experts, a word of `BALANCING`."""
+        return "bias" if self.router_bias_update_rate else "aux_loss"
 
     def said(self) -> dict[str, Any]:
         """Fields that are not as usual, as a model file has them."""

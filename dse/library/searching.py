@@ -221,7 +221,8 @@ def plan(
     **workload
         ``seq_len`` (the model's by default); ``global_batch_size`` in sequences, or about so many
         ``batch_tokens`` (by the size of the model); ``precision``, formats of products to choose from
-        (bf16); ``framework`` (the usual one of the system); ``max_days`` that the run of `tokens` may take.
+        (bf16); ``framework`` (the usual one of the system); ``imbalance`` of experts (the framework's);
+        ``max_days`` that the run of `tokens` may take.
 
     Raises
     ------

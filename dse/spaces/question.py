@@ -21,6 +21,7 @@ from costmodel.formats.strict_yaml import dump, parse, read_text
 from costmodel.formats.system_file import load_system
 from costmodel.machine.system import System
 from costmodel.training.model import ModelShape
+from costmodel.training.numerics import BALANCING
 from costmodel.training.recompute_modules import MODULES
 from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.space import Space
@@ -54,6 +55,9 @@ class Question:
     batch_tokens: float | None = None  #: about so many in a step; None: by the size of the model
     precision: Sequence[str] = ()  #: formats to choose from; () is bf16
     framework: str = ""  #: "": the system's usual one, or `USUAL_FRAMEWORK`
+    imbalance: float | None = (
+        None  #: tokens of the fullest rank of experts over the mean; None: the framework's
+    )
     any_software: bool = False  #: whether layouts count that the framework cannot run
     tokens: float | None = None  #: of the whole run
     max_days: float | None = None  #: that the whole run may take
@@ -316,6 +320,8 @@ class _Layouts:
             given["seq_len"] = self.seq_len
         if self.counted:
             given |= {"count_embedding": True, "count_loss": True}
+        if self.question.imbalance:
+            given["imbalance"] = self.question.imbalance
         groups = "tp * cp * pp" if "cp" in parameters else "tp * pp"
         derived = {
             "dp": f"world_size / ({groups})",
@@ -354,6 +360,9 @@ class _Layouts:
             yield "--precision bf16"
         if not asked.framework:
             yield f"--framework {self.framework.name}"
+        if "imbalance" in (said := self.framework.said(self.shape)) and not asked.imbalance:
+            method = BALANCING[self.shape.numerics.balancing]
+            yield f"--imbalance {said['imbalance']} (experts balanced by {method})"
 
     def refusal(self, space: Space) -> str:
         """Why nothing is legal, and which number of chips would do."""

@@ -42,10 +42,13 @@ class Convention:
 
 @cache
 def given(framework: str) -> tuple[dict[str, Value], dict[str, float]]:
-    """What a shipped framework says of designs, and of systems; switches as 0 or 1."""
+    """What a shipped framework says of designs, and of systems; switches as 0 or 1.
+
+    Without the imbalance of experts: published rows are of balance by force, or state it.
+    """
     columns: dict[str, Value] = {}
     quantities: dict[str, float] = {}
-    for name, value in load_framework(framework).given.items():
+    for name, value in load_framework(framework).said(None).items():
         number = float(value) if isinstance(value, bool | int | float) else value
         if name in all_columns():
             columns[name] = number

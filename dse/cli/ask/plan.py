@@ -22,7 +22,18 @@ MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
     sequences, batch_tokens = args.global_batch_size or (None, None)
-    own = ("gpus", "system", "seq_len", "tokens", "max_days", "framework", "objective", "budget", "study")
+    own = (
+        "gpus",
+        "system",
+        "seq_len",
+        "tokens",
+        "max_days",
+        "framework",
+        "imbalance",
+        "objective",
+        "budget",
+        "study",
+    )
     found = plan(
         args.model,
         **{name: getattr(args, name) for name in (*own, "save", "storage")},

@@ -95,6 +95,13 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         default="",
         help="software whose layouts are proposed (default: megatron_core; maxtext on TPUs)",
     )
+    parser.add_argument(
+        "--imbalance",
+        metavar="RATIO",
+        type=number,
+        help="tokens of the fullest rank of experts over the mean: 1 where balance is forced (default: "
+        "the framework's for what balances the experts)",
+    )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -40,6 +40,8 @@ MOST_OF_A_HOST: Final = 16
 CHIPS_OF_A_TRAY: Final = 4
 #: Columns of which a launch file need not speak: `dp` and the rest follow from the chips and the batch.
 COUNTED: Final = ("dp", "gradient_accumulation_steps")
+#: Column that no launch file states: what comes of the router's training.
+UNSTATED: Final = "imbalance"
 
 
 class NotExpressible(DseError):
@@ -125,6 +127,12 @@ class Launch:
         most = self.node_size if self.node_size <= MOST_OF_A_HOST else CHIPS_OF_A_TRAY
         each = next(size for size in range(min(most, self.world_size), 0, -1) if self.world_size % size == 0)
         return self.world_size // each, each
+
+    @property
+    def imbalance_differs(self) -> bool:
+        """Whether the imbalance of experts is not its framework's, which no file can state."""
+        said = load_framework(self.framework).said(self.model) if self.framework else {}
+        return bool(self[UNSTATED] != said.get(UNSTATED, 1))
 
     def differs(self, column: str) -> bool:
         """Whether a column is not as it is by default."""
@@ -218,11 +226,11 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
         If there is no such system or framework, or the design is not legal.
     """
     usual = Launch.of(launch.model, {}, 1).design
-    said = load_framework(launch.framework).given if launch.framework else {}
+    said = load_framework(launch.framework).said(launch.model) if launch.framework else {}
     own = {
         column: value
-        for column, value in launch.design.items()
-        if value != usual[column] or column in said  # of which nothing is left to the framework
+        for column, value in launch.design.items()  # of which nothing else is left to the framework
+        if value != usual[column] or (column in said and column != UNSTATED)
     }
     sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "micro_batch_size")}
     others = {column: value for column, value in own.items() if column not in (*sizes, *COUNTED)}

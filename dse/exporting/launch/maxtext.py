@@ -57,7 +57,7 @@ def losses(launch: Launch) -> list[str]:
     """Columns whose values MaxText has no key for, as `name=value`."""
     modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
     silent = (
-        *("imbalance", "overlap_ep", "overlap_shared_expert", "offload_activations", "moments"),
+        *("overlap_ep", "overlap_shared_expert", "offload_activations", "moments"),
         *("gradient_reduction", "rank_order", "fp8_parameters", "group_size", "store_param_remainders"),
         "gradient_copy",
     )
@@ -65,6 +65,7 @@ def losses(launch: Launch) -> list[str]:
     sharded = launch.zero_stage == 3
     others = {
         "dispatcher": launch["dispatcher"] != "all_to_all",
+        "imbalance": launch.imbalance_differs,
         "tp_overlap": launch["tp"] > 1 and launch.tp_overlap != "gradients",
         "recompute": launch["recompute"] == "selective",
         "offload_optimizer": launch["offload_optimizer"] not in (0, 1),

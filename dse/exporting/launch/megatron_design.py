@@ -159,7 +159,7 @@ def losses(launch: Launch) -> list[str]:
         "tp_overlap": tp and launch.tp_overlap == "none",
         "overlap_tp": tp and launch.tp_overlap == "chunked" and not launch.sequence_parallel,
         "overlap_p2p": two or (launch["pp"] > 1 and launch["vpp"] == 1 and launch["overlap_p2p"]),
-        "imbalance": launch["imbalance"] != 1,
+        "imbalance": launch.imbalance_differs,
         "offload_activations": bool(launch["offload_activations"]),
         "gradient_copy": bool(launch["gradient_copy"]),
         "store_param_remainders": (moments or launch["offload_optimizer"] > 0)

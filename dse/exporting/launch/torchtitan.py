@@ -284,7 +284,7 @@ def losses(launch: Launch) -> list[str]:
         "overlap_ep": bool(launch["overlap_ep"]) and launch["schedule"] != "dualpipe_v",
         "overlap_shared_expert": bool(launch["overlap_shared_expert"]),
         "capacity_factor": bool(launch["capacity_factor"]),
-        "imbalance": launch["imbalance"] != 1,
+        "imbalance": launch.imbalance_differs,
         "dispatcher": launch["ep"] == 1 and launch["dispatcher"] != "all_to_all",
         "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
         "group_size": launch["group_size"] not in (0, launch["pp"]),

@@ -61,7 +61,7 @@ DESIGN: Final[Mapping[str, str]] = {
     "overlap_grad_reduce": "gradients are summed beside the backward pass",
     "overlap_param_gather": "gathered weights hide too",
     "dispatcher": "how tokens come to the ranks of their experts",
-    "imbalance": "tokens of the fullest rank of experts over the mean",
+    "imbalance": "tokens of the fullest rank of experts over the mean; 1 is balance by force",
     "capacity_factor": "rows of an expert over its mean share, others dropped; 0: none are",
     "overlap_ep": "exchanges between experts hide behind another micro-batch",
     "overlap_shared_expert": "exchanges hide behind the shared expert",

@@ -69,7 +69,7 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     own = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
     own |= {other for pair in ALIASES for one, other in (pair, pair[::-1]) if one in own}
     given: dict[str, Any] = {}
-    for word, value in framework.given.items():
+    for word, value in framework.said(model).items():
         if word in columns or word in quantities:
             given[word] = value
         elif word not in all_columns():
