@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodel import LstmDesign, System, load_model
 from costmodel.columns import BoolArray, FloatArray
+from costmodel.kernels.mixed_formats import is_possible
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.profiles.dfmodel import DataflowDesign
 from costmodel.profiles.registry import design_rules
@@ -21,9 +22,8 @@ from costmodel.profiles.work import Workload
 from costmodel.steps.lstm import lstm_step_of
 from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step
-from costmodel.training.design import EXPLICIT_TILES, MEGATRON_SP, DesignPoints, splits_kernels
-from costmodel.training.run import Run, TransformerRun
-from costmodel.workload.quantisation import has_units
+from costmodel.training.design import MEGATRON_SP, DesignPoints, splits_kernels
+from costmodel.training.run import Run, TransformerRun, rank_run
 from tests.random_designs import (
     lawful_columns,
     random_columns,
@@ -122,7 +122,7 @@ def check_transformers(seed: int, points: int) -> None:
     run = random_run(seed, points)
     with np.errstate(all="raise", under="ignore"):
         found = transformer_step(run)
-    there = np.broadcast_to(has_units(run), (points,))
+    there = np.broadcast_to(is_possible(rank_run(run)), (points,))
     check_numbers(found, there)
     check_ranges(found, run, there)
     check_waiting(found, there)
@@ -162,7 +162,7 @@ def is_lawful(design: DesignPoints) -> BoolArray:
     """Designs for which more of a resource is never slower, as `System.never_slower` says; (points,)."""
     plain = design.plain_pipeline & ((design.pp == 1) | (design.zero_stage <= 1))
     plain &= design.overlap_shared_expert == 0
-    named = (design.sharding <= MEGATRON_SP) & (design.tiling != EXPLICIT_TILES)
+    named = design.sharding <= MEGATRON_SP
     there: BoolArray = np.broadcast_to(plain & named, (design.num_points,))
     return there
 
@@ -172,7 +172,7 @@ def check_resources(seed: int, points: int) -> None:
     rng = np.random.default_rng(seed)
     model, system = random_model(rng), random_system(rng)
     design = random_designs(rng, model, 4 * points)
-    rows = np.flatnonzero(is_lawful(design) & has_units(Run(model, system, design)))[:points]
+    rows = np.flatnonzero(is_lawful(design) & is_possible(rank_run(Run(model, system, design))))[:points]
     design, some = design.take(rows), around(rng, system, rows.size)
 
     def timed(changed: Mapping[str, FloatArray]) -> Breakdown:

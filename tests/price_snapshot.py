@@ -161,7 +161,8 @@ def drawn_explicit() -> pd.DataFrame:
         "mlp_residual": layouts,
     }  # fmt: skip
     products = ("qkv", "scores", "context", "projection", "mlp_up", "mlp_down", "head")
-    tiles = [(1, 0), (0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]
+    passes = ("", "_activation_gradient", "_weight_gradient")
+    tiles = [(128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64)]
     frames = []
     for model in ("gpt3_175b", "llama3_70b", "gpt2_xl"):
         frame = random_layouts(rng, 120, sharding=["sample"])
@@ -169,7 +170,8 @@ def drawn_explicit() -> pd.DataFrame:
             frame[f"{kernel}_sharding"] = rng.choice(np.array(words), len(frame))
         for product in products:
             chosen = np.array(tiles)[rng.integers(len(tiles), size=len(frame))]
-            frame[f"{product}_tile_m"], frame[f"{product}_tile_n"] = chosen.T
+            for of_pass in passes:
+                frame[f"{product}{of_pass}_tile_m"], frame[f"{product}{of_pass}_tile_n"] = chosen.T
         frame["tiling"] = rng.choice(np.array(["solve", "sample"]), len(frame))
         frames.append(frame.assign(model=model, system="h100_80g_dgx"))
     return pd.concat(frames, ignore_index=True)

@@ -6,6 +6,7 @@ Nothing divides on purpose, and little is sensible: laws hold for what nobody wo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,15 @@ import numpy as np
 from costmodel import Chip, DesignPoints, Host, LinkTier, LstmShape, MemoryLevel, ModelShape, System
 from costmodel.columns import FloatArray
 from costmodel.machine.system import Software
-from costmodel.training.design import SAMPLE, SCHEDULE_WORDS, SOLVE, SOLVE_BYTES, tile_columns, tiled_products
+from costmodel.training.design import (
+    SAMPLE,
+    SCHEDULE_WORDS,
+    SOLVE,
+    SOLVE_BYTES,
+    TILE_EDGES,
+    tile_columns,
+    tiled_kernels,
+)
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.sharding import assignments_of
 
@@ -60,11 +69,11 @@ def random_columns(rng: np.random.Generator, table: type[Design], blocks: Any, p
         for name, domain in domains.items()
         if name != "pipeline_layout"
     }
-    edges = np.array([(1, 0), (0, 1), (1, 1), (2, 1), (1, 2), (2, 2)], dtype=float)
-    for product in tiled_products(blocks):
-        if tile_columns(product)[0] in columns:
+    edges = np.array([(m, n) for m, n in product(TILE_EDGES[:4], repeat=2) if m <= 2 * n and n <= 2 * m])
+    for kernel in tiled_kernels(blocks):
+        if tile_columns(kernel)[0] in columns:
             pairs = edges[rng.integers(len(edges), size=points)]
-            columns |= dict(zip(tile_columns(product), pairs.T, strict=True))
+            columns |= dict(zip(tile_columns(kernel), pairs.T.astype(float), strict=True))
     return columns
 
 

@@ -33,7 +33,7 @@ from costmodel.profiles.dfmodel import DataflowDesign, dataflow_step
 from costmodel.profiles.simai import simai_step
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.training.blocks import BLOCKS, Block
-from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EXPONENT, splits_kernels
+from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.run import Run
 from costmodel.training.sharding import SHARDINGS
@@ -46,7 +46,13 @@ SPLIT = {"tp": 4, "pp": 4, "vpp": 2, "dp": 2, "micro_batch_size": 2, "gradient_a
 BASES: Mapping[str, Mapping[str, Any]] = {
     "named": SPLIT,
     "unfused": {**SPLIT, "attention": "unfused", "recompute": "selective", "overlap_grad_reduce": 1},
-    "explicit": {**SPLIT, "sharding": "sample", "tiling": "sample", "attention": "unfused"},
+    "explicit": {
+        **SPLIT,
+        "sharding": "sample",
+        "tiling": "sample",
+        "attention": "unfused",
+        "head_tile_m": 64,
+    },
     "full": {**SPLIT, "recompute": "full", "distributed_optimizer": 1, "sharding": "megatron_sp"},
     "flash": {**SPLIT, "attention": "flash_attention_2"},
     "in line": {**SPLIT, "schedule": "breadth_first", "overlap_p2p": 1},
@@ -105,8 +111,8 @@ EXPERT_BASES: Mapping[str, Mapping[str, Any]] = {
 
 def values_of(domain: Domain) -> list[float]:
     """Values that a batch of a column takes: every code, or a few counts."""
-    if domain == TILE_EXPONENT:
-        return [1.0, 2.0]
+    if domain == TILE_EDGE:
+        return [64.0, 128.0]
     return list(np.arange(domain.low, domain.high + 1)) if np.isfinite(domain.high) else [*COUNTS]
 
 

@@ -7,18 +7,21 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError
+from costmodel import DesignPoints, DseError, load_model, load_system
 from costmodel.kernels.gemm import gemm_cost
-from costmodel.kernels.output_tiles import TILE_SHARES
-from costmodel.steps.transformer import step
+from costmodel.steps.footprint import transformer_footprint
+from costmodel.steps.transformer import reasons, remedies, step
 from costmodel.training.blocks import DECODER
-from costmodel.training.design import MOST_TILE_EXPONENT, tiled_products
+from costmodel.training.design import TILE_EDGES, tile_columns, tiled_kernels
+from costmodel.training.kinds import ATTENTION_PRODUCTS
+from costmodel.training.run import Run
 from costmodel.training.sharding import assignments_of
 from costmodel.workload.kernel_tables import Gemms, Label
 from dse.pricing.evaluation import evaluate
 from dse.records.tables import exact_record
 from dse.searching.exact.exact_front import exact_front, priced_design
 from dse.spaces.space import Space
+from tests.random_designs import random_system
 
 #: Kernel -> ways to split it.
 OPTIONS = assignments_of((DECODER,)).options
@@ -47,15 +50,20 @@ def space(given="attention: fused", parameters="recompute: [none, full]") -> Spa
 
 SAMPLED = "attention: fused, sharding: sample, tiling: sample"
 
+#: Edges of all explicit tiles, along m and n.
+TILES = [(m, n) for m, n in itertools.product(TILE_EDGES, repeat=2) if m <= 2 * n and n <= 2 * m]
 
-def test_each_split_and_each_tile_exponent_is_a_parameter():
+
+def test_each_split_and_each_tile_edge_is_a_parameter():
     names = space(SAMPLED).by_name
     for kernel, ways in OPTIONS.items():
         assert names[f"{kernel}_sharding"].choices == tuple(ways)
-    for product in {*tiled_products()} - {"scores", "context"}:  # which fused attention has not
-        for axis in "mn":
-            assert names[f"{product}_tile_{axis}"].choices == (0, 1, 2)
-    assert "scores_tile_m" not in names
+    for product in ("qkv", "projection", "mlp_up", "mlp_down", "head"):
+        for of_pass in ("", "_activation_gradient", "_weight_gradient"):
+            for axis in "mn":
+                choices = names[f"{product}{of_pass}_tile_{axis}"].choices
+                assert choices == (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    assert not any(name.startswith(("scores", "context")) for name in names)  # which fused attention has not
 
 
 def test_unfused_attention_has_tiles_of_its_own():
@@ -63,10 +71,10 @@ def test_unfused_attention_has_tiles_of_its_own():
     assert "context_tile_n" in space("tiling: sample", "attention: [unfused, fused]").by_name
 
 
-def test_all_splits_are_legal_and_six_tiles_of_nine():
-    """Tiles are the candidates of the solver: 4 layouts x 2 recomputations x 1,728 splits x 6^5 tiles."""
-    assert space(SAMPLED).legal.count == 4 * 2 * 1728 * 6**5
-    assert 6 == len(TILE_SHARES) < (MOST_TILE_EXPONENT + 1) ** 2
+def test_all_splits_are_legal_and_25_tiles_of_81():
+    """4 layouts x 2 recomputations x 1,728 splits; tiles of five products, each with three passes."""
+    assert space(SAMPLED).legal.count == pytest.approx(4 * 2 * 1728 * 25.0**15)
+    assert len(TILES) == 25
 
 
 def test_solving_is_no_worse_than_any_sample():
@@ -87,7 +95,7 @@ def test_names_of_the_file_stay_as_they_are():
     own = space(SAMPLED + ", qkv_sharding: row", "mlp_norm_sharding: [sequence]")
     assert "qkv_sharding" not in own.by_name
     assert own.by_name["mlp_norm_sharding"].choices == ("sequence",)
-    assert own.pinned({"mlp_up_tile_m": 2}).legal.values_of("mlp_up_tile_n") == [1, 2]
+    assert own.pinned({"mlp_up_tile_m": 32}).legal.values_of("mlp_up_tile_n") == [16, 32, 64]
 
 
 def test_a_sampled_space_is_read_back_from_its_text():
@@ -104,14 +112,18 @@ def test_a_sampled_space_is_read_back_from_its_text():
             "sample is no option beside others; write it under",
         ),
         ("qkv_sharding: row", "vpp: [1]", "qkv_sharding: counts with sharding: sample alone"),
-        ("tiling: solve", "head_tile_n: [0, 1]", "head_tile_n: counts with tiling: sample alone"),
+        ("tiling: solve", "head_tile_n: [64, 128]", "head_tile_n: counts with tiling: sample alone"),
         (
             "sharding: solve",
             "sequence_parallel: [false, true]",
             "sequence_parallel: is sharding: megatron_sp by",
         ),
         ("sharding: megatron_xp", "vpp: [1]", "'megatron_xp' is not a value; did you mean 'megatron_sp'"),
-        ("tiling: sample", "qkv_tile_m: [0, 3]", "qkv_tile_m: 3: expected a whole number from 0 to 2"),
+        (
+            "tiling: sample",
+            "qkv_tile_m: [64, 8192]",
+            "qkv_tile_m: 8192: expected a whole number from 0 to 4096",
+        ),
     ],
 )
 def test_contradictions_are_told(given, parameters, message):
@@ -152,53 +164,87 @@ def test_a_named_sharding_is_an_option_like_others():
     assert np.all(times[:, 2] <= times[:, :2].min(axis=1))
 
 
-def products(**shape):
+def products(m, n, k):
     one = np.ones(1)
-    rows = [(Label("qkv", "forward", "layer"), (shape["m"], shape["n"], shape["k"], one, 2.0, one))]
-    return Gemms.stack(rows)
+    return Gemms.stack([(Label("qkv", "forward", "layer"), (m * one, n * one, k * one, one, 2.0, one))])
 
 
-@pytest.mark.parametrize(
-    ("shape", "of_largest_block"),
-    [
-        ((4096, 640, 1111), True),
-        ((4096, 2560, 8192), True),
-        ((96, 16384, 8192), False),
-        ((640, 640, 16384), False),
-    ],
-)
-def test_the_solved_tile_is_no_slower_than_any_that_can_be_told(shape, of_largest_block, toy_system):
-    """Told are tiles of the largest block of a core; the solver has those of others too."""
-    gemms = products(**dict(zip("mnk", (float(size) * np.ones(1) for size in shape), strict=True)))
-    solved = gemm_cost(gemms, toy_system, element_bytes=2.0)
-    told = {
-        shares: gemm_cost(
-            gemms, toy_system, element_bytes=2.0, tiles=tuple(np.full((1, 1), s) for s in shares)
-        )
-        for shares in itertools.product((1.0, 0.5, 0.25), repeat=2)
-    }
-    times = {shares: cost.time.item() for shares, cost in told.items()}
-    assert {shares for shares, time in times.items() if np.isfinite(time)} == {*TILE_SHARES}
-    best = min(times, key=times.__getitem__)
-    assert (times[best] == solved.time.item()) == of_largest_block
-    assert solved.time.item() <= times[best]
-    assert told[best].traffic[1] == solved.traffic[1] or not of_largest_block
-    assert len(set(times.values())) > 2
+@pytest.mark.parametrize("seed", range(6))
+def test_the_solved_tile_takes_the_time_of_the_best_explicit_one(seed):
+    """To the bit, on machines by chance; explicit tiles are all pairs of edges from 1 to 2^15."""
+    rng = np.random.default_rng(seed)
+    system = random_system(rng)
+    edges = 2.0 ** np.arange(16)
+    pairs = [(m, n) for m, n in itertools.product(edges, repeat=2) if m <= 2 * n and n <= 2 * m]
+    for m, n, k in np.exp(rng.uniform(0, 11, (8, 3))).round():
+        gemms = products(m, n, k)
+        solved = gemm_cost(gemms, system, element_bytes=2.0)
+        explicit = [
+            gemm_cost(
+                gemms, system, element_bytes=2.0, tiles=(np.full((1, 1), rows), np.full((1, 1), columns))
+            )
+            for rows, columns in pairs
+        ]
+        times = np.array([cost.time.item() for cost in explicit])
+        assert times.min() == solved.time.item()
 
 
-def test_free_tiles_beside_told_ones(gpt, toy_system):
-    """Where `tiling` is "solve", the exponents of a design count for nothing."""
-    layout = {"tp": 4, "gradient_accumulation_steps": 4, "qkv_tile_m": 0, "qkv_tile_n": 1}
+CHIPS = [("a100_80g_dgx", cores) for cores in (108, 120, 128, 144, 216)]
+CHIPS += [
+    (name, None)
+    for name in ("h100_80g_dgx", "gb200_186g_nvl72", "mi300x_192g", "tpu_v5p_pod", "trainium2_96g")
+]
+
+
+@pytest.mark.parametrize(("name", "cores"), CHIPS)
+def test_the_best_explicit_tiles_of_gpt3_are_as_fast_as_free_ones(name, cores):
+    """Chosen kernel by kernel, whatever each core's share of on-chip memory is."""
+    model, system = load_model("gpt3_175b"), load_system(name)
+    if cores:
+        system = system.with_quantities({"cores": cores})
+    layout = {"tp": 4, "pp": 16, "vpp": 6, "dp": 16, "gradient_accumulation_steps": 96}
+    m, n = ([pair[axis] for pair in TILES] for axis in (0, 1))
+    best = {}
+    for kernel in tiled_kernels(model.blocks):
+        if not kernel.startswith(ATTENTION_PRODUCTS):
+            along_m, along_n = tile_columns(kernel)
+            tried = DesignPoints.of(tiling="sample", **layout, **{along_m: m, along_n: n})
+            place = int(np.nanargmin(step(model, system, tried).step_time))
+            best |= {along_m: m[place], along_n: n[place]}
+    explicit, free = (
+        step(model, system, DesignPoints.of(tiling=word, **layout, **best)).step_time.item()
+        for word in ("sample", "solve")
+    )
+    assert explicit == free
+
+
+def test_a_tile_without_room_has_no_number():
+    """Two tiles of 2048 by 2048 with fp32 sums take 50.3 MB, more than all cores of an A100 have: 49.5 MB."""
+    model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
+    columns = {"tiling": ["sample", "sample", "solve"], "mlp_up_tile_m": [1024, 2048, 2048]}
+    design = DesignPoints.of(tp=8, pp=12, **columns)
+    found = step(model, system, design)
+    assert np.isfinite(found.step_time).tolist() == [True, False, True]
+    footprint = transformer_footprint(Run(model, system, design))
+    assert np.isfinite(footprint["peak_memory"]).tolist() == [True, False, True]
+    assert "no on-chip memory for a tile" in reasons(Run(model, system, design.take(np.array([1]))))[0]
+    assert remedies(Run(model, system, design)).startswith("for tiles (1) that on-chip memory has no room")
+
+
+def test_free_tiles_beside_explicit_ones(gpt, toy_system):
+    """Where `tiling` is "solve", the edges of a design count for nothing; an edge of 0 is the best one."""
+    layout = {"tp": 4, "gradient_accumulation_steps": 4, "qkv_tile_m": 16, "qkv_tile_n": 32}
     found = step(gpt, toy_system, DesignPoints.of(tiling=["solve", "sample"], **layout)).step_time
-    plain = step(gpt, toy_system, DesignPoints.of(tp=4, gradient_accumulation_steps=4)).step_time
-    assert found[0] == plain[0] < found[1]
+    plain = {"tp": 4, "gradient_accumulation_steps": 4, "tiling": ["solve", "sample"]}
+    assert found[0] < found[1]
+    assert (step(gpt, toy_system, DesignPoints.of(**plain)).step_time == found[0]).all()
 
 
 def test_a_tile_that_is_no_candidate_is_refused():
-    for m, n in ((0, 0), (0, 2), (2, 0)):
+    for m, n in ((64, 256), (512, 128), (48, 64), (8, 16)):
         with pytest.raises(
-            DseError, match=f"mlp_up_tile_n: {m} and {n}; expected two that differ by at most 1"
+            DseError, match=f"mlp_up_tile_n: {m} and {n}; expected powers of two from 16 to 4096"
         ):
             DesignPoints.of(tiling=["solve", "sample"], mlp_up_tile_m=m, mlp_up_tile_n=n)
-    with pytest.raises(DseError, match="mlp_up_tile_m: expected a whole number from 0 to 2, got 3"):
-        DesignPoints.of(mlp_up_tile_m=3)
+    with pytest.raises(DseError, match="mlp_up_tile_m: expected a whole number from 0 to 4096, got 8192"):
+        DesignPoints.of(mlp_up_tile_m=8192)

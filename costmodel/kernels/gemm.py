@@ -149,13 +149,13 @@ def gemm_cost(
     rate : (points,) array or float
         Rate of the matrix units for such operands, over that for 16 bits. [-]
     tiles : (array, array), optional
-        Edges of output tiles along m and n where they are explicit: a pair of `TILE_SHARES`. [-]
+        Edges of output tiles along m and n, (points, kernels) each; 0 where free. [elements]
 
     Returns
     -------
     cost : GemmCost
         Times [s], work [FLOP] and traffic [B], (points, kernels), of the whole batch of each product;
-        an infinite time where an explicit tile is not in `TILE_SHARES`.
+        an infinite time for an explicit tile that on-chip memory has no room for.
 
     Notes
     -----

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.kernels.gemm import GemmCost, gemm_cost
+from costmodel.kernels.output_tiles import has_room
+from costmodel.training.design import tile_columns, tiled_kernel
+from costmodel.training.kernel_kind import PASSES
 from costmodel.training.run import RankRun
 from costmodel.workload.kernel_tables import Gemms
-from costmodel.workload.quantisation import narrow_places, operand_bytes, product_rate, some_narrow
-from costmodel.workload.transformer import tile_shares
+from costmodel.workload.quantisation import (
+    has_units,
+    is_quantised,
+    narrow_places,
+    operand_bytes,
+    product_rate,
+    some_narrow,
+)
+from costmodel.workload.transformer import every_part, explicit_edges
 
 
 def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
@@ -29,13 +40,29 @@ def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
     Notes
     -----
     Operands of layers' products have the bytes and the rate of their design's format, tiles follow the bytes;
-    what they make keeps 16 bits, and accumulators 32. A design whose format the chip has no units for is
-    priced at the rate of 16 bits here: `step` has no number for it.
+    what they make keeps 16 bits, and accumulators 32. A design whose format the chip has no units for gets
+    the rate of 16 bits here, one whose tiles the chip has no room for the best ones: `step` has no number for
+    either (`is_possible`).
     """
     first, back = distinct_products(run, gemms)
     if first.size < back.size:
         return kernels_of(_each_cost(run, gemms.take_kernels(first)), back)
     return _each_cost(run, gemms)
+
+
+def is_possible(run: RankRun) -> BoolArray:
+    """Designs with units for their format, and with on-chip memory for their explicit tiles; (points,)."""
+    possible, tiles = has_units(run), run.design.tiles
+    if not tiles:
+        return possible
+    for part in every_part(run.model):
+        for kernel in part.kernels:
+            narrow = part.layer is not None and is_quantised(kernel)
+            size = operand_bytes(run) if narrow else run.precision.element_bytes
+            for product, of_pass in itertools.product(kernel.products, PASSES):
+                m, n = (tiles[name] for name in tile_columns(tiled_kernel(product, of_pass)))
+                possible = possible & has_room(m, n, run.system, size)
+    return possible
 
 
 def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
@@ -56,7 +83,12 @@ def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
     back = np.empty(len(gemms.labels), dtype=np.intp)
     for place, label in enumerate(gemms.labels):
         ends = [array[row, place] for array in arrays for row in (0, -1)]
-        kind = label.of_pass == "weight_gradient", place in narrow, label.name if tiled else "", *ends
+        kind = (
+            label.of_pass == "weight_gradient",
+            place in narrow,
+            (label.name, label.of_pass) if tiled else (),
+            *ends,
+        )
         alike = known.setdefault(kind, [])
         same = (at for at in alike if all((a[:, first[at]] == a[:, place]).all() for a in arrays))
         back[place] = next(same, len(first))
@@ -68,7 +100,10 @@ def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
 
 def _each_cost(run: RankRun, gemms: Gemms) -> GemmCost:
     """Costs of products, each for itself."""
-    system, tiles = run.system, tile_shares(run, gemms.labels)
+    system, tiles = run.system, explicit_edges(run, gemms.labels)
+    if tiles is not None:
+        fits = is_possible(run)[..., np.newaxis]
+        tiles = np.where(fits, tiles[0], 0.0), np.where(fits, tiles[1], 0.0)
     if not some_narrow(run):
         return gemm_cost(gemms, system, element_bytes=run.precision.element_bytes, tiles=tiles)
     rate = product_rate(run.design.precision, system)

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, per_kernel
+from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from costmodel.machine.system import System
 from costmodel.workload.kernel_tables import Gemms
 
@@ -44,8 +44,7 @@ WHOLE_TILES = 4.0
 #: What a bound is made smaller by, so that no rounding lifts it above what it bounds.
 BELOW = 1 - 1e-12
 
-#: Explicit edges of output tiles, as shares of the edge of the largest block that each core's part of the
-#: on-chip memory has room for, (points, kernels) each; 0 where free. [-]
+#: Explicit edges of output tiles along m and n, (points, kernels) each; 0 where free. [elements]
 ExplicitTiles = tuple[FloatArray, FloatArray]
 
 
@@ -75,6 +74,27 @@ def tile_edge(capacity: FloatArray, element_bytes: FloatArray | float) -> FloatA
     elements = np.maximum(np.asarray(capacity, dtype=np.float64), 0.0) / element_bytes / 3
     exponent = np.floor((np.frexp(elements)[1] - 1) / 2)
     return np.where(elements >= 1, np.ldexp(1.0, exponent.astype(np.int64)), 0.0)
+
+
+def has_room(
+    tile_m: FloatArray, tile_n: FloatArray, system: System, element_bytes: FloatArray | float
+) -> BoolArray:
+    """Where all cores together have on-chip memory for one block of explicit tiles; shape of the tiles.
+
+    Parameters
+    ----------
+    tile_m, tile_n : array
+        Edges of output tiles; 0 where free. [elements]
+    system : System
+        Machine.
+    element_bytes : array that broadcasts against `tile_m`, or float
+        Size of an operand's element. [B]
+    """
+    block = tile_m * tile_n * np.where(tile_m == tile_n, 2.0, 1.0)  # two square ones, or one
+    there: BoolArray = (
+        BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity
+    )
+    return there
 
 
 def seconds_per_byte(system: System) -> FloatArray:
@@ -128,11 +148,11 @@ class Cores:
         """Time of a tile beyond its k steps. [s]"""
         return (self.height + self.width) / self.rate
 
-    def room(self, scale: float) -> FloatArray:
+    def room(self, scale: FloatArray | float) -> FloatArray:
         """Blocks of `scale` times the edge that there is room for, all cores together. [-]"""
         return np.floor(self.capacity / (self.output_room * (BLOCK_AREA * (scale * self.edge) ** 2)))
 
-    def busy(self, scale: float) -> FloatArray:
+    def busy(self, scale: FloatArray | float) -> FloatArray:
         """Cores that have a block of `scale` times the edge, at least one. [-]"""
         return np.minimum(self.cores, np.maximum(self.room(scale), 1.0))
 
@@ -162,20 +182,12 @@ class Products:
     floor: FloatArray  #: time that no tiling can beat [s]
     element_bytes: FloatArray  #: of operands [B]
     rate: FloatArray  #: of the matrix units for such operands, over that for 16 bits [-]
-    share_m: FloatArray  #: of the edge, of explicit tiles; 0 where free [-]
-    share_n: FloatArray
 
     @classmethod
     def of(
-        cls,
-        gemms: Gemms,
-        floor: FloatArray,
-        element_bytes: FloatArray | float,
-        rate: FloatArray | float,
-        tiles: ExplicitTiles | None,
+        cls, gemms: Gemms, floor: FloatArray, element_bytes: FloatArray | float, rate: FloatArray | float
     ) -> Self:
         """Products of a table of kernels; parameters are those of `fastest_tiling`."""
-        share_m, share_n = tiles or (np.zeros((1, 1)), np.zeros((1, 1)))
         columns = {
             "batch": gemms.batch,
             "m": gemms.m,
@@ -185,8 +197,6 @@ class Products:
             "floor": floor,
             "element_bytes": element_bytes,
             "rate": rate,
-            "share_m": share_m,
-            "share_n": share_n,
         }
         flat = {name: np.ascontiguousarray(np.atleast_2d(own).T) for name, own in columns.items()}
         return cls(at=None, **flat)
@@ -265,15 +275,22 @@ class Tile:
 class CoreBlock:
     """The block of output that a core works on at once; (points,) arrays, or of one value for all."""
 
-    scale: float  #: its edge over that of the largest that each core has room for [-]
+    scale: FloatArray  #: its edge over that of the largest that each core has room for [-]
     cores: Cores
     busy: FloatArray  #: cores that have one [-]
     tiles: dict[int, Tile]  #: place in `TILE_SHARES` -> those that were asked for
 
     @classmethod
-    def of(cls, cores: Cores, scale: float) -> Self:
+    def of(cls, cores: Cores, scale: FloatArray | float) -> Self:
         """The block of some scale."""
-        return cls(scale=scale, cores=cores, busy=cores.busy(scale), tiles={})
+        return cls(scale=np.ravel(scale), cores=cores, busy=cores.busy(scale), tiles={})
+
+    def splits(self, tile: Tile) -> FloatArray:
+        """1 where k is tried in pieces with one of its tiles, 0 where another block has that tile too. [-]
+
+        A core has one tile at most then: of two blocks that consist of it the smaller one needs less memory.
+        """
+        return np.where((self.scale == 1) | ((tile.resident >= 4) == (self.scale < 1)), 1.0, 0.0)
 
     def tile(self, place: int) -> Tile:
         """One of its tiles, by its place in `TILE_SHARES`."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import FloatArray, IntArray
 from costmodel.kernels.output_tiles import (
     ACCUMULATOR_BYTES,
     SHORTEST_SPLIT,
+    TILE_SHARES,
     CoreBlock,
     Cores,
     ExplicitTiles,
@@ -37,11 +38,9 @@ class Best:
         """Choice of tiles for a table of products before any is tried."""
         return cls(np.full(shape, np.inf), np.zeros(shape))
 
-    def improve(self, time: FloatArray, filling: FloatArray, allowed: BoolArray | None = None) -> None:
-        """Take what is faster, of what is allowed."""
+    def improve(self, time: FloatArray, filling: FloatArray) -> None:
+        """Take what is faster."""
         better = time < self.time
-        if allowed is not None:
-            better &= allowed
         if better.all():
             self.time[...], self.filling[...] = time, filling
         else:  # a copy where a mask says so takes several times as long
@@ -85,13 +84,13 @@ def fastest_tiling(
     rate : (points, 1) array or float
         Rate of the matrix units for such operands, over that for 16 bits. [-]
     tiles : (array, array), optional
-        Edges of output tiles along m and n where they are explicit: a pair of `TILE_SHARES`. [-]
+        Edges of output tiles along m and n, (points, kernels) each; 0 where free. [elements]
 
     Returns
     -------
     best : Best
-        Times of the whole batch, without the launch; infinite where an explicit tile is no pair of
-        `TILE_SHARES`. [s], [B]
+        Times of the whole batch, without the launch; infinite for an explicit tile that on-chip memory has
+        no room for (`has_room`). [s], [B]
 
     Notes
     -----
@@ -107,12 +106,19 @@ def fastest_tiling(
     Smaller tiles have more traffic: once that of a tile alone takes as long as the best so far, smaller ones
     are no better. Once so few cores have room for a block that useful work takes them as long, larger ones
     are no better.
+
+    An explicit tile is one of these candidates by its edges, in the better of the two blocks that consist of
+    it: the best explicit tile takes the time of the free search, to the bit.
     """
-    cores, explicit = Cores.of(system, element_bytes), tiles is not None
-    products = Products.of(gemms, floor, element_bytes, rate, tiles)
-    search = _Search(products, cores, Best.none(products.shape), explicit)
-    search.within_cores()
-    search.beyond_cores()
+    cores, products = Cores.of(system, element_bytes), Products.of(gemms, floor, element_bytes, rate)
+    search = _Search(products, cores, Best.none(products.shape))
+    free = None
+    if tiles is not None:
+        edges = [np.ascontiguousarray(edge.T).ravel() for edge in np.broadcast_arrays(*tiles, gemms.m)[:2]]
+        free = np.flatnonzero(edges[0] == 0)
+        search.of_edges(*edges)
+    search.within_cores(free)
+    search.beyond_cores(free)
     return Best(search.best.time.T, search.best.filling.T)
 
 
@@ -148,11 +154,23 @@ class _Search:
     products: Products
     cores: Cores
     best: Best
-    some_explicit: bool
 
-    def within_cores(self) -> None:
-        """Try blocks of which every core has room for one, from the largest."""
-        block, least, rows = CoreBlock.of(self.cores, 1.0), self.cores.cycles(1.0, 1.0), None
+    def of_edges(self, tile_m: FloatArray, tile_n: FloatArray) -> None:
+        """Try explicit tiles, each in the blocks that consist of it: (products,) edges. [elements]"""
+        pairs = {*zip(tile_m.tolist(), tile_n.tolist(), strict=True)}
+        for m, n in sorted(pair for pair in pairs if pair[0] > 0):
+            rows = np.flatnonzero((tile_m == m) & (tile_n == n))
+            for place, (along_m, along_n) in enumerate(TILE_SHARES):
+                if m * along_n != n * along_m:
+                    continue
+                block = CoreBlock.of(self.cores, m / along_m / self.cores.edge)
+                fits = np.broadcast_to(self.cores.room(block.scale) >= 1, self.products.shape[1:])
+                for piece in self._pieces(rows[fits[rows % fits.size]]):
+                    self._try_tile(block, block.tile(place), piece, ProductTraffic.of(piece.own))
+
+    def within_cores(self, rows: IntArray | None) -> None:
+        """Try blocks of which every core has room for one, from the largest, on all products or some."""
+        block, least = CoreBlock.of(self.cores, 1.0), self.cores.cycles(1.0, 1.0)
         while rows is None or rows.size:
             smaller = CoreBlock.of(self.cores, block.scale / 2)
             rows = self._try_block(block, rows, smaller)
@@ -160,9 +178,9 @@ class _Search:
                 return
             block = smaller
 
-    def beyond_cores(self) -> None:
+    def beyond_cores(self, rows: IntArray | None) -> None:
         """Try larger blocks, for fewer cores, while as few as that may be fast enough."""
-        scale, rows = 2.0, None
+        scale = 2.0
         while rows is None or rows.size:
             alone = np.where(self.cores.room(scale) >= 1, self.cores.seconds_alone(scale), np.inf)
             rows = np.concatenate([_worth(piece, alone) for piece in self._pieces(rows)])
@@ -218,19 +236,9 @@ class _Search:
             left.append(piece.of(np.flatnonzero(np.minimum.reduce(moving) < piece.best.time)))
         return np.concatenate(left)
 
-    def _allowed(self, block: CoreBlock, tile: Tile, own: Products) -> BoolArray | None:
-        """Where a tile may be chosen; None if anywhere."""
-        if not self.some_explicit:
-            return None
-        allowed: BoolArray = own.share_m == 0
-        if block.scale == 1:
-            allowed |= (own.share_m == tile.shares[0]) & (own.share_n == tile.shares[1])
-        return allowed
-
     def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece, traffic: ProductTraffic) -> FloatArray:
         """Try a tile, with k whole and in pieces, and say how long its traffic takes. [s]"""
         cores, own, best, resident = self.cores, piece.own, piece.best, tile.resident
-        allowed = self._allowed(block, tile, own)
         rows, columns = own.m * own.each(tile.per_row), own.n * own.each(tile.per_column)
         np.ceil(rows, out=rows)
         np.ceil(columns, out=columns)
@@ -249,10 +257,10 @@ class _Search:
         transfer = np.multiply(filling, own.each(cores.seconds_per_byte), out=columns)
         np.maximum(time, transfer, out=time)
         np.maximum(time, own.floor, out=time)
-        best.improve(time, filling, allowed)
-        if block.scale == 1 or (resident >= 4) == (block.scale < 1):  # else it is a tile of another block
-            possible = (rounds <= 1 / 2) & (own.k >= 2 * SHORTEST_SPLIT)
-            split = np.flatnonzero(possible if allowed is None else possible & allowed)
+        best.improve(time, filling)
+        splits = block.splits(tile)
+        if splits.any():
+            split = np.flatnonzero((rounds <= 1 / 2) & (own.k >= 2 * SHORTEST_SPLIT) & (own.each(splits) > 0))
             if split.size:
                 some = self.products.take(piece.of(split))
                 found = best.take(split)

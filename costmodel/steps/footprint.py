@@ -8,13 +8,14 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray, UniqueRows
+from costmodel.kernels.mixed_formats import is_possible
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.rank_memory import rank_memory
 from costmodel.steps.result.assembly import assemble_breakdown, in_chunks, plain_apart
 from costmodel.steps.result.breakdown import PARTS, Breakdown
-from costmodel.training.design import SOLVE, SOLVE_BYTES, canonical
+from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, canonical
 from costmodel.training.run import TransformerRun, grouping_columns, once_each, rank_run
-from costmodel.workload.quantisation import has_units, some_narrow
+from costmodel.workload.quantisation import some_narrow
 
 #: Columns of a breakdown that are known without times.
 FOOTPRINT: Final = (
@@ -47,7 +48,8 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
     reduced = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
     unique = UniqueRows.of(*reduced.columns())
     found = unique.spread(in_chunks(_chunk, unique.take(reduced), grouping=grouping_columns)).columns()
-    known = has_units(run) if some_narrow(run) else np.ones(points, dtype=bool)
+    some_limits = some_narrow(run) or bool((run.design.tiling == EXPLICIT_TILES).any())
+    known = is_possible(rank_run(run)) if some_limits else np.ones(points, dtype=bool)
     return {name: np.where(known, found[name], np.nan) for name in FOOTPRINT}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, in_rows
 from costmodel.kernels.items import Items, added
+from costmodel.kernels.mixed_formats import is_possible
 from costmodel.machine.system import System
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory.memory_items import memory_items
@@ -124,9 +125,9 @@ def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Br
         tokens=run.design.global_batch_size * run.model.seq_len,
         model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
     )
-    if not some_narrow(run):
+    if not (some_narrow(run) or ranks.design.tiles):
         return breakdown
-    known = has_units(run)
+    known = is_possible(ranks)
     return breakdown.map(lambda values: np.where(known, values, np.nan))
 
 
@@ -167,8 +168,12 @@ def rank_costs(
 
 def reasons(run: TransformerRun) -> list[str]:
     """Why the first of some designs has no number, and what would do; nothing where it has one."""
-    if has_units(run)[0]:
+    if is_possible(rank_run(run))[0]:
         return []
+    if has_units(run)[0]:
+        return [
+            f"tiling=sample: system {run.system.name} has no on-chip memory for a tile; take smaller ones"
+        ]
     word = [*FORMATS][int(run.design.precision[0])]
     units = FORMATS[word].units
     return [
@@ -179,7 +184,12 @@ def reasons(run: TransformerRun) -> list[str]:
 
 def remedies(run: TransformerRun) -> str:
     """Remedies for designs without a number, with how many designs each is for."""
-    missing = int((~has_units(run)).sum())
-    if not missing:
-        return ""
-    return f"for precision ({missing}), whose units {run.system.name} has not; take --set precision=bf16"
+    units, possible = has_units(run), is_possible(rank_run(run))
+    found = []
+    if missing := int((~units).sum()):
+        found.append(
+            f"for precision ({missing}), whose units {run.system.name} has not; take --set precision=bf16"
+        )
+    if large := int((units & ~possible).sum()):
+        found.append(f"for tiles ({large}) that on-chip memory has no room for; take smaller ones")
+    return "; ".join(found)

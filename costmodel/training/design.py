@@ -12,7 +12,7 @@ from costmodel.columns import BoolArray, FloatArray, column, column_family
 from costmodel.errors import DseError
 from costmodel.training.blocks import BLOCKS, HEAD, MTP_JOIN, Block
 from costmodel.training.design_table import Design, Domain, count_or_none, ratio, share, switch, words
-from costmodel.training.kernel_kind import Kernel
+from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.optimizer_states import MOMENTS, OPTIMIZERS, ZERO
 from costmodel.training.pipeline_layout import LAYOUTS
 from costmodel.training.precision import FORMATS, REDUCTIONS
@@ -71,11 +71,9 @@ NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
 #: Highest stage of sharded data parallelism: a row of `ZERO`.
 HIGHEST_ZERO: Final = len(ZERO) - 1
 
-#: Most that the logarithm of a tile's edge may be below that of the largest tile, and the default.
-MOST_TILE_EXPONENT: Final = 2
-USUAL_TILE_EXPONENT: Final = 1.0
-
-TILE_EXPONENT: Final = Domain(low=0.0, high=float(MOST_TILE_EXPONENT))
+#: Edges that an explicit output tile may have, powers of two; 0, the default, stands for the best tile.
+TILE_EDGES: Final = tuple(2**power for power in range(4, 13))
+TILE_EDGE: Final = Domain(low=0.0, high=float(TILE_EDGES[-1]))
 
 
 def sharding_column(kernel: str) -> str:
@@ -83,13 +81,18 @@ def sharding_column(kernel: str) -> str:
     return f"{kernel}_sharding"
 
 
-def tile_columns(product: str) -> tuple[str, str]:
-    """The columns with the logarithms of a product's tile, along m and n."""
-    return f"{product}_tile_m", f"{product}_tile_n"
+def tiled_kernel(product: str, of_pass: str) -> str:
+    """The name that columns of tiles have for a product in one of its passes: forward, its own."""
+    return product if of_pass == PASSES[0] else f"{product}_{of_pass}"
 
 
-def tiled_product(column: str) -> str:
-    """The product that one of `tile_columns` belongs to."""
+def tile_columns(kernel: str) -> tuple[str, str]:
+    """The columns with the edges of the output tile of a `tiled_kernel`, along m and n."""
+    return f"{kernel}_tile_m", f"{kernel}_tile_n"
+
+
+def kernel_of_tile(column: str) -> str:
+    """The `tiled_kernel` that one of `tile_columns` belongs to."""
     return column[: -len("_tile_m")]
 
 
@@ -98,9 +101,12 @@ def splits_kernels(column: str) -> bool:
     return column in ("sharding", "tiling") or column.endswith(("_sharding", "_tile_m", "_tile_n"))
 
 
-def tiled_products(blocks: Iterable[Block] = BLOCKS) -> list[str]:
-    """Products whose output tiles may be explicit, those of the head included."""
-    return [product for block in (*blocks, HEAD) for kernel in block.kernels for product in kernel.products]
+def tiled_kernels(blocks: Iterable[Block] = BLOCKS) -> list[str]:
+    """Products of each pass, whose output tiles may be explicit, those of the head included."""
+    products = dict.fromkeys(
+        product for block in (*blocks, HEAD) for kernel in block.kernels for product in kernel.products
+    )
+    return [tiled_kernel(product, of_pass) for product in products for of_pass in PASSES]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -184,9 +190,9 @@ class DesignPoints(Design):
     overlap_shared_expert: FloatArray = switch(of=EXPERTS)
     sharding: FloatArray = words(SHARDINGS)
     tiling: FloatArray = words(("solve", "sample"))
-    #: How kernels are split, by their options; and log2 of the largest tile's edge over that of a product's.
+    #: How kernels are split, by their options; and edges of products' output tiles [elements].
     kernel_shardings: Mapping[str, FloatArray] = column_family()
-    tile_exponents: Mapping[str, FloatArray] = column_family()
+    tile_edges: Mapping[str, FloatArray] = column_family()
 
     @classmethod
     def domains(cls, blocks: Iterable[Block] = BLOCKS) -> dict[str, Domain]:
@@ -200,7 +206,7 @@ class DesignPoints(Design):
         return {
             **{name: own for name, own in cls.declared().items() if name not in hidden},
             **{sharding_column(k.name): Domain.of_words(k.kind.shardings) for k in kernels},
-            **{name: TILE_EXPONENT for product in tiled_products(blocks) for name in tile_columns(product)},
+            **{name: TILE_EDGE for kernel in tiled_kernels(blocks) for name in tile_columns(kernel)},
         }
 
     @classmethod
@@ -210,28 +216,30 @@ class DesignPoints(Design):
         return cls(
             **{name: values for name, values in columns.items() if name in own},
             kernel_shardings={n: v for n, v in others.items() if n.endswith("_sharding")},
-            tile_exponents={n: v for n, v in others.items() if not n.endswith("_sharding")},
+            tile_edges={n: v for n, v in others.items() if not n.endswith("_sharding")},
         )
 
     def check(self) -> None:
         """Refuse explicit tiles that no product may have."""
         explicit = self.tiling == EXPLICIT_TILES
-        for name in self.tile_exponents if explicit.any() else ():
-            product = tiled_product(name)
-            m, n = self.tile_exponent(product)
-            wrong = np.flatnonzero(explicit & ((m + n < 1) | (abs(m - n) > 1)))
+        for name in self.tile_edges if explicit.any() else ():
+            kernel = kernel_of_tile(name)
+            m, n = self.tile_edge(kernel)
+            known = np.isin(m, (0, *TILE_EDGES)) & np.isin(n, (0, *TILE_EDGES))
+            wrong = np.flatnonzero(explicit & ~(known & (m <= 2 * n) & (n <= 2 * m)))
             if wrong.size:
                 first = [float(np.broadcast_to(values, explicit.shape)[wrong[0]]) for values in (m, n)]
                 raise DseError(
-                    f"design: {product}_tile_m, {product}_tile_n: {first[0]:g} and {first[1]:g}; "
-                    "expected two that differ by at most 1, and not 0 twice"
+                    f"design: {kernel}_tile_m, {kernel}_tile_n: {first[0]:g} and {first[1]:g}; expected "
+                    f"powers of two from {TILE_EDGES[0]} to {TILE_EDGES[-1]}, neither more than twice the "
+                    "other, or 0 for the best tile"
                 )
 
-    def tile_exponent(self, product: str) -> tuple[FloatArray, FloatArray]:
-        """Logarithms of a product's tile, along m and n; [-]"""
-        usual = np.asarray(USUAL_TILE_EXPONENT)
-        m, n = (self.tile_exponents.get(name, usual) for name in tile_columns(product))
-        return m, n
+    def tile_edge(self, kernel: str) -> tuple[FloatArray, FloatArray]:
+        """Edges of a `tiled_kernel`'s tile along m and n: square where one is 0, the best where both are."""
+        best = np.zeros(())
+        m, n = (self.tile_edges.get(name, best) for name in tile_columns(kernel))
+        return np.where(m == 0, n, m), np.where(n == 0, m, n)
 
     @property
     def ranks(self) -> Ranks:

@@ -9,6 +9,9 @@ from typing import Final, Literal, NamedTuple, Protocol
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.dimensions import ModelDimensions
 
+#: Passes over a layer. `activation_gradient` and `weight_gradient` make up the backward pass.
+PASSES: Final = ("forward", "activation_gradient", "weight_gradient")
+
 #: Layouts of an activation of (tokens, features): whole on every rank, split by tokens, split by features,
 #: or as summands of the whole.
 TensorLayout = Literal["replicated", "sequence", "column", "partial"]

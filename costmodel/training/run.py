@@ -33,7 +33,7 @@ from costmodel.training.design import (
     DesignPoints,
     sharding_column,
     tile_columns,
-    tiled_products,
+    tiled_kernels,
 )
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.lstm import LstmDesign, LstmShape
@@ -133,7 +133,7 @@ class RankShape(Columns):
     overlap_shared_expert: FloatArray = column("-", 0)
     expert_spread: FloatArray = column("-", 1)
     assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
-    #: Edges of tiles over the largest; 0 where they are free.
+    #: Edges of explicit output tiles; 0 where they are free. [elements]
     tiles: Mapping[str, FloatArray] = column_family()
 
     @property
@@ -399,14 +399,14 @@ def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatA
 
 
 def explicit_tiles(model: ModelShape, design: DesignPoints) -> dict[str, FloatArray]:
-    """Edges of explicit output tiles as shares of the largest, 0 where free; none where all are. [-]"""
+    """Edges of explicit output tiles, 0 where free; none where all are. [elements]"""
     explicit = design.tiling == EXPLICIT_TILES
     if not explicit.any():
         return {}
     return {
-        name: np.where(explicit, 0.5**exponent, 0.0)
-        for product in dict.fromkeys(tiled_products(model.blocks))
-        for name, exponent in zip(tile_columns(product), design.tile_exponent(product), strict=True)
+        name: np.where(explicit, edge, 0.0)
+        for kernel in tiled_kernels(model.blocks)
+        for name, edge in zip(tile_columns(kernel), design.tile_edge(kernel), strict=True)
     }
 
 

@@ -11,9 +11,6 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.training.kernel_kind import PointwisePass
 
-#: Passes over a layer. `activation_gradient` and `weight_gradient` make up the backward pass.
-PASSES = ("forward", "activation_gradient", "weight_gradient")
-
 
 @dataclass(frozen=True, slots=True)
 class Label:

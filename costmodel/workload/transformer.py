@@ -14,20 +14,12 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.training.blocks import EMBEDDING, HEAD, Edge, Layer
-from costmodel.training.design import tile_columns
-from costmodel.training.kernel_kind import Kernel
+from costmodel.training.design import tile_columns, tiled_kernel
+from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.kinds import ElementCost
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
-from costmodel.workload.kernel_tables import (
-    PASSES,
-    Gemms,
-    Label,
-    Pointwise,
-    PointwiseRow,
-    pointwise_rows,
-    total,
-)
+from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, PointwiseRow, pointwise_rows, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +104,20 @@ def biased(run: RankRun, layer: Layer) -> list[Kernel]:
     return [kernel for kernel in weights_of(layer) if run.model.has_bias(kernel)]
 
 
-def tile_shares(run: RankRun, labels: Sequence[Label]) -> tuple[FloatArray, FloatArray] | None:
-    """Edges of explicit output tiles as shares of the largest; None where all tiles are free.
+def explicit_edges(run: RankRun, labels: Sequence[Label]) -> tuple[FloatArray, FloatArray] | None:
+    """Edges of explicit output tiles; None where all tiles are free.
 
     Returns
     -------
-    share_m, share_n : (points, kernels) array
-        Of rows and columns of each product of each pass; 0 where the tile is to be solved for. [-]
+    tile_m, tile_n : (points, kernels) array
+        Of each product of each pass, along m and n; 0 where the tile is to be solved for. [elements]
     """
     tiles = run.design.tiles
     if not tiles:
         return None
-    columns = [tile_columns(label.name) for label in labels]
-    share_m, share_n = (np.stack([tiles[pair[axis]] for pair in columns], axis=-1) for axis in (0, 1))
-    return share_m, share_n
+    columns = [tile_columns(tiled_kernel(label.name, label.of_pass)) for label in labels]
+    tile_m, tile_n = (np.stack([tiles[pair[axis]] for pair in columns], axis=-1) for axis in (0, 1))
+    return tile_m, tile_n
 
 
 #: The kernel that reduces the gradients of all biases of a layer, and its cost for each output.

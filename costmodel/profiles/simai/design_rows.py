@@ -34,11 +34,11 @@ from costmodel.steps.update.state_update import state_update
 from costmodel.steps.update.update import stage_quantised, updated_stage, weight_casts_step
 from costmodel.training.blocks import MTP_JOIN, Block, kinds_beyond, kinds_without_word
 from costmodel.training.design import RECOMPUTE_FULL, recomputes_otherwise
-from costmodel.training.kernel_kind import Kernel
+from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.model import ModelShape
 from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import RankRun, TransformerRun, rank_run
-from costmodel.workload.kernel_tables import PASSES, total
+from costmodel.workload.kernel_tables import total
 from costmodel.workload.quantisation import dispatched_bytes
 from costmodel.workload.transformer import BIAS_GRADIENTS, Part, every_part
 

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, column
-from costmodel.workload.kernel_tables import PASSES
+from costmodel.training.kernel_kind import PASSES
 
 #: Collectives and groups, by code.
 COLLECTIVES = ("none", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

@@ -13,7 +13,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from costmodel.profiles.simai import SimaiReport
 from costmodel.profiles.simai.workload_rows import COLLECTIVES, GROUPS
-from costmodel.workload.kernel_tables import PASSES
+from costmodel.training.kernel_kind import PASSES
 from dse.records.text import percent
 from dse.reporting.design_table import ruled_table
 

@@ -19,7 +19,7 @@ from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.profiles.work import TRAINING
 from costmodel.steps.result.breakdown import PARTS, ResultTable
-from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, DesignPoints
+from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE, rules_for
@@ -276,14 +276,12 @@ def bounded(problem: Problem) -> Problem | None:
 def lawful(design: DesignPoints) -> BoolArray:
     """Which designs are of the kind that more of a machine never slows; (points,).
 
-    Not so, or not by argument: shardings solved anew and explicit tiles, schedules timed pass by pass, states
-    that are exchanged layer by layer, and exchanges of experts that hide twice or beside activations on their
-    way to hosts.
+    Not so, or not by argument: shardings solved anew, schedules timed pass by pass, states that are exchanged
+    layer by layer, and exchanges of experts that hide twice or beside activations on their way to hosts.
     """
     solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
     twice = (design.overlap_ep > 0) & (design.offload_activations > 0) | (design.overlap_shared_expert > 0)
-    explicit = design.tiling == EXPLICIT_TILES
-    return np.asarray(design.plain_pipeline & ~(solved | explicit | (design.zero_stage > 1) | twice))
+    return np.asarray(design.plain_pipeline & ~(solved | (design.zero_stage > 1) | twice))
 
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:

@@ -291,5 +291,5 @@ def meaning(name: str, memories: Collection[str] = (), tiers: Collection[str] = 
     if name.endswith("_sharding"):
         return f"how kernel {name.removesuffix('_sharding')} is split, where sharding is sample"
     if name.endswith(("_tile_m", "_tile_n")):
-        return f"log2 of the largest tile's edge over that of {name[:-7]}, along {name[-1]}"
+        return f"edge of {name[:-7]}'s output tile along {name[-1]}"
     return ""

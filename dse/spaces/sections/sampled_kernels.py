@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.formats.strict_yaml import Section
-from costmodel.training.design import MOST_TILE_EXPONENT, tile_columns, tiled_product
+from costmodel.training.design import TILE_EDGES, kernel_of_tile, tile_columns
 from costmodel.training.design_table import Domain
 from costmodel.training.kinds import ATTENTION_PRODUCTS
 
@@ -34,10 +34,10 @@ def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
         added |= {name: [*domain.words] for name, domain in shardings.items()}
         rules |= {"tp_splits_evenly": EVEN} if "tp" in named else {}
     if given.get("tiling") == "sample":
-        for product in _products(tiles, given, parameters):
-            m, n = tile_columns(product)
-            added |= {name: [*range(MOST_TILE_EXPONENT + 1)] for name in (m, n)}
-            rules[f"{product}_tile_fits"] = f"{m} + {n} >= 1 and abs({m} - {n}) <= 1"
+        for kernel in _tiled(tiles, given, parameters):
+            m, n = tile_columns(kernel)
+            added |= {name: [*TILE_EDGES] for name in (m, n)}
+            rules[f"{kernel}_tile_is_compact"] = f"{m} <= 2 * {n} and {n} <= 2 * {m}"
     new = {name: options for name, options in added.items() if name not in named}
     constraints = {**rules, **section.mapping("constraints")}
     if not added:
@@ -46,11 +46,11 @@ def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
     return Section(section.source, section.at, data)
 
 
-def _products(tiles: Iterable[str], given: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[str]:
-    """Products that some design has: fused attention has none of its own."""
+def _tiled(tiles: Iterable[str], given: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Products of each pass that some design has: fused attention has none of its own."""
     unfused = "attention" in parameters or given.get("attention") == "unfused"
-    products = dict.fromkeys(tiled_product(name) for name in tiles)
-    yield from (name for name in products if unfused or name not in ATTENTION_PRODUCTS)
+    kernels = dict.fromkeys(kernel_of_tile(name) for name in tiles)
+    yield from (name for name in kernels if unfused or not name.startswith(ATTENTION_PRODUCTS))
 
 
 def _check(
