@@ -366,6 +366,18 @@ class ScalarStep:
         parts = [self.stage(*stage, vocabulary) for stage in stages]
         return max(parts, key=lambda part: sum(part.values()))
 
+    def reserved(self) -> float:
+        """Bytes of the driver and of NCCL, whose channels are `collective_cores`, a power of two to peers."""
+        d, channels = self.d, int(self.chip.collective_cores)
+        world, stride = int(d.tp * d.cp * d.pp * d.dp), int(d.tp * d.cp * d.dp)
+        node = int(self.tiers[0].size)
+        sizes = [world, d.tp, d.cp, d.cp * d.dp]
+        groups = sum(0 if size == 1 else 544 if size == 2 else 688 for size in sizes) * 2**20 / 24
+        near = sum(stage * stride < node for stage in range(1, int(d.pp)))
+        to_peers = 1 << (channels - 1).bit_length()
+        peers = min(near, 2) * 3.28e9 / 224
+        return float(self.chip.reserved_memory) + channels * groups + to_peers * peers
+
     def stage(self, weights: float, kept: float, has_head: bool, vocabulary: float) -> dict[str, float]:
         m, d, t = self.model, self.d, self.tokens
         whole, sp = W * t * m.hidden_size, d.sequence_parallel > 0 and d.tp > 1

@@ -53,13 +53,16 @@ def test_memory_equals_a_scalar_recomputation(model_name, request, toy_system):
     every = designs()
     sample = every.take(np.arange(0, every.num_points, 7))
     found = step(model, toy_system, sample)
-    expected = [ScalarStep(model, toy_system, sample, row).memory() for row in range(sample.num_points)]
+    rows = [ScalarStep(model, toy_system, sample, row) for row in range(sample.num_points)]
+    expected = [row.memory() for row in rows]
     for name in expected[0]:
         np.testing.assert_allclose(
             getattr(found, name), [e[name] for e in expected], rtol=1e-12, err_msg=name
         )
-    reserved = float(toy_system.chip.reserved_memory)
-    np.testing.assert_allclose(found.peak_memory, [sum(e.values()) + reserved for e in expected], rtol=1e-12)
+    reserved = [row.reserved() for row in rows]
+    np.testing.assert_allclose(found.reserved_memory, reserved, rtol=1e-12)
+    whole = [sum(e.values()) + own for e, own in zip(expected, reserved, strict=True)]
+    np.testing.assert_allclose(found.peak_memory, whole, rtol=1e-12)
 
 
 def test_energies_are_counts_times_unit_energies(gpt, toy_system):

@@ -42,7 +42,7 @@ class Chip(MachinePart):
     cp_collective_cores: FloatArray = column("-", np.nan)
     ep_collective_cores: FloatArray = column("-", np.nan)
     dp_collective_cores: FloatArray = column("-", 0)  #: those of replicas take none unless a file says so
-    reserved_memory: FloatArray = column("B")  #: taken by the driver, the runtime and the allocator
+    reserved_memory: FloatArray = column("B")  #: taken by the driver and its context
     energy_per_flop: FloatArray = column("J")  #: at the nominal clock
     nominal_clock: FloatArray = column("Hz", 0)  #: voltage follows the clock from here; 0: it does not
     least_voltage: FloatArray = column(
@@ -219,6 +219,8 @@ class Software(MachinePart):
     pointwise_kernels: FloatArray = column("-", 1, low=1)
     #: What layers keep for their backward pass, over what those of fused kernels do.
     kept_activations: FloatArray = column("-", 1)
+    #: Memory that the allocator holds beyond that of tensors, over theirs; none with expandable segments.
+    fragmentation: FloatArray = column("-", 0)
     #: Share of launches that wait for the kernel before: all of them where a program synchronizes each time.
     blocking_launches: FloatArray = column("-", 0, high=1)
     #: Work of the host for one collective, over that for a kernel.

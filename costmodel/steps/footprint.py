@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray, UniqueRows
-from costmodel.kernels.mixed_formats import is_possible
+from costmodel.steps.memory.reserved import reserved_memory
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.rank_memory import rank_memory
 from costmodel.steps.result.assembly import assemble_breakdown, in_chunks, plain_apart
@@ -61,7 +61,7 @@ def _chunk(run: TransformerRun) -> Breakdown:
     memory = fullest_stage(run, ranks, once_each(ranks, rank_memory)).memory
     parts: Mapping[str, FloatArray] = {
         **{f"{name}_memory": values for name, values in memory.columns().items()},
-        "reserved_memory": run.system.chip.reserved_memory,
+        "reserved_memory": reserved_memory(run, ranks, memory.total),
     }
     with np.errstate(all="ignore"):  # rates of no time
         return assemble_breakdown(

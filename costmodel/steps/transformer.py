@@ -13,6 +13,7 @@ from costmodel.kernels.mixed_formats import is_possible
 from costmodel.machine.system import System
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory.memory_items import memory_items
+from costmodel.steps.memory.reserved import reserved_memory
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import MicroBatch, micro_batches, quantities_read
 from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, PartMemory, rank_memory
@@ -153,7 +154,7 @@ def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[
         **{name: schedule[name] + update[name] for name in schedule.keys() & update.keys()},
         **{f"{name}_memory": values for name, values in fullest.memory.columns().items()},
         "host_time": host_time(run.system, design.world_size, computing),
-        "reserved_memory": run.system.chip.reserved_memory,
+        "reserved_memory": reserved_memory(run, ranks, fullest.memory.total),
     }
     return columns, items
 

@@ -35,7 +35,7 @@ PHRASES = {
     "optimizer_memory": "optimizer states",
     "activations_memory": "activations",
     "buffers_memory": "buffers",
-    "reserved_memory": "what the runtime reserves",
+    "reserved_memory": "reserved memory",
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from costmodel import System
+from dse.validation.frameworks import convention_of
 from dse.validation.table import MeasuredRow
 
 #: What PyTorch's allocator counts: not the driver's context and the buffers of its libraries.
@@ -29,7 +30,9 @@ def counted_memory(row: MeasuredRow, cost: Mapping[str, float]) -> float:
     """The part of a predicted memory that a row's figure counts. [B]"""
     kind = row.mem_kind.split("(")[0]
     parts = next((parts for word, parts in PARTS.items() if word in kind), ("peak_memory",))
-    return math.fsum(cost[part] for part in parts)
+    counted = math.fsum(cost[part] for part in parts)
+    held = convention_of(row).quantities.get("software_fragmentation", 0.0) if "reserved" in kind else 0.0
+    return counted * (1 + held)
 
 
 def is_peak(row: MeasuredRow) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.kernels.items import Item, Items
+from costmodel.steps.memory.reserved import reserved_parts
 from costmodel.steps.memory.stage_memory import (
     FullestStage,
     StageMemory,
@@ -46,7 +47,10 @@ def memory_items(
         **_states(run, stage, parts, memory),
         **_activations(run, stage, parts, held, memory),
         **_buffers(run, ranks, stage, parts),
-        Item("bytes", "reserved_memory"): run.system.chip.reserved_memory,
+        **{
+            Item("bytes", "reserved_memory", name=name): values
+            for name, values in reserved_parts(run, ranks, memory.total).items()
+        },
     }
     name = "fullest stage"
     return {

@@ -19,6 +19,7 @@ from costmodel.columns import (
     in_rows,
     is_long,
 )
+from costmodel.steps.memory.reserved import reserved_memory
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import MicroBatch, quantities_read
 from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, rank_memory
@@ -291,7 +292,9 @@ def _memory(
     needs = rank_memory(with_every_assignment(unique.take(kept)))
     parts = [unique.spread(part.map(of_all)) for part in needs]
     named = run.of(with_assignments(run.design, kept.design.assignments, numbers))
-    return fullest_stage(named, rank_run(named), parts).memory.total + run.system.chip.reserved_memory
+    ranks = rank_run(named)
+    allocated = fullest_stage(named, ranks, parts).memory.total
+    return allocated + reserved_memory(named, ranks, allocated)
 
 
 def _least_of_all(values: FloatArray) -> FloatArray:
