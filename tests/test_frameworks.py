@@ -42,7 +42,7 @@ def test_what_a_framework_runs_are_values_of_columns_and_formulas(name):
             if "schedule" in framework.runs
             else {}
         )
-        assert isinstance(broken_rules(framework, model, usual), list)
+        assert isinstance(broken_rules(framework, model, usual, {}), list)
 
 
 def test_a_value_follows_what_balances_the_experts(tmp_path):
@@ -71,6 +71,55 @@ def test_limits_of_a_framework_are_constraints_of_a_space_that_asks_for_them():
     assert not kept.broken_rules({"tp": 4, "zero": 1, "optimizer": "muon", "schedule": "1f1b"})
     assert kept.broken_rules({"tp": 4, "zero": 3, "optimizer": "muon", "schedule": "1f1b"})
     assert Space.from_text(kept.text).fingerprint == kept.fingerprint
+
+
+EXPERTS = {
+    "model": "mixtral_8x7b",
+    "framework": {"name": "megatron_core", "limits": True},
+    "parameters": {"tp": [1, 2], "ep": [1, 8], "overlap_ep": [False, True]},
+    "derived": {"dp": "world_size / tp", "gradient_accumulation_steps": "global_batch_size / dp",
+                "sequence_parallel": "tp > 1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("system", "otherwise"), [
+    ("a100_80g_dgx", "none"), ("h100_80g_dgx", "none"),
+    ("b200_180g_dgx", "chunked"), ("mi300x_192g", "chunked"),
+])  # fmt: skip
+def test_overlaps_that_exclude_each_other_before_blackwell_leave_the_better_one(system, otherwise):
+    """Megatron-LM, arguments.py: one connection keeps the order of tensor parallelism, experts want 32."""
+    space = space_of(system=system, **EXPERTS)
+    opened = "tp_overlap" in space.by_name
+    assert opened == (otherwise == "none")
+    found = {}
+    for design in (own for batch in space.legal.enumerate() for own in space.decode(batch)):
+        found[design["tp"], design["ep"], design["overlap_ep"]] = design.get("tp_overlap", "chunked")
+    assert found[2, 8, True] == otherwise
+    assert found[2, 8, False] == found[1, 8, True] == "chunked"
+    assert len(found) == space.legal.count  # one choice for each layout
+
+
+def test_overlaps_that_exclude_each_other_are_refused_by_name():
+    megatron, model = load_framework("megatron_core"), load_model("mixtral_8x7b")
+    both = {"tp": 2, "ep": 8, "overlap_ep": True, "tp_overlap": "chunked", "sequence_parallel": True}
+    [why] = broken_rules(megatron, model, both, {"compute_capability": 9.0})
+    assert "exchanges or tensors overlap" in why
+    fine = (({}, 10.0), ({"tp_overlap": "none"}, 9.0), ({"overlap_ep": False}, 9.0), ({"tp": 1}, 9.0))
+    for changed, capability in fine:
+        design = {**both, **changed}
+        assert not broken_rules(megatron, model, design, {"compute_capability": capability})
+
+
+@pytest.mark.parametrize(("node", "ep", "fits"), [
+    (8, 8, True), (8, 64, True), (8, 160, True), (8, 192, False), (72, 64, True), (72, 96, False),
+])  # fmt: skip
+def test_two_hops_reach_as_far_as_the_library_of_their_nodes(node, ep, fits):
+    """DeepEP has kernels for 20 nodes of 8 ranks, HybridEP on racks for those of one NVLink domain."""
+    model = load_model("deepseek_v3")
+    for dispatcher, legal in (("two_hop", fits), ("all_to_all", True)):
+        design = {"ep": ep, "dispatcher": dispatcher}
+        broken = broken_rules(load_framework("megatron_core"), model, design, {"node_size": float(node)})
+        assert (broken == []) == legal
 
 
 def test_a_model_that_a_framework_has_not_is_refused_by_name():

@@ -271,6 +271,28 @@ def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, mos
     own = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap, "sequence_parallel": tp > 1}
     text = megatron.script(Launch.of(model, own, 8))[0]
     assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", text) == most
+    blackwell = replace(Launch.of(model, own, 8), compute_capability=10.0)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in megatron.script(blackwell)[0]
+
+
+@pytest.mark.parametrize(("system", "overlap", "backend"), [
+    ("h100_80g_dgx", "none", "deepep"), ("gb200_186g_nvl72", "chunked", "hybridep"),
+])  # fmt: skip
+def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors(
+    system, overlap, backend, tmp_path
+):
+    """Without a flag for tensor parallelism nothing of it overlaps beside exchanges that do."""
+    plan = planned_space(Question(model="qwen3_30b_a3b", system=system, chips=16)).space
+    pins = {"tp": 2, "ep": 8, "overlap_ep": True, "dispatcher": "two_hop", "pp": 1}
+    params = plan.completed(pins)
+    assert params.get("tp_overlap", "chunked") == overlap
+    run = transformer_run(plan, plan.encode([params]), DesignPoints)
+    text, lost = megatron.script(Launch.of_run(run, 0, plan.framework))
+    assert lost == []
+    assert f"--moe-flex-dispatcher-backend {backend}" in text
+    (tmp_path / "train.sh").write_text(text)
+    launch, _ = read_launch(tmp_path / "train.sh", "megatron", 16)
+    assert launch.tp_overlap == overlap
 
 
 @pytest.mark.parametrize(("model", "flags"), [

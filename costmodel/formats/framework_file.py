@@ -42,6 +42,9 @@ class Framework:
     description: str
     #: Column of designs, or quantity of systems -> value, as files write it, or word of `BALANCING` -> value.
     given: Mapping[str, Any]
+    otherwise: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: column -> value where a limit refuses `given`
     title: str = ""  #: its name as its makers write it
     release: str = ""  #: of which the rest is said
     launch: tuple[str, ...] = ()  #: forms of the files that start it
@@ -86,9 +89,8 @@ def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framew
     name, _, section = shipped.opened(name_or_path, "frameworks", base)
     section.only(("schema", "description", "given", *_ABILITIES))
     section.word("schema", [SCHEMA])
-    found = Framework(
-        name, section.text("description"), _given(section.section("given")), **_abilities(section, name)
-    )
+    given, otherwise = _given(section.section("given"))
+    found = Framework(name, section.text("description"), given, otherwise, **_abilities(section, name))
     section.source.finish()
     return found
 
@@ -141,15 +143,16 @@ def _formula(section: Section) -> str:
     return section.text("formula")
 
 
-def _given(section: Section) -> dict[str, Any]:
-    """Values by name; each says where it comes from."""
+def _given(section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values by name, and those that some have otherwise; each says where it comes from."""
     given: dict[str, Any] = {}
+    otherwise: dict[str, Any] = {}
     for name in section:
         if not isinstance(section.data[name], dict):
             section.mistake(name, "expected {value, kind, source}: a value says where it comes from")
             continue
         constant = section.section(name)
-        constant.only(("value", "kind", "source"))
+        constant.only(("value", "otherwise", "kind", "source"))
         constant.word("kind", FRAMEWORK_KINDS)
         constant.text("source")
         if "value" not in constant:
@@ -157,4 +160,6 @@ def _given(section: Section) -> dict[str, Any]:
         given[name] = value = constant.data.get("value")
         if isinstance(value, dict) and {*value} != {*BALANCING}:
             constant.mistake("value", f"expected a value, or one for each of {', '.join(BALANCING)}")
-    return given
+        if "otherwise" in constant:
+            otherwise[name] = constant.data["otherwise"]
+    return given, otherwise

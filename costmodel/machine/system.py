@@ -33,6 +33,7 @@ class Chip(MachinePart):
         "-", 1, high=2
     )  #: of 8-bit products, with or without MX, over that of 16 bits
     fp4_efficiency: FloatArray = column("-", 1, high=2)  #: of 4-bit products over that of 16 bits
+    compute_capability: FloatArray = column("-", 0)  #: of CUDA: 9 on Hopper; 0: no chip of CUDA
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile

@@ -56,6 +56,7 @@ class Launch:
     design: Mapping[str, Value]  #: all columns of the model's designs, words and switches as such
     node_size: int  #: chips of a node [-]
     framework: str = ""  #: by whose rules the design is priced, a name or a path; "": by none
+    compute_capability: float = 0.0  #: of its chips; 0: unknown, or no chips of CUDA [-]
 
     @classmethod
     def of_run(cls, run: TransformerRun, point: int, framework: str = "") -> Launch:
@@ -65,10 +66,10 @@ class Launch:
         values = {
             name: np.broadcast_to(known[name], (run.num_points,))[point] for name in domains if name in known
         }
-        node = run.system.network[0].size
-        size = float(np.broadcast_to(node, (run.num_points,))[point])
+        own = (run.system.network[0].size, run.system.chip.compute_capability)
+        size, capability = (float(np.broadcast_to(values, (run.num_points,))[point]) for values in own)
         design = {name: decoded(domains[name], float(value)) for name, value in values.items()}
-        return cls(run.model, design, int(size), framework)
+        return cls(run.model, design, int(size), framework, capability)
 
     @classmethod
     def of(cls, model: ModelShape, design: Mapping[str, Value], node_size: int) -> Launch:
@@ -295,4 +296,7 @@ def refusals(launch: Launch, framework: Framework) -> list[str]:
         return [refused]
     said = {"zero": launch.zero_stage, "sequence_parallel": launch.sequence_parallel}
     known = {name: value for name, value in launch.design.items() if name != "distributed_optimizer"}
-    return broken_rules(framework, launch.model, {**known, **said})
+    machine = {"node_size": float(launch.node_size)}
+    if launch.compute_capability:
+        machine["compute_capability"] = launch.compute_capability
+    return broken_rules(framework, launch.model, {**known, **said}, machine)

@@ -22,6 +22,8 @@ FLAGS: Final = {
     "fp4": "--fp4-format",
     "microbatch_group_size_per_vp_stage": "--microbatch-group-size-per-virtual-pipeline-stage",
 }
+#: Compute capability from which on the order of launches decides nothing (arguments.py). [-]
+BLACKWELL: Final = 10
 #: Settings that are on unless a flag says that they are not.
 NEGATED: Final = {
     "add_bias_linear": ("--disable-bias-linear",),
@@ -140,7 +142,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 def connections(launch: Launch) -> list[int]:
     """Queues to a GPU that Megatron-LM asks for: one keeps the order of messages and kernels; none is said
     where it asks for none, or shards weights and needs more."""
-    if launch.zero_stage > 1 or launch["tp"] * launch["cp"] == 1:
+    if launch.zero_stage > 1 or launch["tp"] * launch["cp"] == 1 or launch.compute_capability >= BLACKWELL:
         return []
     return [32] if launch["overlap_ep"] else [1]
 

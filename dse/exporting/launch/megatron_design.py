@@ -38,6 +38,8 @@ ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
     "unfused": {"attention_backend": "unfused"},
     "flash_attention_2": {"attention_backend": "flash", "flash_attention_version": 2},
 }
+#: Most ranks of a node that DeepEP knows (csrc/kernels/legacy); HybridEP is for larger domains of NVLink. [-]
+DEEPEP_NODE: Final = 8
 #: What Megatron Core can do, and what it calls it.
 MEGATRON: Final = launching("megatron")
 
@@ -143,10 +145,18 @@ def _experts(launch: Launch) -> dict[str, Any]:
         "moe_token_dispatcher_type": MEGATRON.word("dispatcher", word),
     }
     if word == "two_hop":
-        found["moe_flex_dispatcher_backend"] = "deepep"
+        found["moe_flex_dispatcher_backend"] = "deepep" if launch.node_size <= DEEPEP_NODE else "hybridep"
     if launch["capacity_factor"]:
         found["moe_expert_capacity_factor"] = float(launch["capacity_factor"])
     return found
+
+
+def without_flag(launch: Launch) -> str:
+    """What tensor parallelism overlaps where a script does not ask for `--tp-comm-overlap`.
+
+    Exchanges of experts that overlap take the order of launches that it needs from it (`connections`).
+    """
+    return "none" if launch["overlap_ep"] else "gradients"
 
 
 def losses(launch: Launch) -> list[str]:
@@ -156,7 +166,7 @@ def losses(launch: Launch) -> list[str]:
     two = launch["pp"] == 2 and launch["vpp"] > 1 and not launch["overlap_p2p"]  # asks for the overlap
     lost = {
         "attention": launch["attention"] == "flash_attention_1",
-        "tp_overlap": tp and launch.tp_overlap == "none",
+        "tp_overlap": tp and launch.tp_overlap not in ("chunked", without_flag(launch)),
         "overlap_tp": tp and launch.tp_overlap == "chunked" and not launch.sequence_parallel,
         "overlap_p2p": two or (launch["pp"] > 1 and launch["vpp"] == 1 and launch["overlap_p2p"]),
         "imbalance": launch.imbalance_differs,

@@ -143,6 +143,8 @@ def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> di
         found |= {"overlap_param_gather": False} if sharded else {}
     if settings.get("tp_comm_overlap") and design["tp"] > 1:
         found["tp_overlap"] = "chunked"
+    elif design["tp"] > 1 and design.get("overlap_ep"):
+        found["tp_overlap"] = "none"  # as `without_flag` says
     if design["vpp"] > 1 and design["pp"] > 1 and settings.get("overlap_p2p_comm", True):
         found["overlap_p2p"] = True
     if design["cp"] > 1:

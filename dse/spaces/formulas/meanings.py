@@ -136,6 +136,7 @@ MACHINE: Final[Mapping[str, str]] = {
     "fp4_speedup": "rate of 4-bit products over that of 16 bits; 0: it has none",
     "fp8_efficiency": "efficiency of 8-bit products over that of 16 bits",
     "fp4_efficiency": "efficiency of 4-bit products over that of 16 bits",
+    "compute_capability": "compute capability of CUDA, such as 9 for Hopper; 0: the chip has no CUDA",
     "vector_lanes": "fp32 multiply-adds of a core and cycle outside the matrix units",
     "kernel_launch": "floor of a kernel's time",
     "tile_latency": "time to fill and drain the pipeline of an output tile",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ ALIASES: Final = (
 )
 
 
-def written_out(section: Section, model: Any, columns: Collection[str], quantities: Collection[str],
+def written_out(section: Section, model: Any, columns: Collection[str], quantities: Mapping[str, Any],
                 base: Path) -> tuple[Section, str]:  # fmt: skip
     """A space with what its framework says under `given`, but for names that it has itself.
 
@@ -43,9 +43,10 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
         The space; mistakes are noted in its source.
     model : ModelShape or other
         Its model; limits are of transformers.
-    columns, quantities : collection of str
-        What designs of its model and its system have. A framework may also name columns that designs of
-        other models have.
+    columns : collection of str
+        Those of designs of its model. A framework may also name columns that designs of other models have.
+    quantities : mapping of arrays
+        Of its system; NaN where its systems differ. [SI units]
     base : Path
         Where relative paths count from.
 
@@ -83,11 +84,32 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     }
     if limits and isinstance(model, ModelShape):
         named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}
-        data["constraints"] = {
-            **section.mapping("constraints"),
-            **limits_of(framework, model, named, section.mapping("parameters")),
-        }
+        kept = limits_of(framework, model, named, section.mapping("parameters"), quantities)
+        data["constraints"] = {**section.mapping("constraints"), **kept}
+        for word in given.keys() & framework.otherwise.keys():
+            if refusing := [text for text in kept.values() if re.search(rf"\b{word}\b", text)]:
+                data = _opened(data, word, given[word], framework.otherwise[word], refusing)
     return Section(section.source, section.at, data), framework.name
+
+
+def _opened(
+    data: Mapping[str, Any], word: str, first: Any, other: Any, refusing: Sequence[str]
+) -> dict[str, Any]:
+    """A space that chooses the `other` value of a column where limits refuse the `first`."""
+    usual = " and ".join(
+        re.sub(
+            rf"\b{word} (==|!=) (\w+)",
+            lambda found: f"1 == {int((found[2] == str(first)) == (found[1] == '=='))}",
+            f"({text})",
+        )
+        for text in refusing
+    )
+    return {
+        **data,
+        "given": {name: value for name, value in data["given"].items() if name != word},
+        "parameters": {**data["parameters"], word: [first, other]},
+        "constraints": {**data["constraints"], f"usual_{word}": f"{word} == {first} or not ({usual})"},
+    }
 
 
 def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRule]:
@@ -120,7 +142,11 @@ def _asked(section: Section) -> tuple[str, bool, bool]:
 
 
 def limits_of(
-    framework: Framework, model: ModelShape, named: Collection[str], parameters: Mapping[str, Any]
+    framework: Framework,
+    model: ModelShape,
+    named: Collection[str],
+    parameters: Mapping[str, Any],
+    quantities: Mapping[str, Any],
 ) -> dict[str, str]:
     """What a framework cannot run of a space's designs, as constraints: those that some design may break.
 
@@ -134,8 +160,11 @@ def limits_of(
         Columns that the space names; others have their defaults.
     parameters : mapping
         Those that it opens, with their options.
+    quantities : mapping of arrays
+        Of its system; NaN where its systems differ. [SI units]
     """
     sizes = {name: point(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
+    sizes |= {name: point(values) for name, values in quantities.items() if name not in named}
     known, columns, found = {*named, *sizes}, _columns(model), {}
     for rule in framework_rules(framework, model):
         formula, column = rule.expression(known), rule.name.removeprefix("runs_")
@@ -156,7 +185,7 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
     columns = {*DesignPoints.declared()}
     own = [r for r in framework_rules(framework, model) if not Expression.parse(r.formula).names & columns]
-    broken = [*_broken_ones(framework, model, {}, own)]
+    broken = [*_broken_ones(framework, model, {}, own, {})]
     return f"model {model.name}: {broken[0]}" if broken else ""
 
 
@@ -176,7 +205,9 @@ def is_same(one: Any, other: ModelShape) -> bool:
     return isinstance(one, ModelShape) and other == replace(one, **{f: getattr(other, f) for f in free})
 
 
-def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, Any]) -> list[str]:
+def broken_rules(
+    framework: Framework, model: ModelShape, design: Mapping[str, Any], machine: Mapping[str, float]
+) -> list[str]:
     """Why a framework cannot run a design, a line for each rule that it breaks; none if it can.
 
     Parameters
@@ -187,16 +218,22 @@ def broken_rules(framework: Framework, model: ModelShape, design: Mapping[str, A
         What is trained.
     design : mapping
         Column -> value, words and switches as such; columns that are not there have their defaults.
+    machine : mapping
+        Quantity -> value, of those that are known: limits that read others are passed over. [SI units]
     """
-    return [*_broken_ones(framework, model, design, framework_rules(framework, model))]
+    return [*_broken_ones(framework, model, design, framework_rules(framework, model), machine)]
 
 
 def _broken_ones(
-    framework: Framework, model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule]
+    framework: Framework,
+    model: ModelShape,
+    design: Mapping[str, Any],
+    rules: Iterable[UsualRule],
+    machine: Mapping[str, float],
 ) -> Iterator[str]:
     """Why a design breaks some rules of a framework, a line for each that it breaks."""
     names = _columns(model)
-    sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
+    sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)} | {**machine}
     names |= dict.fromkeys(sizes, Name())
     values = DesignPoints.of(blocks=model.blocks, **{c: [v] for c, v in design.items()}).columns()
     columns = {**{c: v for c, v in values.items() if c in names}, **sizes}

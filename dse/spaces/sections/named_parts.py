@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
@@ -73,8 +75,15 @@ def with_system(
     section.source.finish()
     if budget:
         section = power_budget.written_out(section, system, part.data)
-    section, framework = frameworks.written_out(section, model, columns, system.quantities(), base)
+    quantities = {name: _shared(name, systems or [system]) for name in system.quantities()}
+    section, framework = frameworks.written_out(section, model, columns, quantities, base)
     return several_systems.written_out(section, systems), framework, system, part.data
+
+
+def _shared(name: str, systems: Sequence[System]) -> float:
+    """The value of a quantity of systems; NaN where they differ. [SI unit]"""
+    values = {float(system.quantities().get(name, np.nan)) for system in systems}
+    return values.pop() if len(values) == 1 else np.nan
 
 
 def _first_system(section: Section, base: Path) -> tuple[Section, list[System]]:
