@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray, UniqueRows
+from costmodel.kernels.mixed_formats import is_possible
 from costmodel.steps.memory.reserved import reserved_memory
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.rank_memory import rank_memory
