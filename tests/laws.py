@@ -160,7 +160,7 @@ def check_profile(profile: str, seed: int, points: int) -> None:
 
 def is_lawful(design: DesignPoints) -> BoolArray:
     """Designs for which more of a resource is never slower, as `System.never_slower` says; (points,)."""
-    plain = design.plain_pipeline & ((design.pp == 1) | (design.zero_stage <= 1))
+    plain = design.is_1f1b & ((design.pp == 1) | (design.zero_stage <= 1))
     plain &= design.overlap_shared_expert == 0
     named = design.sharding <= MEGATRON_SP
     there: BoolArray = np.broadcast_to(plain & named, (design.num_points,))

@@ -188,12 +188,13 @@ ORDERS = {
 def simulated(
     schedule, p, m, v, n=None, *, f, b, w, comm=0.0, pair=None, scale=None
 ) -> dict[str, float]:  # fmt: skip
-    """The columns of one design, by running every rank's list."""
+    """The columns of one design, by running every rank's list; `f` and `b` may be lists, a time a rank."""
     ranks = [ORDERS[schedule](p, m, v, n or p, i) for i in range(p)]
     home = {stage: i for i, rank in enumerate(ranks) for stage in rank.stages}
     ends_of_chains = {p - 1, 2 * p - 1} if schedule == "dualpipe" else {max(home)}
     scale = scale or [1.0] * p
-    took = {"F": f, "B": b, "W": w, "A": b + w}
+    fs, bs = (own if isinstance(own, list) else [own] * p for own in (f, b))
+    took = [{"F": fs[i], "B": bs[i], "W": w, "A": bs[i] + w} for i in range(p)]
     end: dict[Action, float] = {}
     clock, first, busy, place = [0.0] * p, [None] * p, [0.0] * p, [0] * p
     until_b, until_w, messages = [0] * p, [0] * p, 0
@@ -215,7 +216,7 @@ def simulated(
                     break
                 far = [needed for needed in needs if home[needed[1]] != i]
                 start = max([clock[i], *(end[x] + comm * (x in far) for x in needs)])
-                time = sum(took[a[0]] for a in entry)
+                time = sum(took[i][a[0]] for a in entry)
                 if len(entry) == 2 and pair:
                     time = pair
                 first[i] = start if first[i] is None else first[i]

@@ -9,6 +9,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+from tests.scalar_pipeline import simulated
+
 W, GRADIENT, STATE = 2.0, 4.0, 12.0
 
 
@@ -267,12 +269,10 @@ class ScalarStep:
         m, d = self.model, self.d
         layer, (embedding, head) = self.layer(), self.outer()
         repeated = {0: (0.0, 0.0), 1: layer["core"], 2: layer["forward"]}[int(d.recompute)]
-        one_layer = sum(layer["forward"]) + sum(layer["backward"]) + sum(repeated)
-        first = sum(embedding["forward"]) + sum(embedding["backward"])
-        last = sum(head["forward"]) + sum(head["backward"])
+        again = sum(repeated)
         layers = m.num_layers / d.pp
         assert layers % d.vpp == 0, "the scalar model knows even stages only"
-        hops = 0.0
+        hop = 0.0
         if d.pp > 1:
             whole = self.tokens * m.hidden_size * W
             tier = self.tiers[0] if d.pp * d.tp * d.dp <= self.tiers[0].size else self.tiers[1]
@@ -283,43 +283,56 @@ class ScalarStep:
             )
             if not d.sequence_parallel:
                 hop += self.collective("all_gather", whole, d.tp, 1)
-            hops = 2 * d.vpp * hop
-        stages = [layers * one_layer + hops for _ in range(int(d.pp))]
-        stages[0] += first
-        stages[-1] += last
-        slowest = max(stages)
-        steps = d.gradient_accumulation_steps
-        missing = (-steps) % d.pp
-        bubble = (sum(stages) - slowest) / d.vpp + missing * slowest * (d.vpp - 1) / d.vpp
+        p, v, steps = int(d.pp), int(d.vpp), int(d.gradient_accumulation_steps)
+        forward = [layers * sum(layer["forward"]) + (v - (r == p - 1)) * hop for r in range(p)]
+        backward = [layers * (sum(layer["backward"]) + again) + (v - (r == 0)) * hop for r in range(p)]
+        for rank, part in ((0, embedding), (-1, head)):
+            forward[rank] += sum(part["forward"])
+            backward[rank] += sum(part["backward"])
+        busy = [steps * (there + back) for there, back in zip(forward, backward, strict=True)]
+        groups = -(-steps // p) * p if v > 1 else steps  # a group of micro-batches that is not full waits
+        chunks = {"f": [own / v for own in forward], "b": [own / v for own in backward], "w": 0.0}
+        time = simulated("interleaved", p, groups, v, **chunks)["makespan"] if p > 1 else busy[0]
+        slowest = busy.index(max(busy))
         computing = layers * (layer["forward"][0] + layer["backward"][0] + repeated[0])
-        if stages[-1] == slowest:
+        if slowest == p - 1:
             computing += head["forward"][0] + head["backward"][0]
-        if stages[0] == slowest:
+        if slowest == 0:
             computing += embedding["forward"][0] + embedding["backward"][0]
         nodes = max(d.tp * d.pp * d.dp / self.tiers[0].size, 1)
         host = self.host.step_overhead + self.host.straggler * math.log2(nodes) * steps * computing
-        backward_window = layers * (sum(layer["backward"]) + sum(repeated))
+        backward_window = layers * (sum(layer["backward"]) + again)
         forward_window = layers * sum(layer["forward"])
-        return steps * slowest + bubble + self.update(layers, backward_window, forward_window) + host
+        slack = [max(busy) - own for own in busy]
+        return time + self.update(layers, slack, backward_window, forward_window) + host
 
-    def update(self, layers: float, backward_window: float, forward_window: float) -> float:
+    def update(
+        self, layers: float, slack: list[float], backward_window: float, forward_window: float
+    ) -> float:
         m, d = self.model, self.d
-        table = m.vocab_size + (m.seq_len if m.position_embedding == "learned" else 0)
-        parameters = layers * self.layer_parameters() + table * m.hidden_size / d.tp
+        table = m.vocab_size * m.hidden_size / d.tp
+        positions = m.seq_len * m.hidden_size / d.tp if m.position_embedding == "learned" else 0.0
+        parameters = [layers * self.layer_parameters() for _ in slack]
+        parameters[0] += table + positions
+        parameters[-1] += (2 if m.normalization == "layer_norm" else 1) * m.hidden_size
+        if d.pp > 1 or not m.tied_embeddings:
+            parameters[-1] += table
 
         def exposed(name: str, message: float, window: float) -> float:
             time = self.collective(name, message, d.dp, d.tp)
             return max(time - window, time / layers) if d.overlap_grad_reduce else time
 
-        if d.distributed_optimizer:
-            reduced = exposed("reduce_scatter", parameters * GRADIENT, backward_window)
-            reduced += exposed("all_gather", parameters * W, forward_window)
-        else:
-            reduced = exposed("all_reduce", parameters * GRADIENT, backward_window)
+        def late(own: float) -> float:
+            if not d.distributed_optimizer:
+                return exposed("all_reduce", own * GRADIENT, backward_window)
+            scattered = exposed("reduce_scatter", own * GRADIENT, backward_window)
+            return scattered + exposed("all_gather", own * W, forward_window)
+
+        reduced = max(late(own) - wait for own, wait in zip(parameters, slack, strict=True))
         if m.tied_embeddings and d.pp > 1:
             message = m.vocab_size * m.hidden_size / d.tp * GRADIENT
             reduced += self.collective("all_reduce", message, 2, d.tp * d.dp * (d.pp - 1))
-        owned = parameters / (d.dp if d.distributed_optimizer else 1)
+        owned = max(parameters) / (d.dp if d.distributed_optimizer else 1)
         lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock
         for flops, accesses in ((4, 3), (3, 7)):
             reduced += max(flops * owned / lanes, accesses * owned * 4 / self.dram_rate)

@@ -10,7 +10,7 @@ import pytest
 from costmodel import load_system
 from costmodel.kernels.collectives import RING, collective, send_recv
 from costmodel.kernels.group_links import subgroups_per_tier
-from costmodel.steps.pipeline.stages import bubble_time, micro_batches_in_flight, stage_layers
+from costmodel.steps.pipeline.stages import stage_layers
 from costmodel.training.ranks import Group
 
 ONE = np.ones(1)
@@ -177,23 +177,6 @@ def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):
     assert send_recv(1e8 * ONE, Group(ONE, ONE), toy_system.network).time == 0
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 7), (4, 1, 7), (8, 3, 64), (64, 1, 512), (2, 5, 6)])
-def test_bubble_matches_narayanan_2021(p, v, m):
-    """Equal stages: (p - 1) / v micro-batches' time, (p - 1)/(v m) of the ideal time."""
-    stage = 0.37 * ONE
-    bubble = bubble_time(stage, p * stage, pp=p * ONE, vpp=v * ONE, gradient_accumulation_steps=m * ONE)
-    assert bubble.item() / (m * stage.item()) == pytest.approx((p - 1) / (v * m))
-
-
-def test_interleaving_waits_for_a_group_of_micro_batches_that_is_not_full():
-    stage = 0.37 * ONE
-    full, ragged = (
-        bubble_time(stage, 4 * stage, pp=4 * ONE, vpp=2 * ONE, gradient_accumulation_steps=m * ONE).item()
-        for m in (8, 7)
-    )
-    assert ragged - full == pytest.approx(0.37 / 2)
-
-
 @pytest.mark.parametrize(
     ("layers", "pp", "vpp", "outer", "inner"),
     [
@@ -209,27 +192,3 @@ def test_interleaving_waits_for_a_group_of_micro_batches_that_is_not_full():
 def test_left_over_layers_go_to_inner_stages_first(layers, pp, vpp, outer, inner):
     each = stage_layers(layers, pp, vpp, np.arange(pp))
     assert [each[-1], each[1:-1].max(initial=0)] == [outer, inner]
-
-
-def simulated_in_flight(p: int, v: int, m: int, rank: int) -> int:
-    """Most chunks whose activations a rank holds in Megatron-LM's schedule, run step by step."""
-    chunks = m * v
-    ahead = p - rank - 1 if v == 1 else 2 * (p - rank - 1) + (v - 1) * p
-    warm_up = chunks if v > 1 and m == p else min(ahead, chunks)
-    held = most = 0
-    for turn in ["forward"] * warm_up + ["forward", "backward"] * (chunks - warm_up):
-        held += 1 if turn == "forward" else -1
-        most = max(most, held)
-    return most
-
-
-@pytest.mark.parametrize(
-    ("p", "v", "m"), [(4, 1, 16), (4, 1, 2), (8, 1, 64), (2, 2, 8), (4, 4, 8), (8, 10, 32), (8, 3, 64)]
-)
-def test_activations_in_flight_are_those_of_the_schedule_run_step_by_step(p, v, m):
-    schedule = {"pp": p * ONE, "vpp": v * ONE, "gradient_accumulation_steps": m * ONE}
-    for rank in range(p):
-        chunks = v * micro_batches_in_flight(rank * ONE, **schedule)
-        assert chunks.item() == pytest.approx(
-            simulated_in_flight(p, v, m, rank), abs=1 if rank < p - 1 else 1e-9
-        )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape
-from costmodel.steps.memory.stage_memory import fullest_stage
+from costmodel.steps.memory.stage_memory import fullest_stage, held_micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
-from costmodel.steps.pipeline.stages import micro_batches_in_flight
+from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.training.blocks import DECODER
 from costmodel.training.precision import MIXED_PRECISION
 from tests.runs import ranks_of, run_of
@@ -138,9 +138,7 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
         recompute=["none", "selective"],
         sequence_parallel=[0, 1],
     )
-    in_flight = micro_batches_in_flight(
-        0 * design.pp, pp=design.pp, vpp=design.vpp, gradient_accumulation_steps=steps
-    )
+    [in_flight, *_] = held_micro_batches(design, pipeline_stages(model, design).foremost)
     kept = model.num_layers / design.pp * in_flight * kept_by_a_layer(model, design)
     none, selective, states = gibibytes
     assert (kept / 2**30).tolist() == pytest.approx([none, selective], rel=1e-12)
@@ -178,17 +176,18 @@ def kept_by_a_layer(model, design):
 
 
 def memories(model, design):
-    """Memory of the first and of the last stage."""
+    """Memory of the stages that have more of something than those before: the first and the last."""
     run, ranks = run_of(model, design), ranks_of(model, design)
-    return fullest_stage(run, ranks, rank_memory(ranks)).memories
+    stages = pipeline_stages(model, design).foremost
+    return fullest_stage(run, ranks, rank_memory(ranks), stages).memories
 
 
 def test_all_ranks_together_hold_all_parameters():
     """Norms and some biases are on every tensor-parallel rank; everything else is held once."""
     model = gpt(24, 2304, 24)
     assert layer_parameters(ranks_of(model, DesignPoints.of()), DECODER) == model.layer_parameters(DECODER)
-    first, last = memories(model, DesignPoints.of())
-    assert first.weights == last.weights == 2 * model.num_parameters
+    [only] = memories(model, DesignPoints.of())
+    assert only.weights == 2 * model.num_parameters
 
 
 def test_the_first_stage_holds_a_micro_batch_per_stage_and_the_last_holds_one():

@@ -18,7 +18,7 @@ from costmodel.steps.micro_batch.expert_parallel import expert_parallel
 from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS
 from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches
 from costmodel.steps.micro_batch.rank_memory import rank_memory
-from costmodel.steps.pipeline.stages import foremost_stages, rank_layers
+from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
 from costmodel.steps.result import assembly
 from costmodel.training.blocks import DECODER, Block, Layer
 from costmodel.workload.kernel_tables import Gemms, Label
@@ -278,7 +278,7 @@ def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
     model, rng = load_model(name), np.random.default_rng(8)
     pp, vpp = (rng.choice(values, 60).astype(float) for values in ((1, 2, 3, 4, 7, 8, 16), (1, 2, 3)))
     points = DesignPoints.of(pp=pp, vpp=vpp)
-    counts, foremost = rank_layers(model, points), foremost_stages(model, points)
+    counts, foremost = rank_layers(model, points), pipeline_stages(model, points).foremost
     assert len(foremost) < counts.shape[1]
     for held in (
         np.ones((1, counts.shape[1])),

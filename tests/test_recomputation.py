@@ -17,7 +17,7 @@ from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import cost_table, fused_cost, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory
 from costmodel.steps.pipeline.recomputed_layers import recomputed_shares
-from costmodel.steps.pipeline.stages import every_stage
+from costmodel.steps.pipeline.stages import every_stage, pipeline_stages
 from costmodel.training.design import MODERN
 from costmodel.training.recompute_modules import MODULES
 from costmodel.workload.transformer import parts_of
@@ -296,7 +296,8 @@ def test_layers_that_are_not_recomputed_keep_everything():
     def first_stage(method, n):
         design = named(model, **whole, recompute_method=method, recompute_layers=n)
         run, ranks = run_of(model, design), ranks_of(model, design)
-        return fullest_stage(run, ranks, rank_memory(ranks)).memories[0]
+        stages = pipeline_stages(model, design).foremost
+        return fullest_stage(run, ranks, rank_memory(ranks), stages).memories[0]
 
     for n in (1, 3, 5, 16):
         block, uniform = (first_stage(method, n) for method in ("block", "uniform"))

@@ -11,7 +11,7 @@ import pytest
 from costmodel import DseError, PipelineTimes, pipeline_times
 from costmodel.steps.pipeline.schedules import FULL, SCHEDULES, Order, order, pipeline_order, shortest
 from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
-from costmodel.steps.pipeline.timed_pipelines import checked_pipelines, pipeline_ranks
+from costmodel.steps.pipeline.timed_pipelines import checked_pipelines, pipeline_ranks, scaled_passes
 from tests.scalar_pipeline import ORDERS, simulated
 
 DATA = Path(__file__).parent / "data"
@@ -222,9 +222,8 @@ def test_activations_by_rank_between_both_parts_of_a_backward_pass():
     """ZB-H1: p - i until B, and i between B and W; ZB-H2: 2 (p - i) - 1 and 2 i. [Qi2024]"""
     passes = {"forward_time": F, "input_gradient_time": B, "weight_gradient_time": W}
     sizes = {"pp": [5, 5, 3], "vpp": 1, "gradient_accumulation_steps": 20, "group_size": 0}
-    asked = checked_pipelines(
-        ["zb_h1", "zb_h2", "1f1b"], {**sizes, **passes, "message_time": 0, "pair_time": 0}, None
-    )  # fmt: skip
+    columns = {**sizes, **passes, "message_time": 0, "pair_time": 0}
+    asked = checked_pipelines(["zb_h1", "zb_h2", "1f1b"], columns, lambda own: scaled_passes(own, None))
     ranks = pipeline_ranks(asked)
     assert ranks.until_b.tolist() == [[5, 4, 3, 2, 1], [9, 7, 5, 3, 1], [3, 2, 1, 0, 0]]
     assert ranks.until_w.tolist() == [[5] * 5, [9] * 5, [3, 2, 1, 0, 0]]

@@ -283,13 +283,11 @@ class System:
 
         Notes
         -----
-        The choices of a machine are among those of any that has more of these. That is so for a layout with
-        its shardings whose pipeline is plain (`DesignPoints.plain_pipeline`): others are timed by the passes
-        of their slowest rank, which may be another on a faster machine. Beside a pipeline, replicas exchange
-        once a step (`zero` up to 1): exchanges of every micro-batch are those of the fullest stage, which
-        need not be the slowest. It is not so from no units of a format, or no memory of a level, to some.
-        Of other quantities more may hurt: larger matrix units are filled in part, larger groups of chips take
-        more steps to cross; more latency, launches, cores lost to collectives, or oversubscription does.
+        The choices of a machine are among those of any that has more of these. That holds for a layout with
+        its shardings whose schedule is 1F1B and whose replicas exchange once a step (`zero` up to 1). It does
+        not hold from no units of a format, or no memory of a level, to some. Of other quantities more may
+        hurt: larger matrix units are filled in part, larger groups of chips take more steps to cross; more
+        latency, launches, cores lost to collectives, or oversubscription does.
         """
         parts = self.parts().items()
         return [prefix + name for prefix, part in parts for name in NEVER_SLOWER.get(type(part), ())]

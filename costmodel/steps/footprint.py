@@ -12,7 +12,8 @@ from costmodel.kernels.mixed_formats import is_possible
 from costmodel.steps.memory.reserved import reserved_memory
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.rank_memory import rank_memory
-from costmodel.steps.result.assembly import assemble_breakdown, in_chunks, plain_apart
+from costmodel.steps.pipeline.stages import pipeline_stages
+from costmodel.steps.result.assembly import assemble_breakdown, in_chunks, schedules_apart
 from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, canonical
 from costmodel.training.run import TransformerRun, grouping_columns, once_each, rank_run
@@ -56,10 +57,11 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
 
 def _chunk(run: TransformerRun) -> Breakdown:
     """The table of a step that takes no time."""
-    if (mixed := plain_apart(_chunk, run)) is not None:
+    if (mixed := schedules_apart(_chunk, run)) is not None:
         return mixed
     ranks = rank_run(run)
-    memory = fullest_stage(run, ranks, once_each(ranks, rank_memory)).memory
+    stages = pipeline_stages(run.model, run.design).foremost
+    memory = fullest_stage(run, ranks, once_each(ranks, rank_memory), stages).memory
     parts: Mapping[str, FloatArray] = {
         **{f"{name}_memory": values for name, values in memory.columns().items()},
         "reserved_memory": reserved_memory(run, ranks, memory.total),

@@ -12,17 +12,19 @@ from costmodel.columns import Columns, FloatArray, column, concatenated
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import BESIDE_KERNELS, KernelCost, weighted_sum
 from costmodel.steps.pipeline.pipeline_step import (
-    RanksPasses,
-    chunk_times,
+    ScheduledPasses,
+    message_delay,
+    messages,
     pipeline_hop,
-    ranks_passes,
     schedule_step,
     sending_time,
 )
+from costmodel.steps.pipeline.pipeline_time import passes_on_ranks
 from costmodel.steps.pipeline.recomputed_layers import recomputed_layers
 from costmodel.steps.pipeline.schedules import BACKWARD, FORWARD, NONE, SCHEDULES, WEIGHT, Order, order
 from costmodel.steps.pipeline.simulation import TimedPasses
-from costmodel.steps.pipeline.timed_pipelines import Pipelines, design_pipelines
+from costmodel.steps.pipeline.stages import pipeline_stages
+from costmodel.steps.pipeline.timed_pipelines import design_pipelines
 from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding, transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import TransformerRun, rank_run
@@ -88,12 +90,9 @@ def timeline(run: TransformerRun) -> Timeline:
 
     Notes
     -----
-    Passes run in the orders of `SCHEDULES` and are timed as `schedule_step` times them: those of a rank are
-    the slowest rank's, longer or shorter by its share of work. The closed form by which a step of plain 1F1B
-    is priced may be a little longer than its passes where stages differ: ranks wait in between. Where
-    messages overlap it may be shorter: then passes are, by so much. Two passes that overlap have the same
-    start and end. Stages of both ends of a pipeline, as of DualPipe, are chunks of one rank. What replicas
-    exchange stands behind all passes, also where parts of it are exposed between them.
+    Passes run in the orders of `SCHEDULES` and take the times of `schedule_step`. Two passes that overlap
+    have the same start and end. Stages of both ends of a pipeline, as of DualPipe, are chunks of one rank.
+    Exchanges of replicas stand behind all passes, also where parts of them are exposed between passes.
     """
     if run.num_points != 1:
         raise DseError(f"timeline: expected one design, got {run.num_points}")
@@ -106,14 +105,14 @@ def timeline(run: TransformerRun) -> Timeline:
     run = replace(run, system=run.system.sliced(run.design.world_size))
     ranks = rank_run(run)
     costs, _ = rank_costs(run, ranks, pass_costs(run, ranks))
-    passes = _passes(run, ranks_passes(run, costs), pipeline_hop(run, ranks))
+    stages = pipeline_stages(run.model, run.design).corners
+    columns, _, scheduled = schedule_step(run, ranks, costs, stages)
+    passes = _passes(run, scheduled, pipeline_hop(run, ranks))
     casts = 0.0
     if some_narrow(run):
-        casts = float(cost.forward_time[0] - schedule_step(run, ranks, costs)[0]["forward_time"][0])
+        casts = float(cost.forward_time[0] - columns["forward_time"][0])
     ending = {kind: float(getattr(cost, f"{kind}_time")[0]) for kind in ENDING}
     ready = step_time - sum(ending.values())
-    shorter = min(1.0, (ready - casts) / float(passes.end.max()))
-    passes = passes.with_columns({name: getattr(passes, name) * shorter for name in TIMES})
     passes = replace(passes, start=passes.start + casts, end=passes.end + casts)
     whole = [*_of_ranks(run, {"weight_cast": casts}, 0.0), *_of_ranks(run, ending, ready)]
     events = concatenated([passes, *whole])
@@ -138,17 +137,18 @@ def _of_ranks(run: TransformerRun, times: Mapping[str, float], start: float) -> 
         start += time
 
 
-def _passes(run: TransformerRun, ranks: RanksPasses, hop: KernelCost) -> Timeline:
+def _passes(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost) -> Timeline:
     """Passes of all micro-batches, from the start of the first."""
-    design = run.design
-    asked = design_pipelines(design, chunk_times(design, ranks.times, hop), ranks.scale)
+    design, stages = run.design, scheduled.stages
+    late = np.broadcast_to(message_delay(design, hop), 1)
+    timed, corner = passes_on_ranks(design, scheduled.times, late, stages, (np.zeros(1, np.intp),))
+    asked = design_pipelines(design, timed)
     word = SCHEDULE_WORDS[int(design.schedule.item())]
     p, v, m, n = (int(own.item()) for own in (asked.pp, asked.vpp, asked.micro_batches, asked.group_size))
     table, one = SCHEDULES[word].slots(p, v, m, n), order(word, p, v, m, n)
-    timed = timed_passes(asked)
     ends = slot_ends(one, timed)
     durations = timed.entries(np.zeros(1, np.intp), p)[:, :, 0]
-    exposed = {bit: _exposed(run, ranks, hop, bit) for bit in (FORWARD, BACKWARD, WEIGHT)}
+    exposed = {bit: _exposed(run, scheduled, hop, bit) for bit in (FORWARD, BACKWARD, WEIGHT)}
     rank = np.broadcast_to(table.rank[:, :, np.newaxis], table.forward.shape)
     chain, stage, micro = np.indices(table.forward.shape)
     chunk = stage // p + chain * (table.forward.shape[1] // p)
@@ -167,21 +167,10 @@ def _passes(run: TransformerRun, ranks: RanksPasses, hop: KernelCost) -> Timelin
                 kind=np.full(slot.size, code),
                 start=end - durations[one.entry[slot, place], place],
                 end=end,
-                **{name: each * ranks.scale[0, place] for name, each in exposed[bit].items()},
+                **{name: each[corner[0, place]] for name, each in exposed[bit].items()},
             )
         )
     return concatenated([events for events in found if events.stage.size])
-
-
-def timed_passes(asked: Pipelines) -> TimedPasses:
-    """Times of passes on the ranks of a pipeline. [s]"""
-    return TimedPasses(
-        forward=asked.on_ranks(asked.forward_time),
-        backward=asked.on_ranks(asked.input_gradient_time),
-        weight=asked.on_ranks(asked.weight_gradient_time),
-        pair=asked.on_ranks(asked.pair_time),
-        message=asked.message_time,
-    )
 
 
 def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
@@ -212,17 +201,20 @@ def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
     return ends[1:]
 
 
-def _exposed(run: TransformerRun, ranks: RanksPasses, hop: KernelCost, bit: int) -> dict[str, FloatArray]:
-    """Exposed communication of a pass of the slowest rank through a chunk, by column; (1,) each. [s]"""
-    design, stage, costs = run.design, ranks.stage, ranks.together if ranks.paired.any() else ranks.alone
-    nothing = {name: np.zeros(1) for name in EXPOSED}
-    if bit == WEIGHT:
-        return nothing
-    sums = [weighted_sum(costs.forward if bit == FORWARD else costs.backward, stage.counts)]
-    if bit == BACKWARD:
-        sums.append(weighted_sum(costs.again, recomputed_layers(run, stage)))
-    sends = {"pp_time": np.where(design.pp > 1, sending_time(design, hop), 0.0)}
-    beside = {
-        name: sum((getattr(own, name) for own in sums), np.zeros(1)) / design.vpp for name in BESIDE_KERNELS
-    }
-    return {**nothing, **beside, **sends}
+def _exposed(
+    run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost, bit: int
+) -> dict[str, FloatArray]:
+    """Exposed communication of a pass through a chunk of each stage, by column; (stages,) each. [s]"""
+    design, costs = run.design, scheduled.costs
+    found: dict[str, list[float]] = {name: [] for name in EXPOSED}
+    for stage in scheduled.stages:
+        sums, sent = [KernelCost()], 0.0
+        if bit != WEIGHT:
+            sums = [weighted_sum(costs.forward if bit == FORWARD else costs.backward, stage.counts)]
+            sent = float(messages(design, stage)[bit == BACKWARD].item())
+        if bit == BACKWARD:
+            sums.append(weighted_sum(costs.again, recomputed_layers(run, stage)))
+        for name in BESIDE_KERNELS:
+            found[name].append(sum(float(getattr(own, name).item()) for own in sums))
+        found["pp_time"].append(sent * float(sending_time(design, hop).item()))
+    return {name: np.array(times) / design.vpp.item() for name, times in found.items()}

@@ -19,7 +19,8 @@ from costmodel.steps.micro_batch.micro_batch import MicroBatch, micro_batches, q
 from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, PartMemory, rank_memory
 from costmodel.steps.pipeline.host_offload import offloaded_activations
 from costmodel.steps.pipeline.pipeline_step import schedule_step
-from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks, plain_apart
+from costmodel.steps.pipeline.stages import pipeline_stages
+from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks, schedules_apart
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.steps.sharding.resolve_sharding import solution
 from costmodel.steps.update.update import update_step
@@ -93,7 +94,7 @@ def resolve_sharding(
 
 def transformer_chunk(run: TransformerRun) -> Breakdown:
     """Costs of a chunk of designs, whose columns are all of one length."""
-    if (mixed := plain_apart(transformer_chunk, run)) is not None:
+    if (mixed := schedules_apart(transformer_chunk, run)) is not None:
         return mixed
     run = replace(run, system=run.system.sliced(run.design.world_size))
     ranks = rank_run(run)
@@ -133,16 +134,17 @@ def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Br
 
 
 def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[dict[str, FloatArray], Items]:
-    """Parts of a step of designs whose pipelines are all plain, or none: columns of a `Breakdown`, (points,).
+    """Parts of a step: columns of a `Breakdown`, (points,).
 
     Parameters are those of `cost_of_passes`. What the parts add up stands beside them where the run is
     itemized. [s], [B], [J]
     """
     design = run.design
     costs, memory = rank_costs(run, ranks, costs)
-    schedule, of_schedule, overlapped = schedule_step(run, ranks, costs)
-    update, of_update = update_step(run, overlapped, memory, alone=costs)
-    fullest = fullest_stage(run, ranks, memory)
+    stages = pipeline_stages(run.model, design)
+    schedule, of_schedule, passes = schedule_step(run, ranks, costs, stages.corners)
+    update, of_update = update_step(run, passes, memory, stages.foremost, alone=costs)
+    fullest = fullest_stage(run, ranks, memory, stages.foremost)
     kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]
     computing = kernels - schedule["launch_bound_time"]
     items: Items = {}

@@ -290,13 +290,10 @@ class DesignPoints(Design):
         return self.ranks.all.size
 
     @property
-    def plain_pipeline(self) -> BoolArray:
-        """Where stages are as even as can be and run 1F1B, in groups of pp when interleaved; (points,)."""
-        grouped = (self.group_size > 0) & (self.group_size != self.pp) & (self.vpp > 1)
-        uneven = self.first_stage_layers + self.last_stage_layers + self.count_embedding + self.count_loss
-        uneven = uneven + self.pipeline_layout
-        plain: BoolArray = (self.schedule == ONE_FORWARD_ONE_BACKWARD) & ~grouped & (uneven == 0)
-        return plain
+    def is_1f1b(self) -> BoolArray:
+        """Where forward and backward passes follow each other in turn, interleaved or not; (points,)."""
+        in_turn: BoolArray = self.schedule == ONE_FORWARD_ONE_BACKWARD
+        return in_turn
 
     @property
     def zero_stage(self) -> FloatArray:

@@ -192,11 +192,11 @@ OF_RANKS: Final = (
 
 
 def grouping_columns(design: DesignPoints) -> list[FloatArray]:
-    """Columns that designs of a chunk should agree in: first how many ranks are timed one by one.
+    """Columns that designs of a chunk should agree in: first the number of ranks that are timed one by one.
 
     Arrays of all ranks are as wide as the longest pipeline that some design has.
     """
-    columns, ranks = design.columns(), np.where(design.plain_pipeline, 0.0, design.pp)
+    columns, ranks = design.columns(), np.where(design.is_1f1b, 0.0, design.pp)
     return [ranks, *(columns[name] for name in OF_RANKS if name in columns)]
 
 

@@ -1,4 +1,4 @@
-"""Bytes that a rank holds at the fullest moment of a step, by part: those of the fullest stage."""
+"""Bytes that a rank holds at the fullest moment of a step, by part, on the fullest stage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, IntArray, chosen, column, largest
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, chosen, column, largest
 from costmodel.kernels.kernel_cost import weighted_sum
 from costmodel.steps.memory.quantised_weights import weight_copies
 from costmodel.steps.memory.states import (
@@ -20,7 +20,8 @@ from costmodel.steps.memory.states import (
 )
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.recomputed_layers import stage_parts
-from costmodel.steps.pipeline.stages import Stage, chosen_stage, full_stages, micro_batches_in_flight
+from costmodel.steps.pipeline.schedules import of_schedule
+from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.pipeline.timed_pipelines import design_pipelines, rank_counts
 from costmodel.training.design import DesignPoints
 from costmodel.training.optimizer_states import ADAM, MUON, STATES
@@ -70,54 +71,72 @@ def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemo
 def stage_activations(
     run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray
 ) -> FloatArray:
-    """Activations that a rank of a stage keeps at its fullest moment, of so many micro-batches. [B]
+    """Activations that a rank of a stage keeps at its fullest moment. [B]
 
-    Of what hosts hold in between, the shares of two layers are on their way.
+    Parameters
+    ----------
+    run, stage, parts
+        As for `fullest_stage`; one stage of each pipeline.
+    held : (points,) array
+        Micro-batches whose activations the stage holds at once. [-]
+
+    Notes
+    -----
+    Of activations that hosts hold in between, the shares of two layers are on their way. Where the forward
+    pass of one micro-batch runs beside the backward pass of another (`overlap_ep`), each layer adds its
+    activations before the other pass frees those of a layer: Megatron-LM, combined_1f1b.py and
+    model_chunk_schedule_plan.py.
     """
     pp, steps = run.design.pp, run.design.gradient_accumulation_steps
     flying = [*[held] * len(stage.layers), np.minimum(pp, steps), np.ones(()), np.ones(())]
     counts = [count * batches for count, batches in zip(stage.counts, flying, strict=True)]
     kept = weighted_sum([part.kept for part in parts], counts)
+    of_layers = np.maximum.reduce(np.broadcast_arrays(*(part.kept for part in parts[: len(stage.layers)])))
+    beside = _passes_run_beside(run.design) & (held < steps)
+    kept = kept + np.where(beside, of_layers, 0.0)
     share = run.design.offload_activations
     if not (share > 0).any():
         return kept
     layers = [share * part.kept for part in parts[: len(stage.layers)]]
     moved = weighted_sum(layers, counts)
-    under_way = 2 * np.maximum.reduce(np.broadcast_arrays(*layers))
-    left: FloatArray = kept - moved + np.minimum(moved, under_way)
+    left: FloatArray = kept - moved + np.minimum(moved, 2 * share * of_layers)
     return left
 
 
-def held_on_ranks(design: DesignPoints) -> FloatArray | None:
-    """Micro-batches whose activations each rank of a pipeline that is not plain holds; (points, ranks). [-]
-
-    Activations are held until the weights' gradient has been made of them. None where pipelines are plain.
-    """
-    if design.plain_pipeline.all():
-        return None
-    return rank_counts(design_pipelines(design)).until_w / np.atleast_1d(design.vpp)[:, np.newaxis]
+def _passes_run_beside(design: DesignPoints) -> BoolArray:
+    """Where forward and backward passes overlap though their schedule does not pair them; (points,)."""
+    in_turn = of_schedule(design, lambda schedule: not (schedule.pairs or schedule.chunk_by_chunk))
+    return in_turn & (design.overlap_ep > 0)
 
 
-def held_micro_batches(
-    design: DesignPoints, stages: Sequence[Stage], on_ranks: FloatArray | None = None
-) -> list[FloatArray]:
+def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[FloatArray]:
     """Micro-batches whose activations each of some stages holds at once; (points,) each. [-]
 
-    Those of `held_on_ranks`, which may be given; one chunk more is in flight where plain 1F1B runs the
-    forward pass of one micro-batch beside the backward pass of another.
+    1F1B runs p - r passes forward on rank r before the first backward pass ends; interleaved in groups of n
+    micro-batches 2 (p - 1 - r) + (v - 1) n + 1, each through a v-th of the stage [Korthikanti2022]_. Other
+    schedules hold what their orders say, until the gradient of the weights is made.
+
+    Parameters
+    ----------
+    design : DesignPoints
+        Schedules and sizes, (points,).
+    stages : sequence of Stage
+        Stages of each pipeline.
     """
-    vpp, steps = design.vpp, design.gradient_accumulation_steps
-    on_ranks = held_on_ranks(design) if on_ranks is None else on_ranks
-    if on_ranks is not None:
-        points = np.arange(on_ranks.shape[0])
-        return [on_ranks[points, stage.rank.astype(np.intp)] for stage in stages]
-    held = [
-        micro_batches_in_flight(stage.rank, pp=design.pp, vpp=vpp, gradient_accumulation_steps=steps)
-        for stage in stages
-    ]
-    if (design.overlap_ep > 0).any():
-        more = np.where(design.overlap_ep > 0, 1 / vpp, 0.0)
-        return [np.minimum(own + more, steps) for own in held]
+    p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
+    group = np.where(design.group_size > 0, design.group_size, p)
+    held = []
+    for stage in stages:
+        interleaved = 2 * (p - 1 - stage.rank) + (v - 1) * group + 1
+        held.append(np.minimum(np.where(v > 1, interleaved, p - stage.rank), m * v) / v)
+    others = np.flatnonzero(~design.is_1f1b)
+    if others.size:
+        counts = rank_counts(design_pipelines(design.take(others))).until_w
+        for place, stage in enumerate(stages):
+            ranks = stage.rank[others].astype(np.intp)
+            on_ranks = counts[np.arange(others.size), np.minimum(ranks, counts.shape[1] - 1)]
+            held[place] = held[place].copy()
+            held[place][others] = on_ranks / np.broadcast_to(v, m.shape)[others]
     return held
 
 
@@ -149,17 +168,21 @@ class FullestStage:
         return chosen(self.held, self.place)
 
 
-def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory]) -> FullestStage:
-    """Which stage needs most memory, and how much.
+def fullest_stage(
+    run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory], stages: Sequence[Stage]
+) -> FullestStage:
+    """The stage that needs most memory, and its memory.
 
     Parameters
     ----------
     run : TransformerRun
         Model, machines and designs, (points,).
     ranks : RankRun
-        What a rank sees of them, (points,).
+        The shapes that a rank sees, (points,).
     parts : sequence of PartMemory
         Their `rank_memory`, (points,). [-], [B]
+    stages : sequence of Stage
+        Stages of which one is the fullest: `PipelineStages.foremost`.
     """
     design, tables = run.design, []
     kinds = len(run.model.kinds)
@@ -170,9 +193,8 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemor
     routed = run.model.num_experts > 0
     shards = [state_shards(design, state) for state in STATES]
     expert_shards = [state_shards(design, state, of_experts=True) for state in STATES if routed]
-    on_ranks, narrow = held_on_ranks(design), quantised_bytes(run) if some_narrow(run) else {}
-    stages = full_stages(run.model, design, on_ranks)
-    every_held = held_micro_batches(design, stages, on_ranks)
+    narrow = quantised_bytes(run) if some_narrow(run) else {}
+    every_held = held_micro_batches(design, stages)
     for stage, held in zip(stages, every_held, strict=True):
         parameters = stage_parameters(run, stage, parts)
         experts = stage_expert_parameters(stage, parts) if routed else None
@@ -192,7 +214,7 @@ def fullest_stage(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemor
             buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
         )
         tables.append(memory)
-    return FullestStage(stages, every_held, tables, largest([memory.total for memory in tables]))
+    return FullestStage([*stages], every_held, tables, largest([memory.total for memory in tables]))
 
 
 def state_sizes(run: TransformerRun) -> list[FloatArray | float]:

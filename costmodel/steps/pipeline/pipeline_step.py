@@ -8,13 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, largest
+from costmodel.columns import FloatArray, IntArray, chosen, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
 from costmodel.kernels.items import Item, Items, added
 from costmodel.kernels.kernel_cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
 from costmodel.machine.system import System
 from costmodel.steps.micro_batch.kernel_sums import launch_wait
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
+from costmodel.steps.pipeline.pipeline_time import StagePasses, pipeline_time
 from costmodel.steps.pipeline.recomputed_layers import (
     recomputed_layers,
     recomputed_shares,
@@ -22,8 +23,7 @@ from costmodel.steps.pipeline.recomputed_layers import (
     with_shares,
 )
 from costmodel.steps.pipeline.schedules import of_schedule
-from costmodel.steps.pipeline.stages import Stage, bubble_time, chosen_stage, every_stage, slow_stages
-from costmodel.steps.pipeline.timed_pipelines import PipelineRanks, design_pipelines, pipeline_ranks
+from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
 from costmodel.steps.result.items import schedule_items
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
@@ -33,61 +33,85 @@ BEHIND: Final = Item("hidden", "ep_communication_time", name="exchange behind an
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pace:
-    """How a pipeline runs its micro-batches: its slowest stage, and what that one waits for."""
+class ScheduledPasses:
+    """Passes of a step in the order of their schedule, and the stages that they run on."""
 
-    costs: MicroBatch  #: with what passes of several micro-batches hide of each other
-    stage: Stage  #: the one that takes longest
-    idle: FloatArray  #: of it in a step, (points,) [s]
-    everywhere: KernelCost  #: one micro-batch on all stages, one after the other
+    costs: MicroBatch  #: with the exchanges that passes of several micro-batches hide
+    stages: Sequence[Stage]  #: corners of the pipeline
+    times: StagePasses
+    slowest: IntArray  #: place of the busiest among the stages; (points,) [-]
+    busy: FloatArray  #: work of each stage in a step; (stages, points) [s]
+    idle: FloatArray  #: time that the busiest stage waits for others; (points,) [s]
+
+    @property
+    def stage(self) -> Stage:
+        """The busiest stage of each pipeline."""
+        return chosen_stage(self.stages, self.slowest)
+
+    def slack(self, stage: Stage) -> FloatArray:
+        """Work that the busiest stage has in a step beyond another stage. [s]"""
+        before = [own.rank < stage.rank for own in self.stages]
+        place: IntArray = np.sum(before, axis=0, dtype=np.intp)  # its corner, the first at or behind its rank
+        slack: FloatArray = chosen([*self.busy], self.slowest) - chosen([*self.busy], place)
+        return slack
 
 
 def schedule_step(
-    run: TransformerRun, ranks: RankRun, costs: MicroBatch
-) -> tuple[dict[str, FloatArray], Items, MicroBatch]:
+    run: TransformerRun, ranks: RankRun, costs: MicroBatch, stages: Sequence[Stage]
+) -> tuple[dict[str, FloatArray], Items, ScheduledPasses]:
     """Forward and backward passes of all micro-batches through the pipeline.
+
+    Parameters
+    ----------
+    run, ranks
+        Model, machines and designs, and the shapes that a rank sees, (points,).
+    costs : MicroBatch
+        One micro-batch. [s], [J]
+    stages : sequence of Stage
+        Corners of each pipeline: `PipelineStages.corners`.
 
     Returns
     -------
     columns : mapping of (points,) arrays
         Columns of a `Breakdown`: times of the slowest stage, energies of all ranks. [s], [J]
     items : Items
-        What they are made of, where the run is itemized. [s], [FLOP], [B], [-]
-    costs : MicroBatch
-        The passes, with what those of several micro-batches hide of each other. [s], [J]
+        Parts of these columns, where the run is itemized. [s], [FLOP], [B], [-]
+    passes : ScheduledPasses
+        The passes behind the columns. [s], [J]
     """
     design, hop = run.design, pipeline_hop(run, ranks)
-    pace = (plain_pace if design.plain_pipeline.all() else timed_pace)(run, costs, hop)
-    messages = np.where(design.pp > 1, 2 * design.vpp, 0.0)  # an activation and a gradient per chunk
-    steps, own = design.gradient_accumulation_steps, pace.costs
+    passes = scheduled_passes(run, costs, stages, hop)
+    steps, own, stage = design.gradient_accumulation_steps, passes.costs, passes.stage
+    sent = sum(messages(design, stage))
     of_stage = [[cost.only((*TIMES, *WAITING)) for cost in of_parts] for of_parts in own.passes[:3]]
-    forward, backward = (weighted_sum(each, pace.stage.counts) * steps for each in of_stage[:2])
-    again = weighted_sum(of_stage[2], [count * steps for count in recomputed_layers(run, pace.stage)])
-    stage = forward + backward + again
-    runs, everywhere = steps * design.dp * design.cp * design.tp, pace.everywhere
+    forward, backward = (weighted_sum(each, stage.counts) * steps for each in of_stage[:2])
+    again = weighted_sum(of_stage[2], [count * steps for count in recomputed_layers(run, stage)])
+    work = forward + backward + again
+    runs, everywhere = steps * design.dp * design.cp * design.tp, all_stages(run, own, own.whole)
+    hops = np.where(design.pp > 1, 2 * (design.pp * design.vpp - 1), 0.0)
     columns = {
         "forward_time": forward.time,
         "backward_time": backward.time,
         "recompute_time": again.time,
-        "memory_bound_time": stage.memory_bound_time,
-        "launch_bound_time": stage.launch_bound_time,
-        "tp_communication_time": stage.tp_time,
-        "cp_communication_time": stage.cp_time,
-        "ep_communication_time": stage.ep_time,
-        "offload_time": stage.offload_time,
-        "pp_communication_time": steps * (messages * sending_time(design, hop)),
-        "bubble_time": pace.idle,
+        "memory_bound_time": work.memory_bound_time,
+        "launch_bound_time": work.launch_bound_time,
+        "tp_communication_time": work.tp_time,
+        "cp_communication_time": work.cp_time,
+        "ep_communication_time": work.ep_time,
+        "offload_time": work.offload_time,
+        "pp_communication_time": steps * (sent * sending_time(design, hop)),
+        "bubble_time": passes.idle,
         "compute_energy": runs * everywhere.compute_energy,
         "memory_energy": runs * everywhere.memory_energy,
-        "link_energy": runs * (everywhere.link_energy + (design.pp - 1) * messages * hop.link_energy),
+        "link_energy": runs * (everywhere.link_energy + hops * hop.link_energy),
     }
     items: dict[Item, FloatArray] = {}
     if run.itemized:
-        counts = [pace.stage.counts] * 2 + [recomputed_layers(run, pace.stage)]
-        items = {**schedule_items(run, of_stage, counts), Item("rank", name="slowest stage"): pace.stage.rank}
-        hidden = steps * messages * (hop.time - sending_time(design, hop))
+        counts = [stage.counts] * 2 + [recomputed_layers(run, stage)]
+        items = {**schedule_items(run, of_stage, counts), Item("rank", name="slowest stage"): stage.rank}
+        hidden = steps * sent * (hop.time - sending_time(design, hop))
         items[Item("hidden", "pp_communication_time", name="messages")] = hidden
-    return columns, items, own
+    return columns, items, passes
 
 
 def sending_time(design: DesignPoints, hop: KernelCost) -> FloatArray:
@@ -96,135 +120,82 @@ def sending_time(design: DesignPoints, hop: KernelCost) -> FloatArray:
     return time
 
 
-def plain_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
-    """1F1B, interleaved or not, by its closed form.
+def message_delay(design: DesignPoints, hop: KernelCost) -> FloatArray:
+    """Time of a message that delays the stage that waits for it, and keeps no rank from computing. [s]"""
+    time: FloatArray = np.where((design.overlap_p2p > 0) & (design.pp > 1), hop.time, 0.0)
+    return time
 
-    Messages that overlap delay those that wait for them: 2 ((p - 1) m / p + p - 2) times the time of one in
-    1F1B, where every round waits, 2 (p v - 1) times interleaved, where only filling and draining do.
+
+def messages(design: DesignPoints, stage: Stage) -> tuple[FloatArray, FloatArray]:
+    """Activations and gradients that a stage sends to its neighbours for each micro-batch. [-]
+
+    Its last chunk, if it has the head, sends no activation; its first, if it has the embedding, no gradient.
+    Where a V turns, both chunks are on one rank.
     """
-    design, steps = run.design, run.design.gradient_accumulation_steps
-    alone = 1 / steps  # the first forward and the last backward pass have nothing beside them
-    costs = overlapped_experts(costs, np.where(design.overlap_ep > 0, 1 - alone, 0.0), run.system)
-    pp, vpp, every = design.pp, design.vpp, costs.whole
-    stage = slowest_stage(run, costs, every)
-    whole = with_shares(every, costs, recomputed_shares(run, stage))
-    times = ([getattr(cost, name) for cost in whole] for name in TIMES)
-    kernels, *others = (
-        weighted_sum(of_parts, stage.counts) for of_parts in times if any(own.ndim for own in of_parts)
-    )
-    busy = sum(others, start=kernels)
-    everywhere = all_stages(run, costs, every)
-    hops = np.where(pp > 1, 2 * vpp, 0.0) * sending_time(design, hop)
-    idle = bubble_time(
-        busy + hops, everywhere.total_time + pp * hops, pp=pp, vpp=vpp, gradient_accumulation_steps=steps
-    )
-    if (design.overlap_p2p > 0).any():
-        rounds = np.where(vpp > 1, pp * vpp - 1, (pp - 1) * steps / pp + np.maximum(pp - 2, 0.0))
-        idle = idle + np.where((design.overlap_p2p > 0) & (pp > 1), 2 * rounds * hop.time, 0.0)
-    return Pace(costs, stage, idle, everywhere)
+    turns = of_schedule(design, lambda schedule: schedule.turns) & (stage.rank == design.pp - 1)
+    chunks = design.vpp - turns
+    several = design.pp > 1
+    activations = np.where(several, chunks - stage.has_head, 0.0)
+    return activations, np.where(several, chunks - stage.has_embedding, 0.0)
 
 
-def timed_pace(run: TransformerRun, costs: MicroBatch, hop: KernelCost) -> Pace:
-    """Any schedule over any stages, pass by pass."""
-    design, steps, ranks = run.design, run.design.gradient_accumulation_steps, ranks_passes(run, costs)
-    slowest, points = ranks.slowest, np.arange(ranks.slowest.size)
-    timed = timed_pipelines(design, ranks.times, hop, ranks.scale)
-    share = np.where(ranks.paired, timed.pairs[points, slowest] / (steps * design.vpp), 1.0)
-    own = overlapped_experts(costs, np.where(ranks.overlaps & ranks.paired, share, ranks.in_turn), run.system)
-    idle = np.maximum(timed.end.max(axis=1) - timed.busy[points, slowest], 0.0)  # rounding falls below
-    return Pace(own, ranks.stage, idle, all_stages(run, own, own.whole))
+def scheduled_passes(
+    run: TransformerRun, costs: MicroBatch, stages: Sequence[Stage], hop: KernelCost
+) -> ScheduledPasses:
+    """Times of the passes on all stages, and the time that the slowest stage waits for others.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RanksPasses:
-    """What a micro-batch takes on the ranks of each pipeline, and what its passes hide of each other."""
-
-    times: PassTimes  #: of the slowest rank
-    scale: FloatArray  #: of the times of each rank over those of the slowest; (points, ranks) [-]
-    slowest: IntArray  #: rank; (points,) [-]
-    stage: Stage  #: what it runs
-    alone: MicroBatch  #: passes that follow each other
-    together: MicroBatch  #: passes that overlap where schedules pair them
-    paired: BoolArray  #: where schedules do; (points,)
-    overlaps: BoolArray  #: where exchanges of experts hide; (points,)
-    in_turn: FloatArray  #: share of passes in which they do where schedules do not pair; (points,) [-]
-
-
-def ranks_passes(run: TransformerRun, costs: MicroBatch) -> RanksPasses:
-    """Passes on the ranks of any schedule over any stages.
-
-    Exchanges of experts hide behind the pass that the schedule overlaps theirs with, or as in `plain_pace`
-    where passes follow each other in turn; where all forward passes come first nothing does. A rank's passes
-    are those of the slowest, longer or shorter by its share of work.
+    Exchanges of experts hide behind the pass that the schedule overlaps theirs with; or, where passes follow
+    each other in turn, behind the pass of another micro-batch, in all passes but the first forward and the
+    last backward one. Where all forward passes come first none hides.
     """
     design, steps = run.design, run.design.gradient_accumulation_steps
     overlaps = (design.overlap_ep > 0) & ~of_schedule(design, lambda schedule: schedule.chunk_by_chunk)
     paired = of_schedule(design, lambda schedule: schedule.pairs)
     in_turn = np.where(overlaps & ~paired, 1 - 1 / steps, 0.0)
-    alone = overlapped_experts(costs, in_turn, run.system)
-    together = overlapped_experts(costs, np.where(overlaps & paired, 1.0, in_turn), run.system)
-    stages, whole = every_stage(run.model, design), alone.whole
-    times = np.stack([stage_time(run, stage, whole, alone) for stage in stages], axis=1)
-    slowest, points = times.argmax(axis=1), np.arange(times.shape[0])
-    stage, time = chosen_stage(stages, slowest), times[points, slowest]
-    forward, weight = (
-        weighted_sum([cost.total_time for cost in of_parts], stage.counts)
-        for of_parts in (alone.forward, alone.weight)
-    )
-    passes = PassTimes(
-        forward=forward,
-        backward=time - forward - weight,
-        weight=weight,
-        pair=stage_time(run, stage, together.whole, together),
-    )
-    return RanksPasses(
-        times=passes,
-        scale=times / time[:, np.newaxis],
-        slowest=slowest,
-        stage=stage,
-        alone=alone,
-        together=together,
-        paired=paired,
-        overlaps=overlaps,
-        in_turn=in_turn,
-    )
+    alone = together = overlapped_experts(costs, in_turn, run.system)
+    if (overlaps & paired).any():
+        together = overlapped_experts(costs, np.where(overlaps & paired, 1.0, in_turn), run.system)
+    times, delay = stage_passes(run, alone, together, stages, hop), message_delay(design, hop)
+    times = times.on_axes(np.broadcast_shapes(times.forward.shape[1:], delay.shape))
+    time, pairs = pipeline_time(design, times, delay, stages)
+    number = steps * design.vpp
+    busy = number * times.whole + pairs * (times.pair - times.whole)
+    slowest = largest([*busy])
+    if (overlaps & paired).any():
+        share = np.where(paired, chosen([*np.broadcast_to(pairs, busy.shape)], slowest) / number, 1.0)
+        alone = overlapped_experts(costs, np.where(overlaps & paired, share, in_turn), run.system)
+    idle = np.where(design.pp > 1, np.maximum(time - chosen([*busy], slowest), 0.0), 0.0)
+    return ScheduledPasses(alone, stages, times, slowest, busy, idle)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PassTimes:
-    """What the slowest rank takes for one micro-batch in all of its chunks; (points,) columns. [s]"""
+def stage_passes(
+    run: TransformerRun, alone: MicroBatch, together: MicroBatch, stages: Sequence[Stage], hop: KernelCost
+) -> StagePasses:
+    """Passes of a micro-batch through one chunk of each stage; the chunks of a stage count as equal.
 
-    forward: FloatArray
-    backward: FloatArray  #: gradient of the input, with what is recomputed for it
-    weight: FloatArray
-    pair: FloatArray  #: all of them, where a forward pass overlaps with a backward pass
-
-
-def timed_pipelines(
-    design: DesignPoints, passes: PassTimes, hop: KernelCost, scale: FloatArray
-) -> PipelineRanks:
-    """What each rank of each design's pipeline does, equal ones timed once; (points, ranks) arrays.
-
-    Messages that do not overlap make the passes longer that send them; others delay those that wait.
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    alone, together : MicroBatch
+        Passes that follow each other, and passes that overlap where schedules pair them. [s]
+    stages : sequence of Stage
+        Some stages of each pipeline.
+    hop : KernelCost
+        A message to the next stage, which keeps a rank from computing unless it overlaps. [s]
     """
-    vpp, times = design.vpp, chunk_times(design, passes, hop)
-    placed = [design.schedule, design.pp, vpp, design.gradient_accumulation_steps, design.group_size]
-    unique = UniqueRows.of(*placed, *times.values(), *scale.T)
-    own = {name: unique.pick(np.broadcast_to(time, scale.shape[:1])) for name, time in times.items()}
-    timed = pipeline_ranks(design_pipelines(unique.take(design), own, unique.pick(scale)))
-    return unique.spread(timed)
-
-
-def chunk_times(design: DesignPoints, passes: PassTimes, hop: KernelCost) -> dict[str, FloatArray]:
-    """Arguments of `pipeline_times`: passes through a chunk of the slowest rank, and messages. [s]"""
-    sends, vpp = np.where(design.pp > 1, sending_time(design, hop), 0.0), design.vpp
-    return {
-        "forward_time": passes.forward / vpp + sends,
-        "input_gradient_time": passes.backward / vpp + sends,
-        "weight_gradient_time": passes.weight / vpp,
-        "pair_time": passes.pair / vpp + 2 * sends,
-        "message_time": np.where(design.overlap_p2p > 0, hop.time, 0.0),
-    }
+    design, sends = run.design, sending_time(run.design, hop)
+    forwards, weights = ([cost.total_time for cost in own] for own in (alone.forward, alone.weight))
+    whole, of_pairs = alone.whole, together.whole if together is not alone else []
+    rows: list[list[FloatArray]] = []
+    for stage in stages:
+        sent = [number * sends for number in messages(design, stage)]
+        forward, weight = (weighted_sum(times, stage.counts) for times in (forwards, weights))
+        backward = stage_time(run, stage, whole, alone) - forward - weight
+        pair = stage_time(run, stage, of_pairs, together) if of_pairs else forward + backward + weight
+        rows.append([forward + sent[0], backward + sent[1], weight, pair + sent[0] + sent[1]])
+    columns = (np.stack(np.broadcast_arrays(*own)) / design.vpp for own in zip(*rows, strict=True))
+    return StagePasses(**dict(zip(("forward", "backward", "weight", "pair"), columns, strict=True)))
 
 
 def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> MicroBatch:
@@ -279,7 +250,7 @@ def _beside(
 
 def slowest_stage(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> Stage:
     """The stage whose layers, embedding and head take longest for a micro-batch, forward and backward."""
-    stages = slow_stages(run.model, run.design)
+    stages = pipeline_stages(run.model, run.design).corners
     return chosen_stage(stages, largest([stage_time(run, stage, whole, costs) for stage in stages]))
 
 

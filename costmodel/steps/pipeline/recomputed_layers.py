@@ -37,10 +37,6 @@ def recomputed_shares(run: TransformerRun, stage: Stage) -> list[FloatArray] | N
     design, leading = run.design, leading_layers(run.design)
     if not np.isfinite(leading).any():
         return None
-    if len(stage.layers) == 1 and design.plain_pipeline.all():
-        each, more = np.divmod(stage.num_layers, design.vpp)
-        fewer = np.minimum(leading, each) * (design.vpp - more)
-        return _shares([fewer + np.minimum(leading, each + 1) * more], stage.layers)
     places = np.arange(leading.size), np.asarray(stage.rank).astype(np.intp)
     placed, unique = differently_placed(design)
     counts = unique.each(rank_layers(run.model, placed, leading_layers(placed)))

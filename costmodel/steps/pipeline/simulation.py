@@ -31,7 +31,12 @@ class TimedPasses:
     backward: FloatArray  #: gradient of the input
     weight: FloatArray
     pair: FloatArray  #: a forward and a whole backward pass that overlap
-    message: FloatArray  #: (points,)
+    message: FloatArray  #: from the end of a pass to its successor's start on another rank; (points,)
+
+    @property
+    def whole(self) -> FloatArray:
+        """A forward and a whole backward pass, one after the other; (points, ranks). [s]"""
+        return self.forward + self.backward + self.weight
 
     def entries(self, points: IntArray, p: int) -> FloatArray:
         """Times of what an entry can be, by its bits; (8, p, points)."""

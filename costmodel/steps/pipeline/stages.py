@@ -1,9 +1,13 @@
-"""Pipeline schedules: layers per stage, bubble, micro-batches in flight."""
+"""Which layers each rank of a pipeline has, and the stages that decide on the time and memory of a step.
+
+Chunks of the model follow one another over the ranks. Most ranks of a pipeline have the same layers, so that
+a few stages stand for all of them: the first and last ranks of each run of equal stages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -57,38 +61,6 @@ def chosen_stage(stages: Sequence[Stage], places: IntArray) -> Stage:
     )
 
 
-def slow_stages(model: ModelShape, design: DesignPoints) -> list[Stage]:
-    """Stages of which one takes longest: of layers of one kind the last, the first and the second.
-
-    Designs are all of the plain 1F1B of `DesignPoints.plain_pipeline`, or none is.
-    """
-    pp, vpp = design.pp, design.vpp
-    if len(model.kinds) > 1 or not design.plain_pipeline.all():
-        return foremost_stages(model, design)
-    one, single = np.ones_like(pp), np.where(pp == 1, 1.0, 0.0)
-    outer, second = stage_layers(model.num_layers, pp, vpp, np.stack([pp - 1, one]))
-    inner = np.where(pp > 2, second, 0.0)
-    last, first = Stage((outer, single, one, one), pp - 1), Stage((outer, one, single, single), 0 * pp)
-    return [last, first, Stage((inner, 0 * one, 0 * one, 0 * one), one)]
-
-
-def full_stages(model: ModelShape, design: DesignPoints, held: FloatArray | None = None) -> list[Stage]:
-    """Stages of which one is the fullest: of layers of one kind the first, the last, and the second.
-
-    The first stage has most micro-batches in flight; the second, one fewer, but where layers do not divide
-    evenly it has more of them. Designs are as for `slow_stages`; of pipelines that are not plain, all stages,
-    unless the micro-batches that each rank holds are given: then `leading_stages`.
-    """
-    if not design.plain_pipeline.all() and held is not None:
-        return leading_stages(model, design, held)
-    if len(model.kinds) > 1 or not design.plain_pipeline.all():
-        return foremost_stages(model, design)
-    last, first, inner = slow_stages(model, design)
-    own = stage_layers(model.num_layers, design.pp, design.vpp, first.rank)
-    first = replace(first, counts=(own, *first.counts[1:]))
-    return [first, last, inner] if (inner.counts[0] > own).any() else [first, last]
-
-
 #: Columns that say which layers are where.
 PLACING: Final = (
     "pp",
@@ -102,107 +74,101 @@ PLACING: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineStages:
+    """Stages of each pipeline that decide what a step takes and needs; lists of `Stage`, (points,) columns.
+
+    A pipeline of another schedule than 1F1B has all of its stages in each list. A pipeline with fewer such
+    stages than others repeats one of them.
+    """
+
+    #: First and last stages of runs of equal stages, in the order of the pipeline.
+    corners: list[Stage]
+    #: Stages that have more of something than every stage before them.
+    foremost: list[Stage]
+
+
+def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
+    """Stages that decide on times (`PipelineStages.corners`) and on memory and exchanges (`foremost`).
+
+    Notes
+    -----
+    Under 1F1B a stage never holds more micro-batches than a stage before it. A stage without more layers of
+    any kind, recomputed or not, is therefore neither fuller nor slower than that one. A run of equal stages
+    is cut in two where forward and backward passes of its ranks begin to meet (`critical_path`).
+    """
+    p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
+    meeting = np.where(v > 1, np.ceil((p - 1) / 2), np.maximum(p - m, 0.0))
+    in_turn = design.is_1f1b
+    leading = leading_layers(design)
+    columns = [np.broadcast_to(getattr(design, name), (design.num_points,)) for name in PLACING]
+    columns += [np.broadcast_to(own, columns[0].shape) for own in (leading, np.where(in_turn, meeting, 0.0))]
+    unique = UniqueRows.of(*columns)
+    placed = unique.take(design)
+    counts = contents = rank_layers(model, placed)
+    if np.isfinite(leading).any():
+        again = rank_layers(model, placed, leading_layers(placed))
+        contents = np.concatenate([counts - again, again], axis=2)
+    there = np.arange(counts.shape[1]) < placed.pp[:, np.newaxis]
+    cut = unique.pick(columns[-1])[:, np.newaxis]
+    every = ~unique.pick(np.broadcast_to(in_turn, columns[0].shape))[:, np.newaxis] & there
+    chosen_ranks = (_corners(contents, there, cut), ~_behind(contents) & there)
+    copies = _copies(design)
+    lists = [_stages_at(counts, every | some, unique, copies) for some in chosen_ranks]
+    return PipelineStages(*lists)
+
+
+def _corners(contents: FloatArray, there: BoolArray, cut: FloatArray) -> BoolArray:
+    """First and last ranks of runs of equal contents, which end before the rank `cut`; (points, ranks)."""
+    ranks = np.arange(there.shape[1])
+    begins = (ranks == 0) | (ranks == cut)
+    begins[:, 1:] |= (contents[:, 1:] != contents[:, :-1]).any(axis=2)
+    ends = np.ones_like(there)
+    ends[:, :-1] = begins[:, 1:] | ~there[:, 1:]
+    return np.asarray((begins | ends) & there)
+
+
+def _behind(contents: FloatArray) -> BoolArray:
+    """Ranks that have no more of anything than some rank before them; (points, ranks).
+
+    >>> _behind(np.array([[[3.0, 1.0], [2.0, 1.0], [4.0, 0.0], [4.0, 0.0]]])).tolist()
+    [[False, True, False, True]]
+    """
+    covered = (contents[:, np.newaxis] <= contents[:, :, np.newaxis]).all(axis=3)  # (points, by, whom)
+    before = np.triu(np.ones(covered.shape[1:], dtype=bool), 1)
+    return np.asarray((covered & before).any(axis=1))
+
+
+def _stages_at(
+    counts: FloatArray, chosen_ranks: BoolArray, unique: UniqueRows, copies: FloatArray
+) -> list[Stage]:
+    """Stages of the chosen ranks, in their order; the last is repeated where others have more."""
+    order = np.argsort(~chosen_ranks, axis=1, kind="stable")
+    number = chosen_ranks.sum(axis=1, keepdims=True)
+    places = np.minimum(np.arange(int(number.max())), number - 1)
+    ranks = np.take_along_axis(order, places, axis=1)
+    counts = unique.each(np.take_along_axis(counts, ranks[:, :, np.newaxis], axis=1))
+    ranks = unique.each(ranks).astype(np.float64)
+    return [
+        Stage(tuple(np.ascontiguousarray(counts[:, n].T)), np.ascontiguousarray(ranks[:, n]), copies)
+        for n in range(ranks.shape[1])
+    ]
+
+
 def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
     """All ranks of the longest pipeline; a design whose pipeline is shorter has nothing on the last ones.
 
     A rank of a pipeline with two ends has two stages, each for half of the micro-batches.
     """
-    placed, unique = differently_placed(design)
-    counts, nothing = np.moveaxis(unique.each(rank_layers(model, placed)), 0, -1), 0 * design.pp
-    copies = _stages_of_ranks(design)
+    counts, nothing = np.moveaxis(rank_layers(model, design), 0, -1), 0 * design.pp
+    copies = _copies(design)
     return [
         Stage(tuple(counts_of_rank), nothing + rank, copies) for rank, counts_of_rank in enumerate(counts)
     ]
 
 
-def foremost_stages(model: ModelShape, design: DesignPoints) -> list[Stage]:
-    """Stages of 1F1B without those that have no more of anything than one before them; else all.
-
-    Such a one is neither slower than that nor fuller, since later stages never hold more micro-batches. As
-    many are returned as some design has; others have their first stage again in place of what they lack.
-    """
-    if not design.plain_pipeline.all() or np.isfinite(leading_layers(design)).any():
-        return every_stage(model, design)
-    placed, unique = differently_placed(design)
-    counts = rank_layers(model, placed)
-    places = foremost(counts)
-    counts = unique.each(np.take_along_axis(counts, places[:, :, np.newaxis], axis=1))
-    ranks = unique.each(places).astype(np.float64)
-    return [
-        Stage(tuple(np.ascontiguousarray(counts[:, place].T)), ranks[:, place])
-        for place in range(ranks.shape[1])
-    ]
-
-
-def foremost(counts: FloatArray) -> IntArray:
-    """Ranks of which none has at most as much of everything as one before it, then the first again.
-
-    Parameters
-    ----------
-    counts : (points, ranks, kinds) array
-        What each rank has of each kind. [-]
-
-    Returns
-    -------
-    ranks : (points, some) array
-        Places along the second axis. [-]
-
-    >>> foremost(np.array([[[3.0, 1.0], [2.0, 1.0], [4.0, 0.0], [4.0, 0.0]]]))
-    array([[0, 2]])
-    """
-    count = counts.shape[1]
-    covered = (counts[:, np.newaxis] <= counts[:, :, np.newaxis]).all(axis=3)  # (points, by, whom)
-    behind = np.asarray((covered & np.triu(np.ones((count, count), dtype=bool), 1)).any(axis=1))
-    return _left_over(behind)
-
-
-def leading_stages(model: ModelShape, design: DesignPoints, held: FloatArray) -> list[Stage]:
-    """All stages without those that have no more of anything than the one before, the first or the second.
-
-    Parameters
-    ----------
-    model, design
-        As for `every_stage`.
-    held : (points, ranks) array, or of one value
-        Micro-batches that each rank holds at once. [-]
-
-    Notes
-    -----
-    Such a one is no fuller than some stage that is left: what has no more than another is as much behind
-    whatever that one is behind. As many are returned as some design has; others have their first stage again
-    in place of what they lack.
-    """
-    if np.isfinite(leading_layers(design)).any():
-        return every_stage(model, design)
-    placed, unique = differently_placed(design)
-    counts = rank_layers(model, placed)
-    ranks = np.arange(counts.shape[1])
-    covers: list[BoolArray] = []
-    for before in (np.maximum(ranks - 1, 0), np.zeros_like(ranks), np.minimum(ranks, 1)):
-        covered = (counts <= counts[:, before]).all(axis=2) & (before < ranks)
-        covers.append(covered if held.size == 1 else unique.each(covered) & (held <= held[:, before]))
-    places = _left_over(np.logical_or.reduce(covers))
-    places = unique.each(places) if held.size == 1 else places
-    counts = np.take_along_axis(unique.each(counts), places[:, :, np.newaxis], axis=1)
-    copies = _stages_of_ranks(design)
-    return [
-        Stage(tuple(np.ascontiguousarray(counts[:, n].T)), places[:, n].astype(np.float64), copies)
-        for n in range(places.shape[1])
-    ]
-
-
-def _left_over(behind: BoolArray) -> IntArray:
-    """Places along the second axis that are not behind, then the first again; (points, some). [-]"""
-    rows, places = np.nonzero(~behind)
-    ends = np.cumsum(np.bincount(rows, minlength=len(behind)))
-    nth = np.arange(rows.size) - np.concatenate([[0], ends[:-1]])[rows]
-    found = np.zeros((len(behind), int(nth.max()) + 1), dtype=np.intp)
-    found[rows, nth] = places
-    return found
-
-
-def _stages_of_ranks(design: DesignPoints) -> FloatArray:
-    """Stages that a rank has: 2 where a pipeline has two ends; one value where none has. [-]"""
+def _copies(design: DesignPoints) -> FloatArray:
+    """Stages on each rank: 2 in a pipeline with two ends; one value where no pipeline has two. [-]"""
     both_ends = of_schedule(design, lambda schedule: schedule.both_ends)
     return np.where(both_ends, 2.0, 1.0) if both_ends.any() else np.ones(())
 
@@ -337,59 +303,3 @@ def stage_layers(num_layers: float, pp: FloatArray, vpp: FloatArray, rank: Float
     rest = left_over - shared
     last = np.where(pp == 1, rest, np.ceil(rest / 2))
     return even + np.where(rank == pp - 1, last, np.where(rank == 0, np.floor(rest / 2), share))
-
-
-def bubble_time(
-    slowest_stage_time: FloatArray,
-    all_stages_time: FloatArray,
-    *,
-    pp: FloatArray,
-    vpp: FloatArray,
-    gradient_accumulation_steps: FloatArray,
-) -> FloatArray:
-    """Time that the slowest stage waits for others in 1F1B, interleaved when vpp > 1. [s]
-
-    Parameters
-    ----------
-    slowest_stage_time, all_stages_time : (points,) array
-        Forward and backward of one micro-batch on the slowest stage, and on all stages one after the
-        other. [s]
-    pp, vpp, gradient_accumulation_steps : (points,) array
-        Stages, chunks per stage, micro-batches. [-]
-
-    Returns
-    -------
-    bubble : (points,) array
-        Filling and draining, 1/vpp of a pass through all other stages; equal stages give the
-        (p - 1) / (m v) of the ideal time of [Narayanan2021]_. Micro-batches run in groups of pp when
-        interleaved: a last group that is not full still waits for its missing members in all chunks
-        but one. [s]
-    """
-    missing = np.mod(-gradient_accumulation_steps, pp)
-    ragged = missing * slowest_stage_time * (vpp - 1) / vpp
-    return (all_stages_time - slowest_stage_time) / vpp + ragged
-
-
-def micro_batches_in_flight(
-    rank: FloatArray, *, pp: FloatArray, vpp: FloatArray, gradient_accumulation_steps: FloatArray
-) -> FloatArray:
-    """Micro-batches whose activations a stage holds at once, in all of its chunks on average. [-]
-
-    1F1B keeps p - i of them on stage i. Interleaved, stage i runs 2 (p - 1 - i) + (v - 1) p chunks forward
-    before its first backward pass, and then one more; a chunk is a v-th of the stage. On the first stage
-    that is p (1 + (p - 1) / (p v)) [Korthikanti2022]_. There are never more than all m.
-
-    Parameters
-    ----------
-    rank : (points,) array
-        Place of the stage in the pipeline, from 0. [-]
-    pp, vpp, gradient_accumulation_steps : (points,) array
-        Stages, chunks per stage, micro-batches. [-]
-
-    Returns
-    -------
-    in_flight : (points,) array
-        Micro-batches. [-]
-    """
-    interleaved = pp * (1 + (pp - 1 - 2 * rank) / (pp * vpp))
-    return np.minimum(np.where(vpp > 1, interleaved, pp - rank), gradient_accumulation_steps)

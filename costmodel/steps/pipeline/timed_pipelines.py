@@ -24,40 +24,24 @@ from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
 
 #: Columns that are whole numbers from 1.
 COUNTS = ("pp", "vpp", "gradient_accumulation_steps")
-#: Times of passes and messages. [s]
-TIMES = ("forward_time", "input_gradient_time", "weight_gradient_time", "pair_time", "message_time")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pipelines:
-    """Pipelines to be timed; (points,) arrays of one length. Times are of one chunk on a rank of scale 1."""
+    """Pipelines to be timed; (points,) arrays of one length."""
 
     schedule: IntArray  #: place in `SCHEDULES`, the first of those that are the same [-]
     pp: FloatArray  #: [-]
     vpp: FloatArray  #: [-]
     micro_batches: FloatArray  #: gradient accumulation steps [-]
     group_size: FloatArray  #: [-]
-    forward_time: FloatArray  #: [s]
-    input_gradient_time: FloatArray  #: [s]
-    weight_gradient_time: FloatArray  #: [s]
-    pair_time: FloatArray  #: of a forward and a whole backward pass that overlap [s]
-    message_time: FloatArray  #: [s]
-    stage_scale: FloatArray  #: by which a rank's times are longer; (points, ranks), 0 on ranks beyond pp [-]
-
-    @property
-    def whole_time(self) -> FloatArray:
-        """Forward and backward pass of one chunk, one after the other. [s]"""
-        return self.forward_time + self.input_gradient_time + self.weight_gradient_time
+    passes: TimedPasses  #: through one chunk of each rank; 0 on ranks beyond pp [s]
 
     @property
     def there(self) -> BoolArray:
         """Ranks that there are; (points, ranks)."""
-        ranks: BoolArray = np.arange(self.stage_scale.shape[1]) < self.pp[:, np.newaxis]
+        ranks: BoolArray = np.arange(self.passes.forward.shape[1]) < self.pp[:, np.newaxis]
         return ranks
-
-    def on_ranks(self, time: FloatArray) -> FloatArray:
-        """Time on each rank of passes that take so long on every one; (points, ranks). [s]"""
-        return time[:, np.newaxis] * self.stage_scale
 
     def where(self, holds: Callable[[Schedule], bool]) -> BoolArray:
         """Points of whose schedule a condition holds; (points,)."""
@@ -67,9 +51,9 @@ class Pipelines:
 def checked_pipelines(
     schedule: str | Sequence[str] | NDArray[np.str_],
     values: Mapping[str, ArrayLike | None],
-    stage_scale: ArrayLike | None,
+    passes: Callable[[Mapping[str, FloatArray]], TimedPasses],
 ) -> Pipelines:
-    """Pipelines from what `pipeline_times` takes; a value that is not given is 0."""
+    """Pipelines of some schedules and sizes, whose passes follow from their columns; a missing value is 0."""
     words, named = np.unique(np.atleast_1d(np.asarray(schedule, dtype=np.str_)), return_inverse=True)
     for word in words.tolist():
         if word not in SCHEDULES:
@@ -80,24 +64,35 @@ def checked_pipelines(
     group_size = np.where(columns["group_size"] > 0, columns["group_size"], pp)
     _check_rules(words.tolist(), named, pp, vpp, micro_batches, group_size)
     known = list(SCHEDULES.values())
-    times = {name: own for name, own in columns.items() if name.endswith("_time")}
-    whole = times["forward_time"] + times["input_gradient_time"] + times["weight_gradient_time"]
-    times["pair_time"] = np.where(times["pair_time"] > 0, times["pair_time"], whole)
     return Pipelines(
         schedule=np.array([known.index(SCHEDULES[word]) for word in words.tolist()])[named],
         pp=pp,
         vpp=vpp,
         micro_batches=micro_batches,
         group_size=group_size,
-        stage_scale=_checked_scales(stage_scale, pp),
-        **times,
+        passes=passes(columns),
+    )
+
+
+def scaled_passes(columns: Mapping[str, FloatArray], stage_scale: ArrayLike | None) -> TimedPasses:
+    """Passes of all ranks from those of a rank of scale 1."""
+    scale = _checked_scales(stage_scale, columns["pp"])
+    names = ("forward_time", "input_gradient_time", "weight_gradient_time", "pair_time")
+    forward, backward, weight, pair = (columns[name][:, np.newaxis] * scale for name in names)
+    whole = forward + backward + weight
+    return TimedPasses(
+        forward=forward,
+        backward=backward,
+        weight=weight,
+        pair=np.where(pair > 0, pair, whole),
+        message=columns["message_time"],
     )
 
 
 def _checked_columns(values: Mapping[str, ArrayLike | None]) -> dict[str, FloatArray]:
     """Columns of one length: counts whole and from 1, nothing below 0."""
     given = {name: 0.0 if value is None else value for name, value in values.items()}
-    for name in ("group_size", "pair_time"):
+    for name in given.keys() & {"group_size", "pair_time"}:
         times = np.asarray(given[name], dtype=np.float64)
         given[name] = np.where(np.isnan(times), 0.0, times)
     try:
@@ -144,18 +139,18 @@ def _checked_scales(stage_scale: ArrayLike | None, pp: FloatArray) -> FloatArray
     return scales
 
 
-def design_pipelines(
-    design: DesignPoints,
-    times: Mapping[str, FloatArray | float] | None = None,
-    stage_scale: FloatArray | None = None,
-) -> Pipelines:
-    """The pipelines of some designs, with the times of passes that `pipeline_times` takes: 0 if not given."""
+def design_pipelines(design: DesignPoints, passes: TimedPasses | None = None) -> Pipelines:
+    """The pipelines of some designs; passes that are not given take no time."""
     words = np.array(SCHEDULE_WORDS)[np.atleast_1d(design.schedule).astype(np.intp)]
-    own = (*COUNTS, "group_size")
-    none = dict.fromkeys(TIMES, 0.0)
-    return checked_pipelines(
-        words, {**{name: getattr(design, name) for name in own}, **none, **(times or {})}, stage_scale
-    )
+    sizes = {name: getattr(design, name) for name in (*COUNTS, "group_size")}
+
+    def none(columns: Mapping[str, FloatArray]) -> TimedPasses:
+        nothing = np.zeros((columns["pp"].size, int(columns["pp"].max())))
+        return TimedPasses(
+            forward=nothing, backward=nothing, weight=nothing, pair=nothing, message=nothing[:, 0]
+        )
+
+    return checked_pipelines(words, sizes, none if passes is None else lambda columns: passes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -261,7 +256,11 @@ def pipeline_times(
         "pair_time": pair_time,
     }
     counts = {"pp": pp, "vpp": vpp, "gradient_accumulation_steps": gradient_accumulation_steps}
-    asked = checked_pipelines(schedule, {**counts, "group_size": group_size, **times}, stage_scale)
+    asked = checked_pipelines(
+        schedule,
+        {**counts, "group_size": group_size, **times},
+        lambda columns: scaled_passes(columns, stage_scale),
+    )
     return pipeline_ranks(asked).times()
 
 
@@ -280,9 +279,9 @@ def pipeline_ranks(asked: Pipelines) -> PipelineRanks:
     in_line = asked.where(lambda schedule: schedule.chunk_by_chunk)
     followers = Followers.of(asked, np.flatnonzero(~in_line), shortened=True)
     counts = _counts(asked, in_line, followers)
-    gained = asked.on_ranks(asked.pair_time - asked.whole_time)
-    passes = (asked.micro_batches * asked.vpp)[:, np.newaxis]
-    busy = passes * asked.on_ranks(asked.whole_time) + counts.pairs * gained
+    passes = asked.passes
+    number = (asked.micro_batches * asked.vpp)[:, np.newaxis]
+    busy = number * passes.whole + counts.pairs * (passes.pair - passes.whole)
     return PipelineRanks(
         start=_starts(asked),
         end=np.where((asked.pp == 1)[:, np.newaxis], busy, _ends(asked, in_line, followers)),
@@ -357,7 +356,7 @@ def equal_rows(*columns: FloatArray) -> list[IntArray]:
 
 def _starts(asked: Pipelines) -> FloatArray:
     """When each rank starts: when the first micro-batch has come there from its end; (points, ranks). [s]"""
-    hop = (asked.on_ranks(asked.forward_time) + asked.message_time[:, np.newaxis]) * asked.there
+    hop = (asked.passes.forward + asked.passes.message[:, np.newaxis]) * asked.there
     until = hop.cumsum(axis=1)
     from_last = until[:, -1:] - until
     second_half = 2 * np.arange(hop.shape[1]) >= asked.pp[:, np.newaxis]
@@ -367,13 +366,7 @@ def _starts(asked: Pipelines) -> FloatArray:
 
 def _ends(asked: Pipelines, in_line: BoolArray, followers: Followers) -> FloatArray:
     """When each rank is done; (points, ranks). [s]"""
-    passes = TimedPasses(
-        forward=asked.on_ranks(asked.forward_time),
-        backward=asked.on_ranks(asked.input_gradient_time),
-        weight=asked.on_ranks(asked.weight_gradient_time),
-        pair=asked.on_ranks(asked.pair_time),
-        message=asked.message_time,
-    )
+    passes = asked.passes
     ends = ends_of_ranks(*followers.of_several_ranks(), passes)
     done = ends.end + (followers.turns * ends.shift)[:, np.newaxis] * asked.there
     unsettled = np.flatnonzero(~ends.settled(followers.turns))
@@ -387,6 +380,6 @@ def _ends(asked: Pipelines, in_line: BoolArray, followers: Followers) -> FloatAr
             asked.micro_batches[in_line],
             forward=passes.forward[in_line],
             backward=(passes.backward + passes.weight)[in_line],
-            message=asked.message_time[in_line],
+            message=passes.message[in_line],
         )
     return done

@@ -47,21 +47,16 @@ def in_chunks(
     return joined if order is None else joined.take(np.argsort(order))
 
 
-def plain_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:
-    """A chunk whose plain 1F1B pipelines are evaluated apart from others, which have one axis.
+def schedules_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:
+    """A chunk whose 1F1B pipelines are evaluated apart from others, of which every stage is looked at.
 
     Nothing where all are of a kind already.
     """
-    plain = run.design.plain_pipeline
-    if plain.all():
+    in_turn = run.design.is_1f1b
+    if in_turn.all() or not in_turn.any():
         return None
-    if plain.any():
-        kinds = [np.flatnonzero(plain), np.flatnonzero(~plain)]
-        return in_rows(((rows, chunk(run.take(rows))) for rows in kinds), (*run.axes, plain.size))
-    if not run.axes:
-        return None
-    every, places = run.on_one_axis()
-    return chunk(every).map(lambda values: values[places])
+    kinds = [np.flatnonzero(in_turn), np.flatnonzero(~in_turn)]
+    return in_rows(((rows, chunk(run.take(rows))) for rows in kinds), (*run.axes, in_turn.size))
 
 
 def like_rows(columns: Sequence[FloatArray], *, first_apart: bool = False) -> IntArray | None:

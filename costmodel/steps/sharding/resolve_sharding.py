@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    UniqueRows,
-    distinct_rows,
-    in_line,
-    in_rows,
-    is_long,
-)
+from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, distinct_rows, in_rows, is_long
 from costmodel.steps.memory.reserved import reserved_memory
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import MicroBatch, quantities_read
 from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, rank_memory
+from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.steps.result.assembly import CHUNK, like_rows
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.steps.sharding.sharded_kernels import OptionTables
@@ -99,14 +90,14 @@ def solution(run: TransformerRun, cost: Cost) -> Solution:
 
 
 def _blocks(run: TransformerRun) -> Iterator[IntArray]:
-    """Rows of designs that are solved together: alike, with one kind of pipeline."""
+    """Rows of designs that are solved together: alike, and either all of 1F1B or none."""
     columns = run.design.columns()
     machines = any(is_long(values) for values in run.system.quantities().values())
     size = SOLVED if machines else CHUNK
     order = like_rows([columns[name] for name in OF_RANKS if name in columns])
     rows = np.arange(run.num_points) if order is None else order
-    plain = np.broadcast_to(run.design.plain_pipeline, rows.shape)[rows]
-    for some in (rows[plain], rows[~plain]):
+    in_turn = np.broadcast_to(run.design.is_1f1b, rows.shape)[rows]
+    for some in (rows[in_turn], rows[~in_turn]):
         yield from (some[start : start + size] for start in range(0, some.size, size))
 
 
@@ -154,7 +145,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Designs:
-    """Designs of one kind of pipeline, whose shardings are solved for."""
+    """Designs whose shardings are solved for, either all of 1F1B or none."""
 
     run: TransformerRun  #: (points,)
     back: IntArray  #: row of each point among `tables`
@@ -205,7 +196,7 @@ class _Designs:
         run = self.run.of(with_assignments(self.run.design, self.assignments, numbers))
         ranks = rank_run(run)
         micro_batches = self.tables.micro_batches(candidates).take(self.back)
-        found = self._evaluated(run, ranks, micro_batches)
+        found = self.cost(run, ranks, micro_batches)
         shape, points = numbers.shape, np.arange(self.run.num_points)
         times, memory = (np.broadcast_to(own, shape) for own in (found.step_time, found.peak_memory))
         even = is_even(ranks, numbers)
@@ -214,15 +205,6 @@ class _Designs:
         best = np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0)
         costs = found.map(lambda values: values[best, points] if values.ndim > 1 else values)
         return _Found(numbers[best, points], costs, fits[times.argmin(axis=0), points])
-
-    def _evaluated(self, run: TransformerRun, ranks: RankRun, micro_batches: MicroBatch) -> Breakdown:
-        """Costs of designs with some assignments each, on one axis where pipelines are timed pass by pass."""
-        if run.design.plain_pipeline.all():
-            return self.cost(run, ranks, micro_batches)
-        every, places = run.on_one_axis()
-        line = partial(in_line, shape=places.shape)
-        flat = MicroBatch(*(tuple(cost.map(line) for cost in costs) for costs in micro_batches.passes))
-        return self.cost(every, ranks.on_one_axis()[0], flat).map(lambda values: values[places])
 
     def _try_all(self, tight: IntArray, numbers: FloatArray, best: Breakdown) -> None:
         """Put the fastest of all assignments that fit in the place of those found so far, if any do."""
@@ -292,8 +274,8 @@ def _memory(
     needs = rank_memory(with_every_assignment(unique.take(kept)))
     parts = [unique.spread(part.map(of_all)) for part in needs]
     named = run.of(with_assignments(run.design, kept.design.assignments, numbers))
-    ranks = rank_run(named)
-    allocated = fullest_stage(named, ranks, parts).memory.total
+    ranks, stages = rank_run(named), pipeline_stages(run.model, run.design).foremost
+    allocated = fullest_stage(named, ranks, parts, stages).memory.total
     return allocated + reserved_memory(named, ranks, allocated)
 
 

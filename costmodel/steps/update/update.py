@@ -13,11 +13,12 @@ from costmodel.kernels.collectives import collective
 from costmodel.kernels.items import Item, Items, added, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy, weighted_sum
 from costmodel.steps.memory.quantised_weights import weight_casts
-from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
+from costmodel.steps.memory.stage_memory import stage_expert_parameters, stage_parameters
 from costmodel.steps.memory.states import owned_parameters, resharded, state_shards
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
-from costmodel.steps.pipeline.stages import Stage, chosen_stage, full_stages
+from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
+from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.update.layer_exchanges import (
     Owner,
     Unit,
@@ -33,20 +34,30 @@ from costmodel.training.optimizer_states import ZERO, Exchange
 from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary
 from costmodel.workload.quantisation import some_narrow
 
+#: Part of the exchanges of a stage that runs while the slowest stage is still at its passes.
+BEHIND_SLOWEST = Item(column="dp_communication_time", name="beside passes of the slowest stage")
+
 
 def update_step(
-    run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory], *, alone: MicroBatch
+    run: TransformerRun,
+    passes: ScheduledPasses,
+    parts: Sequence[PartMemory],
+    stages: Sequence[Stage],
+    *,
+    alone: MicroBatch,
 ) -> tuple[dict[str, FloatArray], Items]:
-    """Reduction of gradients over replicas, clipping and the update, of the rank with most parameters.
+    """Reduction of gradients over replicas, clipping and the update.
 
     Parameters
     ----------
     run : TransformerRun
         Model, machines and designs, (points,).
-    costs : MicroBatch
-        Passes, with what those of several micro-batches hide of each other; (points,). [s], [J]
+    passes : ScheduledPasses
+        Passes of the step, with the exchanges that passes of several micro-batches hide; (points,). [s], [J]
     parts : sequence of PartMemory
-        What parts of the model keep, (points,). [-], [B]
+        Parts of the model on a rank, (points,). [-], [B]
+    stages : sequence of Stage
+        Stages that have more of something than others: `PipelineStages.foremost`.
     alone : MicroBatch
         The passes with nothing beside them, as the first and the last of a step are; (points,). [s], [J]
 
@@ -55,30 +66,26 @@ def update_step(
     columns : mapping of (points,) arrays
         Columns of a `Breakdown`. [s], [J]
     items : Items
-        What they are made of, where the run is itemized. [s], [B]
+        Parts of these columns, where the run is itemized. [s], [B]
 
     Notes
     -----
-    What replicas exchange is a row of `ZERO`. Overlapped, it hides behind the last micro-batch's backward
-    pass and the next step's first forward pass, all but the last bucket; what experts' replicas exchange
-    comes behind it. What is exchanged for every micro-batch hides layer by layer: `unit_exchanges`.
+    Replicas exchange what a row of `ZERO` lists. Overlapped, an exchange hides behind the last micro-batch's
+    backward pass and the next step's first forward pass, all but the last bucket; that of experts' replicas
+    comes behind it. An exchange of every micro-batch hides layer by layer: `unit_exchanges`. Ranks with most
+    parameters update last.
     """
     design, ranks = run.design, run.design.world_size
-    stage, parameters, experts = updated_stage(run, parts)
-    quantised = stage_quantised(run, stage, parts)
-    here = stage.copies  # of all stages together: a rank has two of them where a pipeline has two ends
-    owners = [Owner(parameters * here, quantised[0] * here, design.sharing)]
-    of_experts = experts if run.model.num_experts else None
-    if of_experts is not None:
-        owners.append(Owner(of_experts * here, quantised[1] * here, design.expert_sharing, "edp"))
-    units = stage_units(run, stage, costs, parts) if (design.zero_stage > 1).any() else []
-    reduced = replica_exchanges(run, owners, pass_times(run, stage, alone), units, stage)
+    reduced = late_exchanges(run, passes, parts, stages, alone)
+    stage = updated_stage(run, parts, stages)
+    parameters = stage_parameters(run, stage, parts)
+    of_experts = stage_expert_parameters(stage, parts) if run.model.num_experts else None
     tied = tied_embedding_reduction(run)
     plain, matrices = owned_parameters(run, stage, parameters, of_experts)
     update = optimizer_step(
         plain + matrices, run.system, design.ranks.all, update=state_update(run, stage, plain, matrices)
     )
-    cast = weight_casts_step(run, quantised)
+    cast = weight_casts_step(run, stage_quantised(run, stage, parts))
     items: Items = {}
     if run.itemized:
         casts = {Item("time", "forward_time", name="casts of weights"): cast.time}
@@ -97,13 +104,47 @@ def update_step(
     return columns, items
 
 
-def updated_stage(run: TransformerRun, parts: Sequence[PartMemory]) -> tuple[Stage, FloatArray, FloatArray]:
-    """The stage with most parameters, and those of a rank: without routed experts, and of these. [-]"""
-    stages = full_stages(run.model, run.design, np.zeros((1, 1)))  # whatever they hold
-    owned = [updated_parameters(stage, parts) for stage in stages]
-    routed = [stage_expert_parameters(stage, parts) for stage in stages]
-    most = largest([own + experts for own, experts in zip(owned, routed, strict=True)])
-    return chosen_stage(stages, most), chosen(owned, most), chosen(routed, most)
+def late_exchanges(
+    run: TransformerRun,
+    passes: ScheduledPasses,
+    parts: Sequence[PartMemory],
+    stages: Sequence[Stage],
+    alone: MicroBatch,
+) -> KernelCost:
+    """Exchanges of replicas that go on after the passes of the slowest stage, on the stage that is done last.
+
+    Parameters are those of `update_step`.
+    """
+    exchanged, waits = [], []
+    for stage in stages:
+        quantised = stage_quantised(run, stage, parts)
+        here = stage.copies  # of all stages together: a rank has two of them where a pipeline has two ends
+        parameters = stage_parameters(run, stage, parts) * here
+        owners = [Owner(parameters, quantised[0] * here, run.design.sharing)]
+        if run.model.num_experts:
+            experts = stage_expert_parameters(stage, parts) * here
+            owners.append(Owner(experts, quantised[1] * here, run.design.expert_sharing, "edp"))
+        units = stage_units(run, stage, passes.costs, parts) if (run.design.zero_stage > 1).any() else []
+        exchanged.append(replica_exchanges(run, owners, pass_times(run, stage, alone), units, stage))
+        waits.append(passes.slack(stage))
+    last = largest([cost.time - wait for cost, wait in zip(exchanged, waits, strict=True)])
+    exposed = chosen([cost.time for cost in exchanged], last)
+    late = np.maximum(exposed - chosen(waits, last), 0.0)
+    items: dict[Item, FloatArray] = {}
+    if run.itemized:
+        nothing, share = np.zeros(()), np.divide(late, exposed, out=np.zeros_like(late), where=exposed > 0)
+        for item in dict.fromkeys(item for cost in exchanged for item in cost.items):
+            own = chosen([cost.items.get(item, nothing) for cost in exchanged], last)
+            items[item] = own * share if item.quantity == "time" else own
+        items |= quantities_of(BEHIND_SLOWEST, {"hidden": exposed - late})
+    energy = chosen([cost.link_energy for cost in exchanged], last)
+    return KernelCost(time=late, link_energy=energy, items=items)
+
+
+def updated_stage(run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]) -> Stage:
+    """The stage with most parameters, of those that have more of something than others."""
+    owned = [stage_parameters(run, stage, parts) + stage_expert_parameters(stage, parts) for stage in stages]
+    return chosen_stage(stages, largest(owned))
 
 
 def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:

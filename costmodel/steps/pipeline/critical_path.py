@@ -1,0 +1,188 @@
+"""Exact time of 1F1B pipelines of unequal stages, interleaved or not, from their critical paths.
+
+A rank runs N = m v forward passes and as many backward passes; rank r runs W(r) forward passes ahead. A pass
+waits for the pass before it on its rank and for its micro-batch on a neighbour. The step takes as long as
+the longest chain of passes that wait for each other, a walk over the ranks:
+
+    rank 0  F F F F F F F B F B F B F B B B B B B B     forward walk: to the next rank, or stay on a slow one
+    rank 1    F F F F F B F B F B F B F B B B B B       pivot: forward and backward passes in turn
+    rank 2      F F F B F B F B F B F B B B B           backward walk: back to rank 0
+
+Walks enter and leave a pivot in a few ways only, and their lengths are linear along a run of equal ranks. The
+longest chain is therefore the largest of some sums at the first and last ranks of runs of equal ranks. The
+orders are those of [Narayanan2021]_; tests compare the sums with a simulation of every pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, IntArray
+
+#: Designs whose chains are added up at once: their arrays stay in the caches. [designs]
+BLOCK: Final = 2048
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """Sizes of 1F1B pipelines; (points,) columns, `rank` (corners, points). [-]"""
+
+    rank: FloatArray  #: ascending; first and last ranks of runs of equal ranks
+    pp: FloatArray
+    vpp: FloatArray
+    passes: FloatArray  #: forward passes of a rank, N; interleaved, a multiple of pp * vpp
+
+    def take(self, rows: IntArray) -> Sizes:
+        """Sizes of some of the pipelines."""
+        return Sizes(*(np.take(own, rows, axis=-1) for own in (self.rank, self.pp, self.vpp, self.passes)))
+
+    @property
+    def ahead(self) -> FloatArray:
+        """Forward passes that each rank runs before its first pair, W; (corners, points)."""
+        each = np.where(self.vpp > 1, 2.0, 1.0)
+        ahead: FloatArray = (self.vpp - 1) * self.pp + each * (self.pp - 1 - self.rank)
+        return ahead
+
+    @property
+    def has_room(self) -> BoolArray:
+        """Where every way into a pivot leaves time for every way out of it; (points,)."""
+        room: BoolArray = self.passes + self.ahead[-1] > 2 * (self.vpp + 2) * self.pp
+        return room
+
+    def on_axes(self, values: FloatArray, axes: int) -> FloatArray:
+        """A (corners, points) array that broadcasts against arrays of more axes."""
+        return values.reshape(values.shape[0], *[1] * (axes - 2), values.shape[1])
+
+
+def _running(combine: np.ufunc, values: FloatArray) -> FloatArray:
+    """Each row combined with all rows before it; `ufunc.accumulate` is slow along the first axis."""
+    found = values.copy()
+    for row in range(1, len(found)):
+        combine(found[row - 1], found[row], out=found[row])
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """Walks through passes of one direction; (corners, ..., points) arrays.
+
+    Backward passes, mirrored in time, are walked through as forward passes are: from rank 0 to the last.
+    """
+
+    sizes: Sizes
+    reached: FloatArray  #: passes and messages from rank 0 to each corner [s]
+    slowest_before: FloatArray  #: longest pass of the ranks up to each corner [s]
+    around: FloatArray  #: passes and messages of one round over all ranks; (..., points) [s]
+    interleaved: bool  #: whether vpp is above 1, for all points alike
+
+    @classmethod
+    def of(cls, time: FloatArray, message: FloatArray, sizes: Sizes, *, interleaved: bool) -> Lane:
+        """A lane of passes that take some time on each of the ranks up to a corner, after the one before."""
+        rank = sizes.on_axes(sizes.rank, time.ndim)
+        steps = rank.copy()
+        steps[1:] -= rank[:-1]
+        steps[0] += 1
+        reached = _running(np.add, steps * time)
+        reached += rank * message
+        return cls(sizes, reached, _running(np.maximum, time), reached[-1] + message, interleaved)
+
+    def walk(self, stays: FloatArray) -> FloatArray:
+        """Longest walk from rank 0 to each corner that stays on ranks for some passes. [s]
+
+        It stays on the slowest rank before the corner; or goes round once, or through all chunks, and stays
+        on the slowest rank of all. The last chunk of a group of micro-batches does not lead on to a rank.
+        """
+        pp, rest = self.sizes.pp, self.sizes.vpp - 1
+        gained = stays * self.slowest_before
+        if self.interleaved:
+            gaining = self.slowest_before[-1] - self.slowest_before
+            for rounds in (np.ones_like(rest), rest):
+                left = stays - rounds * pp
+                anywhere = np.minimum(left, (rest - rounds + 1) * pp - 1)
+                longer = left * self.slowest_before + anywhere * gaining + rounds * self.around
+                gained = np.where(left >= 0, np.maximum(gained, longer), gained)
+        return self.reached + gained
+
+
+def one_forward_one_backward_time(
+    forward: FloatArray, backward: FloatArray, *, message: FloatArray, sizes: Sizes
+) -> FloatArray:
+    """Time from the first pass of a 1F1B pipeline to its last.
+
+    Parameters
+    ----------
+    forward, backward : (corners, ..., points) array
+        Passes of a micro-batch through one chunk of each corner rank. [s]
+    message : (..., points) array
+        From the end of a pass to its successor's start on another rank: at most as long as any pass, and 0
+        where vpp is 1. [s]
+    sizes : Sizes
+        Ranks of the corners, and sizes of the pipelines. [-]
+
+    Returns
+    -------
+    time : (..., points) array
+        [s]
+    """
+    longest = np.empty(forward.shape[1:])
+    message = np.broadcast_to(message, longest.shape)
+    block = max(BLOCK * sizes.pp.size // longest.size, 1)
+    interleaved, has_room = sizes.vpp > 1, sizes.has_room
+    for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
+        rows = np.flatnonzero(alike)
+        for some in (rows[start : start + block] for start in range(0, rows.size, block)):
+            own = sizes.take(some)
+            times = [np.take(time, some, axis=-1) for time in (forward, backward)]
+            late, several = np.take(message, some, axis=-1), bool(interleaved[some[0]])
+            there, back = (Lane.of(time, late, own, interleaved=several) for time in times)
+            longest[..., some] = _longest_chain(there, back, times[0] + times[1], bool(has_room[some[0]]))
+    return longest
+
+
+def _longest_chain(there: Lane, back: Lane, pair: FloatArray, has_room: bool) -> FloatArray:
+    """Longest chain of passes of pipelines that are all interleaved, with room, or not; (..., points). [s]"""
+    sizes = there.sizes
+    passes, ahead = sizes.passes, sizes.on_axes(sizes.ahead, pair.ndim)
+    few = np.minimum(ahead, passes - 1)
+    first, last = there.walk(few), back.walk(few)
+    longest = np.zeros(pair.shape[1:])
+    if (few < ahead).any():  # ranks that run no pairs: all forward passes come before the first backward pass
+        separate = np.maximum(first + back.walk(passes - 1), there.walk(passes - 1) + last).max(axis=0)
+        longest = np.where((few < ahead).any(axis=0), separate, 0.0)
+    entries, exits = _entries(there, back, first, pair, ahead), _entries(back, there, last, pair, ahead)
+    if has_room:
+        entries, exits = (
+            [(np.maximum.reduce([own for own, _ in ways]), 0 * ahead)] for ways in (entries, exits)
+        )
+    for before, room_before in entries:
+        for behind, room_behind in exits:
+            middle = (passes - 1 + ahead) * pair
+            fits = passes - 1 + ahead >= room_before + room_behind
+            chain = np.where(fits, before + behind + middle, 0.0)
+            longest = np.maximum(longest, chain.max(axis=0))
+    return longest
+
+
+def _entries(
+    own: Lane, other: Lane, first: FloatArray, pair: FloatArray, ahead: FloatArray
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Chains from the first pass to each pivot, less the pairs that the pivot lacks; and their passes.
+
+    A chain turns at a corner, into its first pair, and comes back by passes of the other lane. Interleaved,
+    it may run pairs on another rank until that rank's next group begins, and go round to the pivot; or turn
+    and go round by passes of the other lane.
+    """
+    p, v = own.sizes.pp, own.sizes.vpp
+    runs_pairs = own.sizes.passes > ahead
+    turned = np.where(runs_pairs, first + other.reached, -np.inf)
+    latest = _running(np.maximum, turned[::-1])[::-1]
+    direct = np.where(runs_pairs, latest - other.reached - ahead * pair, -np.inf)
+    if not own.interleaved:
+        return [(direct, ahead)]
+    until = np.where(v * p > ahead, direct + v * p * pair + own.around - own.reached, -np.inf).max(axis=0)
+    round_on = until + own.reached - (v + 1) * p * pair
+    round_back = latest[0] + other.around - other.reached - (ahead + p) * pair
+    return [(direct, ahead), (round_on, (v + 1) * p + 0 * ahead), (round_back, ahead + p)]
