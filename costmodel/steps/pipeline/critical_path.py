@@ -76,6 +76,7 @@ class Lane:
     reached: FloatArray  #: passes and messages from rank 0 to each corner [s]
     slowest_before: FloatArray  #: longest pass of the ranks up to each corner [s]
     around: FloatArray  #: passes and messages of one round over all ranks; (..., points) [s]
+    message: FloatArray
     interleaved: bool  #: whether vpp is above 1, for all points alike
 
     @classmethod
@@ -87,7 +88,8 @@ class Lane:
         steps[0] += 1
         reached = _running(np.add, steps * time)
         reached += rank * message
-        return cls(sizes, reached, _running(np.maximum, time), reached[-1] + message, interleaved)
+        slowest = _running(np.maximum, time)
+        return cls(sizes, reached, slowest, reached[-1] + message, message, interleaved)
 
     def walk(self, stays: FloatArray) -> FloatArray:
         """Longest walk from rank 0 to each corner that stays on ranks for some passes. [s]
@@ -99,11 +101,13 @@ class Lane:
         gained = stays * self.slowest_before
         if self.interleaved:
             gaining = self.slowest_before[-1] - self.slowest_before
-            for rounds in (np.ones_like(rest), rest):
+            # Without messages, staying on the slowest rank is at least as long as going round once more.
+            late = (self.message > 0) & (rest > 1)
+            for rounds, where in ((1.0, rest > 0), (rest, late))[: 1 + bool(late.any())]:
                 left = stays - rounds * pp
                 anywhere = np.minimum(left, (rest - rounds + 1) * pp - 1)
                 longer = left * self.slowest_before + anywhere * gaining + rounds * self.around
-                gained = np.where(left >= 0, np.maximum(gained, longer), gained)
+                gained = np.where(where & (left >= 0), np.maximum(gained, longer), gained)
         return self.reached + gained
 
 
@@ -126,25 +130,39 @@ def one_forward_one_backward_time(
     -------
     time : (..., points) array
         [s]
+
+    Notes
+    -----
+    Where the last rank is the slowest in both directions, and messages take no time, it works without a break
+    from the first micro-batch that reaches it until the last one leaves it.
     """
-    longest = np.empty(forward.shape[1:])
-    message = np.broadcast_to(message, longest.shape)
+    pair = forward + backward
+    steps = np.diff(sizes.rank, axis=0, prepend=-1.0)
+    others = (sizes.on_axes(steps, pair.ndim) * pair).sum(axis=0) - pair[-1]
+    without_break = sizes.passes * pair[-1] + others
+    last_is_slowest = (message == 0) & ((forward <= forward[-1]) & (backward <= backward[-1])).all(axis=0)
+    rows = np.flatnonzero(~last_is_slowest.reshape(-1, last_is_slowest.shape[-1]).all(axis=0))
+    if not rows.size:
+        return without_break
+    longest = np.array(np.broadcast_to(without_break, last_is_slowest.shape))
     block = max(BLOCK * sizes.pp.size // longest.size, 1)
-    interleaved, has_room = sizes.vpp > 1, sizes.has_room
+    interleaved, has_room = sizes.vpp[rows] > 1, sizes.has_room[rows]
     for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
-        rows = np.flatnonzero(alike)
-        for some in (rows[start : start + block] for start in range(0, rows.size, block)):
-            own = sizes.take(some)
-            times = [np.take(time, some, axis=-1) for time in (forward, backward)]
-            late, several = np.take(message, some, axis=-1), bool(interleaved[some[0]])
-            there, back = (Lane.of(time, late, own, interleaved=several) for time in times)
-            longest[..., some] = _longest_chain(there, back, times[0] + times[1], bool(has_room[some[0]]))
-    return longest
+        some = rows[alike]
+        for own in (some[start : start + block] for start in range(0, some.size, block)):
+            longest[..., own] = _longest_of(
+                *(np.take(time, own, axis=-1) for time in (forward, backward)),
+                np.take(np.broadcast_to(message, longest.shape), own, axis=-1),
+                sizes.take(own),
+            )
+    return np.where(last_is_slowest, without_break, longest)
 
 
-def _longest_chain(there: Lane, back: Lane, pair: FloatArray, has_room: bool) -> FloatArray:
+def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, sizes: Sizes) -> FloatArray:
     """Longest chain of passes of pipelines that are all interleaved, with room, or not; (..., points). [s]"""
-    sizes = there.sizes
+    interleaved, has_room = bool(sizes.vpp[0] > 1), bool(sizes.has_room[0])
+    there, back = (Lane.of(time, message, sizes, interleaved=interleaved) for time in (forward, backward))
+    pair = forward + backward
     passes, ahead = sizes.passes, sizes.on_axes(sizes.ahead, pair.ndim)
     few = np.minimum(ahead, passes - 1)
     first, last = there.walk(few), back.walk(few)

@@ -122,8 +122,8 @@ def sending_time(design: DesignPoints, hop: KernelCost) -> FloatArray:
 
 def message_delay(design: DesignPoints, hop: KernelCost) -> FloatArray:
     """Time of a message that delays the stage that waits for it, and keeps no rank from computing. [s]"""
-    time: FloatArray = np.where((design.overlap_p2p > 0) & (design.pp > 1), hop.time, 0.0)
-    return time
+    overlaps = (design.overlap_p2p > 0) & (design.pp > 1)
+    return np.where(overlaps, hop.time, 0.0) if overlaps.any() else np.zeros(())
 
 
 def messages(design: DesignPoints, stage: Stage) -> tuple[FloatArray, FloatArray]:

@@ -15,6 +15,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chosen
 from costmodel.errors import DseError
 from costmodel.steps.pipeline.schedules import of_schedule
+from costmodel.steps.pipeline.timed_pipelines import design_pipelines, rank_counts
 from costmodel.training.design import RECOMPUTE_BLOCK, RECOMPUTE_FULL, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.pipeline_layout import LAYOUTS
@@ -78,13 +79,13 @@ PLACING: Final = (
 class PipelineStages:
     """Stages of each pipeline that decide what a step takes and needs; lists of `Stage`, (points,) columns.
 
-    A pipeline of another schedule than 1F1B has all of its stages in each list. A pipeline with fewer such
-    stages than others repeats one of them.
+    A pipeline with fewer of them than others repeats its last one.
     """
 
-    #: First and last stages of runs of equal stages, in the order of the pipeline.
+    #: First and last stages of runs of equal stages, in the order of the pipeline; all stages where a
+    #: schedule overlaps pairs of passes, of which ranks have different numbers.
     corners: list[Stage]
-    #: Stages that have more of something than every stage before them.
+    #: Stages that no other stage exceeds in everything.
     foremost: list[Stage]
 
 
@@ -93,29 +94,32 @@ def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
 
     Notes
     -----
-    Under 1F1B a stage never holds more micro-batches than a stage before it. A stage without more layers of
-    any kind, recomputed or not, is therefore neither fuller nor slower than that one. A run of equal stages
-    is cut in two where forward and backward passes of its ranks begin to meet (`critical_path`).
+    A stage is behind another that has as many layers of every kind, recomputed or not, and holds as many
+    micro-batches. Under 1F1B a stage never holds more micro-batches than a stage before it. A run of equal
+    stages is cut in two where forward and backward passes of its ranks begin to meet (`critical_path`).
     """
     p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
     meeting = np.where(v > 1, np.ceil((p - 1) / 2), np.maximum(p - m, 0.0))
-    in_turn = design.is_1f1b
-    leading = leading_layers(design)
-    columns = [np.broadcast_to(getattr(design, name), (design.num_points,)) for name in PLACING]
-    columns += [np.broadcast_to(own, columns[0].shape) for own in (leading, np.where(in_turn, meeting, 0.0))]
-    unique = UniqueRows.of(*columns)
+    in_turn, leading = bool(design.is_1f1b.all()), leading_layers(design)
+    names = PLACING if in_turn else (*PLACING, "gradient_accumulation_steps", "group_size")
+    columns = [*(getattr(design, name) for name in names), leading, meeting]
+    unique = UniqueRows.of(*(np.broadcast_to(own, (design.num_points,)) for own in columns))
     placed = unique.take(design)
     counts = contents = rank_layers(model, placed)
     if np.isfinite(leading).any():
         again = rank_layers(model, placed, leading_layers(placed))
         contents = np.concatenate([counts - again, again], axis=2)
     there = np.arange(counts.shape[1]) < placed.pp[:, np.newaxis]
-    cut = unique.pick(columns[-1])[:, np.newaxis]
-    every = ~unique.pick(np.broadcast_to(in_turn, columns[0].shape))[:, np.newaxis] & there
-    chosen_ranks = (_corners(contents, there, cut), ~_behind(contents) & there)
+    corners = _corners(contents, there, unique.pick(np.broadcast_to(meeting, m.shape))[:, np.newaxis])
+    behind = np.triu(_covered(contents), 1)
+    if not in_turn:
+        corners |= there & of_schedule(placed, lambda schedule: schedule.pairs)[:, np.newaxis]
+        held = rank_counts(design_pipelines(placed)).until_w[:, :, np.newaxis]
+        covered = _covered(np.concatenate([contents, held], axis=2))
+        behind = covered & (np.triu(covered, 1) | ~np.swapaxes(covered, 1, 2))
+    foremost = there & ~behind.any(axis=1)
     copies = _copies(design)
-    lists = [_stages_at(counts, every | some, unique, copies) for some in chosen_ranks]
-    return PipelineStages(*lists)
+    return PipelineStages(*(_stages_at(counts, some, unique, copies) for some in (corners, foremost)))
 
 
 def _corners(contents: FloatArray, there: BoolArray, cut: FloatArray) -> BoolArray:
@@ -128,31 +132,26 @@ def _corners(contents: FloatArray, there: BoolArray, cut: FloatArray) -> BoolArr
     return np.asarray((begins | ends) & there)
 
 
-def _behind(contents: FloatArray) -> BoolArray:
-    """Ranks that have no more of anything than some rank before them; (points, ranks).
+def _covered(contents: FloatArray) -> BoolArray:
+    """Where a rank has at least as much of everything as another rank; (points, by, whom).
 
-    >>> _behind(np.array([[[3.0, 1.0], [2.0, 1.0], [4.0, 0.0], [4.0, 0.0]]])).tolist()
-    [[False, True, False, True]]
+    >>> _covered(np.array([[[3.0, 1.0], [2.0, 1.0]]])).tolist()
+    [[[True, True], [False, True]]]
     """
-    covered = (contents[:, np.newaxis] <= contents[:, :, np.newaxis]).all(axis=3)  # (points, by, whom)
-    before = np.triu(np.ones(covered.shape[1:], dtype=bool), 1)
-    return np.asarray((covered & before).any(axis=1))
+    return np.asarray((contents[:, np.newaxis] <= contents[:, :, np.newaxis]).all(axis=3))
 
 
-def _stages_at(
-    counts: FloatArray, chosen_ranks: BoolArray, unique: UniqueRows, copies: FloatArray
-) -> list[Stage]:
-    """Stages of the chosen ranks, in their order; the last is repeated where others have more."""
-    order = np.argsort(~chosen_ranks, axis=1, kind="stable")
-    number = chosen_ranks.sum(axis=1, keepdims=True)
-    places = np.minimum(np.arange(int(number.max())), number - 1)
-    ranks = np.take_along_axis(order, places, axis=1)
-    counts = unique.each(np.take_along_axis(counts, ranks[:, :, np.newaxis], axis=1))
-    ranks = unique.each(ranks).astype(np.float64)
-    return [
-        Stage(tuple(np.ascontiguousarray(counts[:, n].T)), np.ascontiguousarray(ranks[:, n]), copies)
-        for n in range(ranks.shape[1])
-    ]
+def _stages_at(counts: FloatArray, some: BoolArray, unique: UniqueRows, copies: FloatArray) -> list[Stage]:
+    """Stages of some ranks, in their order; the last is repeated where others have more."""
+    order = np.argsort(~some, axis=1, kind="stable")
+    number = some.sum(axis=1)
+    stages = []
+    for place in range(int(number.max())):
+        rank = np.take_along_axis(order, np.minimum(place, number - 1)[:, np.newaxis], axis=1)[:, 0]
+        columns = counts[np.arange(rank.size), rank].T
+        own = [unique.each(np.ascontiguousarray(column)) for column in columns]
+        stages.append(Stage(tuple(own), unique.each(rank.astype(np.float64)), copies))
+    return stages
 
 
 def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
