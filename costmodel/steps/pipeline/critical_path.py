@@ -139,7 +139,7 @@ def one_forward_one_backward_time(
     pair = forward + backward
     steps = np.diff(sizes.rank, axis=0, prepend=-1.0)
     others = (sizes.on_axes(steps, pair.ndim) * pair).sum(axis=0) - pair[-1]
-    without_break = sizes.passes * pair[-1] + others
+    without_break: FloatArray = sizes.passes * pair[-1] + others
     last_is_slowest = (message == 0) & ((forward <= forward[-1]) & (backward <= backward[-1])).all(axis=0)
     rows = np.flatnonzero(~last_is_slowest.reshape(-1, last_is_slowest.shape[-1]).all(axis=0))
     if not rows.size:
@@ -150,11 +150,9 @@ def one_forward_one_backward_time(
     for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
         some = rows[alike]
         for own in (some[start : start + block] for start in range(0, some.size, block)):
-            longest[..., own] = _longest_of(
-                *(np.take(time, own, axis=-1) for time in (forward, backward)),
-                np.take(np.broadcast_to(message, longest.shape), own, axis=-1),
-                sizes.take(own),
-            )
+            late = np.take(np.broadcast_to(message, longest.shape), own, axis=-1)
+            there, back = (np.take(time, own, axis=-1) for time in (forward, backward))
+            longest[..., own] = _longest_of(there, back, late, sizes.take(own))
     return np.where(last_is_slowest, without_break, longest)
 
 
