@@ -17,6 +17,7 @@ import pytest
 
 from costmodel.formats import shipped
 from dse.cli import main
+from dse.predictions.memory_fit import DOES_NOT_FIT, FITS, TIGHT
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
@@ -252,17 +253,20 @@ def test_tau_is_that_of_a_count_over_all_pairs(measured):
 
 
 def test_recall_and_precision_of_runs_that_do_not_fit():
-    """Of three that did not fit two are said so, and so is one of two that ran."""
-    full = [step_of(1, 1, measured_bytes=math.inf, headroom_bytes=left) for left in (-1e9, -2e9, 3e9)]
+    """Of four that did not fit two are said so and one is tight; so are one and none of two that ran."""
+    verdicts = (DOES_NOT_FIT, DOES_NOT_FIT, TIGHT, FITS)
+    full = [step_of(1, 1, measured_bytes=math.inf, verdict=verdict) for verdict in verdicts]
     ran = [
-        step_of(1, 1, measured_bytes=4e9, predicted_bytes=5e9, headroom_bytes=left) for left in (-1e9, 1e9)
+        step_of(1, 1, measured_bytes=4e9, predicted_bytes=5e9, verdict=verdict)
+        for verdict in (DOES_NOT_FIT, FITS)
     ]
     memory = dataset_record("x", [*full, *ran])["memory"]
     assert memory["rows"] == 2
     assert memory["mean_abs_error_percent"] == pytest.approx(25)
-    assert memory["out_of_memory_rows"] == 3
-    assert memory["out_of_memory_recall"] == pytest.approx(2 / 3)
+    assert memory["out_of_memory_rows"] == 4
+    assert memory["out_of_memory_recall"] == pytest.approx(3 / 4)
     assert memory["out_of_memory_precision"] == pytest.approx(2 / 3)
+    assert (memory["false_alarms"], memory["tight_rows"]) == (1, 0)
 
 
 HEADING = "row_type,dataset,model,hw,tp,pp,dp,mbs,ga,iter_time_s,mem_gb\n"

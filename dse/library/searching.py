@@ -30,6 +30,8 @@ from dse.spaces.space import Params, Space
 
 #: What `Study.run` takes as its progress.
 Shown = Callable[[Progress], None] | bool | None
+#: Headroom of plans that may fill the memory of a chip.
+NO_HEADROOM: Final = "0"
 #: So many times as many chips are tried where none fits.
 MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
@@ -222,6 +224,8 @@ def plan(
         ``seq_len`` (the model's by default); ``global_batch_size`` in sequences, or about so many
         ``batch_tokens`` (by the size of the model); ``precision``, formats of products to choose from
         (bf16); ``framework`` (the usual one of the system); ``imbalance`` of experts (the framework's);
+        ``headroom``, memory of a chip that stays free, such as ``"4 GB"``, ``"5 %"`` or ``"0"`` (by the
+        spread of measured peaks of the framework);
         ``max_days`` that the run of `tokens` may take.
 
     Raises
@@ -313,6 +317,10 @@ def what_would_do(question: Question, planned: Planned) -> str:
         f"no layout of {space.legal.count:,.0f} on {question.chips:,} chips fits: the closest lacks "
         f"{readable(-found.margin, found.unit)} a chip, {design_text(space, found.params)}"
     )
+    if question.headroom != NO_HEADROOM and fits(
+        planned_space(replace(question, headroom=NO_HEADROOM)).space
+    ):
+        text += "; layouts fit that leave less room free: --headroom 0 allows them"
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)
         if other and fits(other):

@@ -2,7 +2,8 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    binding, catalogue, design_table
+    binding, catalogue
+    design_table
     study_report, programs, measurements
     designs
     studies, pictures

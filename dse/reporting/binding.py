@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
+from costmodel.profiles.work import TRAINING
 from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
+from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.records.text import Record, bar, percent
 from dse.spaces.space import Space
 
@@ -71,6 +74,16 @@ def memory_capacity(space: Space, record: Record) -> float:
     return float(chosen[name]) if name in chosen else float(space.system.dram.capacity)
 
 
+def memory_verdict(space: Space, record: Record) -> str:
+    """Whether a design fits in memory, a word of `VERDICTS`; "" where peaks are not measured or not known."""
+    if space.workload.work != TRAINING:
+        return ""
+    peak = record.get("breakdown", {}).get(with_unit_suffix("peak_memory"), math.nan)
+    if math.isnan(peak):
+        return ""
+    return peak_spread(space.framework).verdict(peak, memory_capacity(space, record))
+
+
 def binding_tables(space: Space, record: Record, width: int) -> list[Table | Text]:
     """Two tables of parts, side by side where they fit, and a sentence."""
     capacity = memory_capacity(space, record)
@@ -121,7 +134,10 @@ def sentence(space: Space, record: Record) -> str:
         text += f"; next comes {others[0][0]}, {percent(others[0][1])}"
     largest = parts_of(record, "peak_memory")[0]
     memory = f"Memory is mostly {PHRASES[largest.name]}, {readable(largest.value, 'B')}."
-    return f"{text}. {memory}{limits(space, record)}"
+    tight = ""
+    if memory_verdict(space, record) == TIGHT:
+        tight = f" Memory is tight: {peak_spread(space.framework)}."
+    return f"{text}. {memory}{limits(space, record)}{tight}"
 
 
 def binding_shares(record: Record) -> dict[str, float]:

@@ -13,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable, readable_count
+from costmodel.steps.result.breakdown import with_unit_suffix
+from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.records.text import Record, design_text, percent
+from dse.reporting.binding import memory_verdict
 from dse.spaces.sections.several_systems import SYSTEM
 from dse.spaces.sections.training_run import UNITS
 from dse.spaces.sections.training_run import UNITS as RUN_UNITS
@@ -101,6 +104,9 @@ EVIDENCE_TEXTS = {
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
 GAP = 2
 
+#: Column of a chip's memory.
+PEAK_MEMORY = with_unit_suffix("peak_memory")
+
 #: Column of tokens per second of one chip.
 PER_GPU = "tokens_per_second_per_gpu"
 
@@ -169,6 +175,8 @@ def design_table(
         lines.append(Text(f"step times: {EVIDENCE_TEXTS[evidence.pop()]}"))
     if alike and len(among) > 1:
         lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
+    if "*" in tight_marks(space, records) and any(o.key == PEAK_MEMORY for o in space.objectives):
+        lines.append(Text(f"* {TIGHT}: {peak_spread(space.framework)}"))
     if left_out:
         lines.append(Text(f"too wide to show: {', '.join(left_out)}"))
     return [*drawn(kept), *lines]
@@ -223,10 +231,24 @@ def text_of(values: Mapping[str, Any], name: str, unit: str) -> str:
 
 def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     """Columns of objectives, which every table of designs has."""
+    marks = tight_marks(space, records)
     return [
-        Column(o.name, lines_of(o.name), [readable(record["values"][o.key], o.unit) for record in records])
+        Column(
+            o.name,
+            lines_of(o.name),
+            [
+                readable(record["values"][o.key], o.unit) + (mark if o.key == PEAK_MEMORY else "")
+                for record, mark in zip(records, marks, strict=True)
+            ],
+        )
         for o in space.objectives
     ]
+
+
+def tight_marks(space: Space, records: Sequence[Record]) -> list[str]:
+    """What follows the memory of each design: a star where it is tight, a blank beside those."""
+    tight = [memory_verdict(space, record) == TIGHT for record in records]
+    return [("*" if own else " ") if any(tight) else "" for own in tight]
 
 
 def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:

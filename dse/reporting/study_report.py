@@ -13,10 +13,11 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, with_unit_suffix
+from dse.predictions.memory_fit import TIGHT
 from dse.pricing.evaluation import splits_text, with_splits
 from dse.records.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
 from dse.reporting import catalogue
-from dse.reporting.binding import binding_tables
+from dse.reporting.binding import binding_tables, memory_verdict
 from dse.reporting.design_table import (
     EVIDENCE_TEXTS,
     Column,
@@ -186,7 +187,7 @@ def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str
 
 def evaluation_report(space: Space, record: Record, width: int) -> Report:
     """Report of an evaluated design."""
-    verdict = "feasible" if record["feasible"] else "not feasible"
+    verdict = verdict_text(space, record)
     heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
     if math.isnan(record["breakdown"]["step_time_s"]):
         return [*heading, Text(), Text("The profile has no number for such a design.")]
@@ -209,6 +210,16 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
     if space.workloads:
         heading += [Text(), *(Text(line) for line in workload_lines(space, record))]
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
+
+
+def verdict_text(space: Space, record: Record) -> str:
+    """Whether a design keeps all limits, and how sure that is of memory."""
+    tight = memory_verdict(space, record) == TIGHT
+    if record["feasible"]:
+        return "feasible, tight in memory" if tight else "feasible"
+    broken = [limit.unit for limit in space.limits if (record["margins"].get(limit.key) or 0.0) < 0]
+    only_memory = bool(broken) and all(unit == "B" for unit in broken)
+    return "tight in memory, may not fit" if tight and only_memory else "not feasible"
 
 
 def certificate_text(space: Space, certificate: Certificate) -> Text:

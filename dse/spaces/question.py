@@ -17,12 +17,14 @@ from costmodel.formats import shipped
 from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.hugging_face import import_model, is_configuration
 from costmodel.formats.model_file import load_model
+from costmodel.formats.quantity import plain_number, quantity
 from costmodel.formats.strict_yaml import dump, parse, read_text
 from costmodel.formats.system_file import load_system
 from costmodel.machine.system import System
 from costmodel.training.model import ModelShape
 from costmodel.training.numerics import BALANCING
 from costmodel.training.recompute_modules import MODULES
+from dse.predictions.memory_fit import peak_spread
 from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.space import Space
 
@@ -57,6 +59,9 @@ class Question:
     framework: str = ""  #: "": the system's usual one, or `USUAL_FRAMEWORK`
     imbalance: float | None = (
         None  #: tokens of the fullest rank of experts over the mean; None: the framework's
+    )
+    headroom: str | None = (
+        None  #: memory of a chip that stays free, such as "4 GB" or "5 %"; None: by its peaks
     )
     any_software: bool = False  #: whether layouts count that the framework cannot run
     tokens: float | None = None  #: of the whole run
@@ -281,6 +286,14 @@ class _Layouts:
         """Formats to choose from."""
         return [PRECISIONS.get(word, word) for word in self.question.precision]
 
+    @property
+    def usable_memory(self) -> str:
+        """Memory of a chip that layouts may take, as a formula."""
+        capacity, asked = f"{self.system.dram.name}_capacity", self.question.headroom
+        if asked is None:
+            return f"{1 - peak_spread(self.framework.name).headroom_share:.3g} * {capacity}"
+        return usable_memory(asked, capacity)
+
     def constraints(self, parameters: dict[str, Any]) -> dict[str, str]:
         """What must hold beside the rules of every space."""
         layers = "(num_layers + count_embedding + count_loss)" if self.counted else "num_layers"
@@ -296,7 +309,7 @@ class _Layouts:
             + " or ".join(name for name in parameters if name.startswith("recompute_"))
             + ")",
             "sharding_needs_replicas": f"dp > 1 or zero == {(parameters.get('zero') or [''])[0]}",
-            "fits_in_memory": f"peak_memory <= {self.system.dram.name}_capacity",
+            "fits_in_memory": f"peak_memory <= {self.usable_memory}",
         }
         if self.question.max_days:
             rules["ends_in_time"] = f"run_time <= {self.question.max_days:g} days"
@@ -360,6 +373,12 @@ class _Layouts:
             yield "--precision bf16"
         if not asked.framework:
             yield f"--framework {self.framework.name}"
+        if asked.headroom is None:
+            spread = peak_spread(self.framework.name)
+            yield (
+                f"--headroom '{100 * spread.headroom_share:.2g} %' (9 of 10 measured peaks of "
+                f"{spread.software} are at most {spread.high:g} times the prediction)"
+            )
         if "imbalance" in (said := self.framework.said(self.shape)) and not asked.imbalance:
             method = BALANCING[self.shape.numerics.balancing]
             yield f"--imbalance {said['imbalance']} (experts balanced by {method})"
@@ -387,6 +406,34 @@ class _Layouts:
             if chips - away >= max(1, chips // 2):
                 yield chips - away
             yield chips + away
+
+
+def usable_memory(headroom: str, capacity: str) -> str:
+    """Memory that is left of a chip's, as a formula.
+
+    Raises
+    ------
+    DseError
+        If the headroom is neither a size nor a share below 1.
+
+    >>> usable_memory("4 GB", "dram_capacity"), usable_memory("5 %", "dram_capacity")
+    ('dram_capacity - 4 GB', '0.95 * dram_capacity')
+    """
+    text = headroom.strip()
+    try:
+        if text.endswith("%"):
+            left = 1 - plain_number(text[:-1].strip()) / 100
+            if 0 < left <= 1:
+                return f"{left:g} * {capacity}" if left < 1 else capacity
+        else:
+            size = quantity(text)
+            if size.value == 0:
+                return capacity
+            if size.value > 0 and size.dimension == quantity("1 B").dimension:
+                return f"{capacity} - {text}"
+    except ValueError:
+        pass
+    raise DseError(f"--headroom {headroom!r}: expected a size or a share of memory, such as 4 GB, 5 % or 0")
 
 
 def space_text(data: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from costmodel import DseError
 from dse.predictions.intervals import EVIDENCE, Interval, interval
+from dse.predictions.memory_fit import DOES_NOT_FIT, TIGHT, peak_spread
 from dse.validation.expressed import Expressed, breakdowns, system_named
 from dse.validation.frameworks import convention_of
 from dse.validation.kernels import kernel_times, measured_kernel_time
@@ -35,7 +36,7 @@ class ComparedRow:
     evidence: str = ""  #: what the prediction rests on
     measured_bytes: float = math.nan  #: infinite for a run that did not fit
     predicted_bytes: float = math.nan  #: of what the measured figure counts
-    headroom_bytes: float = math.nan  #: that the whole prediction leaves of the chip's memory
+    verdict: str = ""  #: whether it fits in the chip's memory, a word of `VERDICTS`
     #: Model, ranks, tokens of a sequence, sequences: what runs of a sweep have in common.
     sweep: tuple[str | float, ...] = ()
     layout: tuple[tuple[str, str | float], ...] = ()
@@ -76,7 +77,12 @@ class ComparedRow:
     @property
     def said_not_to_fit(self) -> bool:
         """Whether the model says that it runs out of memory."""
-        return self.headroom_bytes < 0
+        return self.verdict == DOES_NOT_FIT
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the error of predicted peaks is larger than the room that is left, or lacks."""
+        return self.verdict == TIGHT
 
     @property
     def ran(self) -> bool:
@@ -200,11 +206,12 @@ def layer_time(costs: Sequence[Mapping[str, float]]) -> float:
 def _memory(
     row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_hardware: bool
 ) -> ComparedRow:
-    """A run with measured and predicted memory, and what is left of the chip's. [B]"""
+    """A run with measured and predicted memory, and whether it fits. [B]"""
     stated = row.hw_mem_gb if own_hardware else 0.0
+    spread = peak_spread(convention_of(row).framework)
     return ComparedRow(
         row=row,
         measured_bytes=measured_memory(row),
         predicted_bytes=counted_memory(row, cost) if row.mem_gb else math.nan,
-        headroom_bytes=usable_memory(run.machine.system, stated) - cost["peak_memory"],
+        verdict=spread.verdict(cost["peak_memory"], usable_memory(run.machine.system, stated)),
     )

@@ -98,20 +98,24 @@ def kendall_tau(rows: Sequence[ComparedRow]) -> float:
 def memory_record(rows: Sequence[ComparedRow]) -> dict[str, float]:
     """Errors of measured memory, and precision and recall of runs that do not fit. [%], [-]
 
-    Precision counts all steps that ran: one that is said not to fit is a false alarm.
+    Recall counts runs out of memory that are not said to fit, tight ones too. Precision counts all runs that
+    are said not to fit: one that ran is a false alarm.
     """
     errors = [one.memory_error for one in rows if math.isfinite(one.memory_error)]
-    full = [one.said_not_to_fit for one in rows if one.did_not_fit]
-    ran = [one.said_not_to_fit for one in rows if one.ran]
-    said = sum(full) + sum(ran)
+    full = [one for one in rows if one.did_not_fit]
+    ran = [one for one in rows if one.ran]
+    refused = sum(one.said_not_to_fit for one in full)
+    false = sum(one.said_not_to_fit for one in ran)
+    warned = refused + sum(one.is_tight for one in full)
     return {
         "rows": len(errors),
         **error_record(errors),
         "out_of_memory_rows": len(full),
         "ran_rows": len(ran),
-        "false_alarms": sum(ran),
-        "out_of_memory_recall": sum(full) / len(full) if full else math.nan,
-        "out_of_memory_precision": sum(full) / said if said else math.nan,
+        "false_alarms": false,
+        "tight_rows": sum(one.is_tight for one in ran),
+        "out_of_memory_recall": warned / len(full) if full else math.nan,
+        "out_of_memory_precision": refused / (refused + false) if refused + false else math.nan,
     }
 
 

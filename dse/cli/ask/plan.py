@@ -15,9 +15,6 @@ from dse.records.tables import json_text, study_record
 from dse.records.text import show
 from dse.reporting.study_report import plan_report
 
-#: So many times as many chips are tried where none fits.
-MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
-
 
 def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
@@ -30,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
         "max_days",
         "framework",
         "imbalance",
+        "headroom",
         "objective",
         "budget",
         "study",

@@ -46,6 +46,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
             "dse plan llama3_405b --gpus 16384 --system h100_80g_dgx --tokens 15T",
             "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200_141g_dgx --precision bf16,fp8",
             "dse plan llama3_70b --gpus 512 --system h100_80g_dgx --seq-len 131072 --save long.yaml",
+            "dse plan llama3_70b --gpus 256 --system h100_80g_dgx --headroom 4GB",
         ],
     )
     parser.add_argument(
@@ -101,6 +102,12 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         type=number,
         help="tokens of the fullest rank of experts over the mean: 1 where balance is forced (default: "
         "the framework's for what balances the experts)",
+    )
+    parser.add_argument(
+        "--headroom",
+        metavar="SIZE",
+        help="memory of a chip that stays free, in GB or %%, such as 4GB or 5%%; 0: none (default: what the "
+        "error of predicted peaks of the framework takes)",
     )
 
 

@@ -119,11 +119,12 @@ def fit_cells(memory: Mapping[str, float]) -> list[str]:
         number(100 * memory["out_of_memory_recall"], "{:.0f} %"),
         number(100 * precision, "{:.0f} %"),
         f"{memory['false_alarms']} of {memory['ran_rows']}" if memory["ran_rows"] else "-",
+        str(memory["tight_rows"]) if memory["ran_rows"] else "-",
     ]
 
 
 #: Headings of what `fit_cells` makes.
-_FITS: Final = ("did not\nfit", "recall", "precision", "false\nalarms")
+_FITS: Final = ("did not\nfit", "recall", "precision", "false\nalarms", "tight")
 
 #: Key of errors of memory -> how they are printed.
 _MEMORY: Final[Mapping[str, str]] = {

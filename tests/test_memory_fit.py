@@ -1,0 +1,129 @@
+"""Whether designs fit in memory: what measured peaks say of predicted ones, and the room that plans leave."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from dse.cli import main
+from dse.predictions.memory_fit import DOES_NOT_FIT, FEWEST_RUNS, FITS, SPREADS, TIGHT, peak_spread
+from dse.spaces.question import Question, planned_space, usable_memory
+from dse.validation.frameworks import convention_of
+from dse.validation.table import SHIPPED
+from tests.validation_figures import rows_of
+
+
+@pytest.fixture(scope="module")
+def ratios():
+    """Framework, and measured over predicted peak, of every shipped run that has one."""
+    return [
+        (convention_of(one.row).framework, one.measured_bytes / one.predicted_bytes)
+        for one in rows_of(SHIPPED)
+        if math.isfinite(one.memory_error)
+    ]
+
+
+@pytest.mark.parametrize("start", SPREADS)
+def test_spreads_are_those_of_the_shipped_peaks(start, ratios):
+    found = [ratio for framework, ratio in ratios if framework.startswith(start)]
+    spread = SPREADS[start]
+    assert len(found) == spread.runs >= FEWEST_RUNS
+    assert np.quantile(found, [0.1, 0.9]) == pytest.approx([spread.low, spread.high], abs=0.02)
+
+
+def test_a_framework_with_few_runs_is_judged_by_all(ratios):
+    frameworks = {framework for framework, _ in ratios}
+    few = {name for name in frameworks if sum(own == name for own, _ in ratios) < FEWEST_RUNS}
+    assert few - {"megatron_core"} == {"torchtitan"}
+    assert peak_spread("torchtitan") == peak_spread("maxtext") == SPREADS[""]
+    assert peak_spread("") == peak_spread("megatron_core")
+
+
+def test_verdicts_follow_the_spread():
+    spread = SPREADS["nanotron"]
+    peaks = np.linspace(1, 120, 60)
+    found = [spread.verdict(peak, 80.0) for peak in peaks]
+    assert found == sorted(found, key=[FITS, TIGHT, DOES_NOT_FIT].index)
+    assert [*dict.fromkeys(found)] == [FITS, TIGHT, DOES_NOT_FIT]
+    assert spread.verdict(80.0 / 1.26, 80.0) == FITS
+    assert spread.verdict(80.0 / 0.89 + 0.1, 80.0) == DOES_NOT_FIT
+    assert spread.headroom_share == pytest.approx(1 - 1 / 1.26)
+
+
+@pytest.mark.parametrize(
+    ("headroom", "formula"),
+    [
+        ("4 GB", "m - 4 GB"), ("4GB", "m - 4GB"), ("1.5 GiB", "m - 1.5 GiB"), ("10 %", "0.9 * m"),
+        ("2.5%", "0.975 * m"), ("0", "m"), ("0 %", "m"), ("0 GB", "m"),
+    ],
+)  # fmt: skip
+def test_headroom_is_a_size_or_a_share(headroom, formula):
+    assert usable_memory(headroom, "m") == formula
+
+
+@pytest.mark.parametrize("headroom", ["4", "-1 GB", "100 %", "-5 %", "x", "", "3 s", "%"])
+def test_a_headroom_that_is_neither_is_refused(headroom):
+    with pytest.raises(DseError, match="expected a size or a share of memory, such as 4 GB, 5 % or 0"):
+        usable_memory(headroom, "m")
+
+
+def planned(headroom=None, framework=""):
+    question = Question(
+        model="llama3_8b", system="h100_80g_dgx", chips=8, headroom=headroom, framework=framework
+    )
+    return planned_space(question)
+
+
+def test_plans_leave_the_headroom_of_their_framework():
+    assert planned().data["constraints"]["fits_in_memory"] == "peak_memory <= 0.952 * dram_capacity"
+    by_all = planned(framework="torchtitan").data["constraints"]["fits_in_memory"]
+    assert by_all == "peak_memory <= 0.833 * dram_capacity"
+    assert planned("0").data["constraints"]["fits_in_memory"] == "peak_memory <= dram_capacity"
+    assert any(text.startswith("--headroom '4.8 %'") for text in planned().assumed)
+    assert not any("headroom" in text for text in planned("0").assumed)
+
+
+def plan(capsys, tmp_path, *more):
+    database = f"sqlite:///{tmp_path}/plans.db"
+    argv = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx", "--storage", database]
+    assert main([*argv, *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_plan_recommends_nothing_tight_unless_it_is_asked_to(capsys, tmp_path):
+    """Lifting the headroom leaves faster layouts, and the table marks those that are tight."""
+    capacity, spread = 81559 * 2**20, peak_spread("megatron_core")
+    peaks, steps = {}, {}
+    for name, more in {"default": (), "none": ("--headroom", "0")}.items():
+        front = json.loads(plan(capsys, tmp_path, *more, "--format", "json"))["front"]
+        peaks[name] = [one["breakdown"]["peak_memory_bytes"] for one in front]
+        steps[name] = min(one["breakdown"]["step_time_s"] for one in front)
+    assert all(spread.verdict(peak, capacity) == FITS for peak in peaks["default"])
+    assert max(peaks["default"]) <= 0.952 * capacity < max(peaks["none"]) <= capacity
+    assert steps["none"] <= steps["default"]
+    assert TIGHT not in plan(capsys, tmp_path)
+    table = plan(capsys, tmp_path, "--headroom", "0")
+    assert " GB* " in table
+    assert f"* {TIGHT}: measured peaks of Megatron Core are 0.94 to 1.05 times" in table
+
+
+def test_a_run_that_ran_is_at_worst_tight_where_the_prediction_is_within_its_error(capsys, tmp_path):
+    """An evaluated design beyond the chip's memory by less than the error of peaks is not refused."""
+    space = tmp_path / "space.yaml"
+    plan(capsys, tmp_path, "--headroom", "0", "--save", str(space))
+    design = ["tp=1", "pp=1", "vpp=1", "zero=1", "micro_batch_size=1", "recompute=none"]
+    argv = ["evaluate", str(space), *(word for value in design for word in ("--set", value))]
+    assert main([*argv, "--format", "json"]) == 0
+    peak = json.loads(capsys.readouterr().out)["breakdown"]["peak_memory_bytes"]
+    texts = []
+    for share in (1.06, 1.02, 0.98, 0.93):
+        own = tmp_path / "own.yaml"
+        given = f"given: {{dram_capacity: {share * peak / 1e9:.6g} GB, "
+        own.write_text(space.read_text().replace("given: {", given))
+        assert main([argv[0], str(own), *argv[2:]]) == 0
+        texts.append(capsys.readouterr().out.split(" with ")[0].split(": ")[1])
+    assert texts == ["feasible", "feasible, tight in memory", "tight in memory, may not fit", "not feasible"]
