@@ -12,6 +12,7 @@ from costmodel import DesignPoints, DseError, ModelShape, load_model, load_syste
 from costmodel.formats.model_file import SCHEMAS
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.output_tiles import SHORTEST_SPLIT
+from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.steps.micro_batch import micro_batch as microbatch
 from costmodel.steps.micro_batch.expert_parallel import expert_parallel
@@ -21,8 +22,8 @@ from costmodel.steps.micro_batch.rank_memory import rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
 from costmodel.steps.result import assembly
 from costmodel.training.blocks import DECODER, Block, Layer
-from costmodel.workload.kernel_tables import Gemms, Label
-from costmodel.workload.transformer import parts_of, transformer_gemms
+from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
+from costmodel.workload.transformer import parts_of, transformer_gemms, transformer_pointwise
 from tests.runs import ranks_of
 
 
@@ -297,3 +298,92 @@ def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
 def test_a_capacity_is_no_column_of_a_dense_model(gpt):
     with pytest.raises(DseError, match="capacity_factor: unknown column"):
         DesignPoints.of(capacity_factor=1)
+
+
+# -- kernels of experts ----------------------------------------------------------------------------------
+
+# NVIDIA AI Configurator collector, tables at 095f58a: TensorRT-LLM 1.3.0rc20, CUTLASS, bf16, 16,384 tokens,
+# experts of all tokens on one chip, balanced; one launch, which fuses the activation.
+COLLECTED = [
+    # hidden size, expert's width, experts, top k, us on H100, us on B200
+    (6144, 2048, 256, 8, 15040, 7066),
+    (6144, 16384, 8, 2, 24213, 11289),
+    (4096, 14336, 8, 2, 14329, 6769),
+    (2816, 704, 128, 8, 3533, 1766),
+    (6144, 2560, 160, 8, 20573, 9114),
+    (2048, 768, 128, 8, 2692, 1368),
+    (4096, 1024, 512, 10, 9502, 4742),
+    (2048, 512, 256, 8, 2361, 1302),
+    (3072, 1024, 256, 8, 4833, 2308),
+    (4096, 2048, 256, 8, 10537, 4745),
+    (4096, 1536, 128, 8, 7831, 3313),
+    (6144, 3072, 128, 4, 10427, 5406),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "median"), [("h100_80g_dgx", 4, 0.05), ("b200_180g_dgx", 5, 0.06)])
+def test_sorting_and_products_take_the_time_of_collected_kernels(name, place, median):
+    """In a burst: products as fast as one product, tokens sorted and added up again; 12 of 13 shapes."""
+    system, one = load_system(name).with_quantities({"sustained": 1.0, "expert_latency": 0.0}), np.ones(1)
+    errors = []
+    for row in COLLECTED:
+        hidden, width, experts, chosen = row[:4]
+        copies = 16384 * chosen * one
+        products = Gemms.stack([
+            (Label("expert", "forward", "layer", runs="grouped"), (copies / experts, n, k, experts, 2.0, 1.0))
+            for n, k in ((2 * width, hidden), (hidden, width))
+        ])  # fmt: skip
+        passes = Pointwise.of_rows([
+            (Label(sorts, "forward", "layer", runs="sorting"), copies * hidden, 2, 0.0, 0.0, 1.0)
+            for sorts in ("dispatch", "combine")
+        ], element_bytes=2.0)  # fmt: skip
+        time = gemm_cost(products, system, element_bytes=2.0).time.sum()
+        time += pointwise_time(passes, system)[0].sum()
+        errors.append(abs(time * 1e6 / row[place] - 1))
+    assert np.median(errors) < median
+    assert max(errors) < 0.25
+
+
+# PyTorch issue 163425 (H200, bf16): 1,000 calls of a grouped product of 32 experts, rows of n and k features,
+# forward, and both gradients: in one call, and one by one.
+PYTORCH = [
+    # rows, k, n, forward, backward [ms]: one call; one by one
+    (32768, 6144, 2048, (1.45, 2.94), (1.54, 3.07)),
+    (32768, 2048, 6144, (1.47, 2.94), (1.43, 3.15)),
+    (65536, 6144, 2048, (2.71, 5.49), (2.64, 5.46)),
+    (65536, 2048, 6144, (2.77, 5.53), (2.67, 5.58)),
+]
+
+
+@pytest.mark.parametrize(("rows", "k", "n", "one_call", "one_by_one"), PYTORCH)
+def test_grouped_products_take_the_time_that_pytorch_reports(rows, k, n, one_call, one_by_one):
+    """Within 8 %; as one product they would take 9 % less."""
+    system, m = load_system("h200_141g_dgx"), rows / 32
+    sizes = (("forward", m, n, k), ("activation_gradient", m, k, n), ("weight_gradient", k, n, m))
+    table = Gemms.stack([
+        (Label("expert", of_pass, "layer", runs="grouped"), (*map(np.atleast_1d, own), 32.0, 2.0, 1.0))
+        for of_pass, *own in sizes
+    ])  # fmt: skip
+    times = gemm_cost(table, system, element_bytes=2.0).time[0] * 1e3
+    for forward, backward in (one_call, one_by_one):
+        assert times[0] == pytest.approx(forward, rel=0.08)
+        assert times[1:].sum() == pytest.approx(backward, rel=0.08)
+
+
+def test_an_expert_alone_is_a_product_like_others():
+    """Each further expert of a call adds `expert_latency`."""
+    system, one = load_system("h100_80g_dgx"), np.ones(1)
+
+    def time(runs, experts):
+        row = Label("e", "forward", "layer", runs=runs), (4096 * one, 4096, 4096, experts, 2, 1)
+        return gemm_cost(Gemms.stack([row]), system, element_bytes=2.0).time.item()
+
+    assert time("grouped", 1.0) == time("", 1.0)
+    assert time("grouped", 8.0) - time("", 8.0) == pytest.approx(7 * system.chip.expert_latency.item())
+
+
+def test_tokens_are_sorted_on_their_way_to_experts_and_back(mixtral):
+    table = transformer_pointwise(
+        ranks_of(mixtral, DesignPoints.of(blocks=mixtral.blocks, dp=8, ep=4), load_system("h100_80g_dgx"))
+    )
+    assert {label.kernel for label in table.labels if label.runs == "sorting"} == {"dispatch", "combine"}

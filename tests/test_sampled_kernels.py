@@ -62,7 +62,7 @@ def test_each_split_and_each_tile_edge_is_a_parameter():
         for of_pass in ("", "_activation_gradient", "_weight_gradient"):
             for axis in "mn":
                 choices = names[f"{product}{of_pass}_tile_{axis}"].choices
-                assert choices == (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+                assert choices == (16, 32, 64, 128, 256, 512, 1024, 2048)
     assert not any(name.startswith(("scores", "context")) for name in names)  # which fused attention has not
 
 
@@ -71,10 +71,13 @@ def test_unfused_attention_has_tiles_of_its_own():
     assert "context_tile_n" in space("tiling: sample", "attention: [unfused, fused]").by_name
 
 
-def test_all_splits_are_legal_and_25_tiles_of_81():
-    """4 layouts x 2 recomputations x 1,728 splits; tiles of five products, each with three passes."""
-    assert space(SAMPLED).legal.count == pytest.approx(4 * 2 * 1728 * 25.0**15)
-    assert len(TILES) == 25
+def test_all_splits_are_legal_and_21_tiles_of_64():
+    """4 layouts x 2 recomputations x 1,728 splits; tiles of five products, each with three passes.
+
+    On an A100, whose cores together have no room for two tiles of 2048 by 2048.
+    """
+    assert space(SAMPLED).legal.count == pytest.approx(4 * 2 * 1728 * 21.0**15)
+    assert len([pair for pair in TILES if min(pair) <= 1024]) == 21
 
 
 def test_solving_is_no_worse_than_any_sample():

@@ -164,7 +164,7 @@ def gemm_cost(
     wave as long as its fullest core. Operands whose rows are no multiple of 16 bytes are loaded in smaller
     pieces, which costs a third of the rate [Anthony2024]_. Each wave fills and drains the pipeline once. Each
     level's traffic follows from the tiles above it, and the time is that of the slowest of arithmetic and
-    levels, plus the launch.
+    levels, plus the launch, and `Chip.expert_latency` for each expert of a call but the first.
     """
     levels = system.memory
     element_bytes, rate = _for_kernels(element_bytes), _for_kernels(rate)
@@ -184,8 +184,11 @@ def gemm_cost(
     best = fastest_tiling(gemms, system, floor, element_bytes=element_bytes, rate=reached, tiles=tiles)
     transfer = np.maximum(best.filling * seconds_per_byte(system), floor)
     flops = 2 * gemms.batch * gemms.m * gemms.n * gemms.k
+    grouped = [label.runs == "grouped" for label in gemms.labels]
+    further = np.where(grouped, np.maximum(gemms.batch - 1, 0.0), 0.0)
+    overhead = per_kernel(system.chip.kernel_launch) + further * per_kernel(system.chip.expert_latency)
     return GemmCost(
-        time=np.where(gemms.count > 0, best.time + per_kernel(system.chip.kernel_launch), 0.0),
+        time=np.where(gemms.count > 0, best.time + overhead, 0.0),
         memory_bound=transfer >= best.time,
         flops=flops,
         work=flops / rate if np.ndim(rate) else flops,

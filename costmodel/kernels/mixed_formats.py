@@ -86,6 +86,7 @@ def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
         kind = (
             label.of_pass == "weight_gradient",
             place in narrow,
+            label.runs,
             (label.name, label.of_pass) if tiled else (),
             *ends,
         )

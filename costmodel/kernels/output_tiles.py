@@ -90,7 +90,7 @@ def has_room(
     element_bytes : array that broadcasts against `tile_m`, or float
         Size of an operand's element. [B]
     """
-    block = tile_m * tile_n * np.where(tile_m == tile_n, 2.0, 1.0)  # two square ones, or one
+    block = 2 * np.minimum(tile_m, tile_n) ** 2  # two square ones, or one
     there: BoolArray = (
         BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity
     )

@@ -55,10 +55,14 @@ def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, Bool
 
     Notes
     -----
-    A framework that fuses less runs `Software.pointwise_kernels` in place of each.
+    A framework that fuses less runs `Software.pointwise_kernels` in place of each. Rows that are sorted on
+    the way move at `Chip.sorting_efficiency` of the rate of others.
     """
     launched = kernels.count * per_kernel(system.software.pointwise_kernels)
     arithmetic = kernels.count * (kernels.flops / per_kernel(system.chip.vector_flop_rate))
-    transfer = slowest_level([kernels.bytes_moved], [system.dram], repeats=launched)
+    moved, sorts = kernels.bytes_moved, [label.runs == "sorting" for label in kernels.labels]
+    if any(sorts):
+        moved = moved / np.where(sorts, per_kernel(system.chip.sorting_efficiency), 1.0)
+    transfer = slowest_level([moved], [system.dram], repeats=launched)
     busy = np.maximum(arithmetic, transfer)
     return busy + launched * per_kernel(system.chip.kernel_launch), transfer >= arithmetic

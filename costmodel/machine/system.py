@@ -29,11 +29,11 @@ class Chip(MachinePart):
     fp8_speedup: FloatArray = column("-", 0)  #: rate of 8-bit products over that of 16 bits; 0: it has none
     mx_speedup: FloatArray = column("-", 0)  #: ... of 8 bits with a scale for each 32 elements (MX)
     fp4_speedup: FloatArray = column("-", 0)  #: ... of 4 bits with scales of blocks
-    fp8_efficiency: FloatArray = column(
-        "-", 1, high=2
-    )  #: of 8-bit products, with or without MX, over that of 16 bits
+    fp8_efficiency: FloatArray = column("-", 1, high=2)  #: of 8-bit products, MX or not, over 16 bits
     fp4_efficiency: FloatArray = column("-", 1, high=2)  #: of 4-bit products over that of 16 bits
     compute_capability: FloatArray = column("-", 0)  #: of CUDA: 9 on Hopper; 0: no chip of CUDA
+    expert_latency: FloatArray = column("s", 0)  #: of each further expert whose product one call makes
+    sorting_efficiency: FloatArray = column("-", 1, high=2)  #: of sorting tokens by expert, over streaming
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
@@ -233,6 +233,7 @@ NEVER_SLOWER: Final[Mapping[type[Columns], tuple[str, ...]]] = {
     Chip: (
         *("cores", "arrays_per_core", "clock", "sustained", "matrix_efficiency", "flash_2_efficiency"),
         *("fp8_speedup", "mx_speedup", "fp4_speedup", "fp8_efficiency", "fp4_efficiency", "vector_lanes"),
+        "sorting_efficiency",
     ),
     MemoryLevel: ("capacity", "bandwidth", "efficiency"),
     LinkTier: ("bandwidth", "efficiency", "peer_bandwidth"),

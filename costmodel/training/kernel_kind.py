@@ -112,6 +112,7 @@ class PointwisePass(NamedTuple):
     flops: float  #: for each element [FLOP]
     launches: FloatArray | float
     in_core: bool = False  #: of an attention core, which selective recomputation repeats
+    sorts: bool = False  #: whether rows come in another order
 
 
 class KeptBytes(NamedTuple):

@@ -97,12 +97,13 @@ def both_passes(
     count: FloatArray | float = 1.0,
     *,
     in_core: bool = False,
+    sorts: bool = False,
 ) -> Iterator[PointwisePass]:
     """A kernel's forward pass and the gradient of its input, over so many elements on a rank. [elements]"""
     dropout, gate = (1.0 if there else 0.0 for there in (rank.model.dropout, rank.model.gated_mlp))
     for of_pass, cost in zip(("forward", "activation_gradient"), costs, strict=True):
         tensors, masks = cost.tensors + gate * cost.gates, dropout * cost.masks
-        yield PointwisePass(name, of_pass, elements, tensors, masks, cost.flops, count, in_core)
+        yield PointwisePass(name, of_pass, elements, tensors, masks, cost.flops, count, in_core, sorts)
 
 
 def passes_over_output(
@@ -114,11 +115,11 @@ def passes_over_output(
 
 
 def passes_over_copies(
-    rank: RankSizes, kernel: Kernel, *, costs: tuple[ElementCost, ElementCost]
+    rank: RankSizes, kernel: Kernel, *, costs: tuple[ElementCost, ElementCost], sorts: bool = False
 ) -> Iterator[PointwisePass]:
     """Passes over the copies of tokens that the experts of a rank receive."""
     copies = rank.expert_tokens * rank.model.features[kernel.makes] / rank.etp
-    yield from both_passes(rank, kernel.name, costs, copies)
+    yield from both_passes(rank, kernel.name, costs, copies, sorts=sorts)
 
 
 def split_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
@@ -324,9 +325,9 @@ def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
     return partial(passes_over_output, costs=(forward, backward))
 
 
-def over_copies(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
-    """Passes over copies of tokens, by what they do to each element."""
-    return partial(passes_over_copies, costs=(forward, backward))
+def over_copies(forward: ElementCost, backward: ElementCost, *, sorts: bool = False) -> PointwiseWork:
+    """Passes over copies of tokens, by what they do to each element, and whether they sort them."""
+    return partial(passes_over_copies, costs=(forward, backward), sorts=sorts)
 
 
 def words(
@@ -431,9 +432,9 @@ KINDS: Final[dict[str, KernelKind]] = {kind.name: kind for kind in (
     KernelKind(
         name="dispatch", about="tokens sorted by expert, and sent to the ranks that hold theirs",
         layer_word="", shardings=_SEQUENCE, usual_split="", matrix=None, product_names=(), products=nothing,
-        pointwise=over_copies(ElementCost(2, 0), ElementCost(2, 1)), parameters=none, multiply_adds=none,
-        core=None, kept=KeptBytes(no_bytes, None), exchanged=_TOKENS_SENT, recompute_modules=(),
-        words=words("MoETokenDispatcher", "ExpertParallel", "permute", aicb="dispatch"),
+        pointwise=over_copies(ElementCost(2, 0), ElementCost(2, 1), sorts=True), parameters=none,
+        multiply_adds=none, core=None, kept=KeptBytes(no_bytes, None), exchanged=_TOKENS_SENT,
+        recompute_modules=(), words=words("MoETokenDispatcher", "ExpertParallel", "permute", aicb="dispatch"),
     ),
     KernelKind(
         name="experts", about="matrix products of each expert with the tokens that chose it, in one launch",
@@ -452,8 +453,9 @@ KINDS: Final[dict[str, KernelKind]] = {kind.name: kind for kind in (
     KernelKind(
         name="combine", about="results sent back, and added up for each token", layer_word="",
         shardings=_SEQUENCE, usual_split="", matrix=None, product_names=(), products=nothing,
-        pointwise=over_copies(ElementCost(2, 1), ElementCost(2, 0)), parameters=none, multiply_adds=none,
-        core=None, kept=KeptBytes(no_bytes, None), exchanged=_NOTHING, recompute_modules=(),
+        pointwise=over_copies(ElementCost(2, 1), ElementCost(2, 0), sorts=True), parameters=none,
+        multiply_adds=none, core=None, kept=KeptBytes(no_bytes, None), exchanged=_NOTHING,
+        recompute_modules=(),
         words=words("MoETokenDispatcher", "ExpertParallel", "unpermute", aicb="combine"),
     ),
     KernelKind(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.training.kernel_kind import PointwisePass
+
+#: Kernels that take longer than their work asks for: products of experts, passes that sort tokens.
+Runs = Literal["", "grouped", "sorting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class Label:
     of_pass: str
     part: str
     kernel: str = ""  #: row of a block that it is a piece of
+    runs: Runs = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -146,7 +150,8 @@ def pointwise_rows(
 ) -> Iterator[PointwiseRow]:
     """Passes of a kernel over its elements, as rows of the table of a part of the model and of its core."""
     for own in passes:
-        label = Label(own.name, own.of_pass, core if own.in_core else part, kernel)
+        runs: Runs = "sorting" if own.sorts else ""
+        label = Label(own.name, own.of_pass, core if own.in_core else part, kernel, runs)
         yield label, own.elements, own.tensors, own.more, own.flops, own.launches
 
 

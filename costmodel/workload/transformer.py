@@ -19,7 +19,15 @@ from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.kinds import ElementCost
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
-from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, PointwiseRow, pointwise_rows, total
+from costmodel.workload.kernel_tables import (
+    Gemms,
+    Label,
+    Pointwise,
+    PointwiseRow,
+    Runs,
+    pointwise_rows,
+    total,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,8 @@ def transformer_gemms(run: RankRun) -> Gemms:
                 m, n, k = product.size
                 sizes = ((m, n, k), operand), ((m, k, n), operand), ((k, n, m), weight)
                 for of_pass, (size, output_bytes) in zip(PASSES, sizes, strict=True):
-                    label = Label(product.name, of_pass, of_part, kernel.name)
+                    runs: Runs = "grouped" if kernel.of_experts else ""
+                    label = Label(product.name, of_pass, of_part, kernel.name, runs)
                     rows.append((label, (*size, product.batch, output_bytes, product.launches)))
     return Gemms.stack(rows)
 

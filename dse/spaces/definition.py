@@ -104,7 +104,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section, workload, model_data = with_model(section, name, base)
     columns, model = design_columns(workload), workload.model
     section, framework, system, system_data = with_system(section, name, base, model, columns)
-    section = sampled.written_out(runs.written_out(section, model.dimensions), columns)
+    section = sampled.written_out(runs.written_out(section, model.dimensions), columns, system)
     reader = _Reader(section, Names(workload, system))
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}

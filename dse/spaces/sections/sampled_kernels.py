@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.formats.strict_yaml import Section
+from costmodel.kernels.output_tiles import has_room
+from costmodel.machine.system import System
 from costmodel.training.design import TILE_EDGES, kernel_of_tile, tile_columns
 from costmodel.training.design_table import Domain
 from costmodel.training.kinds import ATTENTION_PRODUCTS
+
+#: Edges of tiles, and bytes of the operands that on-chip memory has to have room for.
+EDGES: Final = np.array(TILE_EDGES, dtype=np.float64)
+SIXTEEN_BITS: Final = 2.0  #: [B]
 
 #: What a sampled sharding needs of the sizes that it splits.
 EVEN: Final = "hidden_size % tp == 0 and ffn_hidden_size % tp == 0 and seq_len % tp == 0"
 
 
-def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
-    """A space with a parameter for the split of each kernel, and the tile of each product.
+def written_out(section: Section, columns: Mapping[str, Domain], system: System) -> Section:
+    """A space with a parameter for the split of each kernel, and the tile of each product on a system.
 
     Names that the file has itself stay as they are. Mistakes are noted in the section's source. Models whose
     designs have no such `columns` are left to the reader of the file, which tells what it does not know.
@@ -34,10 +42,13 @@ def written_out(section: Section, columns: Mapping[str, Domain]) -> Section:
         added |= {name: [*domain.words] for name, domain in shardings.items()}
         rules |= {"tp_splits_evenly": EVEN} if "tp" in named else {}
     if given.get("tiling") == "sample":
+        fits = has_room(EDGES, EDGES, system, SIXTEEN_BITS)
+        largest = int(EDGES[np.broadcast_to(fits, EDGES.shape)].max(initial=EDGES[0]))
         for kernel in _tiled(tiles, given, parameters):
             m, n = tile_columns(kernel)
-            added |= {name: [*TILE_EDGES] for name in (m, n)}
+            added |= {name: [edge for edge in TILE_EDGES if edge <= 2 * largest] for name in (m, n)}
             rules[f"{kernel}_tile_is_compact"] = f"{m} <= 2 * {n} and {n} <= 2 * {m}"
+            rules[f"{kernel}_tile_has_room"] = f"min({m}, {n}) <= {largest}"
     new = {name: options for name, options in added.items() if name not in named}
     constraints = {**rules, **section.mapping("constraints")}
     if not added:
