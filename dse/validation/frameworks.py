@@ -63,7 +63,11 @@ CONVENTIONS: Final[Mapping[str, Convention]] = {
         ("megatron_v1", "megatron_2020", "megatron_2021", "megatron_sc21", "megatron_lm_2021", "sc21"),
         Convention("megatron_lm_2021"),
     ),
-    "megatron_bridge": Convention("megatron_core", halved=True),
+    # Performance recipes reduce 16-bit gradients (perf_recipes/_common.py; since 2025-09) and keep
+    # weights in 8 bits alone with tensorwise scales and MX formats (training/mixed_precision.py).
+    "megatron_bridge": Convention(
+        "megatron_core", columns={"gradient_reduction": "bf16", "fp8_parameters": 1}, halved=True
+    ),
     "megatron_llama_example": Convention("megatron_core"),
     "megascale": Convention(
         "megatron_core", columns={"recompute": "selective", "tp_overlap": "gradients"}, head=64000.0
