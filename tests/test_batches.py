@@ -299,10 +299,10 @@ def opened(system: System) -> System:
 
 
 #: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
-#: and there are no experts.
+#: there are no experts, and rules of software alone read what a chip is called.
 UNREAD = {
     *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"),
-    *("sram_nominal", "l2_nominal", "dram_nominal"),
+    *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
 }
 
 
