@@ -149,7 +149,8 @@ def check_profile(profile: str, seed: int, points: int) -> None:
     model, system = load_model("gpt3_175b" if seed % 2 else "gpt2_xl"), random_system(rng)
     rules = design_rules(profile, Workload.of(model))
     drawn = lawful_columns(rng, DataflowDesign, model, points)
-    columns = {name: drawn[name] for name in rules.columns if not splits_kernels(name)}
+    drawn |= {name: rng.integers(0, 2, points).astype(float) for name in ("sequence_parallel",)}
+    columns = {name: drawn[name] for name in rules.columns & drawn.keys() if not splits_kernels(name)}
     found = rules.step(system, columns)
     there = np.isfinite(found.step_time)
     assert there.any()
@@ -160,7 +161,7 @@ def check_profile(profile: str, seed: int, points: int) -> None:
 
 def is_lawful(design: DesignPoints) -> BoolArray:
     """Designs for which more of a resource is never slower, as `System.never_slower` says; (points,)."""
-    plain = design.is_1f1b & ((design.pp == 1) | (design.zero_stage <= 1))
+    plain = design.is_1f1b & ((design.pp == 1) | (design.zero <= 1))
     plain &= design.overlap_shared_expert == 0
     named = design.sharding <= MEGATRON_SP
     there: BoolArray = np.broadcast_to(plain & named, (design.num_points,))

@@ -190,6 +190,8 @@ def layout_prices(frame: pd.DataFrame) -> Table:
             for name in rows
             if name not in ("model", "system") and "times " not in name
         }
+        shared = np.array(columns.pop("sequence_parallel")) > 0
+        columns["sharding"] = np.where(shared, "megatron_sp", columns["sharding"]).tolist()
         priced = step(load_model(model), system.with_quantities(opened), DesignPoints.of(**columns))
         tables.append(pd.DataFrame(priced.columns(), index=rows.index))
     table = pd.concat(tables).sort_index()

@@ -67,7 +67,7 @@ def random_columns(rng: np.random.Generator, table: type[Design], blocks: Any, p
     columns = {
         name: column_values(rng, name, domain, points)
         for name, domain in domains.items()
-        if name != "pipeline_layout"
+        if name not in ("pipeline_layout", *table.aliases)
     }
     edges = np.array([(m, n) for m, n in product(TILE_EDGES[:4], repeat=2) if m <= 2 * n and n <= 2 * m])
     for kernel in tiled_kernels(blocks):

@@ -32,7 +32,7 @@ class ScalarStep:
         self.dram_rate = self.levels[-1].bandwidth * self.levels[-1].efficiency
         self.fused = self.d.attention > 0
         self.tokens = self.d.micro_batch_size * model.seq_len
-        self.shared = self.d.tp if self.d.sequence_parallel else 1.0
+        self.shared = self.d.tp if (self.d.sharding == 1) else 1.0
 
     # -- kernels ------------------------------------------------------------------------------------
 
@@ -190,19 +190,19 @@ class ScalarStep:
             forward.append(self.pointwise(turned, 2, 0, 6))
             backward.append(self.pointwise(turned, 2, 0, 6))
         core, core_backward = self.core()
-        names = (("all_gather", "reduce_scatter") if d.sequence_parallel else (None, "all_reduce"),)
-        into, out_of = names[0], "reduce_scatter" if d.sequence_parallel else "all_reduce"
+        names = (("all_gather", "reduce_scatter") if d.sharding == 1 else (None, "all_reduce"),)
+        into, out_of = names[0], "reduce_scatter" if d.sharding == 1 else "all_reduce"
         into_forward = self.tensor_parallel("all_gather") if into[0] else 0.0
         communication = 2 * into_forward + 2 * self.tensor_parallel(out_of)
         back = 0.0
         for a, b, c in (dense[0], dense[2]):
             back += self.tensor_parallel(str(into[1]), self.gemm(c, b, a, out=2 * GRADIENT))
-            if d.sequence_parallel:
+            if d.sharding == 1:
                 back += self.tensor_parallel("all_gather", self.gemm(a, c, b))
-        if d.sequence_parallel:
+        if d.sharding == 1:
             back += 2 * self.tensor_parallel("all_gather")
-        collectives = (4 if d.sequence_parallel else 2) * (d.tp > 1)
-        back_collectives = (6 if d.sequence_parallel else 2) * (d.tp > 1)
+        collectives = (4 if d.sharding == 1 else 2) * (d.tp > 1)
+        back_collectives = (6 if d.sharding == 1 else 2) * (d.tp > 1)
         return {
             "core": self.dispatched(sum(core), 0.0, len(core)),
             "forward": self.dispatched(
@@ -238,7 +238,7 @@ class ScalarStep:
 
     def outer(self) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
         m, d, t = self.model, self.d, self.tokens
-        seq, mask, sp = t * m.hidden_size / self.shared, float(m.dropout), bool(d.sequence_parallel)
+        seq, mask, sp = t * m.hidden_size / self.shared, float(m.dropout), bool(d.sharding == 1)
         split, regathers = d.tp > 1, sp and d.tp > 1
         out = self.tensor_parallel("reduce_scatter" if sp else "all_reduce")
         embedding = {
@@ -281,7 +281,7 @@ class ScalarStep:
                 + tier.latency
                 + self.moved(whole / d.tp, tier) / (tier.bandwidth * tier.efficiency)
             )
-            if not d.sequence_parallel:
+            if d.sharding != 1:
                 hop += self.collective("all_gather", whole, d.tp, 1)
         p, v, steps = int(d.pp), int(d.vpp), int(d.gradient_accumulation_steps)
         forward = [layers * sum(layer["forward"]) + (v - (r == p - 1)) * hop for r in range(p)]
@@ -323,7 +323,7 @@ class ScalarStep:
             return max(time - window, time / layers) if d.overlap_grad_reduce else time
 
         def late(own: float) -> float:
-            if not d.distributed_optimizer:
+            if not d.zero:
                 return exposed("all_reduce", own * GRADIENT, backward_window)
             scattered = exposed("reduce_scatter", own * GRADIENT, backward_window)
             return scattered + exposed("all_gather", own * W, forward_window)
@@ -332,7 +332,7 @@ class ScalarStep:
         if m.tied_embeddings and d.pp > 1:
             message = m.vocab_size * m.hidden_size / d.tp * GRADIENT
             reduced += self.collective("all_reduce", message, 2, d.tp * d.dp * (d.pp - 1))
-        owned = max(parameters) / (d.dp if d.distributed_optimizer else 1)
+        owned = max(parameters) / (d.dp if d.zero else 1)
         lanes = 2 * self.chip.cores * self.chip.vector_lanes * self.chip.clock
         for flops, accesses in ((4, 3), (3, 7)):
             reduced += max(flops * owned / lanes, accesses * owned * 4 / self.dram_rate)
@@ -393,7 +393,7 @@ class ScalarStep:
 
     def stage(self, weights: float, kept: float, has_head: bool, vocabulary: float) -> dict[str, float]:
         m, d, t = self.model, self.d, self.tokens
-        whole, sp = W * t * m.hidden_size, d.sequence_parallel > 0 and d.tp > 1
+        whole, sp = W * t * m.hidden_size, d.sharding == 1 and d.tp > 1
         widest = W * t * (2 if m.gated_mlp else 1) * m.ffn_hidden_size / d.tp
         again = {0: 0.0, 1: self.kept(0) - self.kept(1), 2: self.kept(0)}[int(d.recompute)]
         messages = 0.0
@@ -403,7 +403,7 @@ class ScalarStep:
         return {
             "weights_memory": W * weights,
             "gradients_memory": GRADIENT * weights,
-            "optimizer_memory": STATE * weights / (d.dp if d.distributed_optimizer else 1),
+            "optimizer_memory": STATE * weights / (d.dp if d.zero else 1),
             "activations_memory": kept,
             "buffers_memory": again + 2 * widest + (whole if sp else 0.0) + messages + logits,
         }

@@ -82,7 +82,7 @@ def test_energies_are_counts_times_unit_energies(gpt, toy_system):
 
 
 def test_arithmetic_energy_is_that_of_the_model_and_its_optimizer(gpt, toy_system):
-    """Unfused, no recomputation: products are the model's FLOP; pointwise kernels add a few per cent."""
+    """Unfused, no recomputation: products are the model's, attention in full; others add a few per cent."""
     found = step(gpt, toy_system, DesignPoints.of(attention="unfused", micro_batch_size=4))
     flops = found.compute_energy / toy_system.chip.energy_per_flop
     products = 3 * gpt.forward_flops(causal=False) * 4 * gpt.seq_len

@@ -21,6 +21,7 @@ from costmodel.steps.micro_batch.micro_batch import cost_table
 from costmodel.steps.micro_batch.rank_memory import layer_parameters
 from costmodel.steps.result.breakdown import PARTS
 from costmodel.training.blocks import DECODER
+from costmodel.training.design import MEGATRON_SP
 from costmodel.training.run import Run
 from costmodel.workload.transformer import parts_of
 from dse import Space, Study
@@ -119,7 +120,7 @@ def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, design
             "ga": design["gradient_accumulation_steps"],
             "all_gpus": design["tp"] * design["pp"] * design["dp"],
         }
-        per_layer = 4 if design["sequence_parallel"] else 2
+        per_layer = 4 if design["sharding"] == MEGATRON_SP else 2
         layers = llama.num_layers / design["pp"]
         prologue = 4 + (2 if design["dp"] != 1 else 0)
         assert len(file.text.splitlines()) - 2 == (

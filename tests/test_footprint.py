@@ -21,8 +21,9 @@ def opened(name: str, **parts: object) -> Space:
     """A shipped space with everything open that changes times alone, and two schedules."""
     data = {key: value for key, value in Space.load(name).data.items() if key != "layouts"}
     more = {**SWITCHES, "schedule": ["1f1b", "gpipe"]}
-    data["parameters"] = {**data["parameters"], **more}
-    data["given"] = {key: value for key, value in data["given"].items() if key not in more}
+    again = {*more, *(name for name, alias in DesignPoints.aliases.items() if alias.column in more)}
+    data["parameters"] = {k: v for k, v in data["parameters"].items() if k not in again} | more
+    data["given"] = {key: value for key, value in data["given"].items() if key not in again}
     return Space.from_text(dump({**data, **parts}))
 
 

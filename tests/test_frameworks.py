@@ -122,6 +122,28 @@ def test_two_hops_reach_as_far_as_the_library_of_their_nodes(node, ep, fits):
         assert (broken == []) == legal
 
 
+@pytest.mark.parametrize(("parameters", "pins", "found"), [
+    ({"distributed_optimizer": [False, True]}, {"zero": 3}, {"distributed_optimizer": 0, "zero": 3}),
+    ({"zero": [0, 1, 3]}, {"distributed_optimizer": "true"}, {"zero": 1}),
+    ({"sharding": ["megatron", "megatron_sp"]}, {"sequence_parallel": True}, {"sharding": 1}),
+    ({"sharding": ["megatron", "megatron_sp"]}, {"sequence_parallel": False}, {"sharding": 0}),
+    ({"tp_overlap": ["none", "chunked"]}, {"overlap_tp": True}, {"tp_overlap": 2}),
+])  # fmt: skip
+def test_an_alias_is_set_by_the_name_that_a_space_has(parameters, pins, found):
+    space = space_of(parameters={"tp": [4, 8], **parameters}).pinned(pins)
+    values = space.known_values(space.legal.random(1, np.random.default_rng(0)))
+    assert {name: np.asarray(values[name]).item() for name in found} == found
+
+
+def test_a_space_that_names_a_column_and_its_alias_is_refused():
+    named = {"zero": [0, 1], "distributed_optimizer": [False, True]}
+    with pytest.raises(DseError, match="distributed_optimizer: is zero: 1 by another name; leave it out"):
+        space_of(parameters={"tp": [4, 8], **named})
+    both = {"sharding": "solve", "sequence_parallel": True}
+    with pytest.raises(DseError, match="sequence_parallel: is sharding: megatron_sp by another name"):
+        space_of(parameters={"tp": [4, 8], "sharding": ["megatron", "solve"]}).pinned(both)
+
+
 def test_a_model_that_a_framework_has_not_is_refused_by_name():
     torchtitan = load_framework("torchtitan")
     assert refused_model(torchtitan, load_model("llama3_8b")) == ""

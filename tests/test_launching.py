@@ -63,14 +63,14 @@ def designs(space):
 
 
 def meaning(launch):
-    """A design, with columns by one name where they have two, or none where they say nothing."""
+    """A design, with columns as they are where they say something."""
     tp = launch["tp"] > 1
     words = {
         "zero": launch.zero_stage,
         "sequence_parallel": tp and launch.sequence_parallel,
-        "tp_overlap": launch.tp_overlap if tp else "",
+        "tp_overlap": launch["tp_overlap"] if tp else "",
     }
-    others = {"distributed_optimizer", "sharding", "overlap_tp", *words}
+    others = {"sharding", *words}
     return words | {name: value for name, value in launch.design.items() if name not in others}
 
 
@@ -268,7 +268,8 @@ def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
 def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, most):
     """arguments.py: one for the order of messages; more where weights are gathered, or exchanges overlap."""
     model = load_model("deepseek_v2_lite")
-    own = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap, "sequence_parallel": tp > 1}
+    own = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap}
+    own["sharding"] = "megatron_sp" if tp > 1 else "megatron"
     text = megatron.script(Launch.of(model, own, 8))[0]
     assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", text) == most
     blackwell = replace(Launch.of(model, own, 8), compute_capability=10.0)
@@ -292,7 +293,7 @@ def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors
     assert f"--moe-flex-dispatcher-backend {backend}" in text
     (tmp_path / "train.sh").write_text(text)
     launch, _ = read_launch(tmp_path / "train.sh", "megatron", 16)
-    assert launch.tp_overlap == overlap
+    assert launch["tp_overlap"] == overlap
 
 
 @pytest.mark.parametrize(("model", "flags"), [

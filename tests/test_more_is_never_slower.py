@@ -39,7 +39,7 @@ def is_lawful(design):
     """Designs with no pipeline, or a plain one whose replicas exchange once a step; (points,)."""
     if not isinstance(design, DesignPoints):
         return np.ones(POINTS, dtype=bool)
-    lawful = design.is_1f1b & ((design.pp == 1) | (design.zero_stage <= 1))
+    lawful = design.is_1f1b & ((design.pp == 1) | (design.zero <= 1))
     assert lawful.sum() > POINTS / 4
     return np.broadcast_to(lawful, (POINTS,))
 

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, ModelShape, load_model, load_system, step
+from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.machine.system import System
 from costmodel.steps.micro_batch.context_parallel import context_parallel
 from costmodel.steps.micro_batch.expert_parallel import expert_parallel, places_reached
@@ -246,10 +246,32 @@ def test_states_are_shared_out_stage_by_stage(gqa):
     assert kept == pytest.approx([18, 6 + 12 / 8, 2 + 16 / 8, 18 / 8])
 
 
-def test_a_distributed_optimizer_is_stage_one(gqa):
-    named, stage = sharded(gqa, 0, distributed_optimizer=1), sharded(gqa, 1)
+def test_an_alias_is_its_column():
+    """In a table of designs there is one column; what is named twice must agree."""
+    named = DesignPoints.of(
+        tp=2,
+        distributed_optimizer=[0, 1, 1],
+        zero=[0, 1, 3],
+        sequence_parallel=[0, 1, 0],
+        overlap_tp=[1, 0, 0],
+    )
+    expected = DesignPoints.of(
+        tp=2, zero=[0, 1, 3], sharding=["megatron", "megatron_sp", "megatron"],
+        tp_overlap=["chunked", "gradients", "gradients"],
+    )  # fmt: skip
+    assert not {*DesignPoints.aliases} & {*named.columns()}
     for name, values in named.columns().items():
-        np.testing.assert_array_equal(values, stage.columns()[name], err_msg=name)
+        np.testing.assert_array_equal(values, expected.columns()[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("columns", "said"), [
+    ({"distributed_optimizer": 1, "zero": 0}, "is zero=1 by another name, and zero is 0"),
+    ({"sequence_parallel": [0, 1], "sharding": "solve"}, "sharding=megatron_sp by another name, and"),
+    ({"overlap_tp": 1, "tp_overlap": "none"}, "tp_overlap=chunked by another name, and tp_overlap is none"),
+])  # fmt: skip
+def test_a_design_that_contradicts_itself_is_refused(columns, said):
+    with pytest.raises(DseError, match=said):
+        DesignPoints.of(**columns)
 
 
 def test_what_each_stage_sends(gqa, links):

@@ -120,7 +120,7 @@ SPACES = {
     "exchanges of the usual schedule": ("deepseek_v2_lite", "h100_80g_dgx", "",
         {"pp": [1, 2], "vpp": [1, 2], "ep": [1, 8], "overlap_ep": [False, True]}),
     "states": ("llama3_8b", "h100_80g_dgx", "",
-        {"tp": [1, 2, 8], "zero": [0, 1, 3], "distributed_optimizer": [False, True],
+        {"tp": [1, 2, 8], "zero": [0, 1, 3],
          "shard_replicas": [1, 3, 16],
          "overlap_param_gather": [False, True], "overlap_tp": [False, True],
          "sequence_parallel": [False, True]}),

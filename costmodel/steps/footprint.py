@@ -25,10 +25,7 @@ FOOTPRINT: Final = (
     *("model_flops", "world_size", "system_price", "system_power"),
 )
 #: Columns of designs that only times depend on.
-TIMES_ALONE: Final = (
-    *("overlap_grad_reduce", "overlap_p2p", "overlap_param_gather"),
-    *("overlap_tp", "tp_overlap"),
-)
+TIMES_ALONE: Final = (*("overlap_grad_reduce", "overlap_p2p", "overlap_param_gather"), "tp_overlap")
 
 
 def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:

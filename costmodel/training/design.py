@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, column, column_family
 from costmodel.errors import DseError
 from costmodel.training.blocks import BLOCKS, HEAD, MTP_JOIN, Block
-from costmodel.training.design_table import Design, Domain, count_or_none, ratio, share, switch, words
+from costmodel.training.design_table import Alias, Design, Domain, count_or_none, ratio, share, switch, words
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.optimizer_states import MOMENTS, OPTIMIZERS, ZERO
 from costmodel.training.pipeline_layout import LAYOUTS
@@ -114,9 +114,14 @@ class DesignPoints(Design):
     """Parallel configurations of a transformer, one row each; every column has shape (points,). [-]
 
     Switches are 0 or 1; columns with words hold their codes. Columns of single kernels count where
-    `sharding` and `tiling` are "sample"; `sequence_parallel` is "megatron_sp" by another name.
+    `sharding` and `tiling` are "sample".
     """
 
+    aliases: ClassVar[Mapping[str, Alias]] = {
+        "sequence_parallel": Alias("sharding", MEGATRON_SP),
+        "overlap_tp": Alias("tp_overlap", CHUNKED),
+        "distributed_optimizer": Alias("zero", 1, least=True),
+    }
     tp: FloatArray = column("-", 1)
     cp: FloatArray = column("-", 1, of=SEQUENCE)
     pp: FloatArray = column("-", 1)
@@ -138,9 +143,7 @@ class DesignPoints(Design):
     #: Layers of every chunk, as a text of Megatron-LM's `pipeline_model_parallel_layout`.
     pipeline_layout: FloatArray = column("-", 0.0, domain=Domain(LAYOUTS, low=0.0), of=PIPELINE)
     overlap_p2p: FloatArray = switch(of=PIPELINE)  #: messages between stages keep no rank waiting to send
-    sequence_parallel: FloatArray = switch()
     tp_overlap: FloatArray = words(TP_OVERLAP, GRADIENTS, of=TENSOR)
-    overlap_tp: FloatArray = switch(of=TENSOR)  #: `tp_overlap` "chunked" by another name
     cp_communication: FloatArray = words(CP_COMMUNICATION, of=SEQUENCE)
     cp_a2a: FloatArray = column(
         "-", 1, of=SEQUENCE
@@ -157,7 +160,6 @@ class DesignPoints(Design):
     recompute_shared_experts: FloatArray = switch(of="shared_experts")
     recompute_moe: FloatArray = switch(of="moe")
     zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO), of=STATES)
-    distributed_optimizer: FloatArray = switch()  #: ZeRO 1 by another name
     reshard_after_forward: FloatArray = switch(
         1.0, of=STATES
     )  #: in ZeRO 3, weights are gathered again to go back
@@ -296,11 +298,6 @@ class DesignPoints(Design):
         return in_turn
 
     @property
-    def zero_stage(self) -> FloatArray:
-        """Stage of sharded data parallelism, a row of `ZERO`: a distributed optimizer is stage 1. [-]"""
-        return np.maximum(self.zero, np.where(self.distributed_optimizer > 0, 1.0, 0.0))
-
-    @property
     def recomputed_modules(self) -> FloatArray:
         """Modules whose switches are on, a bit each as `MODULES` are; 0 in full recomputation. [-]"""
         switches = [getattr(self, module.column) for module in MODULES]
@@ -315,7 +312,7 @@ class DesignPoints(Design):
 
 #: Columns that designs have only where a model has experts; and all that the reference models do not know.
 EXPERT_COLUMNS: Final = tuple(f.name for f in fields(DesignPoints) if f.metadata.get("of") == EXPERTS)
-MODERN: Final = tuple(f.name for f in fields(DesignPoints) if "of" in f.metadata)
+MODERN: Final = (*(f.name for f in fields(DesignPoints) if "of" in f.metadata), "overlap_tp")
 
 
 def recomputes_otherwise(design: DesignPoints) -> list[str]:
@@ -336,8 +333,8 @@ def _full(design: DesignPoints) -> BoolArray:
 #: Column -> where it changes nothing.
 IDLE: Final[Mapping[str, Callable[[DesignPoints], BoolArray]]] = {
     **dict.fromkeys((module.column for module in MODULES), _full),
-    "reshard_after_forward": lambda design: design.zero_stage < SHARES_WEIGHTS,
-    "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero_stage == 0),
+    "reshard_after_forward": lambda design: design.zero < SHARES_WEIGHTS,
+    "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero == 0),
     "overlap_p2p": lambda design: design.pp == 1,
 }
 

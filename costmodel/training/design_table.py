@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, broadcast_columns, column
+from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column
 from costmodel.errors import DseError, suggestion
 from costmodel.training.blocks import BLOCKS, Block
 
@@ -31,6 +31,20 @@ class Domain:
 
 
 SWITCH: Final = Domain(switch=True, low=0.0, high=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A switch that sets another column where it is on."""
+
+    column: str  #: which it sets
+    value: float  #: to a code or number [-]
+    least: bool = False  #: whether larger numbers of the column agree with it
+
+    def agrees(self, values: FloatArray) -> BoolArray:
+        """Where values of the column are as the switch sets them; (points,)."""
+        agreed: BoolArray = (values == self.value) | (self.least & (values > self.value))
+        return agreed
 
 
 def words(options: Iterable[str], default: float = 0.0, **kind: Any) -> Any:
@@ -62,6 +76,9 @@ def share(**kind: Any) -> Any:
 class Design(Columns):
     """How something is laid out over chips, whatever it is; every column has shape (points,). [-]"""
 
+    #: Switches that people and files may name in place of a column: tables of designs do not have them.
+    aliases: ClassVar[Mapping[str, Alias]] = {}
+
     @classmethod
     def domains(cls, blocks: Iterable[Block] = BLOCKS) -> dict[str, Domain]:
         """Column -> values that it may take, those of single kernels of some blocks included."""
@@ -69,8 +86,9 @@ class Design(Columns):
 
     @classmethod
     def declared(cls) -> dict[str, Domain]:
-        """Column -> values that it may take, those of some models alone included."""
-        return {f.name: f.metadata.get("domain", Domain()) for f in fields(cls) if "unit" in f.metadata}
+        """Column or alias -> values that it may take, those of some models alone included."""
+        own = {f.name: f.metadata.get("domain", Domain()) for f in fields(cls) if "unit" in f.metadata}
+        return {**own, **dict.fromkeys(cls.aliases, SWITCH)}
 
     @classmethod
     def of(cls, *, blocks: Iterable[Block] = BLOCKS, **values: Any) -> Self:
@@ -81,13 +99,13 @@ class Design(Columns):
         blocks : iterable of Block, optional
             Of which the model's layers are made: their kernels may have columns of their own.
         **values
-            Columns by name; those not named take their defaults.
+            Columns by name, or their aliases; those not named take their defaults.
 
         Raises
         ------
         DseError
-            For an unknown column or word, lengths that differ or are 0, a code or switch that is none, or
-            a count that is not whole and positive.
+            For an unknown column or word, lengths that differ or are 0, a code or switch that is none, a
+            count that is not whole and positive, or an alias that contradicts the column that it sets.
         """
         domains = cls.domains(blocks)
         for name in values:
@@ -101,9 +119,27 @@ class Design(Columns):
             raise DseError(f"design: {error}") from error
         for name in values:
             _check_column(name, columns[name], domains[name])
-        made = cls._of_columns(columns)
+        made = cls._of_columns(cls._without_aliases(columns, values))
         made.check()
         return made
+
+    @classmethod
+    def _without_aliases(
+        cls, columns: Mapping[str, FloatArray], named: Collection[str]
+    ) -> dict[str, FloatArray]:
+        """Columns as aliases among them set those of a table; `DseError` where one that is named differs."""
+        columns = dict(columns)
+        for name, alias in cls.aliases.items() if cls.aliases.keys() & {*named} else ():
+            on, own = columns.pop(name, np.zeros(())) > 0, columns[alias.column]
+            differing = on & ~alias.agrees(own)
+            if differing.any() and alias.column in named:
+                domain = cls.declared()[alias.column]
+                raise DseError(
+                    f"design: {name}: is {alias.column}={shown(alias.value, domain)} by another name, and "
+                    f"{alias.column} is {shown(own[differing][0], domain)}; leave one of them out"
+                )
+            columns[alias.column] = np.where(differing, alias.value, own)
+        return columns
 
     @classmethod
     def _of_columns(cls, columns: Mapping[str, FloatArray]) -> Self:
@@ -121,6 +157,11 @@ def _check_column(name: str, values: FloatArray, domain: Domain) -> None:
         upper = "" if domain.high == np.inf else f" to {domain.high:g}"
         kind = "a whole number" if domain.whole else "a number"
         raise DseError(f"design: {name}: expected {kind} from {domain.low:g}{upper}, got {wrong[0]:g}")
+
+
+def shown(value: float, domain: Domain) -> str:
+    """A value of a column as people write it."""
+    return str(domain.words[int(value)]) if domain.words else f"{value:g}"
 
 
 def encoded(name: str, value: Any, domain: Domain) -> FloatArray:

@@ -118,7 +118,6 @@ class RankShape(Columns):
     recompute: FloatArray = column("-")
     recomputed_modules: FloatArray = column("-", 0)
     tp_overlap: FloatArray = column("-", 1)
-    overlap_tp: FloatArray = column("-", 0)
     cp: FloatArray = column("-")
     cp_communication: FloatArray = column("-")
     cp_a2a: FloatArray = column("-")
@@ -186,7 +185,7 @@ class RankShape(Columns):
 #: Design columns by which ranks differ, first those that kernels depend on.
 OF_RANKS: Final = (
     *(name for name in column_units(RankShape) if name not in BESIDE_KERNELS),
-    *("sequence_parallel", "sharding"),
+    "sharding",
     *BESIDE_KERNELS,
 )
 
@@ -385,8 +384,7 @@ def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatA
                 f"design: {name}: the model has no such kernel{suggestion(name, columns.values())}"
             )
     named = assignments.named
-    sequence_parallel = (design.sequence_parallel > 0) | (design.sharding == MEGATRON_SP)
-    numbers = np.where(sequence_parallel, named["megatron_sp"], named["megatron"])
+    numbers = np.where(design.sharding == MEGATRON_SP, named["megatron_sp"], named["megatron"])
     explicit = design.sharding == SAMPLE
     if not explicit.any():
         return numbers
@@ -417,7 +415,6 @@ def with_assignments(
     return replace(
         design,
         sharding=np.where(rows, SAMPLE, design.sharding),
-        sequence_parallel=np.where(rows, 0.0, design.sequence_parallel),
         kernel_shardings={
             sharding_column(kernel): assignments.place(numbers, kernel).astype(np.float64)
             for kernel in assignments.options

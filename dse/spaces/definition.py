@@ -17,7 +17,8 @@ from costmodel.formats.strict_yaml import Section
 from costmodel.machine.system import System
 from costmodel.profiles.registry import all_columns, design_columns
 from costmodel.profiles.work import Workload
-from costmodel.training.design_table import Domain
+from costmodel.training.design import DesignPoints
+from costmodel.training.design_table import Domain, shown
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces.formulas.expressions import Expression, Name
 from dse.spaces.formulas.functions import OWN, UnitFunction
@@ -106,6 +107,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section, framework, system, system_data = with_system(section, name, base, model, columns)
     section = sampled.written_out(runs.written_out(section, model.dimensions), columns, system)
     reader = _Reader(section, Names(workload, system))
+    reader.check_aliases()
     given = reader.given()
     settings: dict[str, Any] = {key: value for key, value in given.items() if key in reader.names.settings}
     constants = {key: value for key, value in given.items() if key in reader.names.quantities}
@@ -135,6 +137,16 @@ class _Reader:
     def __init__(self, section: Section, names: Names) -> None:
         self.section = section
         self.names = names
+
+    def check_aliases(self) -> None:
+        """Note columns that are named by an alias too, where that may be on."""
+        keys = ("given", "parameters", "derived")
+        named = {name: value for key in keys for name, value in self.section.mapping(key).items()}
+        for name, alias in DesignPoints.aliases.items():
+            if {name, alias.column} <= named.keys() and named[name] not in (False, [False]):
+                word = shown(alias.value, DesignPoints.declared()[alias.column])
+                text = f"{name}: is {alias.column}: {word} by another name; leave it out, or set it to false"
+                self.section.mistake(None, text)
 
     def given(self) -> dict[str, float]:
         """Values that all designs share, by name."""

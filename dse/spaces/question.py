@@ -340,7 +340,7 @@ class _Layouts:
             "dp": f"world_size / ({groups})",
             "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)",
         }
-        if self.framework.given.get("sequence_parallel", True):
+        if self.framework.given.get("sharding", "megatron_sp") == "megatron_sp":
             derived["sequence_parallel"] = "tp > 1"
         derived |= self.framework.derived
         framework: Any = self.question.framework or self.framework.name

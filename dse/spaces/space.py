@@ -18,6 +18,8 @@ from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
+from costmodel.training.design import DesignPoints
+from costmodel.training.design_table import shown
 from dse.predictions.intervals import at_worse_ends
 from dse.spaces import workloads
 from dse.spaces.definition import Definition, read_definition
@@ -200,6 +202,7 @@ class Space(Definition):
 
     def set_to(self, pins: Mapping[str, Any]) -> Self:
         """The space with some names held fixed, whether or not that leaves a design."""
+        pins = self._as_named(pins)
         parameters = dict(self.data["parameters"])
         given = dict(self.data.get("given") or {})
         layouts = dict(self.data.get("layouts") or {})
@@ -215,6 +218,18 @@ class Space(Definition):
         changed = {"given": given, "parameters": parameters} | ({"layouts": layouts} if layouts else {})
         others = {key: value for key, value in self.data.items() if key != "layouts"}
         return self._changed({**others, **changed})
+
+    def _as_named(self, pins: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by the names that the space has: an alias is off where the column that it sets is named."""
+        named, own, usual = dict(pins), {*self.given, *self.by_name}, DesignPoints().columns()
+        for name, alias in DesignPoints.aliases.items():
+            if name in own and alias.column in named:
+                named.setdefault(name, False)
+            elif name in named and alias.column in own - named.keys():
+                on = self.in_file(name, named.pop(name))
+                value = alias.value if on else usual[alias.column].item()
+                named[alias.column] = shown(value, DesignPoints.declared()[alias.column])
+        return named
 
     def opened(self, values: Mapping[str, Sequence[Any]]) -> Self:
         """The space with other values of some names, which come first among its parameters.
@@ -232,6 +247,10 @@ class Space(Definition):
         swept = {name: self._options(name, listed) for name, listed in values.items()}
         others = {name: own for name, own in self.data["parameters"].items() if name not in swept}
         given = {name: own for name, own in (self.data.get("given") or {}).items() if name not in swept}
+        for name, alias in DesignPoints.aliases.items():
+            if alias.column in swept and name in (*given, *others):
+                others.pop(name, None)
+                given[name] = False
         data = {key: value for key, value in self.data.items() if key not in ("layouts", "given")}
         return self._changed({**data, "given": given, "parameters": {**swept, **others}})
 

@@ -297,7 +297,7 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
     split = (
         row.seq_par
         if row.seq_par >= 0
-        else float(row.tp > 1) * float(convention.stated.get("sequence_parallel", 1))
+        else row.tp > 1 and convention.stated.get("sharding", "megatron_sp") == "megatron_sp"
     )
     differs = row.attn_kernel != "" and usual == "unfused"
     fused = "fused" if differs else usual
@@ -307,7 +307,7 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
         **sharding_of(row),
         **recompute_of(row),
         **last_stage_of(row, model),
-        "sequence_parallel": split,
+        "sharding": "megatron_sp" if split else "megatron",
         "attention": "unfused" if row.attn_kernel == "unfused" else fused,
         "precision": precision,
         "schedule": matched(row.schedule, SCHEDULES, "schedule"),

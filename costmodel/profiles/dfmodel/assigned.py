@@ -34,7 +34,7 @@ _UNSUPPORTED: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]]
     (lambda d: d.recomputed_modules > 0, "recompute_<module> (the graph has each kernel once)"),
     (lambda d: d.cp > 1, "cp (a sequence is whole on every rank)"),
     (lambda d: d.vpp > 1, "vpp (the format has a rule of its own for chunks of a stage)"),
-    (lambda d: d.zero_stage > 0, "distributed_optimizer (gradients are summed whole)"),
+    (lambda d: d.zero > 0, "distributed_optimizer (gradients are summed whole)"),
     (lambda d: d.overlap_grad_reduce > 0, "overlap_grad_reduce (gradients are summed with each micro-batch)"),
     (lambda d: d.tiling == EXPLICIT_TILES, "tiling (tiles are of tokens, alike for all kernels)"),
     (lambda d: d.attention > 0, "attention=fused (scores are kernels of their own)"),

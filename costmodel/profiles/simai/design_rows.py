@@ -412,7 +412,7 @@ def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
 
 def weight_rows(run: TransformerRun, parts: list[PartMemory], generated: GeneratorRun) -> list[Row]:
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
-    design, sharded = run.design, run.design.zero_stage > 0
+    design, sharded = run.design, run.design.zero > 0
     stages = pipeline_stages(run.model, design).foremost
     owned = [updated_parameters(stage, parts) + stage_expert_parameters(stage, parts) for stage in stages]
     stage = chosen_stage(stages, largest(owned))

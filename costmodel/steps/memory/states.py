@@ -27,7 +27,7 @@ def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False
 def is_sharded(design: DesignPoints, state: State) -> BoolArray:
     """Where replicas share out a state; (points,)."""
     stages = np.array([state in stage.sharded for stage in ZERO])
-    there: BoolArray = stages[design.zero_stage.astype(np.intp)]
+    there: BoolArray = stages[design.zero.astype(np.intp)]
     return there
 
 

@@ -258,7 +258,7 @@ def _exposed_group(
 
 def _in_pieces(run: RankRun) -> BoolArray:
     """Where products run in pieces beside what is gathered for them, or scattered behind; (points,)."""
-    return np.asarray((run.design.overlap_tp > 0) | (run.design.tp_overlap == CHUNKED))
+    return np.asarray(run.design.tp_overlap == CHUNKED)
 
 
 def exposed_communication(

@@ -80,7 +80,7 @@ def solution(run: TransformerRun, cost: Cost) -> Solution:
     assignments, costs = shape.assignments, None
     numbers = np.where(asked, assignments.named["megatron"], shape.assignment)
     timed, counted = np.flatnonzero((codes == SOLVE) & (design.tp > 1)), np.flatnonzero(codes == SOLVE_BYTES)
-    replaced = dict.fromkeys(("sequence_parallel", *design.kernel_shardings), np.zeros(points))
+    replaced = dict.fromkeys(design.kernel_shardings, np.zeros(points))
     run = run.of(design.map(lambda values: np.broadcast_to(values, (points,))).with_columns(replaced))
     if counted.size:
         numbers[counted] = _fewest_bytes(run.take(counted))

@@ -124,7 +124,7 @@ def late_exchanges(
         if run.model.num_experts:
             experts = stage_expert_parameters(stage, parts) * here
             owners.append(Owner(experts, quantised[1] * here, run.design.expert_sharing, "edp"))
-        units = stage_units(run, stage, passes.costs, parts) if (run.design.zero_stage > 1).any() else []
+        units = stage_units(run, stage, passes.costs, parts) if (run.design.zero > 1).any() else []
         exchanged.append(replica_exchanges(run, owners, pass_times(run, stage, alone), units, stage))
         waits.append(passes.slack(stage))
     last = largest([cost.time - wait for cost, wait in zip(exchanged, waits, strict=True)])
@@ -184,7 +184,7 @@ def replica_exchanges(
     stage: Stage,
 ) -> KernelCost:
     """All that replicas of some parameters exchange in a step, one after the other."""
-    reduced, chosen_zero = KernelCost(), run.design.zero_stage
+    reduced, chosen_zero = KernelCost(), run.design.zero
     for number, zero in enumerate(ZERO):
         happens, left = np.where(chosen_zero == number, 1.0, 0.0), dict(windows)
         if not happens.any():

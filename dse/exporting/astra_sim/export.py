@@ -99,7 +99,7 @@ def _folder(run: TransformerRun) -> dict[str, bytes]:
     most = min(MOST_RANKS, MOST_NODES // max(len(trace.nodes) for trace in traces))
     here = fewer_replicas(run, whole, most)
     rings = Rings(here, whole)
-    replicas = Replicas.of(work.replicas, int(run.design.zero_stage.item()), traces)
+    replicas = Replicas.of(work.replicas, int(run.design.zero.item()), traces)
     stages = [(trace, StageProgram(trace, rings, replicas).nodes()) for trace in traces]
     network = dimensions(here, [nodes for _, nodes in stages], work.hop_time)
     names = GroupNames()

@@ -100,17 +100,12 @@ class Launch:
     @property
     def zero_stage(self) -> int:
         """Stage of sharded data parallelism."""
-        return max(int(self["zero"]), int(self["distributed_optimizer"]))
+        return int(self["zero"])
 
     @property
     def sequence_parallel(self) -> bool:
         """Whether tensor parallelism splits sequences too."""
-        return bool(self["sequence_parallel"]) or self["sharding"] == "megatron_sp"
-
-    @property
-    def tp_overlap(self) -> str:
-        """What collectives of tensor parallelism hide behind, a word of `tp_overlap`."""
-        return "chunked" if self["overlap_tp"] else str(self["tp_overlap"])
+        return bool(self["sharding"] == "megatron_sp")
 
     @property
     def world_size(self) -> int:
@@ -294,9 +289,7 @@ def refusals(launch: Launch, framework: Framework) -> list[str]:
     """Why a framework cannot run a launch, with what would do; none if it can."""
     if refused := refused_model(framework, launch.model):
         return [refused]
-    said = {"zero": launch.zero_stage, "sequence_parallel": launch.sequence_parallel}
-    known = {name: value for name, value in launch.design.items() if name != "distributed_optimizer"}
     machine = {"node_size": float(launch.node_size)}
     if launch.compute_capability:
         machine["compute_capability"] = launch.compute_capability
-    return broken_rules(framework, launch.model, {**known, **said}, machine)
+    return broken_rules(framework, launch.model, launch.design, machine)

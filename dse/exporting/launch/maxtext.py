@@ -66,7 +66,7 @@ def losses(launch: Launch) -> list[str]:
     others = {
         "dispatcher": launch["dispatcher"] != "all_to_all",
         "imbalance": launch.imbalance_differs,
-        "tp_overlap": launch["tp"] > 1 and launch.tp_overlap != "gradients",
+        "tp_overlap": launch["tp"] > 1 and launch["tp_overlap"] != "gradients",
         "recompute": launch["recompute"] == "selective",
         "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
         "overlap_grad_reduce": not launch["overlap_grad_reduce"],
@@ -185,7 +185,7 @@ def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
     design["dp"] = sizes["data"] * fsdp * design["ep"]
     design["zero"] = 3 if sharded else int(bool(keys.get("shard_optimizer_over_data")))
     design |= {"shard_replicas": sizes["data"]} if sharded else {}
-    return design | ({"sequence_parallel": True} if sizes["tensor_sequence"] > 1 else {})
+    return design | ({"sharding": "megatron_sp"} if sizes["tensor_sequence"] > 1 else {})
 
 
 def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _overlaps(launch: Launch) -> dict[str, Any]:
     found: dict[str, Any] = {"sequence_parallel": True} if launch.sequence_parallel else {}
     if launch.zero_stage and launch["overlap_grad_reduce"] and launch["overlap_param_gather"]:
         found["overlap_param_gather"] = True
-    if launch.tp_overlap == "chunked" and launch["tp"] > 1:
+    if launch["tp_overlap"] == "chunked" and launch["tp"] > 1:
         found["tp_comm_overlap"] = True
     if launch["vpp"] > 1 and launch["pp"] > 2 and not launch["overlap_p2p"]:
         found["overlap_p2p_comm"] = False
@@ -164,10 +164,10 @@ def losses(launch: Launch) -> list[str]:
     tp, moments = launch["tp"] > 1, launch["moments"] == "bf16"
     sharded = launch.zero_stage > 0
     two = launch["pp"] == 2 and launch["vpp"] > 1 and not launch["overlap_p2p"]  # asks for the overlap
+    said = ["chunked"] * launch.sequence_parallel + [without_flag(launch)]
     lost = {
         "attention": launch["attention"] == "flash_attention_1",
-        "tp_overlap": tp and launch.tp_overlap not in ("chunked", without_flag(launch)),
-        "overlap_tp": tp and launch.tp_overlap == "chunked" and not launch.sequence_parallel,
+        "tp_overlap": tp and launch["tp_overlap"] not in said,
         "overlap_p2p": two or (launch["pp"] > 1 and launch["vpp"] == 1 and launch["overlap_p2p"]),
         "imbalance": launch.imbalance_differs,
         "offload_activations": bool(launch["offload_activations"]),

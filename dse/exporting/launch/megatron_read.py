@@ -117,7 +117,7 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["zero"] = 3
         found["reshard_after_forward"] = bool(settings.get("torch_fsdp2_reshard_after_forward", True))
     elif settings.get("use_distributed_optimizer"):
-        found["distributed_optimizer"] = True
+        found["zero"] = 1
     if settings.get("num_distributed_optimizer_instances", 1) != 1:
         found["shard_replicas"] = int(settings["num_distributed_optimizer_instances"])
     if "muon" in str(settings.get("optimizer", "adam")):
@@ -137,7 +137,7 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if settings.get("sequence_parallel") and design["tp"] > 1:
-        found["sequence_parallel"] = True
+        found["sharding"] = "megatron_sp"
     if settings.get("overlap_grad_reduce") and not settings.get("overlap_param_gather"):
         sharded = any(settings.get(s) for s in ("use_distributed_optimizer", "use_megatron_fsdp"))
         found |= {"overlap_param_gather": False} if sharded else {}

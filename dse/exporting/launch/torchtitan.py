@@ -142,7 +142,7 @@ def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: 
     """How ranks of a group work together."""
     found: dict[str, Any] = {}
     if design["tp"] > 1:
-        found["sequence_parallel"] = bool(parallel.get("enable_sequence_parallel", True))
+        found["sharding"] = "megatron_sp" if parallel.get("enable_sequence_parallel", True) else "megatron"
         found["tp_overlap"] = "chunked" if parallel.get("enable_async_tensor_parallel") else "gradients"
     if design["cp"] > 1:
         rotate = parallel.get("context_parallel_rotate_method", "allgather")
@@ -276,7 +276,7 @@ def losses(launch: Launch) -> list[str]:
         "store_param_remainders": bool(launch["store_param_remainders"]),
         "gradient_copy": bool(launch["gradient_copy"]),
         "fp8_parameters": bool(launch["fp8_parameters"]) and launch["precision"] != "fp8_tensorwise",
-        "tp_overlap": launch["tp"] > 1 and launch.tp_overlap == "none",
+        "tp_overlap": launch["tp"] > 1 and launch["tp_overlap"] == "none",
         "moments": launch["moments"] != "fp32",
         "gradient_reduction": launch["gradient_reduction"] != "fp32",
         "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
@@ -323,7 +323,7 @@ def degrees(launch: Launch) -> dict[str, Any]:
 def _parallelism(launch: Launch) -> dict[str, Any]:
     found: dict[str, Any] = {
         **degrees(launch),
-        "enable_async_tensor_parallel": launch["tp"] > 1 and launch.tp_overlap == "chunked",
+        "enable_async_tensor_parallel": launch["tp"] > 1 and launch["tp_overlap"] == "chunked",
     }
     if launch["cp"] > 1:
         found["context_parallel_rotate_method"] = TORCHTITAN.word(

@@ -135,7 +135,7 @@ def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
     cross_entropy = Code(_call("CrossEntropyLoss.Config", vocabulary))
     loss = _call("ChunkedLossWrapper.Config", {"loss_fn": cross_entropy})
     recomputing = TORCHTITAN.word("recompute", launch["recompute"])
-    overlapped = launch["tp"] > 1 and launch.tp_overlap == "chunked"
+    overlapped = launch["tp"] > 1 and launch["tp_overlap"] == "chunked"
     return {
         "loss": Code(_call("MTPLoss.Config", vocabulary) if predicts else loss),
         "hf_assets_path": Code('environ["TOKENIZER_MODEL"]'),

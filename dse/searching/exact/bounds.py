@@ -281,7 +281,7 @@ def lawful(design: DesignPoints) -> BoolArray:
     """
     solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
     twice = (design.overlap_ep > 0) & (design.offload_activations > 0) | (design.overlap_shared_expert > 0)
-    return np.asarray(design.is_1f1b & ~(solved | (design.zero_stage > 1) | twice))
+    return np.asarray(design.is_1f1b & ~(solved | (design.zero > 1) | twice))
 
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,6 @@ from costmodel.training.recompute_modules import MODULES
 from dse.spaces.formulas.expressions import Expression, Name
 from dse.spaces.formulas.interval_arithmetic import interval_of, point
 from dse.spaces.sections.usual_rules import UsualRule
-
-#: Columns that say the same by two names: where a space has one, a framework is silent on the other.
-ALIASES: Final = (
-    ("zero", "distributed_optimizer"),
-    ("sequence_parallel", "sharding"),
-    ("tp_overlap", "overlap_tp"),
-)
 
 
 def written_out(section: Section, model: Any, columns: Collection[str], quantities: Mapping[str, Any],
@@ -68,7 +61,7 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
         section.mistake("framework", str(error))
         return section, ""
     own = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
-    own |= {other for pair in ALIASES for one, other in (pair, pair[::-1]) if one in own}
+    own |= {alias.column for name, alias in DesignPoints.aliases.items() if name in own}
     given: dict[str, Any] = {}
     for word, value in framework.said(model).items():
         if word in columns or word in quantities:
@@ -84,7 +77,11 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     }
     if limits and isinstance(model, ModelShape):
         named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}
-        kept = limits_of(framework, model, named, section.mapping("parameters"), quantities)
+        options = {
+            **{name: [value] for name, value in data["given"].items()},
+            **section.mapping("parameters"),
+        }
+        kept = limits_of(framework, model, named, options, quantities)
         data["constraints"] = {**section.mapping("constraints"), **kept}
         for word in given.keys() & framework.otherwise.keys():
             if refusing := [text for text in kept.values() if re.search(rf"\b{word}\b", text)]:
@@ -145,7 +142,7 @@ def limits_of(
     framework: Framework,
     model: ModelShape,
     named: Collection[str],
-    parameters: Mapping[str, Any],
+    opened: Mapping[str, Any],
     quantities: Mapping[str, Any],
 ) -> dict[str, str]:
     """What a framework cannot run of a space's designs, as constraints: those that some design may break.
@@ -158,8 +155,8 @@ def limits_of(
         What is trained.
     named : collection of str
         Columns that the space names; others have their defaults.
-    parameters : mapping
-        Those that it opens, with their options.
+    opened : mapping
+        Those that it gives or opens, with their options.
     quantities : mapping of arrays
         Of its system; NaN where its systems differ. [SI units]
     """
@@ -170,7 +167,7 @@ def limits_of(
         formula, column = rule.expression(known), rule.name.removeprefix("runs_")
         if formula is None or not formula.names & {*named}:
             continue
-        runs, options = framework.runs.get(column), parameters.get(column)
+        runs, options = framework.runs.get(column), opened.get(column)
         within = runs and isinstance(options, list) and {str(option) for option in options} <= {*runs.words}
         if not within and not interval_of(formula, sizes, columns)[0]:
             found[rule.name] = formula.text

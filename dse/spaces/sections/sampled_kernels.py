@@ -80,9 +80,3 @@ def _check(
         explicit = next((column for column in columns if column in {*given, *parameters}), None)
         if explicit and given.get(name) != "sample":
             section.mistake(None, f"{explicit}: counts with {name}: sample alone; write that under given")
-    sequence_parallel = parameters.get("sequence_parallel", given.get("sequence_parallel"))
-    if {"sharding"} & {*given, *parameters} and sequence_parallel not in (None, False, [False]):
-        section.mistake(
-            None,
-            "sequence_parallel: is sharding: megatron_sp by another name; leave it out, or set it to false",
-        )

@@ -51,8 +51,9 @@ class UsualRule:
 
 @cache
 def _defaults() -> dict[str, float]:
-    """Column -> its default."""
-    return {name: values.item() for name, values in DesignPoints().columns().items()}
+    """Column, or alias of one -> its default."""
+    columns = {name: values.item() for name, values in DesignPoints().columns().items()}
+    return {**columns, **dict.fromkeys(DesignPoints.aliases, 0.0)}
 
 
 @cache
@@ -76,6 +77,7 @@ _COUNTED: Final = "(count_embedding + count_loss)"
 
 _CUT_BY: Final = "(num_attention_heads / tp % {0} == 0 and num_query_groups / tp % {0} == 0)"
 _SHARDED: Final = "zero > 0 or distributed_optimizer > 0"
+_SHARED_SEQUENCES: Final = "sequence_parallel > 0 or sharding == megatron_sp"
 _SIXTEEN_BITS: Final = "precision == bf16 or precision == fp16"
 _WIDE: Final = (
     "hidden_size / tp % {0} == 0 and ffn_hidden_size / tp % {0} == 0 and moe_ffn_hidden_size / etp % {0} == 0"
@@ -112,7 +114,7 @@ USUAL_RULES: Final = (
         "count_loss",
     ),
     rule("cp_cuts_sequences_in_halves", "cp == 1 or seq_len % (2 * cp) == 0", "cp"),
-    rule("tp_cuts_shared_sequences", "sequence_parallel == 0 or seq_len / cp % tp == 0", "cp"),
+    rule("tp_cuts_shared_sequences", f"not ({_SHARED_SEQUENCES}) or seq_len / cp % tp == 0", "cp"),
     rule("a2a_cuts_heads", f"cp_communication != a2a or {_CUT_BY.format('cp')}", "cp_communication", "cp"),
     rule(
         "inner_a2a_cuts_heads",
@@ -125,7 +127,7 @@ USUAL_RULES: Final = (
     rule("experts_divide", "num_experts % ep == 0", "ep"),
     rule("experts_fill_a_stage", "tp * cp * dp % (ep * etp) == 0", "ep", "etp"),
     rule("etp_divides_experts", "moe_ffn_hidden_size % etp == 0", "etp"),
-    rule("tp_beside_experts_cuts_sequences", "tp == 1 or sequence_parallel > 0", "ep", "etp"),
+    rule("tp_beside_experts_cuts_sequences", f"tp == 1 or {_SHARED_SEQUENCES}", "ep", "etp"),
     rule(
         "capacity_is_of_all_to_all",
         "capacity_factor == 0 or dispatcher == all_to_all",
@@ -141,7 +143,7 @@ USUAL_RULES: Final = (
     ),
     rule(
         "overlap_tp_needs_sequence_parallel",
-        "overlap_tp == 0 or (tp >= 2 and sequence_parallel > 0)",
+        f"overlap_tp == 0 or (tp >= 2 and ({_SHARED_SEQUENCES}))",
         "overlap_tp",
     ),
     rule(

@@ -187,7 +187,7 @@ def design_picture(graph: DfmodelGraph, run: TransformerRun) -> str:
     shape = ranks.design
     words = shape.assignments.words(float(shape.assignment.flat[0])) if design.tp[0] > 1 else {}
     words |= {kernel.name: HEADS for kernel in layer.kernels if kernel.is_core and words}
-    gradients = "reduce-scatter" if design.zero_stage[0] > 0 else "all-reduce"
+    gradients = "reduce-scatter" if design.zero[0] > 0 else "all-reduce"
     sinks = {*range(len(graph))} - {*graph.start.tolist()}
     of_kernels = []
     for place, name in enumerate(graph.names):
