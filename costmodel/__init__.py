@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.formats.model_file import load_model, model_names
     from costmodel.formats.system_file import load_system, system_names
     from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
-    from costmodel.steps.lstm import lstm_step
+    from costmodel.profiles.lstm.step import lstm_step
     from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
     from costmodel.steps.result.breakdown import Breakdown
     from costmodel.steps.transformer import resolve_sharding, step
@@ -69,7 +69,7 @@ _HOMES = {
     "System": "costmodel.machine.system",
     "load_model": "costmodel.formats.model_file",
     "load_system": "costmodel.formats.system_file",
-    "lstm_step": "costmodel.steps.lstm",
+    "lstm_step": "costmodel.profiles.lstm.step",
     "model_names": "costmodel.formats.model_file",
     "pipeline_times": "costmodel.steps.pipeline.timed_pipelines",
     "resolve_sharding": "costmodel.steps.transformer",

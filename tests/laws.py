@@ -17,9 +17,9 @@ from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.mixed_formats import is_possible
 from costmodel.machine.price import chip_power, chip_price
 from costmodel.profiles.dfmodel import DataflowDesign
+from costmodel.profiles.lstm.step import lstm_step_of
 from costmodel.profiles.registry import design_rules
 from costmodel.profiles.work import Workload
-from costmodel.steps.lstm import lstm_step_of
 from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MEGATRON_SP, DesignPoints, splits_kernels

@@ -34,7 +34,7 @@ MOST_MODULES = 20
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
     ("costmodel dse", "", 70_000),
-    ("costmodel", "costmodel.formats costmodel.hlo costmodel.profiles", 15_200),
+    ("costmodel", "costmodel.formats costmodel.hlo costmodel.profiles", 15_050),
     ("dse.searching dse.storage", "", 8_000),
 ]
 

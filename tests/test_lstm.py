@@ -8,10 +8,10 @@ import pytest
 from costmodel import DseError, System, load_model, load_system
 from costmodel.columns import column_units
 from costmodel.profiles.deepflow import price
-from costmodel.steps.lstm import lstm_step
+from costmodel.profiles.lstm.kernels import lstm_gemms
+from costmodel.profiles.lstm.step import lstm_step
 from costmodel.training.lstm import LstmDesign, LstmShape
 from costmodel.training.run import Run
-from costmodel.workload.lstm import lstm_gemms
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.evaluation import evaluate

@@ -3,7 +3,7 @@
 Rooms in the order in which they are read; those on one line do not know each other:
 
     work
-    rules, deepflow
+    rules, deepflow, lstm
     native
     dfmodel, simai
     files, registry

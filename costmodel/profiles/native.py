@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from costmodel.hlo.steps.step import program_step
+from costmodel.profiles.lstm.step import lstm_items, lstm_step_of
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.work import LSTM_TRAINING, PROGRAM, TRAINING
 from costmodel.steps.footprint import transformer_footprint
-from costmodel.steps.itemized import lstm_items, transformer_items
-from costmodel.steps.lstm import lstm_step_of
+from costmodel.steps.itemized import transformer_items
 from costmodel.steps.transformer import reasons, remedies, transformer_step
 from costmodel.training.design import DesignPoints, canonical
 from costmodel.training.design_table import Design

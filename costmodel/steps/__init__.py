@@ -6,7 +6,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     pipeline, combinations
     memory
     update, sharding, footprint
-    transformer, lstm
+    transformer
     itemized, timeline
     pass_work
 """

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.kernels.items import Items
-from costmodel.steps.lstm import lstm_parts
 from costmodel.steps.sharding.resolve_sharding import solution
 from costmodel.steps.transformer import cost_of_passes, pass_costs, step_parts
-from costmodel.training.run import LstmRun, TransformerRun, rank_run
+from costmodel.training.run import TransformerRun, rank_run
 
 
 def transformer_items(run: TransformerRun) -> Items:
@@ -22,9 +21,3 @@ def transformer_items(run: TransformerRun) -> Items:
     run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))
     ranks = rank_run(run)
     return step_parts(run, ranks, pass_costs(run, ranks))[1]
-
-
-def lstm_items(run: LstmRun) -> Items:
-    """What a step of one design of an LSTM language model is made of; (1,) arrays. [s], [FLOP], [-]"""
-    system = run.system.sliced(run.design.world_size)
-    return lstm_parts(replace(run, system=system, itemized=True))[1]

@@ -14,6 +14,7 @@ from costmodel.kernels.items import Item, Items, labelled
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
+from costmodel.profiles.lstm.kernels import PARTS, lstm_gemms, lstm_pointwise, tokens
 from costmodel.steps.micro_batch.kernel_sums import CostTable, with_launch_overhead
 from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks
 from costmodel.steps.result.breakdown import BOUNDS, Breakdown
@@ -23,7 +24,6 @@ from costmodel.training.lstm import LstmDesign, LstmShape, Split
 from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.ranks import Group
 from costmodel.training.run import LstmRun, Run
-from costmodel.workload.lstm import PARTS, lstm_gemms, lstm_pointwise, tokens
 
 #: Number that a row of logits is summed up by, of which there are two: its maximum and its sum. [B]
 STATISTIC_BYTES = 4.0
@@ -64,6 +64,12 @@ def lstm_step(
 def lstm_step_of(run: LstmRun) -> Breakdown:
     """Step of each LSTM design of a run, as `lstm_step` gives it."""
     return in_chunks(lstm_chunk, run)
+
+
+def lstm_items(run: LstmRun) -> Items:
+    """What a step of one design of an LSTM language model is made of; (1,) arrays. [s], [FLOP], [-]"""
+    system = run.system.sliced(run.design.world_size)
+    return lstm_parts(replace(run, system=system, itemized=True))[1]
 
 
 def lstm_chunk(run: LstmRun) -> Breakdown:
