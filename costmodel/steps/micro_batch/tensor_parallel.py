@@ -1,10 +1,11 @@
-"""What changes of layout cost within a tensor-parallel group: the collectives between kernels."""
+"""Collectives between the kernels of a tensor-parallel group, and the part of them that no kernel hides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -68,11 +69,10 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
 
     Notes
     -----
-    Edges that share a collective with one before them have it there. Going back through a product, the
-    collective of its input's gradient runs while the weight gradient is computed. An input that was
-    gathered is kept in shards, and gathered once more while the activation gradient is computed
-    [Korthikanti2022]_. Of what is gathered for a product, or scattered after it, the product can compute
-    piece by piece [Wang2023]_.
+    A collective that several edges share counts for the first of them. In the backward pass of a product, the
+    collective of the input's gradient runs beside the weight gradient. A gathered input is kept in shards and
+    gathered again beside the activation gradient [Korthikanti2022]_. A product can run in pieces beside the
+    gather of its input or the scatter of its output [Wang2023]_.
     """
     start, end = edge.start, edge.end
     message = end.reads, run.activation_bytes(end.reads)
@@ -186,11 +186,9 @@ def tensor_parallel(
     if run.design.assignment.ndim == 1:  # how kernels are split depends on nothing else
         unique = UniqueRows.of(run.design.assignment)
         split = run.with_shape(unique.take(run.design))
-    both = [layout_changes(split, edge) for edge in edges]
+    of_edges = [layout_changes(split, edge) for edge in edges]
     forward, backward = (
-        _exposed_sum(
-            run, [change for changes in both for change in changes[place]], unique, kernels_time, exchanges
-        )
+        exposed_collectives(run, chain(*(own[place] for own in of_edges)), unique, kernels_time, exchanges)
         for place in (0, 1)
     )
     return forward, backward
@@ -201,7 +199,7 @@ def edge_cost(
 ) -> tuple[KernelCost, KernelCost]:
     """Exposed collectives of one edge; parameters and result are those of `tensor_parallel`."""
     costs = (
-        _exposed_sum(run, changes, EACH_ITS_OWN, kernels_time, exchanges)
+        exposed_collectives(run, changes, EACH_ITS_OWN, kernels_time, exchanges)
         for changes in layout_changes(run, edge)
     )
     name = f"{edge.start.name} to {edge.end.name}"
@@ -209,104 +207,84 @@ def edge_cost(
     return forward, backward
 
 
-def _exposed_sum(
+def exposed_collectives(
     run: RankRun,
     changes: Iterable[LayoutChange],
     unique: UniqueRows,
     kernels_time: KernelsTime,
     exchanges: Exchanges,
 ) -> KernelCost:
-    """Exposed part of some collectives; equal ones are evaluated once, with their number.
-
-    Whether they happen is known of unique rows.
-    """
-    groups: dict[tuple[str, str, KernelsOfPass], dict[KernelsOfPass, FloatArray]] = {}
-    for change in changes:
-        counts = groups.setdefault((change.name, change.features, change.hidden_by), {})
-        cut_by = change.cut_by if change.name in IN_PIECES else NOTHING
-        counts[cut_by] = counts.get(cut_by, np.zeros(())) + change.happens
-    total = KernelCost()
-    for group, counts in sorted(groups.items()):
-        shares = {cut_by: exchanges.several * unique.of_points(count) for cut_by, count in counts.items()}
-        total = total + _exposed_group(run, group, shares, kernels_time, exchanges)
-    return total
-
-
-def _exposed_group(
-    run: RankRun,
-    group: tuple[str, str, KernelsOfPass],
-    shares: Mapping[KernelsOfPass, FloatArray],
-    kernels_time: KernelsTime,
-    exchanges: Exchanges,
-) -> KernelCost:
-    """Exposed part of collectives of one name, so many for each product that may overlap with them in pieces.
-
-    What a design has is added up in the same order whatever others there are.
-    """
-    every = sum(shares.values(), start=np.zeros(()))
-    whole = exposed_communication(run, (*group, NOTHING), every, kernels_time, exchanges)
-    in_pieces = _in_pieces(run)
-    if not in_pieces.any():
-        return whole
-    pieces = KernelCost()
-    for cut_by in sorted(shares):
-        share = shares[cut_by]
-        pieces = pieces + exposed_communication(run, (*group, cut_by), share, kernels_time, exchanges)
-    time = np.where(in_pieces, pieces.tp_time, whole.tp_time)
-    return replace(whole, tp_time=time, items=pieces.items)
-
-
-def _in_pieces(run: RankRun) -> BoolArray:
-    """Where products run in pieces beside what is gathered for them, or scattered behind; (points,)."""
-    return np.asarray(run.design.tp_overlap == CHUNKED)
-
-
-def exposed_communication(
-    run: RankRun,
-    alike: tuple[str, str, KernelsOfPass, KernelsOfPass],
-    share: FloatArray,
-    kernels_time: KernelsTime,
-    exchanges: Exchanges,
-) -> KernelCost:
-    """What of some collectives is not hidden behind kernels, and what it takes from their cores.
-
-    A gather hides behind a product that computes one tile for each rank, all but the first tile's transfer; a
-    scatter behind one in four pieces, all but the last's [Wang2023]_.
+    """Time of collectives that no kernels hide, with the cores that hidden ones take; (points,) columns.
 
     Parameters
     ----------
     run, kernels_time, exchanges
         As for `tensor_parallel`.
-    alike : (str, str, KernelsOfPass, KernelsOfPass)
-        Name, features, what hides it and what it cuts, as in `LayoutChange`.
-    share : (points,) array
-        How many there are. [-]
+    changes : iterable of LayoutChange
+        Collectives of one pass, known of unique rows.
+    unique : UniqueRows
+        Those rows among the points.
+
+    Notes
+    -----
+    Collectives with the same message beside the same kernels are evaluated once and counted. Where products
+    run in pieces, they are counted by the product that hides them; elsewhere all count together. The order
+    of the sum does not depend on other designs.
     """
-    name, features, hidden_by, cut_by = alike
-    tp, system = run.design.tp, run.system
-    whole = exchanges.cost(name, features)
-    time, overlapped = whole.tp_time, None
-    if hidden_by[0]:
-        overlaps = np.where(run.design.tp_overlap > NO_OVERLAP, 1.0, 0.0)
-        overlapped = overlaps * np.minimum(time, kernels_time(*hidden_by))
-    if cut_by[0]:
-        pieces = PIECES.get(name, tp)
-        beside = np.minimum(time, kernels_time(*cut_by)) * (1 - 1 / pieces)
-        overlapped = np.where(_in_pieces(run), beside, 0.0 if overlapped is None else overlapped)
-    hidden = np.zeros(()) if overlapped is None else overlapped
-    exposed = time if overlapped is None else exposed_time(time, hidden, system.chip, "tp")
-    items: Items = {}
-    if run.itemized:
-        label = Item(column="tp_communication_time", group="tp", collective=name)
-        sent = exchanged_bytes(run, name, features)
-        own = {"time": share * exposed, "hidden": share * hidden, "message": share * sent}
-        items = quantities_of(label, own)
-    return KernelCost(
-        tp_time=share * exposed,
-        link_energy=share * whole.link_energy,
-        launches=share * system.software.collective_launches,
-        items=items,
-    )
+    in_pieces, total = np.asarray(run.design.tp_overlap == CHUNKED), KernelCost()
+    for (name, features, hidden_by), counts in sorted(counted_changes(changes).items()):
+        own = {cut_by: exchanges.several * unique.of_points(count) for cut_by, count in counts.items()}
+        number, single = sum(own.values(), start=np.zeros(())), exchanges.cost(name, features)
+        cost = KernelCost(
+            link_energy=number * single.link_energy, launches=number * run.system.software.collective_launches
+        )
+        for cut_by in sorted({NOTHING, *own}) if in_pieces.any() else [NOTHING]:
+            together = number if cut_by == NOTHING else 0.0
+            count = np.where(in_pieces, own.get(cut_by, 0.0), together)
+            hidden = hidden_time(run, name, single.tp_time, kernels_time, hidden_by, cut_by)
+            exposed = exposed_time(single.tp_time, hidden, run.system.chip, "tp")
+            items: Items = {}
+            if run.itemized:
+                label = Item(column="tp_communication_time", group="tp", collective=name)
+                each = {"time": exposed, "hidden": hidden, "message": exchanged_bytes(run, name, features)}
+                items = quantities_of(label, {key: count * value for key, value in each.items()})
+            cost += KernelCost(tp_time=count * exposed, items=items)
+        total += cost
+    return total
+
+
+def counted_changes(
+    changes: Iterable[LayoutChange],
+) -> dict[tuple[str, str, KernelsOfPass], dict[KernelsOfPass, FloatArray]]:
+    """Name, features and kernels beside -> product that may run in pieces -> number of collectives. [-]"""
+    counted: dict[tuple[str, str, KernelsOfPass], dict[KernelsOfPass, FloatArray]] = {}
+    for change in changes:
+        counts = counted.setdefault((change.name, change.features, change.hidden_by), {})
+        cut_by = change.cut_by if change.name in IN_PIECES else NOTHING
+        counts[cut_by] = counts.get(cut_by, np.zeros(())) + change.happens
+    return counted
+
+
+def hidden_time(
+    run: RankRun,
+    name: str,
+    time: FloatArray,
+    kernels_time: KernelsTime,
+    hidden_by: KernelsOfPass,
+    cut_by: KernelsOfPass,
+) -> FloatArray:
+    """Part of a collective's time that runs beside kernels: a product in pieces, or else other kernels. [s]
+
+    Notes
+    -----
+    A gather hides behind a product that computes one tile for each rank, all but the first tile's transfer;
+    a scatter behind one in four pieces, all but the last's [Wang2023]_.
+    """
+    if cut_by != NOTHING:
+        return np.minimum(time, kernels_time(*cut_by)) * (1 - 1 / PIECES.get(name, run.design.tp))
+    if hidden_by == NOTHING:
+        return np.zeros(())
+    return np.where(run.design.tp_overlap > NO_OVERLAP, np.minimum(time, kernels_time(*hidden_by)), 0.0)
 
 
 def exchanged_bytes(run: RankRun, name: str, features: str) -> FloatArray:

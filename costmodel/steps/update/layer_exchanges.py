@@ -94,6 +94,17 @@ def exchange_cost(run: TransformerRun, exchange: Exchange, owner: Owner) -> Kern
     return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, network), items=items)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ExchangeSums:
+    """Exchanges of every micro-batch, summed over the units of a stage; (points,) columns."""
+
+    beside: Mapping[str, Sequence[FloatArray]]  #: pass -> what it may hide of each unit, in a micro-batch [s]
+    reductions: FloatArray  #: of those, what reduces gradients, of all units [s]
+    never_hidden: FloatArray  #: of a whole step [s]
+    energy: FloatArray  #: of a whole step [J]
+    items: Items
+
+
 def unit_exchanges(
     run: TransformerRun, exchanges: Sequence[Exchange], units: Sequence[Unit], stage: Stage
 ) -> tuple[KernelCost, dict[str, FloatArray]]:
@@ -108,66 +119,91 @@ def unit_exchanges(
 
     Notes
     -----
-    Weights of a layer are gathered beside the layer before, forward and backward, and gradients reduced
-    beside the layer behind: of each layer is exposed what is longer than its own pass, of the step the first
-    gather and the last reduction. What hides takes cores from kernels. Gradients of the last layers of a
-    chunk of the model are on their way while the next forward pass runs. What one pass hides runs one after
-    the other.
+    A micro-batch on a stage of three layers, F and B their passes, G gathers of weights, R reductions:
+
+        kernels          F1 F2 F3   B3 B2 B1      F1 of the next micro-batch
+        gathers       G1 G2 G3   G3 G2 G1      G1
+        reductions                     R3 R2 R1
+
+    Each exchange runs beside the pass of another layer. Exposed are its time beyond that pass, the first
+    gather of the step and the last reduction. In other micro-batches reductions of the last layers of a chunk
+    run beside the next forward pass, as far as its gathers leave time. Hidden exchanges take cores.
     """
     design, micro_batches = run.design, run.design.gradient_accumulation_steps
-    kept = (design.reshard_after_forward == 0) & (design.pp > 1)  # for all micro-batches that are under way
-    often = {"forward": np.where(kept, 1.0, micro_batches), "backward": micro_batches}
-    beside = {way: [0.0 * unit.count for unit in units] for way in often}
-    reduced, opened, energy = 0.0 * micro_batches, 0.0 * micro_batches, 0.0 * micro_batches
+    keeps_weights = (design.reshard_after_forward == 0) & (design.pp > 1)  # for all micro-batches under way
+    passes = {"forward": np.where(keeps_weights, 1.0, micro_batches), "backward": micro_batches}
+    total = summed_exchanges(run, exchanges, units, passes)
+    exposed, hidden = {}, {}
+    for way in passes:
+        exposed[way], hidden[way] = pass_exposure(units, total.beside[way], way)
+    layers = np.maximum(stage.num_layers, 1.0)
+    forward_pass = weighted_sum([unit.times["forward"] for unit in units], [unit.count for unit in units])
+    free = np.maximum(forward_pass - np.where(keeps_weights, 0.0, hidden["forward"]), 0.0)
+    on_their_way = np.minimum(LAYERS_BEHIND * design.vpp, layers) * total.reductions / layers
+    in_next_forward = np.minimum(np.minimum(free, on_their_way), exposed["backward"])
+    first_gather = hidden["forward"] / layers
+    last_reduction = np.minimum(total.reductions / layers, hidden["backward"])
+    time = passes["forward"] * exposed["forward"] + first_gather + total.never_hidden
+    time = time + micro_batches * exposed["backward"] - (micro_batches - 1) * in_next_forward + last_reduction
+    hidden_of_step = passes["forward"] * hidden["forward"] + passes["backward"] * hidden["backward"]
+    time = time + hidden_of_step * run.system.chip.taken_cores("dp") / run.system.chip.cores
+    items = total.items
+    if run.itemized:
+        items = added(items, quantities_of(BY_LAYERS, {"time": time, "hidden": hidden_of_step}))
+    return KernelCost(time=time, link_energy=total.energy, items=items), hidden
+
+
+def summed_exchanges(
+    run: TransformerRun,
+    exchanges: Sequence[Exchange],
+    units: Sequence[Unit],
+    passes: Mapping[str, FloatArray],
+) -> ExchangeSums:
+    """Sums of some exchanges over the units of a stage.
+
+    Parameters
+    ----------
+    run, exchanges, units
+        As for `unit_exchanges`.
+    passes : mapping of (points,) arrays
+        Pass -> how many of a step exchange something. [-]
+    """
+    nothing = 0.0 * run.design.gradient_accumulation_steps
+    beside = {way: [0.0 * unit.count for unit in units] for way in passes}
+    reductions = never_hidden = energy = nothing
     items: Items = {}
     for exchange in exchanges:
-        runs = design.reshard_after_forward if exchange.again else np.ones_like(micro_batches)
-        hidden, way = np.where(hides(design, exchange), runs, 0.0), exchange.behind
+        way = exchange.behind
+        runs = run.design.reshard_after_forward if exchange.again else np.ones_like(nothing)
+        hidden = np.where(hides(run.design, exchange), runs, 0.0)
         for place, unit in enumerate(units):
             cost = KernelCost()
             for owner in unit.owners:
                 cost += exchange_cost(run, exchange, owner) * np.where(owner.parameters > 0, 1.0, 0.0)
             beside[way][place] = beside[way][place] + hidden * cost.time
-            opened = opened + often[way] * (runs - hidden) * unit.count * cost.time
-            energy = energy + often[way] * runs * unit.count * cost.link_energy
-            items = added(items, (cost * (often[way] * runs * unit.count)).items)
+            never_hidden = never_hidden + passes[way] * (runs - hidden) * unit.count * cost.time
+            energy = energy + passes[way] * runs * unit.count * cost.link_energy
+            items = added(items, (cost * (passes[way] * runs * unit.count)).items)
             if exchange.of == "gradients":
-                reduced = reduced + hidden * unit.count * cost.time
-    open_forward, used_forward = pass_exposure(units, beside["forward"], "forward")
-    open_backward, used_backward = pass_exposure(units, beside["backward"], "backward")
-    layers = np.maximum(stage.num_layers, 1.0)
-    forward = weighted_sum([unit.times["forward"] for unit in units], [unit.count for unit in units])
-    free = np.maximum(forward - np.where(kept, 0.0, used_forward), 0.0)
-    behind = np.minimum(LAYERS_BEHIND * design.vpp, layers) * reduced / layers
-    later = np.minimum(np.minimum(free, behind), open_backward)
-    first, last = used_forward / layers, np.minimum(reduced / layers, used_backward)
-    time = often["forward"] * open_forward + first + opened
-    time = time + micro_batches * open_backward - (micro_batches - 1) * later + last
-    beside_kernels = often["forward"] * used_forward + often["backward"] * used_backward
-    time = time + beside_kernels * run.system.chip.taken_cores("dp") / run.system.chip.cores
-    if run.itemized:
-        items = added(items, quantities_of(BY_LAYERS, {"time": time, "hidden": beside_kernels}))
-    return (
-        KernelCost(time=time, link_energy=energy, items=items),
-        {"forward": used_forward, "backward": used_backward},
-    )
+                reductions = reductions + hidden * unit.count * cost.time
+    return ExchangeSums(beside, reductions, never_hidden, energy, items)
 
 
 def pass_exposure(
     units: Sequence[Unit], beside: Sequence[FloatArray], way: str
 ) -> tuple[FloatArray, FloatArray]:
-    """What a pass over the units leaves exposed of their exchanges, and what it hides. [s]
+    """What a pass over the units leaves exposed of their exchanges (`beside`), and what it hides. [s]
 
-    Each layer hides the exchange of a layer of its kind; what layers have left hides those of other units.
+    Each layer hides the exchange of a layer of its kind; the time that layers have left hides exchanges of
+    other units.
     """
-    over, spare, others = 0.0 * units[0].count, 0.0 * units[0].count, 0.0 * units[0].count
+    longer = spare = others = 0.0 * units[0].count
     for unit, time in zip(units, beside, strict=True):
-        left = unit.count * (time - unit.times[way])
+        beyond = unit.count * (time - unit.times[way])
         if unit.is_layer:
-            over, spare = over + np.maximum(left, 0.0), spare + np.maximum(-left, 0.0)
+            longer, spare = longer + np.maximum(beyond, 0.0), spare + np.maximum(-beyond, 0.0)
         else:
-            others = others + left
-    exposed = over + np.maximum(others - spare, 0.0)
+            others = others + beyond
     whole = weighted_sum(beside, [unit.count for unit in units])
-    exposed = np.minimum(exposed, whole)
+    exposed = np.minimum(longer + np.maximum(others - spare, 0.0), whole)
     return exposed, whole - exposed
