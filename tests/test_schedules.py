@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from costmodel import DseError, PipelineTimes, pipeline_times
-from costmodel.steps.pipeline.schedules import FULL, SCHEDULES, Order, order, pipeline_order, shortest
+from costmodel.steps.pipeline.schedules import FULL, NONE, SCHEDULES, Order, order, shortest
 from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
 from costmodel.steps.pipeline.timed_pipelines import checked_pipelines, pipeline_ranks, scaled_passes
-from tests.scalar_pipeline import ORDERS, simulated
+from tests.scalar_pipeline import ORDERS, Action, simulated
 
 DATA = Path(__file__).parent / "data"
 PUBLISHED = pd.read_csv(DATA / "schedules_published.csv", comment="#")
@@ -32,6 +32,29 @@ def scales(texts: pd.Series, ranks: int) -> np.ndarray:
             given = [float(word) for word in text.split()]
             row[: len(given)] = given
     return rows
+
+
+def pipeline_order(schedule: str, p: int, v: int, m: int, n: int = 0) -> list[list[tuple[Action, ...]]]:
+    """Actions of each rank of a pipeline, in order; an entry is one action or the two of an overlapped pair.
+
+    Stages of DualPipe's second chain, which starts on the last rank, count on from those of the first.
+    """
+    table = SCHEDULES[schedule].slots(p, v, m, n or p)
+    found: list[list[tuple[int, Action]]] = [[] for _ in range(p)]
+    stages = table.forward.shape[1]
+    for (chain, stage, micro), slot in np.ndenumerate(table.forward):
+        weight = int(table.weight[chain, stage, micro])
+        actions = {"F": int(slot), "A" if weight == NONE else "B": int(table.backward[chain, stage, micro])}
+        actions |= {} if weight == NONE else {"W": weight}
+        place = chain * stages + stage
+        found[table.rank[chain, stage]] += [(when, (kind, place, micro)) for kind, when in actions.items()]
+    entries: list[list[tuple[Action, ...]]] = []
+    for timed in found:
+        by_slot: dict[int, tuple[Action, ...]] = {}
+        for when, action in sorted(timed, key=lambda one: (one[0], "FBAW".index(one[1][0]))):
+            by_slot[when] = (*by_slot.get(when, ()), action)
+        entries.append(list(by_slot.values()))
+    return entries
 
 
 def predicted(table: pd.DataFrame) -> pd.DataFrame:

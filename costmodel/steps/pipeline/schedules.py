@@ -398,33 +398,3 @@ def shortest(schedule: str, p: int, v: int, m: int, n: int) -> tuple[int, int]:
     turn = SCHEDULES[schedule].turn(v, n)
     turns = max(m - FULL * max(p, turn), 0) // turn
     return m - turns * turn, turns
-
-
-#: An action: F, B, W, or A for B and W as one; its stage, and its micro-batch.
-Action = tuple[str, int, int]
-
-
-def pipeline_order(schedule: str, p: int, v: int, m: int, n: int = 0) -> list[list[tuple[Action, ...]]]:
-    """Actions of each rank of a pipeline, in order; an entry is one action or the two of an overlapped pair.
-
-    Stages of DualPipe's second chain, which starts on the last rank, count on from those of the first.
-
-    >>> pipeline_order("1f1b", 2, 1, 2)[1]
-    [(('F', 1, 0),), (('A', 1, 0),), (('F', 1, 1),), (('A', 1, 1),)]
-    """
-    table = SCHEDULES[schedule].slots(p, v, m, n or p)
-    found: list[list[tuple[int, Action]]] = [[] for _ in range(p)]
-    stages = table.forward.shape[1]
-    for (chain, stage, micro), slot in np.ndenumerate(table.forward):
-        weight = int(table.weight[chain, stage, micro])
-        actions = {"F": int(slot), "A" if weight == NONE else "B": int(table.backward[chain, stage, micro])}
-        actions |= {} if weight == NONE else {"W": weight}
-        place = chain * stages + stage
-        found[table.rank[chain, stage]] += [(when, (kind, place, micro)) for kind, when in actions.items()]
-    entries: list[list[tuple[Action, ...]]] = []
-    for timed in found:
-        by_slot: dict[int, tuple[Action, ...]] = {}
-        for when, action in sorted(timed, key=lambda one: (one[0], "FBAW".index(one[1][0]))):
-            by_slot[when] = (*by_slot.get(when, ()), action)
-        entries.append(list(by_slot.values()))
-    return entries
