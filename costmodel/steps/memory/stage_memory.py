@@ -58,14 +58,21 @@ def stage_expert_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatA
 def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
     """Parameters of a rank of a stage, those of routed experts aside. [-]
 
-    The embedding is on the first stage, the last norm and the head on the last. A tied head is the word
-    table once more, unless both are on one stage.
+    The embedding is on the first stage, the last norm and the head on the last.
+    """
+    return updated_parameters(stage, parts) + stage.has_head * head_parameters(run, stage)
+
+
+def head_parameters(run: TransformerRun, stage: Stage) -> FloatArray:
+    """Parameters of the last norm and the output matrix on a rank. [-]
+
+    A tied head is the word table once more, unless both are on one stage.
     """
     model = run.model
     tied_here = model.tied_embeddings & (stage.has_embedding > 0)
     entries = padded_vocabulary(model, run.design.tp)
-    output = np.where(tied_here, 0.0, entries * model.hidden_size / run.design.tp)
-    return updated_parameters(stage, parts) + stage.has_head * (output + model.norm_parameters)
+    output: FloatArray = np.where(tied_here, 0.0, entries * model.hidden_size / run.design.tp)
+    return output + model.norm_parameters
 
 
 def stage_activations(

@@ -156,7 +156,7 @@ def scheduled_passes(
     if (overlaps & paired).any():
         together = overlapped_experts(costs, np.where(overlaps & paired, 1.0, in_turn), run.system)
     times, delay = stage_passes(run, alone, together, stages, hop), message_delay(design, hop)
-    times = times.on_axes(np.broadcast_shapes(times.forward.shape[1:], delay.shape))
+    times = times.on_axes(delay.shape)
     time, pairs = pipeline_time(design, times, delay, stages)
     number = steps * design.vpp
     busy = number * times.whole + pairs * (times.pair - times.whole)

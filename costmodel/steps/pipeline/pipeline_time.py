@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from costmodel.steps.pipeline.simulation import TimedPasses
 from costmodel.steps.pipeline.stages import Stage
 from costmodel.steps.pipeline.timed_pipelines import PipelineRanks, design_pipelines, pipeline_ranks
 from costmodel.training.design import DesignPoints
+
+#: Columns of a design that its timetable follows from.
+SIZES: Final = ("schedule", "pp", "vpp", "gradient_accumulation_steps", "group_size")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -26,17 +29,14 @@ class StagePasses:
     pair: FloatArray  #: all of them, where a forward pass overlaps with a backward pass
 
     def on_axes(self, shape: tuple[int, ...]) -> StagePasses:
-        """The passes with the axes of a shape behind that of stages."""
-        own = [getattr(self, field.name) for field in fields(self)]
-        aligned = (
-            each.reshape(len(each), *[1] * (len(shape) + 1 - each.ndim), *each.shape[1:]) for each in own
-        )
-        return StagePasses(
-            **{
-                f.name: np.broadcast_to(each, (len(each), *shape))
-                for f, each in zip(fields(self), aligned, strict=True)
-            }
-        )
+        """The passes with the axes of all of them, and of a shape, behind that of stages."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        shape = np.broadcast_shapes(shape, *(times.shape[1:] for times in own.values()))
+        for name, times in own.items():
+            axes = [1] * (len(shape) + 1 - times.ndim)
+            aligned = times.reshape(len(times), *axes, *times.shape[1:])
+            own[name] = np.broadcast_to(aligned, (len(times), *shape))
+        return StagePasses(**own)
 
     @property
     def whole(self) -> FloatArray:
@@ -95,7 +95,8 @@ def pipeline_time(
     if simulated.any():
         places = np.nonzero(simulated)
         passes, _ = passes_on_ranks(design, times, message, stages, places)
-        timed = simulated_pipelines(design.take(places[-1]), passes)
+        sizes = {name: np.broadcast_to(getattr(design, name), shape[-1:])[places[-1]] for name in SIZES}
+        timed = simulated_pipelines(DesignPoints(**sizes), passes)
         time[places] = timed.end.max(axis=1)
         if timed.pairs.any():
             pairs = np.zeros(times.forward.shape)
@@ -123,7 +124,7 @@ def _is_simulated(design: DesignPoints, times: StagePasses, message: FloatArray)
 
 def simulated_pipelines(design: DesignPoints, passes: TimedPasses) -> PipelineRanks:
     """Timetables of pipelines, equal ones timed once; (points, ranks) arrays."""
-    sizes = [design.schedule, design.pp, design.vpp, design.gradient_accumulation_steps, design.group_size]
+    sizes = [getattr(design, name) for name in SIZES]
     tables = {field.name: getattr(passes, field.name) for field in fields(passes)}
     unique = UniqueRows.of(
         *sizes, *(column for table in tables.values() for column in np.atleast_2d(table.T))

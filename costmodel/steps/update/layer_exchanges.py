@@ -12,6 +12,7 @@ from costmodel.kernels.collectives import collective, input_bytes
 from costmodel.kernels.items import Item, Items, added, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy, weighted_sum
 from costmodel.steps.memory.quantised_weights import exchanged_bytes
+from costmodel.steps.memory.stage_memory import head_parameters
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.recomputed_layers import recomputed_shares
@@ -50,12 +51,14 @@ class Unit:
 def stage_units(
     run: TransformerRun, stage: Stage, costs: MicroBatch, parts: Sequence[PartMemory]
 ) -> list[Unit]:
-    """Layers of each kind, the embedding, and what stands beside the head where that has something."""
+    """Layers of each kind, the embedding, the head with the last norm, and multi-token prediction."""
     design, units, back = run.design, [], backward_windows(run, stage, costs)
     for place, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
         is_layer = place < len(stage.layers)
         backward = back[place] if is_layer else costs.backward[place].window
-        owners = [Owner(part.parameters, part.quantised, design.sharing)]
+        is_head = place == len(stage.layers) + 1
+        parameters = part.parameters + head_parameters(run, stage) if is_head else part.parameters
+        owners = [Owner(parameters, part.quantised, design.sharing)]
         if run.model.num_experts:
             owners.append(Owner(part.expert_parameters, part.quantised_experts, design.expert_sharing, "edp"))
         there = tuple(owner for owner in owners if owner.parameters.ndim)
