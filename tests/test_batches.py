@@ -304,6 +304,7 @@ def opened(system: System) -> System:
 #: there are no experts, and rules of software alone read what a chip is called.
 UNREAD = {
     *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"),
+    *("expert_latency", "sorting_efficiency"),
     *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
 }
 

@@ -22,7 +22,6 @@ from costmodel.profiles.simai import aicb_rows as aicb
 from costmodel.profiles.simai.aicb_rows import LATENT_ROWS, NOTHING, GeneratorRun, Times, Ways
 from costmodel.profiles.simai.workload_rows import Pass, Row, StepRows
 from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
-from costmodel.steps.memory.states import owned_parameters
 from costmodel.steps.micro_batch.expert_parallel import sent_copies
 from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
 from costmodel.steps.micro_batch.micro_batch import KERNEL_CHUNK, MicroBatch, cost_table, micro_batches
@@ -30,9 +29,7 @@ from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
 from costmodel.steps.pipeline.pipeline_step import slowest_stage
 from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
 from costmodel.steps.transformer import resolve_sharding
-from costmodel.steps.update.optimizer import optimizer_step
-from costmodel.steps.update.state_update import state_update
-from costmodel.steps.update.update import stage_quantised, weight_casts_step
+from costmodel.steps.update.update import weight_update
 from costmodel.training.blocks import MTP_JOIN, Block, kinds_beyond, kinds_without_word
 from costmodel.training.design import RECOMPUTE_FULL, recomputes_otherwise
 from costmodel.training.kernel_kind import PASSES, Kernel
@@ -417,12 +414,8 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], generated: Generat
     owned = [updated_parameters(stage, parts) + stage_expert_parameters(stage, parts) for stage in stages]
     stage = chosen_stage(stages, largest(owned))
     parameters, experts = updated_parameters(stage, parts), stage_expert_parameters(stage, parts)
-    of_experts = experts if run.model.num_experts else None
-    plain, matrices = owned_parameters(run, stage, parameters, of_experts)
-    update = optimizer_step(
-        plain + matrices, run.system, design.ranks.all, update=state_update(run, stage, plain, matrices)
-    )
-    cast = weight_casts_step(run, stage_quantised(run, stage, parts)).time
+    update, casts = weight_update(run, parts, stages)
+    cast = casts.time
 
     def ways(owned: FloatArray, group: str) -> tuple[Pass, Ways]:
         gradients = np.floor(owned * stage.copies * run.precision.gradient_bytes)

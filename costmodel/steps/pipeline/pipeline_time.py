@@ -95,8 +95,9 @@ def pipeline_time(
     if simulated.any():
         places = np.nonzero(simulated)
         passes, _ = passes_on_ranks(design, times, message, stages, places)
-        sizes = {name: np.broadcast_to(getattr(design, name), shape[-1:])[places[-1]] for name in SIZES}
-        timed = simulated_pipelines(DesignPoints(**sizes), passes)
+        own: dict[str, FloatArray] = {name: getattr(design, name) for name in SIZES}
+        rows = {name: np.broadcast_to(column, shape[-1:])[places[-1]] for name, column in own.items()}
+        timed = simulated_pipelines(DesignPoints().with_columns(rows), passes)
         time[places] = timed.end.max(axis=1)
         if timed.pairs.any():
             pairs = np.zeros(times.forward.shape)

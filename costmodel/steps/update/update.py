@@ -77,15 +77,8 @@ def update_step(
     """
     design, ranks = run.design, run.design.world_size
     reduced = late_exchanges(run, passes, parts, stages, alone)
-    stage = updated_stage(run, parts, stages)
-    parameters = stage_parameters(run, stage, parts)
-    of_experts = stage_expert_parameters(stage, parts) if run.model.num_experts else None
     tied = tied_embedding_reduction(run)
-    plain, matrices = owned_parameters(run, stage, parameters, of_experts)
-    update = optimizer_step(
-        plain + matrices, run.system, design.ranks.all, update=state_update(run, stage, plain, matrices)
-    )
-    cast = weight_casts_step(run, stage_quantised(run, stage, parts))
+    update, cast = weight_update(run, parts, stages)
     items: Items = {}
     if run.itemized:
         casts = {Item("time", "forward_time", name="casts of weights"): cast.time}
@@ -141,10 +134,22 @@ def late_exchanges(
     return KernelCost(time=late, link_energy=energy, items=items)
 
 
-def updated_stage(run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]) -> Stage:
-    """The stage with most parameters, of those that have more of something than others."""
-    owned = [stage_parameters(run, stage, parts) + stage_expert_parameters(stage, parts) for stage in stages]
-    return chosen_stage(stages, largest(owned))
+def weight_update(
+    run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]
+) -> tuple[KernelCost, KernelCost]:
+    """Clipping and update of the weights, and their casts, on the stage with most parameters.
+
+    Parameters are those of `update_step`.
+    """
+    every = [(stage_parameters(run, own, parts), stage_expert_parameters(own, parts)) for own in stages]
+    most = largest([parameters + experts for parameters, experts in every])
+    stage = chosen_stage(stages, most)
+    parameters, experts = (chosen([*own], most) for own in zip(*every, strict=True))
+    plain, matrices = owned_parameters(run, stage, parameters, experts if run.model.num_experts else None)
+    update = optimizer_step(
+        plain + matrices, run.system, run.design.ranks.all, update=state_update(run, stage, plain, matrices)
+    )
+    return update, weight_casts_step(run, stage_quantised(run, stage, parts))
 
 
 def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:
