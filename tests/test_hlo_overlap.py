@@ -167,7 +167,7 @@ def test_systems_that_are_too_small_say_so(capsys, tmp_path):
     text = (ROOT / "systems" / "a100_80g_dgx.yaml").read_text()
     small, tight = tmp_path / "small.yaml", tmp_path / "tight.yaml"
     small.write_text(re.sub(r"(\n    size: \{value: )\d+", r"\g<1>4", text))
-    tight.write_text(text.replace("capacity: {value: 81920 MiB", "capacity: {value: 3 GB"))
+    tight.write_text(text.replace("capacity: {value: 81920 MiB", "capacity: {value: 1 GB"))
     given = f"{small},a100_80g_dgx,{tight}"
     record = json.loads(swept(capsys, DATA / "transformer.hlo", "--sweep", given, "--format", "json"))
     problems = {row["system"]: row["problem"] for row in record["systems"]}

@@ -162,7 +162,7 @@ def test_what_copies_send(small, links):
         links.with_quantities({f"{tier}_energy": 0.0}) for tier in ("fabric", "node")
     )  # fmt: skip
     base = {"dp": 16, "gradient_accumulation_steps": m, "shard_replicas": copies}
-    own = small.num_parameters - small.norm_parameters - small.head_parameters
+    own = small.num_parameters
     for zero, sent in ((1, GRADIENT + WEIGHT), (2, m * GRADIENT + WEIGHT), (3, m * (GRADIENT + 2 * WEIGHT))):
         node, fabric = (
             (step(small, system, DesignPoints.of(**base, zero=zero)).link_energy / 16).item()
@@ -274,7 +274,8 @@ def test_weights_that_stay_are_gathered_once_where_micro_batches_interleave(smal
     first = [0.0, 0.0]
     for place, pp in enumerate((1, 4)):
         layers = small.num_layers / pp
-        own = layers * small.layer_parameters(small.sequence[0][0]) + small.embedding_parameters
+        own = layers * small.layer_parameters(small.sequence[0][0]) + small.embedding_parameters * (pp == 1)
+        own += small.head_parameters + small.norm_parameters  # of the last stage, which is done last
         first[place] = own * WEIGHT * 7 / 8
     assert gathered() == pytest.approx(first[0] * m)
     assert gathered(pp=4) == pytest.approx(first[1] * (2 * m - 1))
@@ -370,7 +371,7 @@ def test_narrow_moments_are_read_and_written_faster(small, h100):
         step(small, h100, DesignPoints.of(dp=8, zero=1, moments=word)).optimizer_time.item()
         for word in ("fp32", "bf16")
     )
-    owned = small.num_parameters - small.norm_parameters - small.head_parameters
+    owned = small.num_parameters
     saved = 8 * owned / 8 / float(h100.dram.bandwidth * h100.dram.efficiency)
     assert wide - narrow == pytest.approx(saved)
 
@@ -393,7 +394,7 @@ def test_time_of_an_offloaded_update(small, h100):
         step(small, h100, DesignPoints.of(dp=8, zero=1, offload_optimizer=share)).optimizer_time.item()
         for share in (0, 1)
     )
-    owned = (small.num_parameters - small.norm_parameters - small.head_parameters) / 8
+    owned = small.num_parameters / 8
     on_chip = 28 * owned / float(h100.dram.bandwidth * h100.dram.efficiency) + float(h100.chip.kernel_launch)
     on_host = (GRADIENT + WEIGHT) * owned / 64e9 + 28 * owned / 76.8e9
     assert host - chip == pytest.approx(on_host - on_chip)

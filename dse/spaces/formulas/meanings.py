@@ -139,6 +139,8 @@ MACHINE: Final[Mapping[str, str]] = {
     "compute_capability": "compute capability of CUDA, such as 9 for Hopper; 0: the chip has no CUDA",
     "vector_lanes": "fp32 multiply-adds of a core and cycle outside the matrix units",
     "kernel_launch": "floor of a kernel's time",
+    "expert_latency": "time of each further expert whose product one kernel makes",
+    "sorting_efficiency": "rate of sorting tokens by expert, over that of streaming",
     "tile_latency": "time to fill and drain the pipeline of an output tile",
     "collective_cores": "cores that a running collective takes from kernels beside it",
     "tp_collective_cores": "cores that tensor-parallel collectives take",
