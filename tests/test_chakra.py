@@ -113,7 +113,7 @@ def test_every_message_is_sent_once_and_received_once(layout):
 
 
 def test_a_replay_ends_with_the_step(layout):
-    """Nodes depend on earlier ones. Passes at the ends of a pipeline send nothing, but are charged for it."""
+    """Nodes depend on earlier ones. Messages that the ends do not send are shared out over their chunks."""
     _, traces = layout
     for _, nodes in traces.values():
         assert [node["id"] for node in nodes] == [*range(len(nodes))]
