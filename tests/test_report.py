@@ -166,7 +166,8 @@ def titles(chart):
 
 def tables(chart):
     """Rows of a chart's data."""
-    return [pd.read_csv(StringIO(rows)) for rows in chart.to_dict()["datasets"].values()]
+    every = chart.to_dict()["datasets"].values()
+    return [pd.read_csv(StringIO(rows), float_precision="round_trip") for rows in every]
 
 
 def test_figures_follow_the_objectives_of_the_study(small_space, study):

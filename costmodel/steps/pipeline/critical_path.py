@@ -138,7 +138,8 @@ def one_forward_one_backward_time(
     """
     pair = forward + backward
     steps = np.diff(sizes.rank, axis=0, prepend=-1.0)
-    others = (sizes.on_axes(steps, pair.ndim) * pair).sum(axis=0) - pair[-1]
+    every = _running(np.add, sizes.on_axes(steps, pair.ndim) * pair)[-1]  # in order, for any number of points
+    others = every - pair[-1]
     without_break: FloatArray = sizes.passes * pair[-1] + others
     last_is_slowest = (message == 0) & ((forward <= forward[-1]) & (backward <= backward[-1])).all(axis=0)
     rows = np.flatnonzero(~last_is_slowest.reshape(-1, last_is_slowest.shape[-1]).all(axis=0))
