@@ -166,8 +166,7 @@ def titles(chart):
 
 def tables(chart):
     """Rows of a chart's data."""
-    every = chart.to_dict()["datasets"].values()
-    return [pd.read_csv(StringIO(rows), float_precision="round_trip") for rows in every]
+    return [pd.read_csv(StringIO(rows)) for rows in chart.to_dict()["datasets"].values()]
 
 
 def test_figures_follow_the_objectives_of_the_study(small_space, study):
@@ -182,7 +181,8 @@ def test_figures_follow_the_objectives_of_the_study(small_space, study):
     one = Study.create(space.with_objectives(["mfu"]), "one", storage=study.storage)
     one.run(20)
     [best] = [rows["y"] for rows in tables(one.plot_front()) if "row" in rows]
-    assert best.iloc[-1] == one.pareto_front()["mfu"].max()
+    # Versions of pandas read the last digit of a text in different ways.
+    assert best.iloc[-1] == pytest.approx(one.pareto_front()["mfu"].max(), rel=1e-15)
     assert best.is_monotonic_increasing
 
 
