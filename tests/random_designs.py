@@ -34,7 +34,7 @@ MOST: Final = {
     "softmax_dim1": 16, "softmax_dim2": 16, "tile_size": 64,
 }  # fmt: skip
 
-#: Columns by which a pipeline is no plain one.
+#: Columns of other schedules than 1F1B, and of stages that are not as even as can be.
 PIPELINES: Final = (
     "schedule", "group_size", "first_stage_layers", "last_stage_layers", "count_embedding", "count_loss",
 )  # fmt: skip

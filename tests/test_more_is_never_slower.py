@@ -36,7 +36,7 @@ def random_run(name, rng):
 
 
 def is_lawful(design):
-    """Designs with no pipeline, or a plain one whose replicas exchange once a step; (points,)."""
+    """Designs of 1F1B with no pipeline, or whose replicas exchange once a step; (points,)."""
     if not isinstance(design, DesignPoints):
         return np.ones(POINTS, dtype=bool)
     lawful = design.is_1f1b & ((design.pp == 1) | (design.zero <= 1))

@@ -91,8 +91,8 @@ def step_work(run: TransformerRun) -> StepWork:
     Notes
     -----
     A rank's layers, embedding and head are shared out over its chunks evenly, as `timeline` shares out their
-    time. What is recomputed belongs to the backward pass. What replicas exchange is that of the rank with
-    most parameters.
+    time. Recomputation belongs to the backward pass. Exchanges of replicas are those of the stage that is
+    done last.
     """
     design = solution(run, cost_of_passes).design
     run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))

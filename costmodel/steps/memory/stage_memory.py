@@ -46,7 +46,7 @@ class StageMemory(Columns):
 
 
 def updated_parameters(stage: Stage, parts: Sequence[PartMemory]) -> FloatArray:
-    """Parameters of a rank of a stage whose gradients a step reduces: layers and embedding. [-]"""
+    """Parameters of the layers and the embedding of a rank of a stage, those of routed experts aside. [-]"""
     return weighted_sum([part.parameters for part in parts], stage.counts)
 
 

@@ -174,11 +174,11 @@ def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, 
         entries, exits = (
             [(np.maximum.reduce([own for own, _ in ways]), 0 * ahead)] for ways in (entries, exits)
         )
+    room = passes - 1 + ahead
+    middle = room * pair
     for before, room_before in entries:
         for behind, room_behind in exits:
-            middle = (passes - 1 + ahead) * pair
-            fits = passes - 1 + ahead >= room_before + room_behind
-            chain = np.where(fits, before + behind + middle, 0.0)
+            chain = np.where(room >= room_before + room_behind, before + behind + middle, 0.0)
             longest = np.maximum(longest, chain.max(axis=0))
     return longest
 
