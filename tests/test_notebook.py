@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import vl_convert
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 BY_NAME = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -25,6 +27,10 @@ def test_notebook_runs(path, tmp_path):
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [output.get("data", {}) for output in outputs]
     assert sum("vega" in kind for data in shown for kind in [*data, data.get("text/html", "")]) >= 3
+    pages = "".join(data.get("text/html", "") for data in shown)
+    charts = re.findall(r"^  \}\)\((\{.*\}), \{.*\);$", pages, re.MULTILINE)
+    assert len(charts) == pages.count('"mode": "vega-lite"')
+    assert all(vl_convert.vegalite_to_svg(chart).startswith("<svg") for chart in charts)
     if path.stem == "analysis":
         printed = "".join(output.get("text", "") for output in outputs)
         assert "no database there" in printed

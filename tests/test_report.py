@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+import vl_convert
 
 from costmodel.plotting import DOMINATED
 from costmodel.plotting import FRONT as FRONT_COLOUR
@@ -184,6 +185,37 @@ def test_figures_follow_the_objectives_of_the_study(small_space, study):
     # Versions of pandas read the last digit of a text in different ways.
     assert best.iloc[-1] == pytest.approx(one.pareto_front()["mfu"].max(), rel=1e-15)
     assert best.is_monotonic_increasing
+
+
+#: Objectives of which the first one, two, three and four are drawn.
+OBJECTIVES = ("step_time", "peak_memory", "maximize:mfu", "energy_per_step")
+
+
+def symbols(svg):
+    """Marks of designs that a drawn picture has."""
+    return len(re.findall(r'aria-roledescription="(?:point|circle)"', svg))
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
+    """Vega-Lite's compiler draws each one: a specification that it refuses is no picture."""
+    space = Space.from_text(small_space).with_objectives(OBJECTIVES[:count])
+    study = Study.create(space, "drawn", storage=f"sqlite:///{tmp_path / 'dse.db'}", sampler="random")
+    study.run(60)
+    picture = study.report(tmp_path / "front.svg").read_text()
+    ElementTree.fromstring(picture)
+    panels = max(1, count * (count - 1) // 2)
+    assert symbols(picture) >= panels * (1 if count == 1 else len(study.pareto_front()))
+    for plot in (study.plot_front, study.plot_parallel, study.plot_importance, study.plot_hypervolume):
+        figure = plot()
+        for ending, start in ((".svg", b"<svg"), (".png", b"\x89PNG")):
+            figure.save(tmp_path / f"figure{ending}")
+            assert (tmp_path / f"figure{ending}").read_bytes().startswith(start)
+    page = study.report(tmp_path / "page.html").read_text()
+    figures = json.loads(re.search(r'id="data">(.*?)</script>', page, flags=re.DOTALL)[1])["figures"]
+    assert sum(name.startswith("front") for name in figures) == panels
+    for figure in figures.values():
+        assert vl_convert.vegalite_to_svg(figure).startswith("<svg")
 
 
 def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):

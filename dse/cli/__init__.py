@@ -77,7 +77,6 @@ COMMANDS = {
     "systems": Command("keep", "catalogue", "list the systems that ship"),
     "frameworks": Command("keep", "catalogue", "list the training frameworks that ship"),
     "delete": Command("keep", "delete", "delete a study and all of its trials"),
-    "completion": Command("keep", "completion", "print a script that lets a shell complete commands"),
 }
 
 DONE, FAILED = 0, 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Final
 
@@ -83,33 +83,37 @@ def front_figure(
     Parameters
     ----------
     picture : FrontPicture
-        What is drawn.
+        The designs. Infeasible designs are drawn only in a figure of one panel, where a click in the
+        legend shows them: Vega-Lite cannot bind one legend to the layers of several panels.
     title : str
-        What it is read out as; by default the names of its axes.
+        Text that a screen reader reads; by default the names of the axes.
     pairs : sequence of pairs of int, optional
-        Places of the axes of each panel; all pairs by default. [-]
+        Indices of the two axes of each panel; all pairs by default. [-]
     """
-    panels = [panel(picture, pair) for pair in (picture.pairs if pairs is None else pairs)]
+    places = picture.pairs if pairs is None else pairs
+    if len(places) > 1:
+        picture = replace(picture, infeasible=picture.infeasible[:0])
+    panels = [panel(picture, pair, legend_filter=len(places) == 1) for pair in places]
     about = title or f"{picture.name} by {', '.join(words(shown.name) for shown in picture.axes)}"
     return styled(panels[0] if len(panels) == 1 else alt.vconcat(*panels), about)
 
 
-def panel(picture: FrontPicture, pair: tuple[int, int]) -> alt.LayerChart:
-    """One pair of axes: what is not on the front first; a click in the legend shows or hides a kind."""
+def panel(picture: FrontPicture, pair: tuple[int, int], *, legend_filter: bool) -> alt.LayerChart:
+    """One pair of axes, the front on top; with a filter, clicks in the legend show and hide designs."""
     kinds = {"dominated": DOMINATED, "infeasible": BROKEN}
     colours = {picture.name: FRONT} | {kind: kinds[kind] for kind in kinds if len(getattr(picture, kind))}
     colour = alt.Color("kind:N", scale=alt.Scale(domain=[*colours], range=[*colours.values()]))
-    first = [{"kind": kind} for kind in (picture.name, "dominated")]
-    shown = alt.selection_point(
-        f"shown_{pair[0]}_{pair[1]}", fields=["kind"], bind="legend", toggle="true", value=first
-    )
     where = place_of(picture, pair)
     cloud = points(np.concatenate([picture.dominated, picture.infeasible]), pair)
     cloud["kind"] = ["dominated"] * len(picture.dominated) + ["infeasible"] * len(picture.infeasible)
     around = alt.Chart(rows(cloud)).mark_point(filled=True, size=16, opacity=0.45, aria=False)
+    if legend_filter:
+        first = [{"kind": kind} for kind in (picture.name, "dominated")]
+        shown = alt.selection_point("shown", fields=["kind"], bind="legend", toggle="true", value=first)
+        around = around.transform_filter(shown).add_params(shown)
     front = points(picture.front, pair).assign(kind=picture.name, row=range(len(picture.front)))
     layers = [
-        around.encode(**where, color=colour).transform_filter(shown).add_params(shown),
+        around.encode(**where, color=colour),
         *stairs(picture, pair, front, where),
         designs(picture, pair, front).encode(**where, color=colour),
         *rings(picture, front, where),

@@ -1,4 +1,4 @@
-"""Arguments of check, validate, calibrate, the catalogues, delete and completion."""
+"""Arguments of check, validate, calibrate, the catalogues and delete."""
 
 from __future__ import annotations
 
@@ -140,18 +140,3 @@ def delete(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_storage(parser)
-
-
-def completion(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse completion`."""
-    describe(
-        parser,
-        about="Print a script by which a shell completes commands, options, their words, and the names of\n"
-        "spaces, systems and models that ship.",
-        examples=[
-            "dse completion bash > ~/.local/share/bash-completion/completions/dse",
-            "dse completion zsh >> ~/.zshrc",
-            "dse completion fish > ~/.config/fish/completions/dse.fish",
-        ],
-    )
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="bash, zsh or fish")

@@ -1,11 +1,9 @@
-"""`dse delete` takes a study out of its database; `dse completion` tells a shell what may be typed."""
+"""`dse delete` takes a study out of its database."""
 
 from __future__ import annotations
 
 import io
-import shutil
 import sqlite3
-import subprocess
 
 import optuna
 import pytest
@@ -84,37 +82,3 @@ def test_on_a_terminal_it_asks(searched, monkeypatch, capsys, answer, deleted):
 def test_a_study_that_is_not_there_is_not_deleted(searched, capsys):
     assert main(["delete", "on", "--yes"]) == 1
     assert "no study 'on'" in capsys.readouterr().err
-
-
-def completed(script, *words):
-    """What bash offers for the last word."""
-    line = " ".join(f"'{word}'" for word in words)
-    asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _dse; echo ${{COMPREPLY[@]}}"
-    test = f"{script}\n{asked}"
-    done = subprocess.run(["bash", "-c", test], capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    ("words", "some"),
-    [
-        (("dse", "ev"), {"evaluate"}),
-        (("dse", "evaluate", "gpt3_175b_k"), {"gpt3_175b_kernels"}),
-        (("dse", "evaluate", "--from-m"), {"--from-megatron", "--from-maxtext"}),
-        (("dse", "evaluate", "--system", "h100_80g_d"), {"h100_80g_dgx"}),
-        (("dse", "export", "s", "--format", "mega"), {"megatron"}),
-        (("dse", "models", "deepseek_v3"), {"deepseek_v3"}),
-    ],
-)
-def test_bash_completes_commands_options_words_and_names(capsys, words, some):
-    assert main(["completion", "bash"]) == 0
-    assert set(completed(capsys.readouterr().out, *words)) == some
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_can_read_its_script(tmp_path, capsys, shell):
-    assert main(["completion", shell]) == 0
-    (tmp_path / "script").write_text(text := capsys.readouterr().out)
-    assert "evaluate" in text
-    if shutil.which(shell):
-        assert subprocess.run([shell, "-n", tmp_path / "script"], check=False).returncode == 0
