@@ -10,14 +10,23 @@ from costmodel.training.numerics import USUAL, plain
 _GEMMA: Final = {"zero_centered_norms": True, "gate": "geglu", "embedding_scale": True}
 _SIGMOID: Final = {"router_score": "sigmoid"}
 _CENTERED: Final = {"zero_centered_norms": True}
+_GLOBAL: Final = {"router_balance": "global_aux_loss"}
 _INTERLEAVED: Final = {"rotary_interleaved": True}
 #: Title of a family -> fields that all of its models share.
 _FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = {
     **dict.fromkeys(("Gemma", "Gemma 2", "Gemma 3"), _GEMMA),
     **dict.fromkeys(("DeepSeek-V3", "GLM-4.5", "dots.llm1", "MiniMax-M2"), _SIGMOID),
-    **dict.fromkeys(("Qwen3-Next", "Qwen3.5", "Qwen3.5-MoE", "Nemotron"), _CENTERED),
+    **dict.fromkeys(("Qwen3.5", "Qwen3.5-MoE", "Nemotron"), _CENTERED),
     **dict.fromkeys(("Command R", "Command A"), _INTERLEAVED),
-    "Llama 4": {**_SIGMOID, **_INTERLEAVED, "no_rope_every": 4.0, "qk_l2_norm": True},
+    "Qwen3-MoE": _GLOBAL,
+    "Qwen3-Next": {**_CENTERED, **_GLOBAL},
+    "Llama 4": {
+        **_SIGMOID,
+        **_INTERLEAVED,
+        "no_rope_every": 4.0,
+        "qk_l2_norm": True,
+        "router_balance": "seq_aux_loss",
+    },
     "gpt-oss": {"gate": "quick_geglu", "glu_clamp": 7.0, "glu_offset": 1.0},
     "Grok-1": {"gate": "geglu", "embedding_scale": True, "router_pre_softmax": True},
     "GPT-NeoX": {"rotary_percent": 0.25},
@@ -80,6 +89,8 @@ def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) ->
         found["router_score"] = "sigmoid"
     if experts and value("norm_topk_prob") is False:
         found["router_pre_softmax"] = True
+    if experts and value("seq_aux") is True:
+        found["router_balance"] = "seq_aux_loss"
     if value("use_qk_norm") is False:
         found.pop("qk_l2_norm", None)
     return {name: plain(own) for name, own in found.items() if own != getattr(USUAL, name)}

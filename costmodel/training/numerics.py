@@ -45,6 +45,8 @@ class Numerics:
     router_scaling: float = 1.0  #: factor of what experts add
     router_bias_update_rate: float = 0.0  #: of a bias that balances experts without a loss
     router_aux_loss: float = 0.0  #: coefficient of the loss that balances experts
+    #: tokens that this loss counts together: a micro-batch, each sequence, or the global batch
+    router_balance: Literal["aux_loss", "seq_aux_loss", "global_aux_loss"] = "aux_loss"
     mtp_loss_scale: float = 0.0  #: weight of losses of multi-token prediction; 0: the framework's
 
     @property

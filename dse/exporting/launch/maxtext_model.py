@@ -229,10 +229,11 @@ def model_losses(model: ModelShape) -> list[str]:
     back = keys_model(model_keys(model), model.name)
     silent = {"name", "title", "numerics", "features", "layers", "vocab_multiple"}
     silent |= {"activation"} if model.gated_mlp else set()
+    silent |= set() if model.numerics.router_aux_loss else {"router_balance"}
     silent |= {"ffn_hidden_size"} if _experts_alone(model) else set()
     pairs = [
         *((own.name, model, back) for own in fields(model) if own.name not in silent),
-        *((own.name, model.numerics, back.numerics) for own in fields(Numerics)),
+        *((own.name, model.numerics, back.numerics) for own in fields(Numerics) if own.name not in silent),
     ]
     return [
         f"model: {name}={getattr(one, name)}"
@@ -343,6 +344,9 @@ def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
         **{**plain, **scaling, **IMPLIED.get(style, {})},
         glu_clamp=max(_number(given.get("mlp_activations_limit", 0.0)), 0.0),
         router_score="sigmoid" if given.get("routed_score_func") == "sigmoid" else "softmax",
+        router_balance="seq_aux_loss"
+        if int(given["num_experts"]) > 1
+        else "aux_loss",  # moe.py: load_balance_loss
         router_pre_softmax=given["decoder_block"] == "qwen3_moe" and not given.get("norm_topk_prob", False),
     )
 

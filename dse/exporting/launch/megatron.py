@@ -37,6 +37,7 @@ NUMBERS: Final = (
     *("vocab_size", "num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_latent_size"),
     *("moe_shared_expert_intermediate_size", "moe_router_num_groups", "moe_router_group_topk"),
     *("mtp_num_layers", "num_query_groups", "max_position_embeddings", "make_vocab_size_divisible_by"),
+    "padded_vocab_size",
     *("window_attn_skip_freq", "linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim"),
     *("linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads", "q_lora_rank"),
     *("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
@@ -60,7 +61,7 @@ WORDS: Final = (
     *("experimental_attention_variant", "pipeline_model_parallel_layout", "recompute_granularity"),
     *("recompute_method", "data_parallel_sharding_strategy", "optimizer", "exp_avg_dtype"),
     *("exp_avg_sq_dtype", "main_params_dtype", "fp8", "fp8_recipe", "fp4", "fp4_recipe"),
-    *("moe_router_score_function", "rope_type"),
+    *("moe_router_score_function", "moe_router_load_balancing_type", "moe_router_dtype", "rope_type"),
     *("attention_backend", "cp_comm_type", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
 )
 LISTS: Final = ("recompute_modules", "hierarchical_context_parallel_sizes")
@@ -257,15 +258,15 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         flags = Flags.of(command.flags)
         if "num_layers" not in flags.settings and command.missing:
             raise DseError(f"it does not say num_layers{not_there(command.missing)}")
+        if not (world_size := chips or command.chips):
+            raise DseError("does not say on how many chips; name them with --gpus N")
+        name = re.sub(r"\W+", "_", path.stem).strip("_") or "launch"
         launch, notes = launch_of(
-            flags.settings,
-            world_size=chips or command.chips or _said_nowhere(),
-            node_size=command.node_size or 8,
-            name=_name(path),
+            flags.settings, world_size=world_size, node_size=command.node_size or 8, name=name
         )
     except DseError as error:
         raise DseError(f"{path}: {_line(str(error))}") from None
-    if "vocab_size" not in flags.settings:
+    if not flags.settings.keys() & {"vocab_size", "padded_vocab_size"}:
         notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed; "
                      "--set vocab_size=N names another")  # fmt: skip
     if flags.unread:
@@ -276,11 +277,3 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 def _line(text: str) -> str:
     """Words of a script as one line that any terminal shows."""
     return printable(" ".join(text.split()))
-
-
-def _name(path: Path) -> str:
-    return re.sub(r"\W+", "_", path.stem).strip("_") or "launch"
-
-
-def _said_nowhere() -> int:
-    raise DseError("does not say on how many chips; name them with --gpus N")

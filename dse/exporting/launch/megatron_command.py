@@ -41,7 +41,6 @@ _EARLIER: Final[Mapping[str, tuple[str, ...]]] = {
     "--batch-size": ("--micro-batch-size",),
     "--encoder-seq-length": ("--seq-length",),
     "--encoder-num-layers": ("--num-layers",),
-    "--padded-vocab-size": ("--vocab-size",),
     "--checkpoint-activations": ("--recompute-granularity", "full"),
     "--activations-checkpoint-method": ("--recompute-granularity", "full", "--recompute-method"),
     "--checkpoint-num-layers": ("--recompute-num-layers",),

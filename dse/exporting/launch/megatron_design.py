@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.formats.framework_file import launching
 from costmodel.training.design import MODERN
 from costmodel.training.pipeline_layout import EVEN
 from costmodel.training.recompute_modules import MODULES
+from costmodel.training.run import padded_vocabulary
 from dse.exporting.launch.launch import Launch, refuse, written_layout
 from dse.exporting.launch.megatron_model import model_losses, model_settings
 
@@ -56,6 +59,7 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     settings = {
         **model_settings(launch.model),
         **{s: int(launch[column]) for s, column in SIZES.items()},
+        "padded_vocab_size": word_table(launch),
         "global_batch_size": launch.global_batch_size,
         **{s: int(launch[column]) for s, column in COUNTS.items() if launch[column]},
         **{s: True for s, column in SWITCHES.items() if launch[column]},
@@ -69,6 +73,12 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **_experts(launch),
     }
     return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *losses(launch)]
+
+
+def word_table(launch: Launch) -> int:
+    """Entries of the word table on all tensor-parallel ranks together, whatever the tokenizer has."""
+    entries = int(np.max(padded_vocabulary(launch.model, launch.points.tp)))
+    return entries + -entries % int(launch["tp"])
 
 
 def _pipeline(launch: Launch) -> dict[str, Any]:

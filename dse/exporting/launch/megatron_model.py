@@ -138,6 +138,7 @@ NUMERICS: Final = {
     "moe_router_pre_softmax": "router_pre_softmax",
     "moe_router_topk_scaling_factor": "router_scaling",
     "moe_aux_loss_coeff": "router_aux_loss",
+    "moe_router_load_balancing_type": "router_balance",
     "moe_router_bias_update_rate": "router_bias_update_rate",
     "mtp_loss_scaling_factor": "mtp_loss_scale",
 }
@@ -169,7 +170,6 @@ DEFAULTS: Final[Mapping[str, float]] = {
     "linear_key_head_dim": 128,
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
-    "make_vocab_size_divisible_by": 128,
 }
 NORMS: Final = {"layer_norm": "LayerNorm", "layer_norm_no_bias": "LayerNorm", "rms_norm": "RMSNorm"}
 POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope"}
@@ -184,7 +184,8 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
     if model.num_query_groups != model.num_attention_heads and model.attention != "mla":
         found |= {"group_query_attention": True, "num_query_groups": int(model.num_query_groups)}
     found["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
-    found["make_vocab_size_divisible_by"] = int(model.vocab_multiple) or 1
+    if model.vocab_multiple:
+        found["make_vocab_size_divisible_by"] = int(model.vocab_multiple)
     found |= _positions(model)
     found["normalization"] = NORMS[model.normalization]
     if model.gated_mlp:
@@ -198,6 +199,9 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
         found |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     found |= {"untie_embeddings_and_output_weights": True} if not model.tied_embeddings else {}
     found |= {setting: True for setting, field in SWITCHES.items() if getattr(model, field)}
+    if model.attention == "mla":  # the flag adds the norms of the latents, which the model always has
+        found["qk_layernorm"] = True
+        del found["kv_channels"]  # heads have the sizes of `LATENT`
     if model.router_bias and model.biases:  # a bias of the router itself, as of all other products
         found.pop("moe_router_enable_expert_bias")
     found |= _numerics(model)
@@ -234,8 +238,8 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
     """Settings that say which layers have which attention, and which have experts."""
     found: dict[str, Any] = {}
     every = int(model.full_attention_every)
-    if model.window:
-        found["window_size"] = f"{model.window:g},0"
+    if 0 < model.window < model.seq_len:
+        found["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
         found |= {"window_attn_skip_freq": every} if every else {}
     if model.linear_attention != "none":
         found["experimental_attention_variant"] = model.linear_attention
@@ -245,7 +249,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         found["multi_latent_attention"] = True
         found |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
     if model.num_experts:
-        found["moe_grouped_gemm"] = True
+        found |= {"moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
         dense, freq, layers = (
             int(own) for own in (model.first_dense_layers, model.moe_layer_freq, model.num_layers)
         )
@@ -261,7 +265,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
 def model_losses(model: ModelShape) -> list[str]:
     """What of a model Megatron Core has no setting for."""
     lost = {
-        "window_kind=chunked": bool(model.window) and model.window_kind == "chunked",
+        "window_kind=chunked": 0 < model.window < model.seq_len and model.window_kind == "chunked",
         "parallel_block": model.parallel_block,
         "norms_per_layer=4": model.norms_per_layer == 4,
         "layer norm without bias": model.normalization == "layer_norm_no_bias",
@@ -269,6 +273,10 @@ def model_losses(model: ModelShape) -> list[str]:
         "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
         "layers": bool(model.layers),
         "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
+        "norms of queries and keys of latent attention": model.qk_norm and model.attention == "mla",
+        "the best expert of a group, not the sum of several, chooses the group": model.routing_groups > 0
+        and model.numerics.router_score == "softmax"
+        and model.moe_topk >= 2 * model.routing_group_topk,
         "bias of the router alone": model.router_bias
         and model.numerics.router_score == "softmax"
         and not model.biases,
@@ -315,15 +323,15 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
     fields |= {field: bool(given.get(setting)) for setting, field in SWITCHES.items()}
     fields["router_bias"] |= bool(fields.get("num_experts")) and bool(given.get("add_bias_linear", True))
     if mla:
-        fields |= {"attention": "mla"} | {f: float(given.get(s, 0)) for s, f in LATENT.items()}
+        fields |= {"attention": "mla", "qk_norm": False}
+        fields |= {f: float(given.get(s, 0)) for s, f in LATENT.items()}
     learned = given.get("position_embedding_type", "learned_absolute") == "learned_absolute"
     positions = float(given.get("max_position_embeddings", fields["seq_len"]))
     dropout = max(float(given.get(f"{of}_dropout", 0.1)) for of in ("hidden", "attention"))
     biases = bool(given.get("add_bias_linear", True))
     return ModelShape(
-        **{"vocab_size": 51200.0, **fields},
+        **{**fields, **_vocabulary(given)},
         name=name,
-        vocab_multiple=_unless_one(given["make_vocab_size_divisible_by"]),
         gated_mlp=gated,
         activation="silu" if gated else "squared_relu" if given.get("squared_relu") else "gelu",
         normalization="rms_norm" if given.get("normalization") == "RMSNorm" else "layer_norm",
@@ -356,8 +364,14 @@ def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
     return Numerics(**found)
 
 
-def _unless_one(multiple: Any) -> float:
-    return 0.0 if float(multiple) == 1 else float(multiple)
+def _vocabulary(given: Mapping[str, Any]) -> dict[str, float]:
+    """Entries of the word table, and their multiple; `padded_vocab_size` decides where they differ."""
+    table = given.get("padded_vocab_size")
+    multiple = float(given.get("make_vocab_size_divisible_by", 1 if table else 128))
+    size, ranks = float(given.get("vocab_size", table or 51200)), given.get("tensor_model_parallel_size", 1)
+    if table and size + -size % max(multiple * ranks, 1) != table:
+        size, multiple = float(table), 1.0
+    return {"vocab_size": size, "vocab_multiple": 0.0 if multiple == 1 else multiple}
 
 
 def _experts(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
@@ -394,7 +408,7 @@ def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, 
         before = re.findall(r"-?[0-9]+", str(given["window_size"]))
         if not before:
             raise DseError(f"window_size: {given['window_size']!r}: expected keys before and behind")
-        found["window"] = float(before[0])
+        found["window"] = float(before[0]) + 1
         found["full_attention_every"] = float(given.get("window_attn_skip_freq", 0))
     if given.get("experimental_attention_variant") in ("gdn", "gated_delta_net"):
         found["linear_attention"] = "gated_delta_net"

@@ -191,6 +191,9 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     notes = []
     if settings.get("fp8") and settings.get("fp8_recipe", "delayed") == "delayed":
         notes.append("fp8_recipe delayed is read as tensorwise")
+    if settings.get("multi_latent_attention") and not settings.get("qk_layernorm"):
+        notes.append("multi-latent attention without --qk-layernorm has no norms of its latents in "
+                     "Megatron-LM; the evaluated model has them")  # fmt: skip
     if str(settings.get("moe_layer_freq", 1)).isdigit() and int(settings.get("moe_layer_freq", 1)) > 1:
         notes.append("of every group of layers the last is read as the one with experts, not the first")
     known = {module.name for module in MODULES}

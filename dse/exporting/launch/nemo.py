@@ -122,10 +122,10 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings in the sections of a configuration."""
     found: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
-    left = dict(settings)
+    left = {name: value for name, value in settings.items() if name != "vocab_size"}
     found["mixed_precision"] = _mixed_precision(left)
     model = found["model"]
-    for name in ("max_position_embeddings", "group_query_attention"):
+    for name in ("max_position_embeddings", "group_query_attention", "make_vocab_size_divisible_by"):
         left.pop(name, None)
     if left.pop("swiglu", False):
         model |= {"gated_linear_unit": True, "activation_func": _SILU}
@@ -143,8 +143,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if left.pop("overlap_p2p_comm", True) and interleaved and left["pipeline_model_parallel_size"] > 1:
         model |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
     model |= {
-        "vocab_size": left.pop("vocab_size"),
-        "should_pad_vocab": left["make_vocab_size_divisible_by"] > 1,
+        "vocab_size": left.pop("padded_vocab_size"),  # Megatron-Bridge pads no table that a file names
+        "should_pad_vocab": False,
     }
     for name, value in left.items():
         latent = settings.get("multi_latent_attention") or name not in PLAIN_YARN

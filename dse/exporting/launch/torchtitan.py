@@ -28,7 +28,7 @@ from dse.exporting.launch.torchtitan_releases import (
     flavors,
     layers_of_chunks,
     nested,
-    present,
+    refuse_earlier,
 )
 from dse.spaces.sections.frameworks import is_same
 
@@ -52,10 +52,11 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         If it is no such file, or says too little.
     """
     try:
-        content = present(tomllib.loads(launch_text(path)))
+        content = tomllib.loads(launch_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DseError(f"{path}: expected TOML ({error})") from None
     try:
+        refuse_earlier(content)
         return launch_of(content, TORCHTITAN, chips), unread(content)
     except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {error}") from None
@@ -117,8 +118,6 @@ def _read_design(content: Mapping[str, Any], model: ModelShape, framework: Frame
     staged, word = design["pp"] > 1, parallel.get("pipeline_parallel_schedule", "1F1B")
     local = int(training.get("local_batch_size", 8))
     micro = parallel.get("pipeline_parallel_microbatch_size", 1) if staged else local
-    if staged and (count := parallel.get("pipeline_parallel_microbatches")):
-        micro = max(local // int(count), 1)
     design |= {"micro_batch_size": int(micro), "overlap_grad_reduce": True, "vpp": 1}
     design["attention"] = "flash_attention_2"
     if staged:

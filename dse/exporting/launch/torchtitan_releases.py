@@ -1,11 +1,10 @@
-"""Releases of torchtitan: flavors beside models that ship, keys that moved, and how stages divide layers."""
+"""Flavors of torchtitan that are no built-in models, keys of earlier releases, and layers of each stage."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Final
 
 from costmodel.errors import DseError
@@ -13,7 +12,7 @@ from costmodel.formats.framework_file import Framework
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
 
-#: Name and flavor there -> model that ships here, and what differs: `model_args` of torchtitan's models.
+#: Name and flavor there -> built-in model, and what differs: `model_args` of torchtitan's models.
 VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
     **{
         ("qwen3", flavor): (
@@ -31,54 +30,28 @@ VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
     ("llama4", "17bx16e"): ("llama_4_scout", {"window": 0.0, "full_attention_every": 1.0}),
     ("llama4", "17bx128e"): ("llama_4_maverick", {"window": 0.0, "full_attention_every": 1.0}),
 }  # fmt: skip
-#: The same of earlier releases, which are read alone.
-EARLIER_FLAVORS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
-    ("llama2", "7B"): ("llama2_7b", {}),
-    ("llama2", "70B"): ("llama2_70b", {}),
-    ("llama2", "13B"): (
-        "llama2_7b",
-        {"num_layers": 40.0, "hidden_size": 5120.0, "num_attention_heads": 40.0, "num_query_groups": 40.0,
-         "ffn_hidden_size": 13824.0},
-    ),
-    ("deepseek_v2", "deepseek-ai/DeepSeek-V2-Lite"): ("deepseek_v2_lite", {}),
-}  # fmt: skip
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
-#: Section and key of earlier releases -> today's.
-_EARLIER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
-    ("training", "batch_size"): ("training", "local_batch_size"),
-    ("training", "sequence_parallel_degree"): ("parallelism", "tensor_parallel_degree"),
-    ("training", "data_parallel_degree"): ("parallelism", "data_parallel_shard_degree"),
-    **{
-        (section, key): ("parallelism", key)
-        for section in ("training", "experimental")
-        for key in (
-            *("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree"),
-            *("data_parallel_shard_degree", "data_parallel_replicate_degree", "expert_parallel_degree"),
-            *("enable_async_tensor_parallel", "pipeline_parallel_schedule", "fsdp_reshard_after_forward"),
-            *("pipeline_parallel_split_points", "pipeline_parallel_microbatches"),
-        )
-    },
-}
+#: Keys of `training`, `experimental` and `parallelism` that releases before 0.2 have.
+_EARLIER: Final = re.compile(
+    r"(training|experimental)\.(batch_size|.*_parallel_.*|.*fp8_linear|.*float8_linear)"
+    r"|parallelism\.pipeline_parallel_(split_points|microbatches)"
+)
 #: Last part of a converter's name, by the format that it asks for.
 CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}, "nvfp4": {"nvfp4"}}
 
 
-def present(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration of an earlier release in the sections and keys of the last one.
+def refuse_earlier(content: Mapping[str, Any]) -> None:
+    """Refuse a configuration of a release before 0.2.
 
-    >>> present({"training": {"batch_size": 2}})
-    {'training': {'batch_size': 2, 'local_batch_size': 2}}
+    Raises
+    ------
+    DseError
+        If it has a key that 0.2.2 does not have.
     """
-    found = {name: dict(part) if isinstance(part, dict) else part for name, part in content.items()}
-    for (section, key), (place, name) in _EARLIER.items():
-        part = content.get(section)
-        if isinstance(part, dict) and key in part and isinstance(found.setdefault(place, {}), dict):
-            found[place].setdefault(name, part[key])
-    asked = {**found.get("training", {}), **(found.get("float8") or {})}
-    if any(asked.get(key) for key in ("enable_float8_linear", "enable_fp8_linear", "fp8_linear")):
-        found["model"] = {**found.get("model", {}), "converters": ["float8"]}
-    return found
+    keys = [f"{name}.{key}" for name, part in content.items() if isinstance(part, dict) for key in part]
+    if moved := [key for key in keys if _EARLIER.fullmatch(key)]:
+        raise DseError(f"{moved[0]}: a key of torchtitan before 0.2; dse reads 0.2.2, so rename it as there")
 
 
 def flavors(framework: Framework) -> list[tuple[str, str]]:
@@ -90,11 +63,10 @@ def flavors(framework: Framework) -> list[tuple[str, str]]:
 
 def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
     """The model of a name and flavor of torchtitan; None where there is none here."""
-    name = {"llama": "llama2"}.get(name, name)
     for wanted in ((name, flavor), (name, _KERNELS.sub("", flavor))):
         shipped = next((own for own, known in framework.models.items() if tuple(known) == wanted), "")
         beside = {own: VARIANTS[own] for own in flavors(framework) if own in VARIANTS}
-        shipped, changes = {**EARLIER_FLAVORS, **beside}.get(wanted, (shipped, {}))
+        shipped, changes = beside.get(wanted, (shipped, {}))
         if shipped:
             model = load_model(shipped)
             assert isinstance(model, ModelShape)
@@ -124,28 +96,20 @@ def nested(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def layers_of_chunks(parallel: Mapping[str, Any], layers: int, stages: int, *, several: bool) -> list[int]:
-    """Layers of each chunk of a pipeline, by its split points, layers of a chunk, or schedule.
+    """Layers of each chunk of a pipeline, by the layers of a chunk, or the schedule.
 
     Raises
     ------
     DseError
-        If they contradict each other.
+        If they do not share out over the stages.
     """
     first, last = (
         int(parallel.get(f"pipeline_parallel_{place}_stage_less_layers", 1)) for place in ("first", "last")
     )
     each = parallel.get("pipeline_parallel_layers_per_stage")
-    points = parallel.get("pipeline_parallel_split_points") or []
-    if points:
-        names = points.split(",") if isinstance(points, str) else points
-        cuts = [0, *(int(str(own).rpartition(".")[2]) for own in names), layers]
-        if cuts != sorted(cuts):
-            raise DseError(f"pipeline_parallel_split_points: expected layers in order, up to {layers}")
-        sizes = [end - start for start, end in pairwise(cuts)]
-    else:
-        total = layers + first + last
-        chunks = -(-total // int(each)) if each else stages * (2 if several else 1)
-        sizes = stage_sizes(chunks, layers, first, last)
+    total = layers + first + last
+    chunks = -(-total // int(each)) if each else stages * (2 if several else 1)
+    sizes = stage_sizes(chunks, layers, first, last)
     if len(sizes) % stages:
         raise DseError(f"{len(sizes)} chunks: expected a multiple of pipeline_parallel_degree = {stages}")
     return sizes

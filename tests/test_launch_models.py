@@ -1,0 +1,186 @@
+"""Models in launch files for Megatron-LM, held to Megatron-LM's own configurations of the same models."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from costmodel import load_model
+from costmodel.training.run import padded_vocabulary
+from dse.exporting.launch import megatron, nemo
+from dse.exporting.launch.launch import Launch
+from dse.exporting.launch.megatron_model import pattern
+
+#: A configuration in `examples/post_training/modelopt/conf` -> the built-in model.
+CONFIGURATIONS = {
+    "Qwen/Qwen2.5-7B-Instruct": "qwen2_5_7b",
+    "Qwen/Qwen3-235B-A22B": "qwen3_235b_a22b",
+    "Qwen/Qwen3-30B-A3B": "qwen3_30b_a3b",
+    "Qwen/Qwen3-8B": "qwen3_8b",
+    "deepseek-ai/DeepSeek-R1": "deepseek_v3",
+    "deepseek-ai/DeepSeek-V2-Lite": "deepseek_v2_lite",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama3_8b",
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": "llama_4_maverick",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama_4_scout",
+    "moonshotai/Kimi-K2-Instruct": "kimi_k2",
+    "openai/gpt-oss-120b": "gpt_oss_120b",
+    "openai/gpt-oss-20b": "gpt_oss_20b",
+}
+#: Flags that say how a model is run, exported or tokenized, not which model it is.
+OF_THE_RUN = re.compile(
+    r"--(save-interval|micro-batch-size|bf16|sequence-parallel|seq-length|max-position-embeddings|recompute-.*"
+    r"|moe-layer-recompute|moe-token-dispatcher-type|moe-token-drop-policy|moe-shared-expert-overlap"
+    r"|moe-grouped-gemm|no-.*-fusion|use-mcore-models|attention-softmax-in-fp32|tokenizer-type"
+    r"|trust-remote-code|export-(force-local-attention|moe-apply-probs-on-input)"
+    r"|vocab-size|make-vocab-size-divisible-by)$"  # which --padded-vocab-size decides
+)
+#: Other words for the same setting.
+SPELLINGS = {
+    "--export-qk-l2-norm": ("--qk-l2-norm", ""),
+    "--use-rotary-position-embeddings": ("--position-embedding-type", "rope"),
+    "--no-position-embedding": ("--position-embedding-type", "rope"),
+}
+#: Defaults of arguments.py and transformer_config.py; of latent attention the rope type is yarn.
+DEFAULTS = {
+    "--rotary-percent": "1", "--rotary-base": "10000", "--rotary-seq-len-interpolation-factor": "1",
+    "--rope-scaling-factor": "8", "--moe-router-score-function": "softmax", "--moe-aux-loss-coeff": "0",
+    "--moe-router-load-balancing-type": "aux_loss", "--moe-router-topk-scaling-factor": "1",
+    "--norm-epsilon": "1e-05", "--rope-type": "yarn", "--hidden-dropout": "0.1", "--attention-dropout": "0.1",
+}  # fmt: skip
+_DROPOUT = "pre-training of the model has none; a configuration for distillation leaves the default"
+_EPSILON = "config.json has 1e-6; the configuration leaves the default of 1e-5"
+_TABLE = "the tokenizer's length, padded to the divisor, is the same table"
+_LATENT = "latent attention has sizes of heads by other flags"
+_SIGMOID = "shares of a sigmoid are not normalized before the choice anyway"
+_GPT_OSS = "--enable-gpt-oss sets it in megatron/post_training/model_builder.py"
+#: Models, flag -> why an exported script differs.
+REASONS = {
+    **dict.fromkeys((("qwen2_5_7b", "--norm-epsilon"), ("qwen3_8b", "--norm-epsilon")), _EPSILON),
+    **{(name, "--norm-epsilon"): _EPSILON for name in ("qwen3_235b_a22b", "qwen3_30b_a3b")},
+    **{(name, "--norm-epsilon"): _EPSILON for name in ("deepseek_v3", "kimi_k2")},
+    **{(name, "--padded-vocab-size"): _TABLE for name in ("qwen3_8b", "qwen3_30b_a3b", "qwen3_235b_a22b")},
+    **{(name, "--padded-vocab-size"): _TABLE for name in ("deepseek_v3", "deepseek_v2_lite", "llama3_8b")},
+    **{(name, "--kv-channels"): _LATENT for name in ("deepseek_v3", "deepseek_v2_lite", "kimi_k2")},
+    **{(name, "--moe-router-pre-softmax"): _SIGMOID for name in ("deepseek_v3", "kimi_k2")},
+    **{
+        (f"gpt_oss_{size}", f"--{flag}"): _GPT_OSS
+        for size in ("20b", "120b")
+        for flag in (
+            *("enable-gpt-oss", "position-embedding-type", "rotary-scaling-factor", "mscale"),
+            *("mscale-all-dim", "yarn-beta-fast", "yarn-beta-slow", "yarn-original-max-position-embeddings"),
+        )
+    },
+    **{
+        (name, "--moe-router-load-balancing-type"): "arXiv 2505.09388, section 2: a loss of the global batch"
+        for name in ("qwen3_235b_a22b", "qwen3_30b_a3b")
+    },
+    ("deepseek_v2_lite", "--moe-router-dtype"): "as of DeepSeek-V3: DeepEP takes probabilities in fp32 alone",
+    ("deepseek_v3", "--mtp-num-layers"): "arXiv 2412.19437: one module; the configuration leaves it out",
+    ("deepseek_v3", "--mtp-loss-scaling-factor"): "recipes/deepseek of Megatron-Bridge",
+    ("kimi_k2", "--moe-aux-loss-coeff"): "config.json has 0.001",
+    ("llama_4_scout", "--rope-scaling-factor"): "config.json has 16",
+    ("llama_4_scout", "--no-rope-freq"): "config.json has no_rope_layers; the configuration leaves it out",
+    ("llama_4_scout", "--qk-layernorm"): "Megatron-LM takes --qk-l2-norm before it",
+}
+CONF = "examples/post_training/modelopt/conf"
+
+
+def flags_of(words):
+    """Flags and their values, spelled one way, without those that are as by default."""
+    found, name = {}, ""
+    for word in words:
+        if word.startswith("--"):
+            name, value = SPELLINGS.get(word, (word, ""))
+            found[name] = value
+        else:
+            found[name] = f"{found[name]} {plain(word)}".strip()
+    if "--moe-layer-freq" in found:
+        found["--moe-layer-freq"] = pattern(found["--moe-layer-freq"])
+    heads = float(found["--hidden-size"]) / float(found["--num-attention-heads"])
+    usual = {**DEFAULTS, "--kv-channels": f"{heads:g}"}
+    return {
+        name: value
+        for name, value in found.items()
+        if usual.get(name) != value and not OF_THE_RUN.match(name)
+    }
+
+
+def plain(word):
+    try:
+        return f"{float(word):g}"
+    except ValueError:
+        return word
+
+
+def exported(name):
+    text = megatron.script(Launch.of(load_model(name), {}, 8))[0]
+    return flags_of(shlex.split(re.search(r"MODEL_ARGS=\((.*?)\n\)", text, re.DOTALL)[1]))
+
+
+@pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_flags_of_a_model_are_those_of_megatrons_own_configuration(configuration):
+    """Each difference has a reason in `REASONS`, and each reason a difference."""
+    name, file = CONFIGURATIONS[configuration], Path(os.environ["MEGATRON_LM"], CONF, f"{configuration}.sh")
+    command = ["bash", "-c", f'set -f; source {shlex.quote(str(file))}; printf "%s\\n" $MODEL_ARGS']
+    theirs = flags_of(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    ours = exported(name)
+    dropouts = {"--hidden-dropout", "--attention-dropout"}
+    differ = {flag for flag in {*ours, *theirs} - dropouts if ours.get(flag) != theirs.get(flag)}
+    assert differ == {flag for model, flag in REASONS if model == name}
+
+
+def test_the_word_table_that_is_trained_is_the_one_that_is_evaluated():
+    """Megatron-LM pads the 50,257 entries of GPT-2's vocabulary to 51,200 on 8 tensor-parallel ranks."""
+    model = replace(load_model("gpt3_175b"), vocab_size=50257.0, vocab_multiple=128.0)
+    launch = Launch.of(model, {"tp": 8}, 8)
+    assert padded_vocabulary(model, launch.points.tp).item() == 51200
+    assert "  --padded-vocab-size 51200\n" in megatron.script(launch)[0]
+    found = yaml.safe_load(nemo.script(launch)[0])["model"]
+    assert (found["vocab_size"], found["should_pad_vocab"]) == (51200, False)
+
+
+@pytest.mark.parametrize("flags", [[], ["--vocab-size 50257"], ["--make-vocab-size-divisible-by 1"]])
+def test_a_padded_table_of_a_script_is_read_as_it_is(flags, tmp_path):
+    """`_set_padded_vocab_size` of Megatron-LM leaves a size that is given."""
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 4 --hidden-size 512 --bf16 "
+        "--num-attention-heads 8 --seq-length 1024 --tensor-model-parallel-size 8 --padded-vocab-size 50304 "
+        + " ".join(flags)
+    )
+    launch, notes = megatron.read_script(path)
+    assert (padded_vocabulary(launch.model, launch.points.tp), notes) == (50304, [])
+
+
+def test_windows_count_the_keys_before_a_token_in_megatron(tmp_path):
+    """`get_sliding_window_causal_mask` of Megatron-LM; Bridge: `sliding_window - 1`."""
+    launch = Launch.of(load_model("gpt_oss_20b"), {}, 8)
+    (tmp_path / "train.sh").write_text(megatron.script(launch)[0])
+    (tmp_path / "train.yaml").write_text(nemo.script(launch)[0])
+    assert "--window-size 127,0" in (tmp_path / "train.sh").read_text()
+    assert yaml.safe_load((tmp_path / "train.yaml").read_text())["model"]["window_size"] == [127, 0]
+    for module, file in ((megatron, "train.sh"), (nemo, "train.yaml")):
+        assert module.read_script(tmp_path / file)[0].model.window == 128
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "kimi_k2"])
+@pytest.mark.parametrize(("module", "flag"), [(megatron, "--qk-layernorm"), (nemo, "qk_layernorm: true")])
+def test_norms_of_latents_are_written_and_read(name, module, flag, tmp_path):
+    """gpt_layer_specs.py: with the flag, up-projections have a norm of the latent."""
+    text = module.script(Launch.of(load_model(name), {}, 8))[0]
+    (tmp_path / "train").write_text(text)
+    launch, notes = module.read_script(tmp_path / "train")
+    assert flag in text
+    assert (launch.model.attention, launch.model.qk_norm, notes) == ("mla", False, [])
+    (tmp_path / "train").write_text(text.replace(flag, ""))
+    assert (
+        "without --qk-layernorm has no norms of its latents" in module.read_script(tmp_path / "train")[1][0]
+    )
