@@ -523,10 +523,50 @@ def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, mon
 def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.sh").write_text(SCRIPT)
-    assert main(["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]) == 0
+    read = ["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]
+    assert main(read) == 0
     text = capsys.readouterr().out
-    assert "tp=8 pp=16 vpp=3 micro_batch_size=1" in text
+    assert "feasible with tp=8 pp=16 vpp=3 cp=1 micro_batch_size=1" in text
     assert re.search(r"step time +\d", text)
+    large = [*read, "--set", "pp=1", "--set", "vpp=1"]
+    assert main(large) == 1
+    assert "not feasible with tp=8 pp=1" in capsys.readouterr().out
+    assert main([*large, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["feasible"] is False
+
+
+def test_columns_of_a_launch_file_can_be_changed(tmp_path, monkeypatch, capsys):
+    """The changed script and the changed design cost the same; the number of chips stays."""
+    monkeypatch.chdir(tmp_path)
+    text = SCRIPT.replace("TP=8", "TP=4").replace("size 1 -", "size 2 --context-parallel-size 2 -")
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    (tmp_path / "changed.sh").write_text(text)
+    pins = ("--set", "tp=4", "--set", "cp=2", "--set", "micro_batch_size=2")
+    found = []
+    for words in (("changed.sh",), ("train.sh", *pins)):
+        main(["evaluate", "--from-megatron", *words, "--system", "h200_141g_dgx", "--format", "json"])
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["breakdown"] == found[1]["breakdown"]
+    assert found[1]["params"] == {**found[0]["params"], "tp": 4, "cp": 2, "micro_batch_size": 2}
+    assert found[1]["breakdown"]["world_size"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--set", "tp=many"], "tp: 'many': expected a number"),
+        (["--set", "tp=7"], "no legal design with tp=7: breaks dp (world_size / (tp * pp * cp)"),
+        (["--best"], "--best: a launch file leaves nothing open"),
+        (["--best", "--sweep", "tp=2,4"], "--best: a launch file leaves nothing open"),
+    ],
+)
+def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monkeypatch, capsys, more, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    assert main(["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx", *more]) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert why in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -389,7 +389,7 @@ def test_a_format_without_units_that_a_space_holds_fixed_has_no_number(tmp_path,
     space = tmp_path / "formats.yaml"
     fixed = SPACE.replace("global_batch_size: 128", "global_batch_size: 128, precision: fp8_blockwise")
     space.write_text(fixed.replace("  precision: [bf16, fp8_blockwise]\n", ""))
-    assert main(["evaluate", str(space), "--set", "tp=8"]) == 0
+    assert main(["evaluate", str(space), "--set", "tp=8"]) == 1
     error = capsys.readouterr().err
     assert "precision=fp8_blockwise: system a100_80g_dgx has no fp8 units" in error
     assert error.rstrip().endswith("take precision=bf16")

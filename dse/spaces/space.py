@@ -185,30 +185,40 @@ class Space(Definition):
         values = self.known_values(self.encode([params]))
         return [rule for rule in self.rules if not np.all(rule.formula(values))]
 
-    def pinned(self, pins: Mapping[str, Any]) -> Self:
+    def pinned(self, pins: Mapping[str, Any], *, replace: bool = False) -> Self:
         """The space with some names held fixed: parameters, given values, design columns, quantities.
 
-        A text is read as a file's would be, with its unit; a number is in SI units.
+        A text is read as in a file, with its unit; a number is in SI units.
+
+        Parameters
+        ----------
+        pins : mapping
+            Name -> its value.
+        replace : bool
+            Accept values that are not options of the space.
 
         Raises
         ------
         DseError
-            If a name is unknown or a value impossible, saying what would be possible.
+            If a name is unknown or no legal design has the values; the message lists possible values.
         """
-        space = self.set_to(pins)
+        space = self.set_to(pins, replace=replace)
         if space.legal.count == 0:
-            raise DseError(self._why_impossible(space, pins))
+            raise DseError(self._why_impossible(space, {} if replace else pins, pins))
         return space
 
-    def set_to(self, pins: Mapping[str, Any]) -> Self:
-        """The space with some names held fixed, whether or not that leaves a design."""
+    def set_to(self, pins: Mapping[str, Any], *, replace: bool = False) -> Self:
+        """The space with some names held fixed, even where no legal design has the values."""
         pins = self._as_named(pins)
         parameters = dict(self.data["parameters"])
         given = dict(self.data.get("given") or {})
         layouts = dict(self.data.get("layouts") or {})
         for name, written in pins.items():
             refuse_several(name, written)
-            if name in self.pinnable:
+            if replace and name in self.by_name:
+                value = self.by_name[name].understood(self.in_file(name, written))
+                parameters[name] = self._options(name, [value])
+            elif name in self.pinnable:
                 accepted = self.pinnable[name].accepted(self.in_file(name, written))
                 parameters[name] = self._options(name, [accepted])
                 layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
@@ -303,9 +313,9 @@ class Space(Definition):
     def _formula_of(self, name: str) -> str:
         return next(f"{name}: {d.expression}" for d in self.derived if d.name == name)
 
-    def _why_impossible(self, space: Self, pins: Mapping[str, Any]) -> str:
-        """Which rules the pins break together, and what one of them could be instead."""
-        shown = " ".join(f"{name}={value}" for name, value in pins.items())
+    def _why_impossible(self, space: Self, pins: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+        """The rules that the values asked for break together, and options that one of the pins could have."""
+        shown = " ".join(f"{name}={value}" for name, value in asked.items())
         reasons = "; ".join(f"{name} ({text})" for name, text in space.legal.blocking())
         message = f"space {self.name}: no legal design with {shown}: breaks {reasons}"
         mine = [name for name in pins if name in self.by_name]

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if has_number and not record["feasible"] and args.space and args.set:
         say_the_nearest(args, record)
     write_result(lambda where: write(space, record, form, where), args.output, ENDINGS[form])
-    return 0
+    return 0 if record["feasible"] else 1
 
 
 def write(space: Space, record: Record, form: str, output: Path | None) -> None:
@@ -96,7 +96,7 @@ FORMS: Final = {**TABLE_ENDINGS, ".svg": "svg"}
 
 
 def run_sweep(args: argparse.Namespace) -> int:
-    """Price all designs that were named; 1 when none is legal."""
+    """Evaluate all designs that were named; the exit code is 1 where none is feasible."""
     form = form_of(args.format, args.output, FORMS)
     space = asked_space(args)
     refuse_together(args, form)
@@ -107,14 +107,18 @@ def run_sweep(args: argparse.Namespace) -> int:
     else:
         found = sweep(space, dict(args.sweep), profile=args.profile, jobs=workers)
     write_result(lambda where: write_sweep(found, form, where), args.output, ENDINGS[form])
-    if found.legal:
+    if found.feasible:
         return 0
-    note(f"nothing priced: none of {counted(len(found), 'design')} is legal")
+    note(f"nothing feasible among {counted(len(found), 'design')}, {found.legal:,} of them legal")
     return 1
 
 
 def refuse_together(args: argparse.Namespace, form: str) -> None:
     """Refuse options that do not go together; a `DseError`."""
+    if args.best:
+        raise DseError(
+            "--best: completes one design, as text or JSON; leave out --sweep, --designs and tables"
+        )
     if args.designs and args.sweep:
         raise DseError("--designs and --sweep: name designs by a file or by values, not both")
     if args.designs and form == "svg":

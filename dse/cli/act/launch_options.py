@@ -19,6 +19,8 @@ FROM: Final = {f"from_{form}": form for form in ("megatron", "nemo", "torchtitan
 def asked_space(args: argparse.Namespace) -> Space:
     """The space that a command names, or that of the launch file that it names; a `DseError` if neither."""
     if any(getattr(args, name) for name in FROM):
+        if args.best:
+            raise DseError("--best: a launch file leaves nothing open; change it with --set or --sweep")
         return launched_space(args)
     if own := next((name for name in ("system", "gpus", "framework") if getattr(args, name)), ""):
         raise DseError(f"--{own}: is of a launch file (--from-megatron); a space has its own")

@@ -214,7 +214,7 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     name : str
         Of the space.
     changes : mapping, optional
-        Names -> other values, as `Space.pinned` takes them.
+        Columns -> values that replace those of the file, as `Space.pinned` takes them.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
         for column, value in launch.design.items()  # of which nothing else is left to the framework
         if value != usual[column] or (column in said and column != UNSTATED)
     }
-    sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "micro_batch_size")}
+    sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "cp", "micro_batch_size")}
     others = {column: value for column, value in own.items() if column not in (*sizes, *COUNTED)}
     data = {
         "schema": "search_space/v1",
@@ -240,14 +240,14 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
         "given": {"world_size": launch.world_size, "global_batch_size": launch.global_batch_size},
         "parameters": {**sizes, **{column: [value] for column, value in others.items()}},
         "derived": {
-            "dp": f"world_size / (tp * pp * {launch['cp']})",
+            "dp": "world_size / (tp * pp * cp)",
             "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)",
         },
         "constraints": {"fits_in_memory": "peak_memory <= dram_capacity"},
         "objectives": {"minimize": ["step_time", "peak_memory"]},
     }
     space = Space.from_text(dump(data))
-    return space.pinned(changes) if changes else space
+    return space.pinned(changes, replace=True) if changes else space
 
 
 def path_and_part(path: Path) -> tuple[Path, str]:

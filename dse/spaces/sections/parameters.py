@@ -117,21 +117,29 @@ class Parameter:
             return value
         return exact(value, "B") if self.unit == "B" else readable(value, self.unit, digits=6)
 
+    def understood(self, written: object) -> Value:
+        """The value that a text or number stands for, an option or not; a `DseError` if it is no value."""
+        try:
+            value = written_value(written, self.unit, self.words, self.boolean)
+            self.code(value)
+        except (ValueError, DseError) as error:
+            raise DseError(f"{self.name}: {error}") from None
+        return value
+
     def accepted(self, written: object) -> Value:
-        """The parameter's own value that a text or number stands for.
+        """The option that a text or number stands for.
 
         Raises
         ------
         DseError
-            If the parameter cannot be that, saying what it can be.
+            If the parameter has no such option, with the options that it has.
         """
         can_be = f"{self.name} can be {self.described()}"
         try:
-            value = written_value(written, self.unit, self.words, self.boolean)
-            code = self.code(value)
-        except (ValueError, DseError) as error:
-            raise DseError(f"{self.name}: {error}; {can_be}") from None
-        options = self.options
+            value = self.understood(written)
+        except DseError as error:
+            raise DseError(f"{error}; {can_be}") from None
+        code, options = self.code(value), self.options
         if options is not None:
             near = np.flatnonzero(np.isclose(options, code, rtol=1e-12, atol=0))
             if near.size == 0:
