@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import optuna
 import pytest
 
 from costmodel.installation import __version__
@@ -46,6 +47,7 @@ WRONG_USAGE = {
     "search --format jsn": "argument --format: 'jsn' is not one; did you mean 'json'?",
     "search --bud 5": "unrecognized arguments: --bud",
     "pareto": "the following arguments are required: STUDY",
+    "dashboard --port 99999": "argument --port: '99999': expected a port from 0 to 65535",
 }
 
 
@@ -91,6 +93,17 @@ def test_an_unknown_study_is_told_with_those_there_are(capsys):
     capsys.readouterr()
     assert main(["pareto", "mein"]) == 1
     assert "did you mean 'mine'?" in capsys.readouterr().err
+
+
+def test_an_unknown_study_among_many_is_told_with_the_nearest(capsys):
+    names = [f"{word}_{number}" for word in ("plan", "robust") for number in range(15)]
+    for name in names:
+        optuna.create_study(study_name=name, storage="sqlite:///dse.db")
+    capsys.readouterr()
+    assert main(["pareto", "zz_robust_of_last_week_14"]) == 1
+    error = capsys.readouterr().err
+    assert "no study 'zz_robust_of_last_week_14'; the nearest are robust_14, " in error
+    assert error.endswith("`dse studies` lists all 30\n")
 
 
 def test_a_damaged_database_is_one_line(capsys, empty_folder):

@@ -12,6 +12,7 @@ import pytest
 import dse
 from costmodel.kernels.collectives import RING
 from costmodel.profiles.registry import NATIVE, PROFILES, Profile, profile_named, register_profile
+from dse.cli import main
 from dse.spaces.formulas.functions import OWN
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
@@ -71,6 +72,23 @@ def test_workers_get_the_users_functions_and_profiles(storage):
         study.run(50, jobs=jobs)
         fronts.append(study.trials().drop(columns=["completed"]))
     assert fronts[0].equals(fronts[1])
+
+
+def test_a_study_asks_for_a_function_that_is_not_registered(tmp_path, capsys, small_space):
+    """It is whole: neither a backup nor its deletion is what helps."""
+    dse.formula_function(of=["s"], unit="s", name="waited")(lambda time: 2 * time)
+    space = dse.Space.from_text(small_space).extended(derived={"wait": "waited(step_time)"})
+    storage = f"sqlite:///{tmp_path / 'dse.db'}"
+    dse.Study.create(space.with_objectives(["step_time", "wait"]), "own", storage=storage).run(4)
+    OWN.pop("waited")
+    for command in ("resume", "pareto", "trials"):
+        assert main([command, "own", "--storage", storage]) == 1
+        error = capsys.readouterr().err
+        assert "study 'own': its formulas call waited, which this process does not know" in error
+        assert "import the module that defines it with @dse.formula_function" in error
+        assert "delete" not in error
+    dse.formula_function(of=["s"], unit="s", name="waited")(lambda time: 2 * time)
+    assert main(["pareto", "own", "--storage", storage]) == 0
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ DEFAULT_SPACE = "gpt3_175b_1024_a100"
 #: Trials of a search when nothing else is said.
 DEFAULT_BUDGET = 500
 
+#: The largest port of a machine.
+LAST_PORT = 65535
+
 
 def describe(parser: argparse.ArgumentParser, *, about: str, examples: Sequence[str]) -> None:
     """Give the help of a command what it does, and examples."""
@@ -157,6 +160,13 @@ def positive(text: str) -> int:
 def natural(text: str) -> int:
     """A whole number of at least 0."""
     return whole(text, 0)
+
+
+def port(text: str) -> int:
+    """A port of this machine; 0 is any free one."""
+    if (number := natural(text)) > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to {LAST_PORT}")
+    return number
 
 
 def whole(text: str, lowest: int) -> int:

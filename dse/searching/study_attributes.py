@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from operator import index
 from typing import Any, Final
@@ -114,6 +115,13 @@ def stored_space(store: Store, stored: StoredStudy) -> Space:
     try:
         return Space.from_text(stored.user_attrs[SPACE])
     except DseError as error:
+        if functions := re.findall(r"(\w+): unknown function", str(error)):
+            own = ", ".join(dict.fromkeys(functions))
+            raise DseError(
+                f"study {stored.name!r}: its formulas call {own}, which this process does not know; in "
+                "Python, import the module that defines it with @dse.formula_function, then "
+                f"dse.Study.load({stored.name!r})"
+            ) from None
         raise unreadable(stored.name, store.where, f"study_user_attributes: {SPACE}", error) from error
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -254,7 +255,12 @@ class Store:
 
     def _no_study(self, name: str) -> DseError:
         names = self.names()
-        hint = suggestion(name, names) or "; it holds no studies yet, `dse search` starts one"
+        hint = suggestion(name, names)
+        if not names:
+            hint = "; it holds no studies yet, `dse search` starts one"
+        elif not hint:
+            nearest = ", ".join(get_close_matches(name, names, cutoff=0))
+            hint = f"; the nearest are {nearest}; `dse studies` lists all {len(names)}"
         return DseError(f"storage {self.where}: no study {name!r}{hint}")
 
     def create_study(

@@ -14,7 +14,7 @@ from dse.cli.options import (
     add_study,
     add_trial,
     describe,
-    natural,
+    port,
 )
 
 FORMATS = ("table", "csv", "json", "parquet")
@@ -105,9 +105,7 @@ def dashboard(parser: argparse.ArgumentParser) -> None:
         "Needs it: pip install 'dse-training[dashboard]'.",
         examples=["dse dashboard", "dse dashboard --port 8000 --storage postgresql://me@host/dse"],
     )
-    parser.add_argument(
-        "--port", metavar="N", type=natural, default=8080, help="default: 8080; 0: any free one"
-    )
+    parser.add_argument("--port", metavar="N", type=port, default=8080, help="default: 8080; 0: any free one")
     add_storage(parser)
 
 
