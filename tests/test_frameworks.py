@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -251,3 +253,60 @@ def test_unfused_kernels_move_more_and_keep_more():
     assert unfused.memory_bound_time > 2 * fused.memory_bound_time
     assert unfused.activations_memory == pytest.approx(1.5 * fused.activations_memory)
     assert np.all(unfused.step_time > fused.step_time)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("gemma_2_27b", "norms_per_layer=4: Megatron Core: layers have two norms"),
+        ("gemma_3_27b", "norms_per_layer=4: Megatron Core: layers have two norms"),
+        ("grok_1", "norms_per_layer=4: Megatron Core: layers have two norms"),
+        ("palm_540b", "parallel_block=true: Megatron Core: branches follow one another"),
+    ],
+)
+def test_models_that_megatron_core_cannot_train_are_refused_by_name(model, why):
+    assert refused_model(load_framework("megatron_core"), load_model(model)).startswith(
+        f"model {model}: {why}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "numerics", "rule"),
+    [
+        ({}, {"attention_softcap": 50.0}, "scores and logits have no cap"),
+        ({}, {"logit_softcap": 30.0}, "scores and logits have no cap"),
+        ({}, {"embedding_scale": True}, "embeddings are not scaled"),
+        ({}, {"gate": "geglu"}, "gates are silu or quick gelu"),
+        ({"qk_norm": True, "wide_qk_norm": True}, {}, "norms of queries and keys are of a head"),
+        ({"window": 512.0, "window_kind": "chunked", "full_attention_every": 4.0}, {}, "windows slide"),
+        ({}, {}, ""),
+        ({"window": 512.0, "full_attention_every": 4.0}, {"gate": "quick_geglu"}, ""),
+        ({"window": 8192.0, "window_kind": "chunked", "full_attention_every": 4.0}, {}, ""),
+    ],
+)
+def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rule):
+    """Each alone decides whether Llama 3 8B with it is still a model of Megatron Core."""
+    model = load_model("llama3_8b")
+    changed = replace(model, **shape, numerics=replace(model.numerics, **numerics))
+    refused = refused_model(load_framework("megatron_core"), changed)
+    assert rule in refused
+    assert bool(refused) == bool(rule)
+
+
+@pytest.mark.parametrize(
+    ("pins", "limited"),
+    [
+        ({"gradient_accumulation_steps": 4, "precision": "fp8_tensorwise"}, True),
+        ({"gradient_accumulation_steps": 1, "precision": "fp8_tensorwise"}, False),
+        ({"gradient_accumulation_steps": 4, "precision": "bf16"}, False),
+        (
+            {"gradient_accumulation_steps": 4, "precision": "fp8_tensorwise", "pp": 2, "schedule": "gpipe"},
+            False,
+        ),
+    ],
+)
+def test_maxtext_accumulates_no_gradients_in_eight_bits(pins, limited):
+    """types.py of MaxText: "FP8 quantization is not compatible with gradient accumulation"."""
+    broken = broken_rules(load_framework("maxtext"), load_model("llama3_8b"), {"zero": 3, **pins}, {})
+    assert [text for text in broken if "eight bits" in text] == broken
+    assert bool(broken) == limited

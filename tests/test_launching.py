@@ -237,6 +237,49 @@ def test_what_a_framework_cannot_run_is_refused(module, name, pins, why):
         module.script(Launch.of_run(run, 0))
 
 
+def planned(model, system, chips=64):
+    """A plan's space, and a design of it."""
+    plan = planned_space(Question(model=model, system=system, chips=chips))
+    return plan, plan.space.completed({})
+
+
+def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
+    plan, params = planned("gemma_3_27b", "h100_80g_dgx")
+    [refused] = artefacts(plan.space, [params], "megatron")
+    assert (plan.runnable, refused.content) == (False, None)
+    assert refused.notes[0].startswith("model gemma_3_27b: norms_per_layer=4: Megatron Core")
+    assert refused.notes[0].endswith("; --anyway writes it, with what is lost")
+    [written] = artefacts(plan.space, [params], "megatron", anyway=True)
+    for lost in ("norms_per_layer=4", "embedding_scale=True", "gate=geglu"):
+        assert f"model: {lost}".encode() in written.content
+        assert f"model: {lost}" in written.notes[0]
+    pipelined = Launch.of(load_model("gemma_3_27b"), {"schedule": "zb_v", "pp": 2}, 8)
+    with pytest.raises(NotExpressible, match="schedule=zb_v: Megatron Core has 1f1b"):
+        megatron.script(replace(pipelined, anyway=True))
+
+
+@pytest.mark.parametrize(
+    ("system", "form", "why"),
+    [
+        (
+            "trainium2_96g",
+            "megatron",
+            "the chip maker's software, not Megatron Core; dse writes no launch files",
+        ),
+        ("gaudi3_128g", "nemo", "the chip maker's software, not Megatron Core; dse writes no launch files"),
+        ("tpu_v5p_pod", "torchtitan-python", "trains with MaxText, not torchtitan; use --format maxtext"),
+        ("h100_80g_dgx", "megatron", ""),
+        ("tpu_v5p_pod", "maxtext", ""),
+    ],
+)
+def test_chips_get_files_of_software_that_runs_on_them(system, form, why):
+    plan, params = planned("llama3_8b", system)
+    assert (form in plan.framework.launch) == (not why)
+    [file] = artefacts(plan.space, [params], form)
+    assert why in " ".join(file.notes)
+    assert bool(file.content) == (not why)
+
+
 def test_what_a_framework_cannot_say_is_said_of_it():
     [run, *_] = designs(Space.load("mixtral_8x22b_128_h100", {"imbalance": 1.2}))
     text, lost = megatron.script(Launch.of_run(run, 0))

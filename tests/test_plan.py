@@ -78,6 +78,12 @@ def test_every_command_that_is_printed_as_next_works(model, system, framework, c
     check_next_commands(capsys, model, system, framework)
 
 
+def test_no_launch_file_is_proposed_for_chips_that_run_other_software(capsys):
+    for framework in ([], ["--framework", "megatron_core"]):
+        assert main(["plan", "llama3_8b", "--gpus", "64", "--system", "trainium2_96g", *framework]) == 0
+        assert "dse export" not in capsys.readouterr().out
+
+
 def test_a_framework_may_be_a_file_of_ones_own(tmp_path, capsys):
     said = "given:\n  zero: {value: 3, kind: documented, source: mine}\n"
     runs = "runs:\n  schedule: {values: [1f1b], source: mine}\n"

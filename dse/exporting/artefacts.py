@@ -62,9 +62,8 @@ FORMS = {
 CHUNK = 1024
 
 
-def artefacts(
-    space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, profile: str = NATIVE
-) -> Iterator[Artefact]:
+def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, profile: str = NATIVE,
+              anyway: bool = False) -> Iterator[Artefact]:  # fmt: skip
     """The files of some designs of a space, one after the other.
 
     Parameters
@@ -80,6 +79,8 @@ def artefacts(
         binary, or as a picture.
     profile : str
         What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
+    anyway : bool
+        Whether launch files are written of models that their framework cannot train.
 
     Raises
     ------
@@ -100,7 +101,7 @@ def artefacts(
             yield from astra_sim_files(run)
         elif form in LAUNCH_FORMS:
             notes = own_machine(space)
-            for file in launch_files(run, form, space.framework):
+            for file in launch_files(run, form, space.framework, anyway=anyway):
                 yield replace(file, notes=(*file.notes, *notes)) if file.content else file
         else:
             yield from graphs(run, form, profile)
@@ -211,9 +212,8 @@ def design_message(
     return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, priced)]
 
 
-def trial_artefact(
-    study: BaseStudy, number: int | None, form: str, winner: int = 0, workload: str | None = None
-) -> Artefact:
+def trial_artefact(study: BaseStudy, number: int | None, form: str, winner: int = 0,
+                   workload: str | None = None, *, anyway: bool = False) -> Artefact:  # fmt: skip
     """The file of one finished trial of a study, or of another winner of it; by default of the best design.
 
     Raises
@@ -229,7 +229,7 @@ def trial_artefact(
         raise DseError(f"study {study.name!r}: trial {number}: no winner {winner}; {held}")
     for trial in found.take(rows[winner : winner + 1]).trials:
         space, params = one_workload(study, trial, workload)
-        file = next(artefacts(space, [params], form, profile=study.profile))
+        file = next(artefacts(space, [params], form, profile=study.profile, anyway=anyway))
         if file.content is None:
             raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
         return file

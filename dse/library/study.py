@@ -108,6 +108,7 @@ class Study(BaseStudy):
         *,
         winner: int = 0,
         workload: str | None = None,
+        anyway: bool = False,
     ) -> Artefact:
         """A design as a file for other programs.
 
@@ -123,6 +124,8 @@ class Study(BaseStudy):
             Which of the designs that the trial has found. [-]
         workload : str, optional
             Which workload, of a space that has several.
+        anyway : bool
+            Whether to write a launch file of a model that the framework cannot train.
 
         Returns
         -------
@@ -136,7 +139,7 @@ class Study(BaseStudy):
         """
         from dse.exporting.artefacts import trial_artefact, write_artefact
 
-        file = trial_artefact(self, trial, format, winner, workload)
+        file = trial_artefact(self, trial, format, winner, workload, anyway=anyway)
         if path:
             write_artefact(Path(path), file)
         return file

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from dataclasses import dataclass, field
+from typing import Final, Self
 
 import numpy as np
 
@@ -50,12 +50,6 @@ class DfmodelGraph:
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def with_kernel(self, name: str, **changes: Any) -> Self:
-        """Graph with other values in the columns of one kernel."""
-        own = np.arange(len(self)) == self.names.index(name)
-        columns: dict[str, Any] = {c: np.where(own, value, getattr(self, c)) for c, value in changes.items()}
-        return replace(self, **columns)
 
     def levels(self) -> IntArray:
         """Longest way from a source to each kernel. [edges]

@@ -16,7 +16,8 @@ def run(args: argparse.Namespace) -> int:
     if args.winner is not None and args.trial is None:
         raise DseError(f"--winner {args.winner}: needs --trial, whose winner it is")
     study = Study.load(args.study, storage=args.storage)
-    file = study.export(args.trial, args.format, winner=args.winner or 0, workload=args.workload)
+    own = {"winner": args.winner or 0, "workload": args.workload, "anyway": args.anyway}
+    file = study.export(args.trial, args.format, **own)
     assert file.content is not None
     if not (args.output or isinstance(file.content, bytes)):
         raise DseError(f"--format {args.format}: writes {len(file.content)} files; name a folder with -o DIR")

@@ -148,21 +148,14 @@ def export(parser: argparse.ArgumentParser) -> None:
     """Arguments of `dse export`."""
     describe(
         parser,
-        about="Write a design of a study as a file that other programs read: aicb is the workload of its\n"
-        "slowest stage, row by row, for SimAI and ASTRA-sim, with arithmetic as the cost model prices it;\n"
-        "dfmodel is the graph of a layer with its sharding, and the machine, as DFModel has them; dot and\n"
-        "svg are pictures of that graph; trace is one step, event by event, for Perfetto and\n"
-        "chrome://tracing; chakra is that step as execution traces of MLCommons Chakra, a folder with a\n"
-        "file for one rank of each pipeline stage; astra-sim is a folder that ASTRA-sim runs: a trace for\n"
-        "every rank, groups, network and system, and a README with the command line; megatron, nemo\n"
-        "(Megatron-Bridge), torchtitan (0.2.2), torchtitan-python (2026, configured in Python) and maxtext\n"
-        "are what starts the design there, with names for what it does not decide. svg needs Graphviz.",
+        about="Write a design of a study as a file for another program. Launch files: megatron, nemo\n"
+        "(Megatron-Bridge), torchtitan (0.2.2), torchtitan-python (2026) and maxtext. Simulators: aicb is the\n"
+        "workload of the slowest stage for SimAI, astra-sim a folder that ASTRA-sim runs, dfmodel the graph\n"
+        "of a layer with its sharding and machine. Traces of one step: trace is for Perfetto, chakra a folder\n"
+        "with a file for one rank of each stage. Pictures of a layer: dot, and svg, which needs Graphviz.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
-            "dse export gpt3_175b_1024_a100 > best.txt",
             "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",
-            "dse export gpt3_175b_1024_a100 --trial 12 --format dfmodel -o setup.txt",
-            "dse export gpt3_175b_1024_a100 --format svg -o layer.svg",
             "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
             "dse export gpt3_175b_1024_a100 --trial 12 --format chakra -o traces",
             "dse export gpt3_175b_1024_a100 --trial 12 --format astra-sim -o step",
@@ -181,6 +174,11 @@ def export(parser: argparse.ArgumentParser) -> None:
         "--workload", metavar="NAME", help="which workload, of a space that has several (docs/runs.md)"
     )
     parser.add_argument("--format", choices=EXPORTED, default=EXPORTED[0], help=f"default: {EXPORTED[0]}")
+    parser.add_argument(
+        "--anyway",
+        action="store_true",
+        help="write a launch file of a model that the framework cannot train; lists the losses",
+    )
     parser.add_argument(
         "-o", "--output", metavar="PATH", type=Path, help="write there (chakra, astra-sim: a folder)"
     )

@@ -63,7 +63,8 @@ def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
     """What to do next."""
     study, file = found.study, args.save or "space.yaml"
     best = study.table.front().numbers[0]
-    forms = found.planned.framework.launch if found.planned.runnable else ()
+    usual, framework = found.planned.space.system.framework, found.planned.framework
+    forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
     storage = f" --storage {quote(args.storage)}" if args.storage else ""
     exported = [
         f"dse export {quote(study.name)}{storage} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from costmodel.formats.framework_file import launching
+from costmodel.formats.framework_file import launching, load_framework
 from costmodel.training.run import TransformerRun
 from dse.exporting.launch.launch import Launch, NotExpressible, launch_text, path_and_part
 from dse.records.artefact import Artefact
@@ -26,19 +26,26 @@ LAUNCH_FORMS: Final[Mapping[str, str]] = {
     "torchtitan-python": ".py",
     "maxtext": ".yml",
 }
-#: Forms that are read, too; a file of torchtitan's says which of its two it is.
-READ_FORMS: Final = ("megatron", "nemo", "torchtitan", "torchtitan-python", "maxtext")
-
 
 #: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
 _FRAMEWORK: Final = re.compile(r"^# dse framework: (.*\S)$", re.MULTILINE)
 
 
-def launch_files(run: TransformerRun, form: str, framework: str = "") -> Iterator[Artefact]:
-    """Designs as launch files, one of `LAUNCH_FORMS`; `framework` is the one that prices them, "" none."""
+def launch_files(run: TransformerRun, form: str, framework: str = "", *,
+                 anyway: bool = False) -> Iterator[Artefact]:  # fmt: skip
+    """Designs as launch files, one of `LAUNCH_FORMS`; `framework` is the one that prices them, "" none.
+
+    With `anyway`, a model is written that the framework cannot train; notes list the losses.
+    """
     write: Writer = _module(form).script
+    usual = load_framework(run.system.framework) if run.system.framework else launching(form)
+    if form not in usual.launch:
+        other = f"use --format {usual.launch[0]}" if usual.launch else "dse writes no launch files for it"
+        text = f"system {run.system.name} trains with {usual.title}, not {launching(form).title}; {other}"
+        yield from [Artefact(None, (text,))] * run.num_points
+        return
     for point in range(run.num_points):
-        launch = Launch.of_run(run, point, framework)
+        launch = replace(Launch.of_run(run, point, framework), anyway=anyway)
         try:
             text, lost = write(launch)
         except NotExpressible as error:
@@ -62,7 +69,7 @@ def with_framework(text: str, framework: str) -> str:
 
 def read_launch(path: Path, form: str, chips: int | None = None,
                 framework: str = "") -> tuple[Launch, list[str]]:  # fmt: skip
-    """What a launch file runs, and what of it is not read; `form` is one of `READ_FORMS`.
+    """What a launch file runs, and what of it is not read; `form` is one of `LAUNCH_FORMS`.
 
     Its framework is `framework`; else the one that the file says; else the form's own.
 

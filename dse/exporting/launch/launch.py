@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from costmodel.training.design_table import Domain
 from costmodel.training.model import ModelShape
 from costmodel.training.pipeline_layout import EVEN, PipelineLayout
 from costmodel.training.run import TransformerRun
-from dse.spaces.sections.frameworks import broken_rules, refused_model
+from dse.spaces.sections.frameworks import broken_rules, refused_model, without_limits_of_models
 from dse.spaces.space import Space
 
 Value = str | int | float | bool
@@ -57,6 +57,7 @@ class Launch:
     node_size: int  #: chips of a node [-]
     framework: str = ""  #: by whose rules the design is priced, a name or a path; "": by none
     compute_capability: float = 0.0  #: of its chips; 0: unknown, or no chips of CUDA [-]
+    anyway: bool = False  #: whether a model is written that its framework cannot train as it is
 
     @classmethod
     def of_run(cls, run: TransformerRun, point: int, framework: str = "") -> Launch:
@@ -282,11 +283,13 @@ def refuse(launch: Launch, form: str) -> None:
         Saying what would do.
     """
     if reasons := refusals(launch, launching(form)):
-        raise NotExpressible(reasons[0])
+        waived = not launch.anyway and not refusals(replace(launch, anyway=True), launching(form))
+        raise NotExpressible(reasons[0] + "; --anyway writes it, with what is lost" * waived)
 
 
 def refusals(launch: Launch, framework: Framework) -> list[str]:
     """Why a framework cannot run a launch, with what would do; none if it can."""
+    framework = without_limits_of_models(framework) if launch.anyway else framework
     if refused := refused_model(framework, launch.model):
         return [refused]
     machine = {"node_size": float(launch.node_size)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from costmodel.errors import DseError
@@ -16,72 +18,36 @@ MOST_BRACKETS: Final = 50
 
 
 def pattern(text: str) -> list[int]:
-    """A sum of multiples of lists of 0 and 1.
+    """A list of 0 and 1 from sums and multiples of lists, as Python writes them.
 
     Raises
     ------
     DseError
-        If it is none, or very long.
+        If the text is something else, or very long.
 
     >>> pattern("([0]*2+[1]*3)*2")
     [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]
     """
-    reader = PatternReader(re.findall(r"[0-9]{1,6}|[][()+*,]|\S", text))
-    if len(reader.tokens) <= MOST_LAYERS and text.count("(") <= MOST_BRACKETS:
-        try:
-            layers = reader.total()
-        except (ValueError, IndexError):
-            layers = []
-        if layers and not reader.tokens:
-            return layers
+    if len(text) <= MOST_LAYERS and text.count("(") <= MOST_BRACKETS:
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return _zeros_and_ones(ast.parse(text.strip(), mode="eval").body)
     raise DseError(f"{text[:40]!r}: expected a list of layers, such as ([0]*3+[1]*58)")
 
 
-class PatternReader:
-    """Tokens of a pattern, read in turn; `ValueError` or `IndexError` where one is wrong."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self.tokens = tokens
-
-    def total(self) -> list[int]:
-        """Multiples between plus signs."""
-        found = self.multiple()
-        while self.tokens and self.tokens[0] == "+":
-            self.take("+")
-            found = found + self.multiple()
+def _zeros_and_ones(node: ast.expr) -> list[int]:
+    """The list that an expression stands for; `ValueError` where it is something else or too long."""
+    match node:
+        case ast.List(elts=[*items]):
+            found = [("0", "1").index(ast.unparse(item)) for item in items]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            found = _zeros_and_ones(left) + _zeros_and_ones(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))):
+            found = _zeros_and_ones(left) * min(times, MOST_LAYERS + 1)
+        case _:
+            found = []
+    if 0 < len(found) <= MOST_LAYERS:
         return found
-
-    def multiple(self) -> list[int]:
-        """A list, so many times."""
-        found = self.item()
-        while self.tokens and self.tokens[0] == "*":
-            self.take("*")
-            times = int(self.tokens.pop(0))
-            if len(found) * times > MOST_LAYERS:
-                raise ValueError(times)
-            found = found * times
-        return found
-
-    def item(self) -> list[int]:
-        """A list, or a sum in brackets."""
-        if self.tokens[0] == "(":
-            self.take("(")
-            found = self.total()
-            self.take(")")
-            return found
-        self.take("[")
-        found = []
-        while self.tokens[0] != "]":
-            token = self.tokens.pop(0)
-            if token != ",":
-                found.append(("0", "1").index(token))
-        self.take("]")
-        return found
-
-    def take(self, expected: str) -> None:
-        """The next token, which must be this one."""
-        if (token := self.tokens.pop(0)) != expected:
-            raise ValueError(token)
+    raise ValueError(len(found))
 
 
 #: Setting -> field of a model, of numbers that are left out where they are 0.

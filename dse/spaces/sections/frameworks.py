@@ -117,15 +117,34 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
-    switches = {name: f"{value:d}" for name, value in _switches(model).items()}
+    values = _settings(model)
+
+    def compared(found: re.Match[str]) -> str:
+        name, sign, word = found.groups()
+        own = values.get(name)
+        return f"{int((own == word) == (sign == '=='))} == 1" if isinstance(own, str) else found[0]
+
+    def shown_value(found: re.Match[str]) -> str:
+        own = values.get(found[0])
+        return found[0] if own is None or isinstance(own, str) else f"{float(own):g}"
+
     for name, formula in framework.limits.items():
-        yield UsualRule(name, re.sub(r"\w+", lambda word: switches.get(word[0], word[0]), formula))
+        yield UsualRule(name, re.sub(r"\w+", shown_value, re.sub(r"(\w+) (==|!=) (\w+)", compared, formula)))
 
 
-def _switches(model: ModelShape) -> dict[str, bool]:
-    """Fields of a model that are true or false."""
+def _settings(model: ModelShape) -> dict[str, bool | str | float]:
+    """Switches and words of a model, and its numerics; no dimensions, and no names of design columns."""
     values = {own.name: getattr(model, own.name) for own in fields(model)}
-    return {name: value for name, value in values.items() if isinstance(value, bool)}
+    found = {name: value for name, value in values.items() if isinstance(value, bool | str)}
+    found |= {own.name: getattr(model.numerics, own.name) for own in fields(model.numerics)}
+    return {name: value for name, value in found.items() if name not in DesignPoints.declared()}
+
+
+def without_limits_of_models(framework: Framework) -> Framework:
+    """A framework that is asked to train any model: only limits that read columns of designs are left."""
+    columns = {*DesignPoints.declared()}
+    kept = {n: text for n, text in framework.limits.items() if Expression.parse(text).names & columns}
+    return replace(framework, limits=kept)
 
 
 def _asked(section: Section) -> tuple[str, bool, bool]:
@@ -180,8 +199,9 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
         return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
     if framework.models and not named_model(framework, model):
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
-    columns = {*DesignPoints.declared()}
-    own = [r for r in framework_rules(framework, model) if not Expression.parse(r.formula).names & columns]
+    others = without_limits_of_models(framework).limits
+    limits = {name: text for name, text in framework.limits.items() if name not in others}
+    own = framework_rules(replace(framework, limits=limits, runs={}), model)
     broken = [*_broken_ones(framework, model, {}, own, {})]
     return f"model {model.name}: {broken[0]}" if broken else ""
 
@@ -238,7 +258,7 @@ def _broken_ones(
         formula = rule.expression({*columns})
         if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
             usual = {name: np.asarray(value).flat[0].item() for name, value in columns.items()}
-            yield _broken(framework, rule, {**usual, **_switches(model), **sizes, **design})
+            yield _broken(framework, rule, {**usual, **_settings(model), **sizes, **design})
 
 
 def _columns(model: ModelShape) -> dict[str, Name]:
