@@ -159,7 +159,7 @@ def test_evaluate_prices_one_design(capsys):
         )
     )
     assert list(design) == [
-        *("feasible", "params", "derived", "values", "margins", "breakdown"),
+        *("feasible", "given", "params", "derived", "values", "margins", "breakdown"),
         *RECORD_KEYS,
     ]
     assert design["derived"] == {"dp": 8, "gradient_accumulation_steps": 192}

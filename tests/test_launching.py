@@ -626,7 +626,7 @@ def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monke
             ("1024 + 512", "1001"),
             "global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1",
         ),
-        (("nnodes $NNODES", "nnodes $N"), "does not say on how many chips; name them with --gpus N"),
+        (("nnodes $NNODES", "nnodes $N"), "does not decide the number of GPUs; name it with --gpus N"),
         (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
         (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),
         (('"${TRAINING_ARGS[@]}"', '"${TRAINING_ARGS[@]}'), "is never closed"),

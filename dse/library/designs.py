@@ -65,7 +65,8 @@ def evaluate_design(
                 "--best: no design with these values keeps all limits; `dse fit` finds the nearest that does"
             )
         params = found.params
-    return priced_design(space, params, rules=rules)
+    given = {name: space.given[name] for name in ("world_size", "global_batch_size") if name in space.given}
+    return priced_design(space, params, rules=rules) | {"given": given}
 
 
 def sweep(

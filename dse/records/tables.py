@@ -28,7 +28,7 @@ DESIGN_KEYS = (
     *("before", "designs_priced", *RECORD_KEYS),
 )
 EVALUATION_KEYS = (
-    *("feasible", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
+    *("feasible", "given", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
     *RECORD_KEYS,
 )
 

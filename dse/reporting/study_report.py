@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -203,6 +204,7 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
             table.add_row(
                 derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
             )
+    heading += [Text(text) for text in run_lines(space, record)]
     if "splits" in record:
         heading.append(Text(splits_text(record)))
     if "run" in record:
@@ -210,6 +212,19 @@ def evaluation_report(space: Space, record: Record, width: int) -> Report:
     if space.workloads:
         heading += [Text(), *(Text(line) for line in workload_lines(space, record))]
     return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
+
+
+def run_lines(space: Space, record: Record) -> list[str]:
+    """Chips, replicas and micro-batches of a design, in a line; none where the space fixes no chips."""
+    known = {**space.given, **record["params"], **record["derived"]}
+    chips, node = int(known.get("world_size", 0)), int(np.max(space.system.network[0].size))
+    if not chips or "dp" not in known:
+        return []
+    name = "GPU" if np.max(space.system.chip.compute_capability) else "chip"
+    nodes = f" ({counted(-(-chips // node), 'node')})" if node > 1 else ""
+    steps = int(known.get("gradient_accumulation_steps", 1))
+    batches = f"{steps:,} micro-batch{'es' * (steps != 1)}"
+    return [f"on {counted(chips, name)}{nodes}, dp {known['dp']:g}, {batches}"]
 
 
 def verdict_text(space: Space, record: Record) -> str:

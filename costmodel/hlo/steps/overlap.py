@@ -229,11 +229,6 @@ class ProgramTimes:
     as_written: bool  #: messages start where the text starts them
 
     @property
-    def all_exposed(self) -> FloatArray:
-        """Time in which messages run and no kernel does. [s]"""
-        return sum(self.exposed.values(), np.zeros(self.step.shape))
-
-    @property
     def mfu(self) -> FloatArray:
         """Model FLOPs utilization of the step with overlap. [-]"""
         return self.breakdown.mfu * (self.breakdown.step_time / self.step)

@@ -12,40 +12,19 @@ from typing import Final
 
 from costmodel.errors import DseError
 from dse.exporting.launch.launch import launch_text
+from dse.exporting.launch.megatron_flags import DATA
 from dse.exporting.launch.shell import Script
+from dse.exporting.launch.shell_values import slurm_options, slurm_sizes
 
-#: Part of a program's name -> why no model here is what it runs.
-_IDLE: Final = re.compile(
-    r"generat|inference|server|eval|quantiz|export|convert|prune|preprocess|merge|index|mmlu|extract|main\.py"
-)
-_OTHERS: Final[Mapping[str, str]] = {
-    r"bert": "trains BERT, an encoder",
-    r"(^|[_/])t5": "trains T5, an encoder and a decoder",
-    r"retro": "trains RETRO, a decoder that retrieves",
-    r"vlm|llava|multimodal|mimo|vision|(^|_)vi?t[_.]|dino|inpaint|swin|clip_|omni|[23_]vl|-img-|mrope": (
-        "trains a model that sees or hears, not its text part alone"
-    ),
-    r"(^|_)ict|biencoder|realm|orqa": "trains an encoder for retrieval",
-    r"mamba|hybrid|(^|_)ssm": "trains layers of Mamba and attention in an order that no model file can say",
-    r"(^|_)(rl|grpo|ppo|dpo|rlhf)[_.]": "trains on what the model itself writes, not on given sequences",
-}
-#: Flags that only such models have.
-_OTHER_FLAGS: Final = re.compile(
-    r"--(hybrid-(override|layer)-pattern|hybrid-\w+-ratio|is-hybrid-model|vision-\S+|img-[hw]|mrope-section"
-    r"|retro-add-retriever)$"
-)
 _LAUNCHERS: Final = re.compile(r"(^|/)(distributed/(launch|run)|deepspeed/.*|torchrun)\.py$")
-#: Flags of earlier releases -> today's words; what they say follows.
-_EARLIER: Final[Mapping[str, tuple[str, ...]]] = {
-    "--model-parallel-size": ("--tensor-model-parallel-size",),
-    "--batch-size": ("--micro-batch-size",),
-    "--encoder-seq-length": ("--seq-length",),
-    "--encoder-num-layers": ("--num-layers",),
-    "--checkpoint-activations": ("--recompute-granularity", "full"),
-    "--activations-checkpoint-method": ("--recompute-granularity", "full", "--recompute-method"),
-    "--checkpoint-num-layers": ("--recompute-num-layers",),
-    "--activations-checkpoint-num-layers": ("--recompute-num-layers",),
-}
+
+
+class NoTraining(DseError):
+    """A script that starts nothing with flags of Megatron-LM."""
+
+
+class OtherTraining(DseError):
+    """A program that trains nothing, or a model of another kind."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +32,29 @@ class TrainingCommand:
     """The flags of a run, and where it runs."""
 
     flags: Sequence[str]
-    chips: int | None  #: of the run [-]
-    node_size: int | None  #: chips of a node [-]
-    missing: Sequence[str]  #: files that the script reads and that are not there
+    chips: int | None  #: GPUs of the run [-]
+    node_size: int | None  #: GPUs of a node [-]
+    missing: Sequence[str]  #: files that the script reads and that do not exist
+    asked: Sequence[tuple[str, int]]  #: conditions that depend on the machine, and their branches
     notes: list[str]
 
 
-def training_command(path: Path) -> TrainingCommand:
+def training_command(path: Path, answers: Mapping[int, int] | None = None) -> TrainingCommand:
     """The command of a script that trains: the one with the most flags; else flags that its variables hold.
 
     Parameters
     ----------
     path : Path
-        The script, or as it is called: with variables before it and arguments behind, `TP=8 train.sh 7b`.
+        The script, or the call of one with variables before it and arguments behind, `TP=8 train.sh 7b`.
+    answers : mapping, optional
+        Ordinal of a condition that depends on the machine -> its branch; 0, the default, where it holds. [-]
 
     Raises
     ------
     DseError
-        If there is none, or it trains what no model here is.
+        If no command trains, or it trains a model of another kind.
     """
-    script, notes = _followed(path), []
+    script, notes = _followed(path, answers), []
     words = max(script.commands, key=_flag_count, default=[])
     start = next((place for place, word in enumerate(words) if _is_program(words, place)), None)
     flags = words if start is None else words[start + 1 :]
@@ -80,7 +62,7 @@ def training_command(path: Path) -> TrainingCommand:
         held = {name: own for name, own in script.variables.items() if _flag_count(" ".join(own).split())}
         flags, start = [word for own in held.values() for word in " ".join(own).split()], 0
         if not flags:
-            raise DseError(f"no flag of Megatron-LM in it{not_there(script.missing)}")
+            raise NoTraining(f"no flag of Megatron-LM in it{not_there(script.missing)}")
         notes.append(f"no command in it has flags: those of {', '.join(held)} are read")
     elif start is not None:
         program = posixpath.basename(words[start])
@@ -92,11 +74,11 @@ def training_command(path: Path) -> TrainingCommand:
             notes.append(f"it starts {program} {len(same)} times: the longest command is read")
     refuse("", flags)
     chips, node_size = chips_of(script, words[:start])
-    return TrainingCommand(present(flags), chips, node_size, script.missing, notes)
+    return TrainingCommand(flags, chips, node_size, script.missing, script.asked, notes)
 
 
-def _followed(path: Path) -> Script:
-    """A script with what its caller gives."""
+def _followed(path: Path, answers: Mapping[int, int] | None) -> Script:
+    """A script with the variables and arguments that its caller gives."""
     variables: dict[str, list[str]] = {}
     words = [str(path)]
     if not path.exists() and " " in words[0]:
@@ -108,7 +90,7 @@ def _followed(path: Path) -> Script:
             variables[given[1]] = [given[2]]
             words = words[1:]
     file = Path(words[0] if words else path)
-    return Script.read(launch_text(file), file.absolute(), variables, words[1:] or None)
+    return Script.read(launch_text(file), file.absolute(), variables, words[1:] or None, answers)
 
 
 def not_there(missing: Sequence[str]) -> str:
@@ -137,56 +119,48 @@ def refuse(program: str, flags: Sequence[str]) -> None:
         Saying what it does.
     """
     name = posixpath.basename(program)
-    if _IDLE.search(name):
-        raise DseError(f"{name}: does not train; expected a script that starts pretrain_gpt.py or its like")
-    other = next((flag for flag in flags if _OTHER_FLAGS.match(flag.partition("=")[0])), "")
+    if re.search(DATA["idle"], name):
+        raise OtherTraining(f"{name}: does not train; expected a script that starts pretrain_gpt.py")
+    names = [flag.partition("=")[0] for flag in flags]
+    for pattern, why in DATA["other_settings"].items():
+        if found := next((own for own in names if re.match(pattern, own)), ""):
+            raise OtherTraining(f"{found}: {why}")
+    other = next((own for own in names if re.match(DATA["other_flags"], own)), "")
     for near in (name, other, *(["/".join(program.split("/")[-2:])] if "gpt" not in name else [])):
-        for pattern, why in _OTHERS.items():
+        for pattern, why in DATA["other_models"].items():
             if re.search(pattern, near):
-                raise DseError(f"{near}: {why}; models here are decoders of text")
-
-
-def present(words: Sequence[str]) -> list[str]:
-    """Flags of earlier releases as today's.
-
-    >>> present(["--activations-checkpoint-method", "uniform", "--batch-size=2"])
-    ['--recompute-granularity', 'full', '--recompute-method', 'uniform', '--micro-batch-size', '2']
-    """
-    found: list[str] = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        known = _EARLIER.get(name)
-        found += [word] if known is None else [*known, *([value] if equals else [])]
-    return found
+                raise OtherTraining(f"{near}: {why}; models here are decoders of text")
 
 
 def chips_of(script: Script, launcher: Sequence[str]) -> tuple[int | None, int | None]:
-    """Chips of the run, and of a node, where the launcher's words or Slurm's lines say so. [-]"""
+    """GPUs of the run, and of a node, where the launcher's words and Slurm's lines decide them. [-]
+
+    `torchrun` starts `--nproc_per_node` processes on each of `--nnodes` nodes, with defaults of 1; `srun` and
+    `mpirun` start one process for each task. One process on a node of several GPUs decides nothing.
+    """
     named: dict[str, str] = {}
     for place, word in enumerate(launcher):
         name, equals, value = word.partition("=")
         if name.startswith("-"):
             named[name.replace("_", "-")] = value if equals else (*launcher, "")[place + 1]
-    each_of = ("--nproc-per-node", "--num-gpus") if "--nproc-per-node" in named else ("--num-gpus",)
-    tasks = () if "--nproc-per-node" in named else ("--ntasks-per-node",)
-    slurm = (*tasks, "--gpus-per-node", "--gres")
-    each = _count(*map(named.get, (*each_of, *tasks)), *map(script.slurm.get, slurm))
-    nodes = _count(
-        *(named.get(name) for name in ("--nnodes", "--num-nodes", "--nodes", "-N")),
-        script.slurm.get("--nodes"),
-    )
-    whole = _count(
-        *(named.get(name) for name in ("--ntasks", "-n", "-np", "--np")), script.slurm.get("--ntasks")
-    )
-    if each and not nodes and "--nproc-per-node" in named and "--nnodes" not in named:
-        nodes = 1
-    said = _count(*script.variables.get("WORLD_SIZE", ()))
-    return (nodes * each if nodes and each else whole or said), each
+    programs = {posixpath.basename(word).removesuffix(".py") for word in launcher}
+    step = " ".join(launcher).rpartition("srun ")[2] if "srun" in programs else ""
+    nodes, tasks, gpus = slurm_sizes({**script.slurm, **slurm_options(f"#SBATCH {step}")})
+    each: int | None = None
+    if programs & {"torchrun", "torch.distributed.run", "torch.distributed.launch", "run", "launch"}:
+        automatic = named.get("--nproc-per-node") in ("gpu", "auto")
+        each = gpus if automatic else _count(named.get("--nproc-per-node", "1"))
+        nodes = _count(named.get("--nnodes", "1"))
+        tasks = nodes * each if nodes and each else None
+    elif "srun" not in programs:
+        tasks = _count(*(named.get(name) for name in ("-np", "--np", "-n"))) if "mpirun" in programs else None
+        tasks = tasks or _count(*script.variables.get("WORLD_SIZE", ()))
+    each = each or (tasks // nodes if tasks and nodes else None)
+    if each == 1 and (gpus or 1) > 1:
+        tasks = None
+    return tasks, each
 
 
 def _count(*texts: str | None) -> int | None:
-    """The first that is a number, or ends in one as `gpu:8` does."""
-    for text in texts:
-        if text and (number := re.search(r"(?:^|:)([0-9]{1,7})$", text)):
-            return int(number[1]) or None
-    return None
+    """The first whole number above 0."""
+    return next((int(text) for text in texts if text and re.fullmatch(r"0*[1-9][0-9]{0,6}", text)), None)

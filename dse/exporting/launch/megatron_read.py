@@ -127,7 +127,8 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["moments"] = "bf16" if settings.get("exp_avg_dtype") in ("bf16", "fp16") else "fp32"
     if settings.get("optimizer_cpu_offload"):
         found["offload_optimizer"] = float(settings.get("optimizer_offload_fraction", 1.0))
-    if settings.get("grad_reduce_in_bf16"):
+    sums_in_fp32 = settings.get("accumulate_allreduce_grads_in_fp32") or not settings.get("fp16")
+    if settings.get("grad_reduce_in_bf16") or not sums_in_fp32:  # either is a format of 16 bits
         found["gradient_reduction"] = "bf16"
     if settings.get("gradient_accumulation_fusion") is False:
         found["gradient_accumulation_fusion"] = False
@@ -166,7 +167,7 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
         recipes = {own["fp8_recipe"]: word for word, own in formats.items() if "fp8_recipe" in own}
         found["precision"] = recipes.get(str(settings.get("fp8_recipe", "delayed")), "fp8_tensorwise")
     backend = settings.get("attention_backend")
-    if backend == "unfused":
+    if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused":
         found["attention"] = "unfused"
     elif backend == "flash" and str(settings.get("flash_attention_version")) == "2":
         found["attention"] = "flash_attention_2"

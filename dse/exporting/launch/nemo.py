@@ -12,8 +12,8 @@ import yaml
 from costmodel.errors import DseError
 from costmodel.formats.strict_yaml import dump, parse
 from dse.exporting.launch.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text
-from dse.exporting.launch.megatron import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.exporting.launch.megatron_design import MEGATRON, settings_of
+from dse.exporting.launch.megatron_flags import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.exporting.launch.megatron_model import pattern
 from dse.exporting.launch.megatron_read import launch_of
 

@@ -92,12 +92,9 @@ def text_of(node: Node) -> str:
 
 
 def _mistake(node: Node) -> str:
-    """The first thing in a tree that is none of Bash: where, and what."""
+    """The first mistake in a tree: its line, and the bracket or quote that is left open, or the text."""
     while not (node.is_error or node.is_missing):
-        inner = next((child for child in node.children if child.has_error or child.is_missing), None)
-        if inner is None:
-            break
-        node = inner
+        node = next(child for child in node.children if child.has_error or child.is_missing)
     around = node.parent if node.is_missing and node.parent else node
     opened = [child for child in around.children if child.type in _OPENING and not child.is_missing]
     line = (opened[-1] if opened else node).start_point[0] + 1

@@ -6,7 +6,7 @@ import ast
 import operator
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -49,7 +49,7 @@ def whole_arithmetic(text: str) -> int:
     >>> whole_arithmetic("2 * (3 + 4) / 7 - 1"), whole_arithmetic("2 ** 3 > 7 && 1")
     (1, 1)
     """
-    if len(text) > MOST_CHANGED or not re.fullmatch(r"[-+*/%()<>!=&|0-9\s]*", text, re.ASCII):
+    if len(text) > MOST_CHANGED or not re.fullmatch(r"(?!.*(\+\+|--))[-+*/%()<>!=&|0-9\s]*", text, re.ASCII):
         raise ValueError(text)
     python = re.sub(r"&&|\|\||!(?!=)|/", lambda sign: _AS_PYTHON[sign[0]], " ".join(text.split()))
     try:
@@ -113,25 +113,26 @@ def holds(words: Sequence[str | None]) -> bool | None:
 def changed(value: str, sign: str, old: str = "", slash: str = "", new: str = "") -> str:
     """A value as `${NAME%ending}`, `${NAME/old/new}` and their like change it.
 
+    Raises
+    ------
+    ValueError
+        If the change is of another kind.
+
     >>> changed("a/b.sh", "%", ".sh"), changed("a/b.sh", "##", "*/"), changed("7b", "^^")
     ('a/b', 'b.sh', '7B')
     """
-    if sign in ("^^", ",,"):
+    if sign in ("^^", ",,") and not old:
         return value.upper() if sign == "^^" else value.lower()
-    if sign in ("/", "//") and old:
+    if sign in ("/", "//") and old and not re.search(r"[*?[]", old):
         return value.replace(old, new, -1 if sign == "//" else 1)
     if sign not in ("%", "%%", "#", "##") or len(value) > MOST_CHANGED:
-        return value
+        raise ValueError(sign)
     ends = sign[0] == "%"
     places = [*range(len(value), -1, -1)] if ends else [*range(len(value) + 1)]
     for place in places if len(sign) == 1 else places[::-1]:
         if fnmatchcase(value[place:] if ends else value[:place], old):
             return value[:place] if ends else value[place:]
     return value
-
-
-#: Programs that print the last of their words, as far as that matters here.
-_SAME: Final = ("realpath", "readlink")
 
 
 def line_of(words: Sequence[str]) -> str | None:
@@ -152,7 +153,7 @@ def line_of(words: Sequence[str]) -> str | None:
                 return str(whole_arithmetic(" ".join(terms)))
             except (ValueError, ZeroDivisionError):
                 return None
-        case [program, *_, path] if program in _SAME:
+        case ["realpath" | "readlink", *_, path]:
             return path
     return None
 
@@ -162,24 +163,48 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-#: Variables of Slurm -> by the option that sets them.
-SLURM_VARIABLES: Final = {
-    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "--ntasks": ("SLURM_NTASKS",),
-    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-}
-_SHORT: Final = {"-N": "--nodes", "-n": "--ntasks"}
+_SHORT: Final = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
 
 
 def slurm_options(text: str) -> dict[str, str]:
     """Options of the `#SBATCH` lines of a script, by their long names.
 
-    >>> slurm_options("#SBATCH -N 4 --exclusive --gres=gpu:8 # of a node\\n")
-    {'--nodes': '4', '--exclusive': '', '--gres': 'gpu:8'}
+    >>> slurm_options("#SBATCH -N 4 --exclusive -n32 --gres=gpu:8 # of a node\\n")
+    {'--nodes': '4', '--exclusive': '', '--ntasks': '32', '--gres': 'gpu:8'}
     """
     found: dict[str, str] = {}
     for line in re.findall(r"^[ \t]*#SBATCH[ \t]+([^#\n]*)", text, re.MULTILINE):
-        for name, value in re.findall(r"(?<!\S)(-[\w-]+)(?:(?:=|[ \t]+(?!-))(\S+))?", line):
+        for name, value in re.findall(r"(?<!\S)(-[NnG]|-[\w-]+)(?:(?:=|[ \t]*(?!-))(\S+))?", line):
             found.setdefault(_SHORT.get(name, name), value)
     return found
+
+
+def slurm_sizes(options: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
+    """Nodes, tasks and GPUs of a node that options of Slurm name; None where they do not. [-]
+
+    >>> slurm_sizes({"--nodes": "4", "--ntasks-per-node": "2", "--gres": "gpu:a100:8,nvme:1"})
+    (4, 8, 8)
+    """
+
+    def number(name: str, pattern: str = r"(\d{1,7})") -> int | None:
+        match = re.fullmatch(pattern, options.get(name, ""), re.ASCII)
+        return int(match[1]) if match else None
+
+    nodes, tasks, each = map(number, ("--nodes", "--ntasks", "--ntasks-per-node"))
+    gpus = number("--gpus-per-node", r"(?:\w+:)?(\d{1,4})") or number(
+        "--gres", r".*\bgpu(?::\w+)?:(\d{1,4})\b.*"
+    )
+    if nodes and not gpus and (total := number("--gpus", r"(?:\w+:)?(\d{1,7})")):
+        gpus = total // nodes
+    return nodes, tasks or (nodes * each if nodes and each else None), gpus
+
+
+def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:
+    """Variables that Slurm sets for a job with these options."""
+    nodes, tasks, gpus = slurm_sizes(options)
+    values = {
+        "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks,
+        "SLURM_NTASKS_PER_NODE": options.get("--ntasks-per-node"), "SLURM_GPUS_ON_NODE": gpus,
+        "SLURM_GPUS_PER_NODE": options.get("--gpus-per-node"),
+    }  # fmt: skip
+    return {name: str(value) for name, value in values.items() if value}

@@ -1,0 +1,361 @@
+"""Launch scripts in the idioms of the field: Bash runs them with stubs for programs, and its word counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from costmodel import DseError
+from dse.cli import main
+from dse.exporting.launch import megatron
+from dse.exporting.launch.megatron_command import training_command
+from dse.exporting.launch.megatron_flags import DATA
+
+MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
+SIZES = "--micro-batch-size 1 --global-batch-size 256 --bf16"
+SLURM = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node={tasks}\n#SBATCH --gres=gpu:8\n"
+JOB = {"SLURM_NNODES": "4", "SLURM_JOB_NUM_NODES": "4", "SLURM_GPUS_ON_NODE": "8"}
+ONE = SLURM.format(tasks=1)
+EIGHT = SLURM.format(tasks=8)
+
+#: Programs that write down their words; `srun` and `sbatch` start the rest of their words.
+STUB = '#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@" > "$WORDS"\n'
+STARTER = """#!/bin/bash
+while [[ $1 == -* ]]; do case $1 in -N|-n|-w|-p|-J|-t) shift 2;; *) shift;; esac; done
+export SLURM_PROCID=0 SLURM_LOCALID=0
+case $1 in *.sh) exec bash "$@";; *) exec "$@";; esac
+"""
+
+#: Idiom -> script, and the GPUs of the run.
+IDIOMS = {
+    "exported launcher and command within single quotes": (
+        f"{ONE}export LAUNCHER='torchrun --nproc_per_node 8 --nnodes 4'\n"
+        f'export CMD="pretrain_gpt.py --tensor-model-parallel-size 4 {MODEL} {SIZES}"\n'
+        "srun bash -c '$LAUNCHER --node_rank $SLURM_PROCID $CMD'\n", 32),
+    "launcher and command within double quotes": (
+        f'{ONE}GPUS_PER_NODE=8\nNNODES=$SLURM_NNODES\nexport LAUNCHER="python -u -m torch.distributed.run '
+        '--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --rdzv_backend c10d --max_restarts 0 --tee 3"\n'
+        f'export CMD=" `pwd`/pretrain_gpt.py --pipeline-model-parallel-size 2 {MODEL} {SIZES} "\n'
+        'echo $CMD\nclear; srun --jobid $SLURM_JOBID bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID '
+        '$CMD" 2>&1 '
+        "| tee -a log.txt\n", 32),
+    "a task for each GPU": (
+        f'{EIGHT}OPTIONS=" \\\n  {MODEL} \\\n  {SIZES} "\nrun_cmd="python -u pretrain_gpt.py ${{OPTIONS}}"\n'
+        'srun -l --output=%x_%j.log sh -c "${run_cmd}"\nset +x\n', 32),
+    "arrays and torchrun": (
+        f"GPUS=8\nNNODES=${{NNODES:-2}}\nDIST=(--nproc_per_node $GPUS --nnodes $NNODES)\n"
+        f"ARGS=(\n  {MODEL}  # shape\n  {SIZES}\n)\n[ -n \"$FP8\" ] && ARGS+=(--fp8-format hybrid)\n"
+        'torchrun "${DIST[@]}" pretrain_gpt.py "${ARGS[@]}"\n', 16),
+    "a command that eval starts": (
+        f'if [ "${{AC:-none}}" = full ]; then ac=" --recompute-granularity full"; else ac=""; fi\n'
+        f'opts=" {MODEL} {SIZES} ${{ac}}"\nrun_cmd="torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py '
+        '${opts}"\necho ${run_cmd}\neval ${run_cmd}\n', 8),
+    "sizes by case": (
+        'SIZE=${1:-7b}\ncase $SIZE in\n  7b) L=32; H=4096;;\n  13b) L=40; H=5120;;\n  *) echo bad; '
+        'exit 1;;\nesac\n'
+        "torchrun --nproc_per_node=8 pretrain_gpt.py --num-layers $L --hidden-size $H "
+        "--num-attention-heads 32 "
+        f"--seq-length 4096 {SIZES}\n", 8),
+    "an environment file": (
+        "set -a\nsource env.sh\nset +a\nsrun -N 4 --ntasks-per-node=8 bash -c 'python "
+        "pretrain_gpt.py $ARGS'\n", 32),
+    "a script that sbatch starts": (
+        f'export ARGS="{MODEL} {SIZES}"\nsbatch --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 '
+        f'inner.sh\n', 16),
+    "a container": (
+        f'{EIGHT}CMD="cd /w; python pretrain_gpt.py {MODEL} '
+        f'{SIZES}"\nIMAGE=nvcr.io/nvidia/pytorch:25.01-py3\n'
+        'srun --container-image=$IMAGE --container-mounts=/data:/data bash -c "${CMD}"\n', 32),
+    "torch.distributed.launch": (
+        f'WORLD=$((8 * 2))\nDIST="--nproc_per_node 8 --nnodes 2 --node_rank 0 --master_addr localhost"\n'
+        f"python -m torch.distributed.launch $DIST pretrain_gpt.py {MODEL} --micro-batch-size 1 "
+        "--global-batch-size $((WORLD * 16)) --bf16\n", 16),
+    "mpirun": (f"mpirun -np 64 --allow-run-as-root python pretrain_gpt.py {MODEL} {SIZES}\n", 64),
+    "tasks of the whole job": (
+        "#!/bin/bash\n#SBATCH -N4 -n 32\n#SBATCH --gpus-per-node=8\n"
+        f"srun python pretrain_gpt.py {MODEL} {SIZES} --distributed-timeout-minutes 60\n", 32),
+    "a loop that only waits": (
+        "until true; do sleep 1; done\nfor h in a b; do echo $h; done\n"
+        f"torchrun --nproc_per_node 4 pretrain_gpt.py {MODEL} {SIZES}\n", 4),
+    "functions for messages": (
+        'log() { echo "[$(date)] $*"; }\ndie() { log "$1"; exit 1; }\nlog start\n[ -n "$BASH" ] || '
+        'die "no bash"\n'
+        f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {MODEL} {SIZES} || die failed\n", 16),
+    "associative arrays": (
+        "declare -A LAYERS=([small]=12 [large]=48)\nSIZE=large\n"
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers ${LAYERS[$SIZE]} --hidden-size 1024 "
+        f"--num-attention-heads 16 --seq-length 2048 {SIZES}\n", 8),
+    "variables before a script": ('TP=8 PP=2 bash inner2.sh\n', 16),
+    "one GPU": (f"torchrun pretrain_gpt.py {MODEL} {SIZES}\n", 1),
+    "exit before another run": (
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES}\nexit 0\n"
+        f"torchrun --nproc_per_node 4 pretrain_gpt.py {MODEL} {SIZES} --swiglu "
+        f"--untie-embeddings-and-output-weights", 8),
+    "arguments that a loop would take": (
+        'while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done\n'
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size ${{TP:-2}} "
+        f"{MODEL} {SIZES}\n", 8),
+}  # fmt: skip
+
+
+def bash_words(folder, script):
+    """The words of the program that a script starts at last."""
+    stubs = folder / "stubs"
+    stubs.mkdir()
+    for name in ("torchrun", "python", "python3", "deepspeed", "clear"):
+        (stubs / name).write_text(STUB if name != "clear" else "#!/bin/bash\n")
+    for name in ("srun", "sbatch", "mpirun"):
+        (stubs / name).write_text(STARTER.replace("shift 2", "shift 2" if name != "mpirun" else "shift 1"))
+    (stubs / "mpirun").write_text('#!/bin/bash\nshift 2; while [[ $1 == -* ]]; do shift; done; exec "$@"\n')
+    for stub in stubs.iterdir():
+        stub.chmod(0o755)
+    env = {"PATH": f"{stubs}:/usr/bin:/bin", "WORDS": str(folder / "words"), "HOME": "/root", **JOB}
+    subprocess.run(["bash", str(script)], env=env, cwd=folder, check=False, capture_output=True, timeout=20)
+    return (folder / "words").read_text().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_scripts_are_read_as_bash_runs_them(idiom, tmp_path):
+    text, gpus = IDIOMS[idiom]
+    (tmp_path / "env.sh").write_text(f'ARGS="{MODEL} {SIZES}"\n')
+    (tmp_path / "inner.sh").write_text("#SBATCH --nodes=8\nsrun python pretrain_gpt.py $ARGS\n")
+    (tmp_path / "inner2.sh").write_text(
+        "torchrun --nproc_per_node 8 --nnodes ${NN:-2} pretrain_gpt.py --tensor-model-parallel-size ${TP:-1} "
+        f"--pipeline-model-parallel-size ${{PP:-1}} {MODEL} {SIZES}\n"
+    )
+    (tmp_path / "train.sh").write_text(text)
+    words = bash_words(tmp_path, tmp_path / "train.sh")
+    place = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    command = training_command(tmp_path / "train.sh")
+    assert list(command.flags) == words[place + 1 :]
+    assert command.chips == gpus
+    if "--nproc_per_node" in words:
+        launched = dict(pairwise(words))
+        assert gpus == int(launched["--nproc_per_node"]) * int(launched.get("--nnodes", 1))
+    launch, _ = megatron.read_script(tmp_path / "train.sh")
+    assert launch.world_size == gpus
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        f"{ONE}srun python",
+        f"{ONE}srun ./launch_everything",
+        f"{ONE}srun torchrun --nnodes 4",
+        "#SBATCH --nodes=4 --gres=gpu:8\nsrun python",
+        "torchrun --nproc_per_node gpu",
+        "torchrun --nproc_per_node 8 --nnodes 1:4",
+        "deepspeed --hostfile hosts",
+        "python",
+    ],
+)
+def test_a_launcher_that_does_not_decide_the_gpus_asks_for_them(launcher, tmp_path):
+    (tmp_path / "train.sh").write_text(f"{launcher} pretrain_gpt.py {MODEL} {SIZES}\n")
+    with pytest.raises(DseError, match="does not decide the number of GPUs; name it with --gpus N") as caught:
+        megatron.read_script(tmp_path / "train.sh")
+    assert "\n" not in str(caught.value)
+    assert megatron.read_script(tmp_path / "train.sh", 64)[0].world_size == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (
+            "if nvidia-smi | grep -q H100; then TP=2; F='--fp8-format hybrid'; else TP=8; fi",
+            "`nvidia-smi | grep -q H100` depends on the machine: its first branch is read; another has "
+            "--tensor-model-parallel-size 8, no --fp8-format",
+        ),
+        (
+            "TP=2\nif [ -f /etc/dgx-release ]; then TP=4; fi",
+            "`[ -f /etc/dgx-release ]` depends on the machine: its first branch is read; another has "
+            "--tensor-model-parallel-size 2",
+        ),
+        (
+            "case $(hostname) in a*) TP=1;; b*) TP=2;; esac",
+            "`$(hostname)` depends on the machine: its first branch is read; another has "
+            "--tensor-model-parallel-size 2",
+        ),
+        (
+            "TP=1; N=1\nping -c 1 other && N=2",
+            "`ping -c 1 other` depends on the machine: its first branch is read; another has 8 GPUs",
+        ),
+        (
+            "TP=1\n[[ $(hostname) == gpu* ]] && F='--transformer-impl local'",
+            "`[[ $(hostname) == gpu* ]]` depends on the machine: its first branch is read; another has "
+            "no --transformer-impl",
+        ),
+    ],
+)
+def test_a_condition_on_the_machine_is_named_with_both_values(text, note, tmp_path):
+    (tmp_path / "train.sh").write_text(
+        f"{text}\ntorchrun --nproc_per_node 8 --nnodes ${{N:-1}} pretrain_gpt.py "
+        f"--tensor-model-parallel-size $TP $F {MODEL} {SIZES}\n"
+    )
+    _, notes = megatron.read_script(tmp_path / "train.sh")
+    assert note in notes
+
+
+def test_a_condition_that_decides_nothing_of_cost_is_not_named(tmp_path):
+    """Most scripts load a checkpoint where there is one, and make folders."""
+    text = '[ -d "$CKPT" ] || mkdir -p $CKPT\nif [ -f $CKPT/latest ]; then L="--load $CKPT"; fi\n'
+    (tmp_path / "train.sh").write_text(
+        f"{text}torchrun --nproc_per_node 8 pretrain_gpt.py --save x $L {MODEL} {SIZES}\n"
+    )
+    _, notes = megatron.read_script(tmp_path / "train.sh")
+    assert not [note for note in notes if "depends" in note]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("for tp in 1 2; do torchrun pretrain_gpt.py --x $tp; done", "line 1: a loop that may start "
+        "the training"),
+        ("go() { torchrun pretrain_gpt.py --x 1; }\ngo", "line 1: a function that may start the training"),
+        ("sbatch <<EOF\npython pretrain_gpt.py --x 1\nEOF", "line 1: a here-document that may start"),
+        ("TP=$(nvidia-smi -L | wc -l)", r"--tensor-model-parallel-size \$\(nvidia-smi\): the script "
+        "does not"),
+        ("TP=1\nfor i in 1 2; do TP=$((TP * 2)); done", r"--tensor-model-parallel-size \$\(loop\)"),
+        ("F=$(flags_of 7b)", r"\$\(flags_of\): the script does not decide it"),
+        ("IFS=,; TP=1", "line 1: words that IFS separates are not followed"),
+        ("TP=1; F='--deepspeed --zero-stage 3'", "--deepspeed: DeepSpeed runs the training"),
+        ("TP=1; F='--deepspeed_config ds.json'", "--deepspeed_config: DeepSpeed runs the training"),
+        ("TP=1; F=--zero-stage=3", "--zero-stage: DeepSpeed runs the training"),
+    ],
+)  # fmt: skip
+def test_what_is_not_followed_is_refused_in_one_line(text, why, tmp_path):
+    (tmp_path / "train.sh").write_text(
+        f"{text}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $TP $F "
+        f"{MODEL} {SIZES}\n"
+    )
+    with pytest.raises(DseError, match=why) as caught:
+        megatron.read_script(tmp_path / "train.sh")
+    assert "\n" not in str(caught.value)
+    offers = str(caught.value).endswith("is exact: --from-megatron run.log")
+    assert offers == ("DeepSpeed" not in why)
+
+
+# Arguments: what is read, what costs nothing, what is named
+
+
+@pytest.mark.parametrize(
+    ("flags", "attention"),
+    [
+        ("--transformer-impl local", "unfused"),
+        ("--attention-backend local", "unfused"),
+        ("--attention-backend unfused", "unfused"),
+        ("--transformer-impl transformer_engine --attention-backend fused", "fused"),
+    ],
+)
+def test_attention_of_plain_pytorch_is_not_fused(flags, attention, tmp_path):
+    """`local` builds DotProductAttention, whose scores are in memory."""
+    (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {MODEL} {SIZES} {flags}\n")
+    assert megatron.read_script(tmp_path / "train.sh")[0]["attention"] == attention
+
+
+def test_arguments_that_are_not_read_are_named_and_those_without_cost_are_not(tmp_path):
+    named = [
+        "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion", "--cuda-graph-impl", "--delay-wgrad-compute",
+        "--moe-pad-expert-input-to-capacity", "--moe-token-drop-policy", "--ddp-bucket-size",
+        "--log-anything",
+        "--use-checkpoint-args", "--data-anything", "--rotary-anything",
+    ]  # fmt: skip
+    silent = "--lr 1e-4 --data-path a b --log-interval 1 --save x --eval-iters 10 --tokenizer-type T --seed 1"
+    words = " ".join(f"{name} position" for name in named)
+    (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {MODEL} {SIZES} {silent} {words} $MORE\n")
+    _, notes = megatron.read_script(tmp_path / "train.sh")
+    assert f"not read: {' '.join(named)}" in notes
+    assert "no line of the script sets $MORE: read as empty" in notes
+    text = f"torchrun pretrain_gpt.py {MODEL} {SIZES} {silent} --moe-token-drop-policy probs\n"  # the default
+    (tmp_path / "train.sh").write_text(text)
+    assert not [note for note in megatron.read_script(tmp_path / "train.sh")[1] if "not read" in note]
+
+
+@pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
+def test_every_argument_of_megatron_is_sorted():
+    path = Path(os.environ["MEGATRON_LM"]) / "megatron/training/arguments.py"
+    written = re.findall(r"add_argument\(\s*['\"]--([\w-]+)", path.read_text())
+    flags = {name.removeprefix("--") for name in (*DATA["flags"].values(), *DATA["negated"].values())}
+    flags |= {name.removeprefix("--") for name in DATA["earlier"]}
+    kinds = ("numbers", "shares", "words", "lists", "switches", "without_cost", "derived")
+    sorted_names = {name for kind in kinds for name in DATA[kind].split()} | DATA["not_read"].keys()
+    missing = {name for name in written if name not in flags and name.replace("-", "_") not in sorted_names}
+    switches = (
+        "no-",
+        "use-",
+        "muon-no-",
+        "output-",
+        "overlap-p2p",
+        "disable-",
+    )  # other names in a log: named
+    others = {"cuda-graph-scope", "kitchen-config-file", "kitchen-recipe-number"}
+    assert {name for name in missing if not name.startswith(switches)} == others
+
+
+#: The form in which Megatron-LM prints the arguments of a run.
+LOG = """\
+[rank0] starting
+{rank}------------------------ arguments ------------------------
+{lines}
+{rank}-------------------- end of arguments ---------------------
+ > padded vocab (size: 128256) with 768 dummy tokens (new size: 129024)
+ iteration        1/     100 | elapsed time per iteration (ms): 4000.0 |
+"""
+ARGUMENTS = {
+    "world_size": 32, "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096,
+    "ffn_hidden_size": 14336, "num_query_groups": 8, "group_query_attention": True, "swiglu": True,
+    "add_bias_linear": False, "hidden_dropout": 0.0, "attention_dropout": 0.0, "normalization": "RMSNorm",
+    "position_embedding_type": "rope", "max_position_embeddings": 4096, "padded_vocab_size": None,
+    "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 2, "micro_batch_size": 2,
+    "virtual_pipeline_model_parallel_size": 4, "global_batch_size": 256, "bf16": True, "fp16": False,
+    "use_distributed_optimizer": True, "sequence_parallel": True, "recompute_granularity": "selective",
+    "recompute_modules": ["core_attn", "mlp"], "attention_backend": "AttnBackend.flash",
+    "cp_comm_type": ["p2p"],
+    "exp_avg_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True, "rotary_base": 500000,
+    "main_params_dtype": "torch.float32", "untie_embeddings_and_output_weights": True, "lr": 0.0001,
+    "layernorm_epsilon": 1e-06, "overlap_p2p_comm": True, "window_size": None, "num_experts": None,
+    "cuda_graph_impl": "local", "moe_token_drop_policy": "probs", "of_another_release": 7, "nothing": None,
+}  # fmt: skip
+SAME = (
+    "torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "
+    "--num-attention-heads 32 --seq-length 4096 --ffn-hidden-size 14336 --group-query-attention --swiglu "
+    "--num-query-groups 8 --disable-bias-linear --hidden-dropout 0 --attention-dropout 0 "
+    "--normalization RMSNorm --position-embedding-type rope --max-position-embeddings 4096 "
+    "--padded-vocab-size 129024 "
+    "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --micro-batch-size 2 "
+    "--num-virtual-stages-per-pipeline-rank 4 --global-batch-size 256 --use-distributed-optimizer "
+    "--sequence-parallel --recompute-granularity selective --recompute-modules core_attn mlp "
+    "--attention-backend flash --exp-avg-dtype bf16 --use-precision-aware-optimizer --rotary-base 500000 "
+    "--untie-embeddings-and-output-weights --norm-epsilon 1e-6\n"
+)
+
+
+@pytest.mark.parametrize("rank", ["", "0: ", "[default0]:"])
+def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypatch, capsys):
+    lines = (f"{rank}  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items())
+    (tmp_path / "run.log").write_text(LOG.format(rank=rank, lines="\n".join(lines)))
+    (tmp_path / "run.sh").write_text(SAME)
+    logged, notes = megatron.read_script(tmp_path / "run.log")
+    assert logged == megatron.read_script(tmp_path / "run.sh")[0]
+    assert notes == ["not read: cuda_graph_impl of_another_release"]
+    monkeypatch.chdir(tmp_path)
+    evaluate = ["evaluate", "--system", "h100_80g_dgx", "--from-megatron"]
+    assert main([*evaluate, "run.log"]) == 0
+    assert "\non 32 GPUs (4 nodes), dp 4, 32 micro-batches\n" in capsys.readouterr().out
+    assert (
+        main(["evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx", "--format", "json"]) == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["given"] == {"world_size": 32, "global_batch_size": 256}
+    assert found["derived"]["dp"] == 4
+
+
+def test_numbers_of_a_log_are_checked_too(tmp_path):
+    (tmp_path / "run.log").write_text(LOG.format(rank="", lines="  num_layers ... many"))
+    with pytest.raises(DseError, match="num_layers many: expected a number"):
+        megatron.read_script(tmp_path / "run.log")
