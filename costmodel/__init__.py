@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from costmodel.formats.system_file import load_system, system_names
     from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
     from costmodel.profiles.lstm.step import lstm_step
+    from costmodel.profiles.lstm_model import LstmDesign, LstmShape
     from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
     from costmodel.steps.result.breakdown import Breakdown
     from costmodel.steps.transformer import resolve_sharding, step
     from costmodel.training.design import DesignPoints
-    from costmodel.training.lstm import LstmDesign, LstmShape
     from costmodel.training.model import ModelShape
 
 __all__ = [
@@ -60,8 +60,8 @@ _HOMES = {
     "DseError": "costmodel.errors",
     "Host": "costmodel.machine.system",
     "LinkTier": "costmodel.machine.system",
-    "LstmDesign": "costmodel.training.lstm",
-    "LstmShape": "costmodel.training.lstm",
+    "LstmDesign": "costmodel.profiles.lstm_model",
+    "LstmShape": "costmodel.profiles.lstm_model",
     "MemoryLevel": "costmodel.machine.system",
     "ModelShape": "costmodel.training.model",
     "PipelineTimes": "costmodel.steps.pipeline.timed_pipelines",

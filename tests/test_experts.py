@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
-from costmodel.formats.model_file import SCHEMAS
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.output_tiles import SHORTEST_SPLIT
 from costmodel.kernels.roofline import pointwise_time
@@ -165,7 +164,7 @@ def test_model_fields_have_the_names_of_megatron_lm():
         "mtp_layers", "linear_attention", "linear_key_heads", "linear_value_heads", "linear_head_dim",
         "linear_conv_kernel", "learned_positions", "vocab_multiple",
     }  # fmt: skip
-    assert fields <= {*SCHEMAS["model/v1"].__dataclass_fields__}
+    assert fields <= {*ModelShape.__dataclass_fields__}
 
 
 #: A layer that ends in a kernel of another name than the decoder's.

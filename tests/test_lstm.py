@@ -10,7 +10,7 @@ from costmodel.columns import column_units
 from costmodel.profiles.deepflow import price
 from costmodel.profiles.lstm.kernels import lstm_gemms
 from costmodel.profiles.lstm.step import lstm_step
-from costmodel.training.lstm import LstmDesign, LstmShape
+from costmodel.profiles.lstm_model import LstmDesign, LstmShape
 from costmodel.training.run import Run
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated

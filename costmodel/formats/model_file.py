@@ -1,24 +1,27 @@
-"""Model files: the dimensions of a model in YAML -> `ModelShape` or `LstmShape`, by the file's schema."""
+"""Model files: the dimensions of a model in YAML -> the record of its schema, such as `ModelShape`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import Section
-from costmodel.training.lstm import LstmShape
 from costmodel.training.model import ModelShape
 from costmodel.training.numerics import Numerics
 
-#: What a model file describes.
-AnyModel = ModelShape | LstmShape
+#: The record that a model file describes, such as `ModelShape`: profiles have records of their own.
+AnyModel: TypeAlias = Any
 
-#: Schema -> what its files describe.
-SCHEMAS: Final[Mapping[str, type[AnyModel]]] = {"model/v1": ModelShape, "lstm_model/v1": LstmShape}
+#: Schema -> module and name of the record that its files describe.
+SCHEMAS: Final[Mapping[str, tuple[str, str]]] = {
+    "model/v1": ("costmodel.training.model", "ModelShape"),
+    "lstm_model/v1": ("costmodel.profiles.lstm_model", "LstmShape"),
+}
 NUMERICS: Final = "numerics"
 _TEXTS: Final = ("schema", "name", "title", "description", "source")
 
@@ -48,7 +51,8 @@ LARGEST: Final = 1e12
 
 def read_model(section: Section, name: str) -> AnyModel:
     """The model that a mapping describes; mistakes are noted in its source, and a stand-in returned."""
-    shape = SCHEMAS[section.word("schema", SCHEMAS)]
+    module, record = SCHEMAS[section.word("schema", SCHEMAS)]
+    shape = getattr(import_module(module), record)
     others = _words_and_switches(shape)
     section.only((*_TEXTS, *shape.dimensions, *shape.counts, *others, *[NUMERICS] * (shape is ModelShape)))
     section.text("source")

@@ -2,6 +2,8 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
+    splits
+    lstm_model
     work
     rules, deepflow, lstm
     native

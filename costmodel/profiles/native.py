@@ -7,6 +7,7 @@ from typing import Final
 
 from costmodel.hlo.steps.step import program_step
 from costmodel.profiles.lstm.step import lstm_items, lstm_step_of
+from costmodel.profiles.lstm_model import LstmDesign
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.work import LSTM_TRAINING, PROGRAM, TRAINING
 from costmodel.steps.footprint import transformer_footprint
@@ -14,7 +15,6 @@ from costmodel.steps.itemized import transformer_items
 from costmodel.steps.transformer import reasons, remedies, transformer_step
 from costmodel.training.design import DesignPoints, canonical
 from costmodel.training.design_table import Design
-from costmodel.training.lstm import LstmDesign
 from costmodel.training.ranks import ORDER
 
 _BATCH: Final = ("dp", "micro_batch_size", "gradient_accumulation_steps")

@@ -9,9 +9,9 @@ from typing import Any, Final
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.model_file import AnyModel
 from costmodel.hlo.steps.program import Program
+from costmodel.profiles.lstm_model import LstmShape
 from costmodel.steps.result.breakdown import Breakdown, ResultTable
 from costmodel.training.blocks import Block
-from costmodel.training.lstm import LstmShape
 from costmodel.training.model import ModelShape
 
 #: What work is done with.

@@ -36,7 +36,6 @@ from costmodel.training.design import (
     tiled_kernels,
 )
 from costmodel.training.kernel_kind import Kernel
-from costmodel.training.lstm import LstmDesign, LstmShape
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION, Precision, of_formats, reduced_bytes
 from costmodel.training.recompute_modules import MODULES, RecomputeModule
@@ -201,7 +200,6 @@ def grouping_columns(design: DesignPoints) -> list[FloatArray]:
 
 #: A whole run of a transformer, and of an LSTM language model.
 TransformerRun = Run[ModelShape, DesignPoints]
-LstmRun = Run[LstmShape, LstmDesign]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

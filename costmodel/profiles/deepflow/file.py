@@ -12,7 +12,7 @@ import numpy as np
 from costmodel.formats.strict_yaml import Section, parse, read_text
 from costmodel.profiles.deepflow import Configuration, broken_guards
 from costmodel.profiles.deepflow.configuration import PARTS, Hardware, hardware, number_of_links
-from costmodel.training.lstm import KINDS
+from costmodel.profiles.splits import KINDS
 
 SCHEMA: Final = "deepflow/v1"
 LEVELS: Final = ("dram", "l2", "shared_memory")

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, per_kernel
 from costmodel.kernels.gemm import Reload, reload_orders
 from costmodel.profiles.deepflow.configuration import Configuration, Hardware, roofline
-from costmodel.training.lstm import Dimensions, Split
+from costmodel.profiles.splits import Dimensions, Split
 from costmodel.workload.kernel_tables import Gemms, Label
 from costmodel.workload.optimizer import optimizer_work
 

@@ -19,7 +19,7 @@ from costmodel.profiles.deepflow.kernels import (
     pointwise_prices,
 )
 from costmodel.profiles.deepflow.step import Passes, passes, step_time
-from costmodel.training.lstm import Split
+from costmodel.profiles.splits import Split
 from costmodel.workload.kernel_tables import total
 
 #: What the bytes of a part are for.

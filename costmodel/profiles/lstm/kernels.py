@@ -8,9 +8,9 @@ weights runs step by step; the gradient of the weights is one product over all s
 from __future__ import annotations
 
 from costmodel.columns import FloatArray
+from costmodel.profiles.lstm_model import LstmRun
+from costmodel.profiles.splits import Split
 from costmodel.training.kinds import loss_passes
-from costmodel.training.lstm import Split
-from costmodel.training.run import LstmRun
 from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, PointwiseRow, pointwise_rows
 
 #: Parts of the model, how often each runs being for the step to say.

@@ -15,15 +15,16 @@ from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.profiles.lstm.kernels import PARTS, lstm_gemms, lstm_pointwise, tokens
+from costmodel.profiles.lstm_model import LstmDesign, LstmRun, LstmShape
+from costmodel.profiles.splits import Split
 from costmodel.steps.micro_batch.kernel_sums import CostTable, with_launch_overhead
 from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks
 from costmodel.steps.result.breakdown import BOUNDS, Breakdown
 from costmodel.steps.result.items import LAUNCHES
 from costmodel.steps.update.optimizer import optimizer_step
-from costmodel.training.lstm import LstmDesign, LstmShape, Split
 from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.ranks import Group
-from costmodel.training.run import LstmRun, Run
+from costmodel.training.run import Run
 
 #: Number that a row of logits is summed up by, of which there are two: its maximum and its sum. [B]
 STATISTIC_BYTES = 4.0

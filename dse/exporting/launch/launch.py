@@ -12,7 +12,6 @@ import numpy as np
 from costmodel.errors import DseError, printable
 from costmodel.formats.framework_file import Framework, launching, load_framework
 from costmodel.formats.input_files import file_bytes
-from costmodel.formats.model_file import SCHEMAS
 from costmodel.formats.strict_yaml import dump
 from costmodel.steps.pipeline.stages import chunk_sizes
 from costmodel.training.design import DesignPoints
@@ -189,9 +188,8 @@ def written_layout(launch: Launch) -> str:
 
 def model_data(model: ModelShape) -> dict[str, Any]:
     """A model as a model file has it."""
-    shape = SCHEMAS["model/v1"]
     plain = {}
-    for own in fields(shape):
+    for own in fields(model):
         value = getattr(model, own.name)
         if own.name in ("layers", "features", "name", "numerics") or value is None or not own.init:
             continue
