@@ -140,6 +140,11 @@ def legal_designs(name: str, points: int) -> tuple[ModelShape, System, DesignPoi
     more = WIDENED[name]
     data["parameters"] = {**data["parameters"], **more}
     data["given"] = {key: value for key, value in data["given"].items() if key not in more}
+    if "zero" in more:  # `distributed_optimizer` is zero: 1 by another name
+        data["parameters"].pop("distributed_optimizer", None)
+        data["constraints"] = {
+            name: rule for name, rule in data["constraints"].items() if name != "sharded_optimizer_needs_dp"
+        }
     if "ep" in data["parameters"]:
         data["derived"] = {**data["derived"], "dp": "world_size / (tp * cp * pp)"}
         data["constraints"] = {**data["constraints"], **RULES}

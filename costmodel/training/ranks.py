@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, IntArray, is_long
 
 #: Axes of a transformer's grid, neighbours first, as Megatron-LM numbers its ranks by default.
 ORDER: Final = ("tp", "cp", "dp", "pp")
@@ -62,6 +62,14 @@ class Group:
             size, np.where(single, behind, stride), np.where(single, 1.0, rows), np.where(single, 1.0, behind)
         )
 
+    def columns(self) -> list[FloatArray]:
+        """Sizes and strides: all that tells groups apart. [-]"""
+        return [np.asarray(own) for own in (self.size, self.stride, self.rows, self.row_stride)]
+
+    def take(self, rows: IntArray) -> Group:
+        """The groups at some rows."""
+        return Group(*(own[rows] if is_long(own) else own for own in self.columns()))
+
     @property
     def is_one_row(self) -> bool:
         """Whether the groups of all points are."""
@@ -102,6 +110,11 @@ class Sharing:
     whole: Group  #: all ranks with the same weights
     shards: Group  #: ranks that hold one copy of the states together
     copies: Group  #: ranks that hold the same share
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Ranks of the whole, of a copy of the states and with one share of them."""
+        return self.whole, self.shards, self.copies
 
     @classmethod
     def of(cls, whole: Group, copies: FloatArray) -> Sharing:

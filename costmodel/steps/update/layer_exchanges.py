@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import BoolArray, FloatArray, UniqueRows, is_long, of_points
 from costmodel.kernels.collectives import collective, input_bytes
 from costmodel.kernels.items import Item, Items, added, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy, weighted_sum
@@ -48,20 +48,35 @@ class Unit:
     is_layer: bool
 
 
+def part_owners(like: Sequence[Owner], parts: Sequence[PartMemory]) -> list[list[Owner]]:
+    """Parameters of each part of the model, the last norm and the output matrix aside, and their replicas.
+
+    `like` are the parameters of a stage, those of experts second: they have the same replicas.
+    """
+    owners = []
+    for part in parts:
+        sizes = (part.parameters, part.quantised), (part.expert_parameters, part.quantised_experts)
+        owners.append(
+            [Owner(*own, whole.sharing, whole.ranks) for own, whole in zip(sizes, like, strict=False)]
+        )
+    return owners
+
+
 def stage_units(
-    run: TransformerRun, stage: Stage, costs: MicroBatch, parts: Sequence[PartMemory]
+    run: TransformerRun, stage: Stage, costs: MicroBatch, owners: Sequence[Sequence[Owner]]
 ) -> list[Unit]:
-    """Layers of each kind, the embedding, the head with the last norm, and multi-token prediction."""
-    design, units, back = run.design, [], backward_windows(run, stage, costs)
-    for place, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
+    """Layers of each kind, the embedding, the head with the last norm, and multi-token prediction.
+
+    `owners` are those of `part_owners`.
+    """
+    units, back = [], backward_windows(run, stage, costs)
+    for place, (own, count) in enumerate(zip(owners, stage.counts, strict=False)):
         is_layer = place < len(stage.layers)
         backward = back[place] if is_layer else costs.backward[place].window
-        is_head = place == len(stage.layers) + 1
-        parameters = part.parameters + head_parameters(run, stage) if is_head else part.parameters
-        owners = [Owner(parameters, part.quantised, design.sharing)]
-        if run.model.num_experts:
-            owners.append(Owner(part.expert_parameters, part.quantised_experts, design.expert_sharing, "edp"))
-        there = tuple(owner for owner in owners if owner.parameters.ndim)
+        if place == len(stage.layers) + 1:
+            whole = own[0].parameters + head_parameters(run, stage)
+            own = [replace(own[0], parameters=whole), *own[1:]]
+        there = tuple(owner for owner in own if owner.parameters.ndim)
         times = {"forward": costs.forward[place].window, "backward": backward}
         units += [Unit(there, times, count, is_layer)] if there else []
     return units
@@ -82,19 +97,65 @@ def hides(design: DesignPoints, exchange: Exchange) -> BoolArray:
     return there & (design.overlap_param_gather > 0) if exchange.of == "weights" else there
 
 
-def exchange_cost(run: TransformerRun, exchange: Exchange, owner: Owner) -> KernelCost:
-    """A collective of some weights or their gradients, nothing hidden. [s], [J], [B]"""
-    network, group = run.system.network, getattr(owner.sharing, exchange.over)
+class ExchangeCosts:
+    """Collectives of weights and gradients over their replicas, nothing hidden.
+
+    Each is evaluated once for all points with equal messages and groups on equal networks.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    wanted : iterable of (Exchange, Owner)
+        The collectives.
+    """
+
+    def __init__(self, run: TransformerRun, wanted: Iterable[tuple[Exchange, Owner]]) -> None:
+        self.run = run
+        messages = {_key(*pair): exchange_bytes(run, *pair) for pair in wanted}
+        owners = {id(key[-1].sharing): key[-1].sharing for key in messages}
+        groups = [group for sharing in owners.values() for group in sharing.groups]
+        network = [values for tier in run.system.network for values in tier.columns().values()]
+        unique = UniqueRows.of(
+            *messages.values(), *(values for group in groups for values in group.columns()), *network
+        )
+        tiers = [unique.take(tier) for tier in run.system.network]
+        self._costs: dict[_Key, KernelCost] = {}
+        for key, message in messages.items():
+            name, _, _, over, owner = key
+            group = unique.take(getattr(owner.sharing, over))
+            if unique.places is None or not is_long(message):
+                cost = collective(name, message, group, tiers)
+            else:
+                cost = collective(name, of_points(message, unique.rows), group, tiers)
+            own = KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, tiers))
+            self._costs[key] = self._with_items(unique.spread(own), key, message)
+
+    def _with_items(self, cost: KernelCost, key: _Key, message: FloatArray) -> KernelCost:
+        if not self.run.itemized:
+            return cost
+        name, of, _, over, owner = key
+        label = Item(column="dp_communication_time", name=of, group=f"{owner.ranks} {over}", collective=name)
+        size = getattr(owner.sharing, over).size
+        return replace(cost, items=quantities_of(label, {"message": input_bytes(name, message, size)}))
+
+    def of(self, exchange: Exchange, owner: Owner) -> KernelCost:
+        """A collective of the weights of an owner, or of their gradients; (points,). [s], [J], [B]"""
+        return self._costs[_key(exchange, owner)]
+
+
+#: What tells collectives apart: name, states, how often, replicas that take part, and whose states they are.
+_Key = tuple[str, str, str, str, Owner]
+
+
+def _key(exchange: Exchange, owner: Owner) -> _Key:
+    return exchange.collective, exchange.of, exchange.every, exchange.over, owner
+
+
+def exchange_bytes(run: TransformerRun, exchange: Exchange, owner: Owner) -> FloatArray:
+    """Message of a collective over replicas. [B]"""
     message = exchanged_bytes(run, exchange, owner.parameters, owner.quantised)
-    if exchange.over == "copies":
-        message = message / owner.sharing.shards.size
-    cost = collective(exchange.collective, message, group, network)
-    items: Items = {}
-    if run.itemized:
-        ranks, used = f"{owner.ranks} {exchange.over}", exchange.collective
-        label = Item(column="dp_communication_time", name=exchange.of, group=ranks, collective=used)
-        items = quantities_of(label, {"message": input_bytes(used, message, group.size)})
-    return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, network), items=items)
+    return message / owner.sharing.shards.size if exchange.over == "copies" else message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +170,7 @@ class ExchangeSums:
 
 
 def unit_exchanges(
-    run: TransformerRun, exchanges: Sequence[Exchange], units: Sequence[Unit], stage: Stage
+    costs: ExchangeCosts, exchanges: Sequence[Exchange], units: Sequence[Unit], stage: Stage
 ) -> tuple[KernelCost, dict[str, FloatArray]]:
     """Exchanges of every micro-batch of a step.
 
@@ -132,10 +193,11 @@ def unit_exchanges(
     gather of the step and the last reduction. In other micro-batches reductions of the last layers of a chunk
     run beside the next forward pass, as far as its gathers leave time. Hidden exchanges take cores.
     """
-    design, micro_batches = run.design, run.design.gradient_accumulation_steps
+    run, design = costs.run, costs.run.design
+    micro_batches = design.gradient_accumulation_steps
     keeps_weights = (design.reshard_after_forward == 0) & (design.pp > 1)  # for all micro-batches under way
     passes = {"forward": np.where(keeps_weights, 1.0, micro_batches), "backward": micro_batches}
-    total = summed_exchanges(run, exchanges, units, passes)
+    total = summed_exchanges(costs, exchanges, units, passes)
     exposed, hidden = {}, {}
     for way in passes:
         exposed[way], hidden[way] = pass_exposure(units, total.beside[way], way)
@@ -157,7 +219,7 @@ def unit_exchanges(
 
 
 def summed_exchanges(
-    run: TransformerRun,
+    costs: ExchangeCosts,
     exchanges: Sequence[Exchange],
     units: Sequence[Unit],
     passes: Mapping[str, FloatArray],
@@ -166,23 +228,24 @@ def summed_exchanges(
 
     Parameters
     ----------
-    run, exchanges, units
+    costs, exchanges, units
         As for `unit_exchanges`.
     passes : mapping of (points,) arrays
         Pass -> how many of a step exchange something. [-]
     """
-    nothing = 0.0 * run.design.gradient_accumulation_steps
+    design = costs.run.design
+    nothing = 0.0 * design.gradient_accumulation_steps
     beside = {way: [0.0 * unit.count for unit in units] for way in passes}
     reductions = never_hidden = energy = nothing
     items: Items = {}
     for exchange in exchanges:
         way = exchange.behind
-        runs = run.design.reshard_after_forward if exchange.again else np.ones_like(nothing)
-        hidden = np.where(hides(run.design, exchange), runs, 0.0)
+        runs = design.reshard_after_forward if exchange.again else np.ones_like(nothing)
+        hidden = np.where(hides(design, exchange), runs, 0.0)
         for place, unit in enumerate(units):
             cost = KernelCost()
             for owner in unit.owners:
-                cost += exchange_cost(run, exchange, owner) * np.where(owner.parameters > 0, 1.0, 0.0)
+                cost += costs.of(exchange, owner) * np.where(owner.parameters > 0, 1.0, 0.0)
             beside[way][place] = beside[way][place] + hidden * cost.time
             never_hidden = never_hidden + passes[way] * (runs - hidden) * unit.count * cost.time
             energy = energy + passes[way] * runs * unit.count * cost.link_energy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -20,17 +20,19 @@ from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.update.layer_exchanges import (
+    ExchangeCosts,
     Owner,
     Unit,
     backward_windows,
-    exchange_cost,
     hides,
+    part_owners,
     stage_units,
     unit_exchanges,
 )
 from costmodel.steps.update.optimizer import optimizer_step
 from costmodel.steps.update.state_update import state_update
 from costmodel.training.optimizer_states import ZERO, Exchange
+from costmodel.training.ranks import Sharing
 from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary
 from costmodel.workload.quantisation import some_narrow
 
@@ -108,18 +110,17 @@ def late_exchanges(
 
     Parameters are those of `update_step`.
     """
-    exchanged, waits = [], []
-    for stage in stages:
-        quantised = stage_quantised(run, stage, parts)
-        here = stage.copies  # of all stages together: a rank has two of them where a pipeline has two ends
-        parameters = stage_parameters(run, stage, parts) * here
-        owners = [Owner(parameters, quantised[0] * here, run.design.sharing)]
-        if run.model.num_experts:
-            experts = stage_expert_parameters(stage, parts) * here
-            owners.append(Owner(experts, quantised[1] * here, run.design.expert_sharing, "edp"))
-        units = stage_units(run, stage, passes.costs, parts) if (run.design.zero > 1).any() else []
-        exchanged.append(replica_exchanges(run, owners, pass_times(run, stage, alone), units, stage))
-        waits.append(passes.slack(stage))
+    sharing = run.design.sharing, run.design.expert_sharing if run.model.num_experts else None
+    owners = [stage_owners(run, stage, parts, sharing) for stage in stages]
+    of_parts = part_owners(owners[0], parts)
+    sharded = bool((run.design.zero > 1).any())
+    units = [stage_units(run, stage, passes.costs, of_parts) if sharded else [] for stage in stages]
+    costs = ExchangeCosts(run, wanted_exchanges(run, owners, units))
+    exchanged = [
+        replica_exchanges(costs, own, pass_times(run, stage, alone), layers, stage)
+        for own, layers, stage in zip(owners, units, stages, strict=True)
+    ]
+    waits = [passes.slack(stage) for stage in stages]
     last = largest([cost.time - wait for cost, wait in zip(exchanged, waits, strict=True)])
     exposed = chosen([cost.time for cost in exchanged], last)
     late = np.maximum(exposed - chosen(waits, last), 0.0)
@@ -132,6 +133,36 @@ def late_exchanges(
         items |= quantities_of(BEHIND_SLOWEST, {"hidden": exposed - late})
     energy = chosen([cost.link_energy for cost in exchanged], last)
     return KernelCost(time=late, link_energy=energy, items=items)
+
+
+def stage_owners(
+    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], sharing: tuple[Sharing, Sharing | None]
+) -> list[Owner]:
+    """Parameters of a stage and their replicas (`sharing`): those of experts second.
+
+    A rank has the parameters of two stages where a pipeline has two ends.
+    """
+    quantised, (replicas, of_experts) = stage_quantised(run, stage, parts), sharing
+    owners = [
+        Owner(stage_parameters(run, stage, parts) * stage.copies, quantised[0] * stage.copies, replicas)
+    ]
+    if of_experts is not None:
+        experts = stage_expert_parameters(stage, parts) * stage.copies
+        owners.append(Owner(experts, quantised[1] * stage.copies, of_experts, "edp"))
+    return owners
+
+
+def wanted_exchanges(
+    run: TransformerRun, owners: Sequence[Sequence[Owner]], units: Sequence[Sequence[Unit]]
+) -> Iterator[tuple[Exchange, Owner]]:
+    """Collectives of the designs: of the owners of each stage once a step, of its units every micro-batch."""
+    for number, zero in enumerate(ZERO):
+        if (run.design.zero == number).any():
+            for exchange in zero.exchanges:
+                often = (owner for stage in units for unit in stage for owner in unit.owners)
+                once = (owner for stage in owners for owner in stage)
+                for owner in often if exchange.every == "micro_batch" else once:
+                    yield exchange, owner
 
 
 def weight_update(
@@ -182,14 +213,14 @@ def weight_casts_step(run: TransformerRun, quantised: Sequence[FloatArray]) -> K
 
 
 def replica_exchanges(
-    run: TransformerRun,
+    costs: ExchangeCosts,
     owners: Sequence[Owner],
     windows: Mapping[str, FloatArray],
     units: Sequence[Unit],
     stage: Stage,
 ) -> KernelCost:
     """All that replicas of some parameters exchange in a step, one after the other."""
-    reduced, chosen_zero = KernelCost(), run.design.zero
+    reduced, chosen_zero = KernelCost(), costs.run.design.zero
     for number, zero in enumerate(ZERO):
         happens, left = np.where(chosen_zero == number, 1.0, 0.0), dict(windows)
         if not happens.any():
@@ -197,21 +228,21 @@ def replica_exchanges(
         often = [exchange for exchange in zero.exchanges if exchange.every == "micro_batch"]
         once = [exchange for exchange in zero.exchanges if exchange not in often]
         if often:
-            cost, hidden = unit_exchanges(run, often, units, stage)
+            cost, hidden = unit_exchanges(costs, often, units, stage)
             left = {way: np.maximum(window - hidden[way], 0.0) for way, window in left.items()}
             reduced += cost * happens
         for exchange, owner in product(once, owners):
             if exchange.over == "copies" and not (owner.sharing.copies.size > 1).any():
                 continue
             window = left[exchange.behind]
-            cost, used = replica_exchange(run, exchange, owner, window, stage.num_layers)
+            cost, used = replica_exchange(costs, exchange, owner, window, stage.num_layers)
             left[exchange.behind] = window - used
             reduced += cost * happens
     return reduced
 
 
 def replica_exchange(
-    run: TransformerRun, exchange: Exchange, owner: Owner, window: FloatArray, layers: FloatArray
+    costs: ExchangeCosts, exchange: Exchange, owner: Owner, window: FloatArray, layers: FloatArray
 ) -> tuple[KernelCost, FloatArray]:
     """A collective over replicas; overlapped, it hides behind a pass over the layers but for a bucket.
 
@@ -222,7 +253,7 @@ def replica_exchange(
     used : (points,) array
         Of the time that may hide it. [s]
     """
-    whole = exchange_cost(run, exchange, owner)
+    run, whole = costs.run, costs.of(exchange, owner)
     bucket = whole.time / np.maximum(layers, 1.0)
     rest = np.maximum(whole.time - window, bucket)
     exposed = np.where(hides(run.design, exchange), rest, whole.time)
