@@ -344,14 +344,14 @@ def test_memory_of_a_published_run_is_met():
 
 
 def test_products_in_pieces_hide_what_is_gathered_and_scattered():
-    """All but one tile of a gather, and a quarter of a scatter; but they take cores from the products."""
+    """0.65 of all but one tile of a gather and of three quarters of a scatter; both take cores."""
     model, system = load_model("llama3_70b"), load_system("h100_80g_dgx")
     columns = {"tp": 8, "sequence_parallel": 1, "micro_batch_size": [1, 2]}
     exposed, hidden = (
         step(model, system, DesignPoints.of(**columns, overlap_tp=on)).tp_communication_time for on in (0, 1)
     )
-    assert (hidden < 0.6 * exposed).all()
-    assert (hidden > exposed / 8).all()
+    assert (hidden < 0.75 * exposed).all()
+    assert (hidden > (1 - 0.65 * 7 / 8) * exposed).all()
 
 
 def test_products_in_pieces_change_nothing_without_sequence_parallelism():
