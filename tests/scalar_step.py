@@ -85,14 +85,15 @@ class ScalarStep:
         blocks = math.ceil(tile_m / chip.array_height) * math.ceil(tile_n / chip.array_width)
         rate = chip.clock * chip.sustained * chip.matrix_efficiency
         times = []
-        for split in range(1, 1 + int(max(1, min(cores // tiles, k // 1024)))):
-            cycles = math.ceil(blocks / chip.arrays_per_core) * k / split / pace
+        most = cores // tiles if k > 1024 else 1
+        for split in (2**power for power in range(20) if power == 0 or 2**power <= most):
+            cycles = math.ceil(blocks / chip.arrays_per_core) * max(k / split, min(k, 1024)) / pace
             cycles += chip.array_height + chip.array_width
             waves = math.ceil(tiles * split / (resident * cores))
-            per_core = min(math.ceil(tiles * split / cores), resident)
+            per_core = math.ceil(tiles * split / cores)
             moved = W * (m * k * cols + k * n * rows) + out * m * n
             moved += 8 * split * m * n if split > 1 else 0
-            time = waves * (per_core * cycles / rate + chip.tile_latency)
+            time = per_core * cycles / rate + waves * chip.tile_latency
             times.append(max(time, batch * moved / (source.bandwidth * source.efficiency), floor))
         return min(times)
 

@@ -122,3 +122,42 @@ def test_rows_of_no_multiple_of_16_bytes_cost_a_third_of_the_rate(dimension, slo
 
     even, odd = rate(**{dimension: 4224.0}), rate(**{dimension: 4100.0})
     assert odd / even == pytest.approx(2 / 3 if slower else 1.0, rel=0.06)
+
+
+#: A chip of each kind.
+CHIPS = ["a100_80g_dgx", "h100_80g_dgx", "gb200_186g_nvl72", "mi300x_192g", "tpu_v5p_pod", "trainium2_96g"]
+
+
+def random_products(seed: int, number: int = 1500) -> tuple[np.ndarray, ...]:
+    """Edges m, n, k in even multiples of 64 and batches, each (number,). [elements], [-]"""
+    draw = np.random.default_rng(seed)
+    edges = [128 * np.ceil(2 ** draw.uniform(6, most, number) / 128) for most in (14, 15, 15.5)]
+    return *edges, np.where(draw.random(number) < 0.5, 1.0, 2 * draw.integers(1, 33, number))
+
+
+def times(name, m, n, k, batch, output_bytes=2.0) -> np.ndarray:
+    columns = (m, n, k, batch, output_bytes, 1.0)
+    gemms = Gemms.stack([(Label("product", "forward", "layer"), np.broadcast_arrays(*columns))])
+    return gemm_cost(gemms, load_system(name), element_bytes=2.0).time[:, 0]
+
+
+@pytest.mark.parametrize("name", CHIPS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_product_is_slower_than_its_two_halves(name, seed):
+    """Launched one after the other; the second half of k reads what the first one wrote."""
+    m, n, k, batch = random_products(seed)
+    whole = times(name, m, n, k, batch)
+    assert (whole <= 2.002 * times(name, m / 2, n, k, batch)).all()
+    assert (whole <= 2.002 * times(name, m, n / 2, k, batch)).all()
+    several = batch > 1
+    assert (whole <= 2.002 * times(name, m, n, k, batch / 2))[several].all()
+    halves = times(name, m, n, k / 2, batch) + times(name, m, n, k / 2, batch, output_bytes=4.0)
+    assert (whole <= 1.02 * halves).all()
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_a_longer_product_is_never_faster(name):
+    m, n, k, batch = random_products(2)
+    whole = times(name, m, n, k, batch)
+    for longer in ((m + 128, n, k), (m, n + 128, k), (m, n, k + 128), (m, n, 2 * k)):
+        assert (whole <= times(name, *longer, batch) * (1 + 1e-12)).all()

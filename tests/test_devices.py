@@ -39,9 +39,9 @@ ROUNDED = {("v100_32g_dgx2", "bf16_tflops"): 0.005, ("v100_32g_dgx2", "memory_ba
 
 #: Best of some large products over the timed one, beyond 2 %: fitted to timings of whole steps instead, since
 #: products timed for a moment leave more power than hours of them.
-FITTED_TO_STEPS = {"a100_40g_dgx": 0.06, "a100_80g_dgx": 0.06, "h100_80g_dgx": 0.15, "h200_141g_dgx": 0.15}
+FITTED_TO_STEPS = {"a100_40g_dgx": 0.09, "a100_80g_dgx": 0.09, "h100_80g_dgx": 0.16, "h200_141g_dgx": 0.16}
 #: The same of products that were timed at the power limit, for longer than a moment.
-FITTED_TO_STEPS |= {"b200_180g_dgx": 0.12, "gb200_186g_nvl72": 0.12}
+FITTED_TO_STEPS |= {"b200_180g_dgx": 0.14, "gb200_186g_nvl72": 0.14}
 
 
 #: Boards of which everything together draws less than they may.

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+import dse
 from costmodel import DseError
 from dse import Space, Study
 from dse.cli import main
@@ -54,7 +55,7 @@ def test_a_question_without_a_file_is_answered(capsys):
 
 
 @pytest.mark.parametrize(("model", "said"), [
-    ("mixtral_8x7b", "--imbalance 1.2 (experts balanced by an auxiliary loss)"),
+    ("mixtral_8x7b", "--imbalance 1.3 (experts balanced by an auxiliary loss)"),
     ("deepseek_v3", "--imbalance 1.1 (experts balanced by a bias of the router)"),
 ])  # fmt: skip
 def test_experts_are_as_balanced_as_the_framework_says(model, said):
@@ -219,3 +220,11 @@ def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
 ])  # fmt: skip
 def test_a_question_without_an_answer_says_what_would_do(argv, message, capsys):
     assert message in asked(capsys, *argv, code=1).err
+
+
+def test_best_plans_stay_near_what_was_measured():
+    """NVIDIA measured 4,916 tokens/s a GPU, in bf16; MegaScale's 65.3 % are the most on A100s."""
+    qwen = dse.plan("qwen3_235b_a22b", gpus=256, system="gb200_186g_nvl72").study.pareto_front()
+    assert qwen["tokens_per_second_per_gpu"].max() < 1.15 * 4916
+    gpt3 = dse.plan("gpt3_175b", gpus=1024, system="a100_80g_dgx").study.pareto_front()
+    assert gpt3["mfu"].max() < 0.66

@@ -68,7 +68,7 @@ def test_steps_of_small_models_wait_for_the_host(measured):
 @pytest.mark.parametrize(
     ("model", "least"),
     [
-        *(("GPT-3.6B", 0.7), ("GPT-18.4B", 0.7), ("GPT-175B", 0.7)),
+        *(("GPT-3.6B", 0.7), ("GPT-18.4B", 0.7), ("GPT-175B", 0.65)),
         ("GPT-39.1B", 0.25),  # a snapshot, not a goal: six of its runs contradict each other
     ],
 )

@@ -160,9 +160,9 @@ def gemm_cost(
     Notes
     -----
     An output tile belongs to one core, which streams k past it. Tiles run in waves over the cores; a core
-    works on a block of some tiles at once. Full waves last as long as a full core; a grid smaller than one
-    wave as long as its fullest core. Operands whose rows are no multiple of 16 bytes are loaded in smaller
-    pieces, which costs a third of the rate [Anthony2024]_. Each wave fills and drains the pipeline once. Each
+    works on a block of some tiles at once, and a grid takes as long as the core with most tiles. Operands
+    whose rows are no multiple of 16 bytes are loaded in smaller pieces, which costs a third of the rate
+    [Anthony2024]_. Each wave fills and drains the pipeline once. Each
     level's traffic follows from the tiles above it, and the time is that of the slowest of arithmetic and
     levels, plus the launch, and `Chip.expert_latency` for each expert of a call but the first.
     """

@@ -25,6 +25,9 @@ TILE_SHARES: tuple[tuple[float, float], ...] = (
 )
 BLOCK_AREA = 1 / 2
 
+#: Most tiles of a block. [-]
+MOST_TILES = max(BLOCK_AREA / (rows * columns) for rows, columns in TILE_SHARES)
+
 #: Room that each output of a block takes in on-chip memory: accumulators are fp32, and operands are buffered
 #: twice. [elements of operands]
 BLOCK_ROOM = 6.0
@@ -336,8 +339,8 @@ class CoreBlock:
         """
         cores = self.cores
         time = traffic.outputs * own.each(self._waves)
-        if whole_waves:  # 0 of less than one, where k may be in pieces
-            time = np.minimum(np.ceil(time), 2 * np.floor(time))
+        if whole_waves:  # in rounds of the smallest tiles; 0 below one wave, where k may be in pieces
+            time = np.minimum(np.ceil(MOST_TILES * time) / MOST_TILES, 2 * np.floor(time))
         wave = traffic.depth * own.each(self._streaming)
         wave += own.each(cores.draining)
         wave += own.each(cores.latency)

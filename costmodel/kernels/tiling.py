@@ -250,17 +250,16 @@ class _Search:
         rounds /= own.each(block.busy)
         time = traffic.depth * own.each(tile.streaming)
         time += own.each(cores.draining)
-        if resident > 1:
-            time *= np.minimum(np.ceil(rounds, out=columns), resident, out=columns)
-        time += own.each(cores.latency)
-        time *= np.ceil(np.multiply(rounds, 1 / resident, out=columns), out=columns)
+        time *= np.ceil(rounds, out=columns)
+        waves = np.ceil(np.multiply(rounds, 1 / resident, out=columns), out=columns)
+        time += np.multiply(waves, own.each(cores.latency), out=columns)
         transfer = np.multiply(filling, own.each(cores.seconds_per_byte), out=columns)
         np.maximum(time, transfer, out=time)
         np.maximum(time, own.floor, out=time)
         best.improve(time, filling)
         splits = block.splits(tile)
         if splits.any():
-            split = np.flatnonzero((rounds <= 1 / 2) & (own.k >= 2 * SHORTEST_SPLIT) & (own.each(splits) > 0))
+            split = np.flatnonzero((rounds <= 1 / 2) & (own.k > SHORTEST_SPLIT) & (own.each(splits) > 0))
             if split.size:
                 some = self.products.take(piece.of(split))
                 found = best.take(split)
@@ -274,22 +273,29 @@ def _try_pieces(
 ) -> None:
     """Try the two numbers of pieces of k that may be the best, for tiles that leave cores idle.
 
-    Pieces run at once. Their sums are added up in fp32: each writes its own and reads one. The more there are
-    the less time arithmetic takes, and the more traffic: best are the whole numbers about the point at which
-    both take as long.
+    Pieces run at once. Their sums are added up in fp32: each writes its own and reads one. More pieces take
+    less arithmetic time and more traffic. Numbers of pieces are powers of two: twice the tiles with half the
+    pieces fill as many cores, so that a product takes no longer than its two halves. A piece shorter than
+    `SHORTEST_SPLIT` takes as long as one of that length.
     """
     draining, per_byte = own.each(cores.draining + cores.latency), own.each(cores.seconds_per_byte)
-    streaming = own.k / own.rate * own.each(tile.streaming)
-    most = np.minimum(np.floor(1 / rounds), np.floor(own.k / SHORTEST_SPLIT))
+    per_k = own.each(tile.streaming) / own.rate
+    streaming, shortest = own.k * per_k, SHORTEST_SPLIT * per_k
     partial = 2 * ACCUMULATOR_BYTES * (own.batch * own.m * own.n)
     each = np.maximum(partial * per_byte, np.finfo(np.float64).tiny ** 0.5)
     ahead = draining - filling * per_byte
-    even = np.floor((ahead + np.sqrt(ahead**2 + 4 * each * streaming)) / (2 * each))
-    for pieces in (even, even + 1):
-        pieces = np.maximum(np.minimum(pieces, most), 2.0)
+    even = _power_of_two((ahead + np.sqrt(ahead**2 + 4 * each * streaming)) / (2 * each))
+    for pieces in (even, 2 * even):
+        pieces = np.maximum(np.minimum(pieces, _power_of_two(1 / rounds)), 2.0)
         moved = filling + partial * pieces
         transfer = np.maximum(moved * per_byte, own.floor)
-        best.improve(np.maximum(streaming / pieces + draining, transfer), moved)
+        best.improve(np.maximum(np.maximum(streaming / pieces, shortest) + draining, transfer), moved)
+
+
+def _power_of_two(values: FloatArray) -> FloatArray:
+    """The largest power of two that is no larger. [-]"""
+    power: FloatArray = np.ldexp(1.0, np.frexp(values)[1] - 1)
+    return power
 
 
 #: The tiles of a block but the first, those of one size together.
