@@ -15,9 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dse
+from costmodel import DesignPoints
 from costmodel.formats import shipped
 from dse.cli import main
 from dse.predictions.memory_fit import DOES_NOT_FIT, FITS, TIGHT
+from dse.records.text import design_text
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
@@ -283,11 +286,7 @@ WRONG = [
     ("", "runs.csv: empty; a table of measurements has a heading with row_type, dataset"),
     ("a,b\n1,2\n", "runs.csv: no column row_type, dataset; a table of"),
     (HEADING, "runs.csv: no rows below its heading"),
-    (HEADING + ROW + ROW.replace(",8,", ",eight,"), "runs.csv: line 3: tp: 'eight': expected a number"),
-    (HEADING + ROW.replace(",8,", ",-8,"), "line 2: tp: '-8': expected no negative number"),
-    (HEADING + ROW.replace("train_step", "train_stop"), "not a type of row; did you mean 'train_step'?"),
     (HEADING + ROW.replace("mine", ""), "line 2: dataset: empty; expected a name"),
-    (HEADING + ROW[:-2] + ",a lot\n", "line 2: mem_gb: 'a lot': expected a number, or '>80'"),
     (HEADING + ROW.replace(",8,", ",8,8,"), "line 2: 12 cells, expected 11 as in the heading"),
     (HEADING + '"' + ROW, "not a CSV file ("),
 ]
@@ -300,6 +299,64 @@ def test_a_wrong_table_says_where_and_what_would_do(tmp_path, capsys, text, mess
     assert shown.startswith("dse: ")
     assert message in shown
     assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "why_not"),
+    [
+        (ROW.replace(",8,", ",eight,"), "line 3: tp: 'eight': expected a number"),
+        (ROW.replace(",8,", ",-8,"), "line 3: tp: '-8': expected no negative number"),
+        (ROW.replace("step", "stop"), "'train_stop': not a type of row; did you mean 'train_step'?"),
+        (ROW.replace("train_step", "kernel_gem"), "not a type of row; did you mean 'kernel_gemm'?"),
+        (ROW[:-2] + ",a lot\n", "line 3: mem_gb: 'a lot': expected a number, or '>80'"),
+        (ROW.replace("gpt_22b", "gpt_22"), "the dimensions of the model"),
+    ],
+)
+def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp_path, capsys, row, why_not):
+    table = str(written(tmp_path, HEADING + ROW + row + ROW))
+    assert main(["validate", table, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [bool(one["predicted_s"]) for one in rows] == [True, False, True]
+    assert rows[0]["why_not"] is rows[2]["why_not"] is None
+    assert why_not in rows[1]["why_not"]
+    assert main(["validate", table, "--strict"]) == 1
+    assert why_not in capsys.readouterr().out
+    assert main(["validate", str(written(tmp_path, HEADING + ROW)), "--strict"]) == 0
+
+
+PLANS = [
+    ("llama3_70b", 256, "h100_80g_dgx", ("bf16", "fp8")),
+    ("deepseek_v3", 512, "b200_180g_dgx", ("fp8", "mxfp8")),
+    ("qwen3_30b_a3b", 64, "h200_141g_dgx", ("fp8_blockwise",)),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "system", "precision"), PLANS)
+def test_words_of_a_plan_are_words_of_a_design(tmp_path, model, gpus, system, precision):
+    """A row whose design is typed as a plan prints it, switches and number formats too, is expressed."""
+    storage = f"sqlite:///{tmp_path / 'plans.db'}"
+    plan = dse.plan(model, gpus=gpus, system=system, precision=precision, storage=storage).study
+    lines = ["row_type,dataset,framework,model,hw,gpus,design,iter_time_s"]
+    for record in plan.table.records():
+        counts = {name: value for name, value in record["derived"].items() if name in DesignPoints.declared()}
+        words = [design_text(plan.space, record["params"]), *(f"{n}={v:g}" for n, v in counts.items())]
+        lines.append(f"train_step,x,megatron_core,{model},{system},{gpus},{' '.join(words)},1")
+    (tmp_path / "runs.csv").write_text("\n".join(lines))
+    found = dse.validate(tmp_path / "runs.csv")
+    assert len(found) == len(plan.table) > 8
+    assert {one.why_not for one in found} == {""}
+
+
+def test_short_names_of_formats_and_switches_are_understood(tmp_path):
+    design = "tp=4 pp=2 vpp=10 dp=32 gradient_accumulation_steps=16 zero=2 overlap_p2p={} precision={}"
+    lines = [
+        f"train_step,x,llama3_70b,h100_80g_dgx,{design.format(*words)},1"
+        for words in (("true", "fp8"), ("1", "fp8_tensorwise"), ("false", "fp8"), ("1", "bf16"))
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join(["row_type,dataset,model,hw,design,iter_time_s", *lines]))
+    times = [one.predicted_s for one in dse.validate(tmp_path / "runs.csv")]
+    assert times[0] == times[1]
+    assert len({*times}) == 3
 
 
 def test_a_missing_table_and_system_are_one_clear_line(tmp_path, capsys):

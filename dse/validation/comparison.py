@@ -109,13 +109,13 @@ def compared(rows: Sequence[MeasuredRow], system: str | None = None) -> list[Com
     """
     if system is not None:
         system_named(system)
-    found = {id(row): ComparedRow(row=row) for row in rows}
-    kernels = [row for row in rows if row.is_kernel]
+    found = {id(row): ComparedRow(row=row, why_not=row.mistake) for row in rows}
+    kernels = [row for row in rows if row.is_kernel and not row.mistake]
     for row, time in zip(kernels, kernel_times(kernels, system), strict=True):
         found[id(row)] = _kernel(row, time)
     runs: dict[int, Expressed] = {}
     for row in rows:
-        if not row.is_kernel:
+        if not row.is_kernel and not row.mistake:
             try:
                 runs[id(row)] = expressed_row(row, system)
             except DseError as error:

@@ -36,11 +36,14 @@ MODELS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
 #: unless they say otherwise: by sub-channels (sc) or in MX formats.
 PRECISIONS: Final = (
     (r"nvfp4|fp4", "nvfp4"),
-    (r"mxfp8|fp8-mx", "mxfp8"),
+    (r"mxfp8|fp8-mx|^mx$", "mxfp8"),
     (r"fp8.*(block|sc\b)", "fp8_blockwise"),
     (r"fp8", "fp8_tensorwise"),
     (r"^$|bf16|fp16|bfloat16|float16|mixed|unstated", "bf16"),
 )
+
+#: Words of a switch, as commands print them -> its column.
+SWITCHES: Final = {"true": 1.0, "false": 0.0}
 
 #: Pattern of `schedule` -> word of the design's. ZB-1p and ZB-2p are searched under the memory of these two.
 SCHEDULES: Final = (
@@ -84,6 +87,8 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     own = {name: value for name, value in given.items() if name in ModelShape.__dataclass_fields__}
     model = model_of(row, own)
     columns = pairs_of(row.design) if row.design else values_of(with_split(row), model)
+    if "precision" in columns:
+        columns["precision"] = precision_of(str(columns["precision"]), "precision")
     machine = machine_of(row, system)
     if system is None:
         differing = {name: number_of(name, value) for name, value in given.items() if name not in own}
@@ -99,15 +104,15 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
 
 
 def pairs_of(text: str) -> dict[str, Value]:
-    """`name=value ...` as a mapping: numbers where they are numbers.
+    """`name=value ...` as a mapping: numbers, switches as 0 and 1, and words.
 
     Raises
     ------
     NotExpressed
         For a word that is no such pair.
 
-    >>> pairs_of("tp=8 precision=mxfp8")
-    {'tp': 8.0, 'precision': 'mxfp8'}
+    >>> pairs_of("tp=8 overlap_ep=true precision=mxfp8")
+    {'tp': 8.0, 'overlap_ep': 1.0, 'precision': 'mxfp8'}
     """
     pairs = [word.partition("=") for word in text.split()]
     if any(not (name and value) for name, _, value in pairs):
@@ -116,10 +121,17 @@ def pairs_of(text: str) -> dict[str, Value]:
 
 
 def _number(text: str) -> Value:
+    if text in SWITCHES:
+        return SWITCHES[text]
     try:
         return plain_number(text)
     except ValueError:
         return text
+
+
+def precision_of(text: str, column: str) -> str:
+    """The number format that a cell names; `NotExpressed` if it names none."""
+    return text if text in FORMATS else matched(text, PRECISIONS, column)
 
 
 def matched(text: str, patterns: tuple[tuple[str, str], ...], column: str) -> str:
@@ -301,7 +313,6 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
     )
     differs = row.attn_kernel != "" and usual == "unfused"
     fused = "fused" if differs else usual
-    precision = row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
     values: dict[str, Value] = {
         **counts,
         **sharding_of(row),
@@ -309,7 +320,7 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
         **last_stage_of(row, model),
         "sharding": "megatron_sp" if split else "megatron",
         "attention": "unfused" if row.attn_kernel == "unfused" else fused,
-        "precision": precision,
+        "precision": precision_of(row.dtype, "dtype"),
         "schedule": matched(row.schedule, SCHEDULES, "schedule"),
         **(
             {"tp_overlap": "chunked" if row.tp_overlap.startswith("yes") else "gradients"}

@@ -47,6 +47,7 @@ class MeasuredRow:
     """
 
     line: int = 0  #: of the file, the heading is 1
+    mistake: str = ""  #: cells that are not understood, and the text that is expected there
     id: str = ""
     row_type: str
     dataset: str
@@ -109,7 +110,7 @@ class MeasuredRow:
     @property
     def is_kernel(self) -> bool:
         """Whether a row is of a kernel alone."""
-        return self.row_type.startswith("kernel")
+        return self.row_type in ROW_TYPES and self.row_type.startswith("kernel")
 
     @property
     def is_timed(self) -> bool:
@@ -119,17 +120,19 @@ class MeasuredRow:
 
 #: Column -> whether it holds numbers.
 COLUMNS: Final[Mapping[str, bool]] = {
-    f.name: f.type == "float" for f in fields(MeasuredRow) if f.name != "line"
+    f.name: f.type == "float" for f in fields(MeasuredRow) if f.name not in ("line", "mistake")
 }
 
 
 def read_table(path: Path) -> list[MeasuredRow]:
     """The rows of a table of measurements; columns of other names are for people.
 
+    A row with a cell that is not understood has its `mistake`.
+
     Raises
     ------
     DseError
-        With a line for each mistake: the file, the line, the column, and what would do.
+        If the file is no such table, or rows lack cells: with a line for each mistake.
     """
     try:
         lines = list(_lines(path))
@@ -173,22 +176,23 @@ def _row(path: Path, line: int, heading: list[str], cells: list[str], mistakes: 
     if len(cells) != len(heading):
         mistakes.append(f"{path}: line {line}: {len(cells)} cells, expected {len(heading)} as in the heading")
     values: dict[str, Any] = {"line": line, "row_type": "", "dataset": ""}
+    misread = []
     for name, text in zip(heading, cells, strict=False):
         if name not in COLUMNS or not text:
             continue
-        wrong = _mistake(name, text)
-        if wrong:
-            mistakes.append(f"{path}: line {line}: {name}: {text!r}: {wrong}")
-        else:
+        if wrong := _mistake(name, text):
+            misread.append(f"line {line}: {name}: {text!r}: {wrong}")
+        if not (wrong and COLUMNS[name]):
             values[name] = float(text) if COLUMNS[name] else text
     for name in NEEDED:
         if not values[name] and len(mistakes) == before:
             mistakes.append(f"{path}: line {line}: {name}: empty; expected {_expected(name)}")
-    return MeasuredRow(**{**values, "id": values.get("id") or f"{values['dataset']}:{line}"})
+    named = {"id": values.get("id") or f"{values['dataset']}:{line}", "mistake": "; ".join(misread)}
+    return MeasuredRow(**{**values, **named})
 
 
 def _mistake(name: str, text: str) -> str:
-    """Mistake in a cell, and what would do; nothing if it is right."""
+    """The mistake in a cell and the text that is expected there; empty if the cell is right."""
     if name == "row_type" and text not in ROW_TYPES:
         return f"not a type of row{suggestion(text, ROW_TYPES)}"
     if not COLUMNS[name] and name != "mem_gb":
@@ -199,6 +203,8 @@ def _mistake(name: str, text: str) -> str:
         return "expected a number" + (", or '>80' for what did not fit" if name == "mem_gb" else "")
     if number < 0:
         return "expected no negative number"
+    if name == "mfu" and number > 1:
+        return "expected a share of the peak rate, such as 0.42"
     most = MOST_LAYERS if name == "layers" else LARGEST
     known = number == 0 or SMALLEST <= number <= most
     return "" if known else "expected a number that can be measured"

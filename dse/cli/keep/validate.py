@@ -27,4 +27,4 @@ def run(args: argparse.Namespace) -> int:
         print(json_text(validation_record(found)))
     else:
         show(sys.stdout, lambda width: validation_report(found, width))
-    return 0
+    return int(args.strict and not all(one.expressed for one in found))

@@ -64,6 +64,9 @@ def validate(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write a page too, such as report.html: pictures, tables, every row",
     )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 if a row is not expressed (default: 0)"
+    )
 
 
 def calibrate(parser: argparse.ArgumentParser) -> None:

@@ -28,6 +28,9 @@ ERRORS: Final[Mapping[str, str]] = {
     "bias_percent": "bias",
 }
 
+#: Reasons that are listed.
+MOST_REASONS: Final = 40
+
 #: Columns that a narrow terminal goes without, the highest first.
 _LEFT_OUT: Final = {"max": 4, "p90": 3, "mean": 2, "bias": 1}
 
@@ -165,8 +168,13 @@ def number(value: float, form: str) -> str:
 
 
 def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
-    """How many rows lack what, and of which data sets they are."""
-    return [
+    """Numbers of rows, what these rows lack, and their data sets, the most frequent first."""
+    found = [
         (str(sum(counts.values())), lacks, ", ".join(f"{name} ({count})" for name, count in counts.items()))
         for lacks, counts in reasons(rows).items()
+    ]
+    rest = sum(int(count) for count, *_ in found[MOST_REASONS:])
+    return [
+        *found[:MOST_REASONS],
+        *([(str(rest), "other reasons (--format json has all)", "")] if rest else []),
     ]
