@@ -1,35 +1,49 @@
-"""Intervals of predicted steps: `python benchmarks/intervals.py MEASUREMENTS.csv [...] [-o FILE]`.
+"""Intervals of predicted steps: `python benchmarks/intervals.py [MEASUREMENTS.csv ...] [-o FILE]`.
 
-Prices every measured step, sorts what is left of it by class, and writes between which multiples of the
-predicted time nine in ten of each class lie: the table of `dse.predictions.intervals`. Then it prints how
-many rows lie in intervals that are made without them, ten times a tenth of the rows left out.
+Evaluates every measured step, sorts the ratios of measured to predicted times by class, and writes the 90 %
+interval of each class: the table of `dse.predictions.intervals`. Then it prints the share of rows that lie in
+intervals made without them, ten times a tenth of the rows left out. It also counts the kinds of the runs that
+ship; without files, it only counts these and keeps the intervals.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 from scipy.stats import t as student
 
-from dse.predictions.intervals import LAYERS, SCALES, MeasuredChip, layer_codes, scale_codes, wider_classes
+from dse import predictions
+from dse.predictions.intervals import (
+    SCALES,
+    MeasuredChip,
+    kind_codes,
+    kind_words,
+    layer_word,
+    scale_codes,
+    software_of,
+    wider_classes,
+)
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.frameworks import convention_of
 from dse.validation.rows import expressed_row
-from dse.validation.table import read_table
+from dse.validation.table import SHIPPED, read_table
 
 #: Fewest rows of which a class is made, and share of them outside on either side.
 FEWEST = 6
 OUTSIDE = 0.05
 #: Rows of a class that has quantiles of its own.
 MANY = 39
-#: How far chips were off before a step of theirs was used, which shipped constants show no more.
-UNSEEN = {"low": 0.94, "high": 1.56}
+#: The table that ships. It keeps how far chips were off before a step of theirs was used (`unseen_chips`),
+#: which shipped constants show no more.
+TABLE = Path(predictions.__file__).with_name("residuals.yaml")
 #: Parts of the rows, each left out once.
 FOLDS = 10
 
@@ -61,12 +75,31 @@ def left_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> list[
         run = expressed_row(one.row)
         system, design = run.machine.system, run.design()
         scale = SCALES[int(scale_codes(system, design.tp, design.world_size)[0])]
-        layers = LAYERS[int(layer_codes(design.precision, experts=run.model.num_experts > 0)[0])]
+        layers = layer_word(int(design.precision[0]), experts=run.model.num_experts > 0)
         chip = next(chip.name for chip in chips if chip.found_in(system))
         framework, staged = convention_of(one.row).framework, bool(design.pp[0] > 1)
         classes = wider_classes(framework, chip, scale, staged=staged, layers=layers)
         found.append((classes, one.measured_s / one.predicted_s))
     return found
+
+
+def kinds_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> dict[tuple[str, ...], int]:
+    """Software, chip and kind of measured steps -> how many there are. [-]"""
+    found: Counter[tuple[str, ...]] = Counter()
+    for one in rows:
+        run = expressed_row(one.row)
+        design, system = run.design(), run.machine.system
+        codes = kind_codes(design.precision, design.schedule, design.pp, design.cp, design.overlap_ep)
+        chip = next((chip.name for chip in chips if chip.found_in(system)), system.name)
+        kind = kind_words(run.model, [int(column[0]) for column in codes])
+        found[(software_of(convention_of(one.row).framework), chip, *kind)] += 1
+    return dict(sorted(found.items()))
+
+
+def timed_runs(paths: Iterable[Path]) -> list[ComparedRow]:
+    """Steps of some tables that ran, with their predictions."""
+    rows = compared([row for path in paths for row in read_table(path)])
+    return [one for one in rows if one.ran and one.row.row_type == "train_step"]
 
 
 def quantiles(ratios: Sequence[float]) -> tuple[float, float]:
@@ -113,27 +146,32 @@ def coverage(left: Sequence[Left]) -> float:
 def main() -> int:
     """Write the table, print the coverage."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("files", nargs="+", type=Path, metavar="MEASUREMENTS.csv")
+    parser.add_argument("files", nargs="*", type=Path, metavar="MEASUREMENTS.csv")
     parser.add_argument("-o", dest="out", type=Path, help="where to write the table; default: print it")
     args = parser.parse_args()
-    rows = [one for one in compared([row for path in args.files for row in read_table(path)]) if one.ran]
-    chips = chips_of(rows)
-    left = left_of(rows, chips)
-    data = {
-        "level": 1 - 2 * OUTSIDE,
-        "chips": [asdict(chip) for chip in chips],
-        "unseen_chips": UNSEEN,
-        "classes": [
-            {"of": list(words), "rows": count, "low": round(low, 3), "high": round(high, 3)}
-            for words, (low, high, count) in table(left).items()
-        ],
-    }
+    data: dict[str, Any] = yaml.safe_load(TABLE.read_text())
+    if args.files:
+        rows = timed_runs(args.files)
+        chips = chips_of(rows)
+        left = left_of(rows, chips)
+        data |= {
+            "chips": [asdict(chip) for chip in chips],
+            "classes": [
+                {"of": list(words), "rows": count, "low": round(low, 3), "high": round(high, 3)}
+                for words, (low, high, count) in table(left).items()
+            ],
+        }
+        share = coverage(left)
+        print(f"{len(left)} steps; {share:.1%} lie in intervals made without them", file=sys.stderr)
+    measured = [MeasuredChip(**chip) for chip in data["chips"]]
+    data["kinds"] = [
+        {"of": list(words), "runs": count} for words, count in kinds_of(timed_runs(SHIPPED), measured).items()
+    ]
     text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)
     if args.out:
         args.out.write_text(text)
     else:
         sys.stdout.write(text)
-    print(f"{len(left)} steps; {coverage(left):.1%} lie in intervals made without them", file=sys.stderr)
     return 0
 
 

@@ -188,15 +188,6 @@ def test_what_a_refusal_proposes_begins_anew(study, small_space, tmp_path, monke
     assert new.trials()[same]["step_time_s"].item() == pytest.approx(1.5 * best["step_time_s"])
 
 
-@pytest.mark.parametrize("option", ["--reprice", "--accept-changes"])
-@pytest.mark.parametrize("command", [["resume", "small"], ["search", "small.yaml"]])
-def test_options_of_earlier_versions_say_what_to_do(option, command, capsys):
-    assert main([*command, option]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"dse: {option}: is gone")
-    assert "`dse search ... --study NEW --warm-start STUDY`" in line
-
-
 def test_trials_that_were_accepted_by_an_earlier_version_are_not_looked_at(study):
     forge(study, "a value")
     with Store(study.storage, "write") as store:

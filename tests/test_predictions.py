@@ -7,7 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from costmodel import load_system
+from benchmarks import intervals as made
+from costmodel import load_model, load_system
+from costmodel.training.design import SCHEDULE_WORDS
+from costmodel.training.precision import FORMATS
 from dse.cli import main
 from dse.library.study import Study
 from dse.predictions.intervals import (
@@ -24,13 +27,14 @@ from dse.predictions.intervals import (
 from dse.pricing.evaluation import evaluate
 from dse.searching.robust import RobustStudy
 from dse.spaces.space import Space
+from dse.validation.table import SHIPPED
 
 CHIPS = {"tp": 8.0, "world_size": 512.0}
 
 
-def ends(framework="megatron_core", system="h100_80g_dgx", **design):
+def ends(framework="megatron_core", system="h100_80g_dgx", model="llama3_70b", **design):
     """Low, high and evidence of one design."""
-    found = interval(framework, load_system(system), **{**CHIPS, **design})
+    found = interval(framework, load_system(system), load_model(model), **{**CHIPS, **design})
     return float(found.low[0]), float(found.high[0]), int(found.evidence[0])
 
 
@@ -58,12 +62,55 @@ def test_what_is_like_no_measured_run_has_a_wider_interval():
     assert other_low < low
     assert other_high > high
     faster = load_system("h100_80g_dgx").with_quantities({"clock": [1.83e9, 2.5e9]})
-    assert interval("megatron_core", faster, pp=8.0, **CHIPS).evidence.tolist() == [MEASURED, EXTRAPOLATED]
+    found = interval("megatron_core", faster, load_model("llama3_70b"), pp=8.0, **CHIPS)
+    assert found.evidence.tolist() == [MEASURED, EXTRAPOLATED]
     assert ends(pp=8.0, world_size=1e6)[2] == EXTRAPOLATED
 
 
+def test_the_table_counts_the_runs_that_ship():
+    """`python benchmarks/intervals.py -o dse/predictions/residuals.yaml` counts them anew."""
+    assert residuals().kinds == made.kinds_of(made.timed_runs(SHIPPED), residuals().chips)
+
+
+#: Model, system, columns -> evidence. Rows that ship have Llama and Mixtral on H100 in 16 bits, Mixtral with
+#: context parallelism and with overlapped experts; one run of Llama with context parallelism, two of latent
+#: attention, one of windows, none of a delta net or of a schedule but 1F1B with stages in Megatron Core.
+KINDS = [
+    ("llama3_405b", "h100_80g_dgx", {}, MEASURED),
+    ("llama3_405b", "h100_80g_dgx", {"cp": 16.0}, EXTRAPOLATED),
+    ("llama3_405b", "h100_80g_dgx", {"precision": [*FORMATS].index("fp8_blockwise")}, EXTRAPOLATED),
+    ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 8.0}, EXTRAPOLATED),
+    ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 1.0}, MEASURED),
+    ("mixtral_8x22b", "h100_80g_dgx", {"cp": 4.0}, MEASURED),
+    ("mixtral_8x22b", "h100_80g_dgx", {"overlap_ep": 1.0}, MEASURED),
+    ("mixtral_8x22b", "h100_80g_dgx", {"overlap_ep": 1.0, "cp": 4.0}, EXTRAPOLATED),
+    ("mixtral_8x22b", "a100_80g_dgx", {}, EXTRAPOLATED),
+    ("deepseek_v3", "h100_80g_dgx", {}, EXTRAPOLATED),
+    ("gpt_oss_120b", "h100_80g_dgx", {}, EXTRAPOLATED),
+    ("qwen3_next_80b_a3b", "h100_80g_dgx", {}, EXTRAPOLATED),
+]
+
+
+@pytest.mark.parametrize(("model", "system", "columns", "evidence"), KINDS)
+def test_measured_is_what_rows_that_ship_have(model, system, columns, evidence):
+    assert ends(model=model, system=system, **columns)[2] == evidence
+
+
+def test_the_long_context_run_of_llama_3_is_extrapolated(tmp_path, capsys):
+    assert main(["evaluate", "llama3_405b_16384_h100_131k", "--layout", "published", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evidence"] == "extrapolated"
+    assert main(["evaluate", "llama3_405b_16384_h100", "--layout", "published", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evidence"] == "measured"
+
+
+def test_an_extrapolated_interval_is_wider():
+    known = residuals()
+    low, high, _ = ends(pp=8.0)
+    assert ends(pp=8.0, cp=2.0)[:2] == pytest.approx((low * known.unseen[0], high * known.unseen[1]))
+
+
 def test_a_class_of_few_rows_falls_back_on_a_wider_one():
-    assert ends(framework="nanotron", system="a100_80g_dgx", pp=8.0)[2] == CALIBRATED
+    assert ends(framework="nanotron", system="a100_80g_dgx", pp=8.0)[2] == CALIBRATED  # Megatron ran these
     assert ends(framework="", pp=8.0) == ends(framework="megatron", pp=8.0)
     unknown = ends(framework="of my own", pp=8.0)
     assert unknown[:2] == residuals().classes[()]
@@ -77,7 +124,7 @@ def test_intervals_of_a_batch_are_those_of_its_designs():
         "world_size": [8.0, 512.0, 512.0],
         "precision": 0.0,
     }
-    found = interval("megatron_core", load_system("h100_80g_dgx"), **columns)
+    found = interval("megatron_core", load_system("h100_80g_dgx"), load_model("llama3_70b"), **columns)
     own = [
         ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()})
         for row in range(3)

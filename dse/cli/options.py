@@ -122,6 +122,12 @@ def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
     )
 
 
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """``--format table|json``."""
+    text = "a report to read, or one JSON object (default: table)"
+    parser.add_argument("--format", choices=["table", "json"], default="table", help=text)
+
+
 def add_jobs(parser: argparse.ArgumentParser) -> None:
     """``--jobs N``."""
     parser.add_argument(

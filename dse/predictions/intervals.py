@@ -1,9 +1,15 @@
-"""How far off a predicted step may be: intervals from what validation left; as columns of formulas."""
+"""How far off a predicted step may be: 90 % intervals from measured runs; as columns of formulas.
+
+Ratios of measured to predicted times are sorted into classes (software, chip, scale, stages, products): a
+design has the interval of its class. Evidence for it depends on the *kind* of the design: the kernels of its
+layers, number format, schedule, context parallelism and overlapped experts. A kind is measured where enough
+runs of it are among those that ship (`dse validate`); `residuals.yaml` counts them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,9 +22,11 @@ from numpy.typing import ArrayLike
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.machine.system import System
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, Breakdown
-from costmodel.training.precision import is_narrow
+from costmodel.training.design import ONE_FORWARD_ONE_BACKWARD, SCHEDULE_WORDS
+from costmodel.training.model import ModelShape
+from costmodel.training.precision import FORMATS, is_narrow
 
-#: What a prediction rests on: steps of such designs on such chips; steps of that chip; neither.
+#: What a prediction rests on: runs of its kind on its chip with its software; with other software; neither.
 EVIDENCE: Final = ("measured", "calibrated", "extrapolated")
 MEASURED, CALIBRATED, EXTRAPOLATED = range(3)
 
@@ -34,8 +42,10 @@ SAME_CHIP: Final = 0.01
 BEYOND: Final = 4.0
 #: In place of a chip, in classes of steps on whatever chip.
 ANY_CHIP: Final = "any chip"
-#: Classes of a chip that are passed over before those of any.
-OF_CHIP: Final = 4
+#: Fewest runs that measure a kind: two have no spread that a third could contradict. [-]
+FEWEST_RUNS: Final = 3
+#: Columns of designs that make kinds where they are on, or more than one rank.
+CONTEXT, HIDDEN_EXPERTS = "context parallelism", "overlapped experts"
 
 #: Software of a space that names none: all versions of Megatron, whose names begin so.
 USUAL: Final = "megatron"
@@ -71,6 +81,7 @@ class Residuals:
 
     classes: dict[tuple[str, ...], tuple[float, float]]  #: the words of a class -> low and high
     chips: tuple[MeasuredChip, ...]  #: those with measured steps
+    kinds: Mapping[tuple[str, ...], int]  #: software, chip and words of a kind -> measured runs that ship
     unseen: tuple[float, float]  #: by which multiples those of a chip without measured steps are wider
 
 
@@ -84,7 +95,8 @@ def residuals() -> Residuals:
         MeasuredChip(str(one["name"]), float(one["peak"]), float(one["bandwidth"]), float(one["largest"]))
         for one in data["chips"]
     )
-    return Residuals(classes, chips, (float(unseen["low"]), float(unseen["high"])))
+    kinds = {tuple(one["of"]): int(one["runs"]) for one in data["kinds"]}
+    return Residuals(classes, chips, kinds, (float(unseen["low"]), float(unseen["high"])))
 
 
 def wider_classes(
@@ -114,21 +126,54 @@ def scale_codes(system: System, tp: ArrayLike, world_size: ArrayLike) -> IntArra
     return np.asarray(codes, dtype=np.intp)
 
 
-def layer_codes(precision: ArrayLike, *, experts: bool) -> IntArray:
-    """What layers of each design multiply: places in `LAYERS`; (points,). [-]"""
-    narrow = np.where(is_narrow(np.asarray(precision, dtype=np.float64)), 1, 0)
-    return np.asarray(narrow + (2 if experts else 0), dtype=np.intp)
+def layer_word(precision: int, *, experts: bool) -> str:
+    """Products of the layers of a design, a word of `LAYERS`; its format is a code of `FORMATS`."""
+    return LAYERS[bool(is_narrow(np.array([float(precision)]))[0]) + 2 * experts]
+
+
+def kind_words(model: ModelShape, codes: Sequence[int]) -> tuple[str, ...]:
+    """Words of the kind of a design: kernels of its layers, format, schedule, and exchanges that are rare.
+
+    Parameters
+    ----------
+    model : ModelShape
+        Its model.
+    codes : sequence of int
+        Those of `kind_codes`, of one design. [-]
+    """
+    precision, schedule, context, experts = codes
+    kernels = {kernel.kind.name for layer in model.kinds for kernel in layer.kernels}
+    rare = [word for word, is_on in ((CONTEXT, context), (HIDDEN_EXPERTS, experts)) if is_on]
+    format_word = "16 bits" if layer_word(precision, experts=False) == DENSE else [*FORMATS][precision]
+    return (" ".join(sorted(kernels)), format_word, SCHEDULE_WORDS[schedule], *rare)
+
+
+def kind_codes(
+    precision: ArrayLike, schedule: ArrayLike, pp: ArrayLike, cp: ArrayLike, overlap_ep: ArrayLike
+) -> tuple[IntArray, ...]:
+    """Format, schedule (1F1B without stages), context parallelism, overlapped experts; (points,) each. [-]"""
+    staged = np.where(np.asarray(pp) > 1, schedule, ONE_FORWARD_ONE_BACKWARD)
+    columns = precision, staged, np.asarray(cp) > 1, np.asarray(overlap_ep) > 0
+    return tuple(np.asarray(column, dtype=np.intp) for column in columns)
+
+
+def software_of(framework: str) -> str:
+    """The software whose runs count for a framework: all versions of Megatron are one."""
+    return USUAL if not framework or framework.startswith(USUAL) else framework
 
 
 def interval(
     framework: str,
     system: System,
+    model: ModelShape,
     *,
     world_size: ArrayLike,
     tp: ArrayLike = 1.0,
     pp: ArrayLike = 1.0,
+    cp: ArrayLike = 1.0,
     precision: ArrayLike = 0.0,
-    experts: bool = False,
+    schedule: ArrayLike = ONE_FORWARD_ONE_BACKWARD,
+    overlap_ep: ArrayLike = 0.0,
 ) -> Interval:
     """Intervals of a batch of transformers' designs, and what they rest on.
 
@@ -138,30 +183,33 @@ def interval(
         Name of their software; "" where it is not said.
     system : System
         Machines.
-    world_size, tp, pp, precision : scalar or (points,) array
+    model : ModelShape
+        Model of all designs.
+    world_size, tp, pp, cp, precision, schedule, overlap_ep : scalar or (points,) array
         Columns of the designs; words as their codes. [-]
-    experts : bool
-        Whether the model has layers with experts.
 
     Returns
     -------
     interval : Interval
-        (points,) columns. [-]
+        (points,) columns; extrapolated ones are wider by what chips without measured steps were off. [-]
     """
     known = residuals()
-    scale, layers = scale_codes(system, tp, world_size), layer_codes(precision, experts=experts)
-    staged = np.asarray(np.asarray(pp) > 1, dtype=np.intp)
     chip, largest = measured_chips(system)
-    own = np.atleast_1d(((chip * len(SCALES) + scale) * 2 + staged) * len(LAYERS) + layers)
-    codes, back = np.unique(own, return_inverse=True)
-    found = [_of_class(known, framework or USUAL, int(code)) for code in codes]
-    low, high, depth = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
-    seen = chip < len(known.chips)
-    far = ~seen | (np.asarray(world_size) > BEYOND * largest)
-    evidence = np.where(far, EXTRAPOLATED, np.where(depth < OF_CHIP, MEASURED, CALIBRATED))
+    staged = np.asarray(np.asarray(pp) > 1, dtype=np.intp)
+    kind = kind_codes(precision, schedule, pp, cp, overlap_ep)
+    columns = np.broadcast_arrays(np.atleast_1d(chip), scale_codes(system, tp, world_size), staged, *kind)
+    sizes = (len(known.chips) + 1, len(SCALES), 2, len(FORMATS), len(SCHEDULE_WORDS), 2, 2)
+    codes, back = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
+    found = [
+        _of_class(known, framework or USUAL, model, [int(place) for place in np.unravel_index(code, sizes)])
+        for code in codes
+    ]
+    low, high, evidence = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
+    evidence = np.where(np.asarray(world_size) > BEYOND * largest, EXTRAPOLATED, evidence)
+    wider = evidence == EXTRAPOLATED
     return Interval(
-        np.where(seen, low, low * known.unseen[0]),
-        np.where(seen, high, high * known.unseen[1]),
+        np.where(wider, low * known.unseen[0], low),
+        np.where(wider, high * known.unseen[1], high),
         np.asarray(evidence, dtype=np.intp),
     )
 
@@ -174,17 +222,20 @@ def widest(points: int) -> Interval:
     return Interval(np.full(points, ends[0]), np.full(points, ends[1]), np.full(points, EXTRAPOLATED))
 
 
-def _of_class(known: Residuals, framework: str, code: int) -> tuple[float, float, int]:
-    """Low and high of a class or the next wider one that is known, and how many were passed over."""
-    rest, layers = divmod(code, len(LAYERS))
-    rest, staged = divmod(rest, 2)
-    chip, scale = divmod(rest, len(SCALES))
+def _of_class(
+    known: Residuals, framework: str, model: ModelShape, places: Sequence[int]
+) -> tuple[float, float, int]:
+    """Low and high of a class or the next wider one that is known, and what its kind rests on."""
+    chip, scale, staged, *kind = places
     name = known.chips[chip].name if chip < len(known.chips) else "another chip"
-    wider = wider_classes(framework, name, SCALES[scale], staged=bool(staged), layers=LAYERS[layers])
-    for depth, words in enumerate(wider):
-        if words in known.classes:
-            return (*known.classes[words], depth)
-    raise AssertionError("the class of all steps is always known")
+    layers = layer_word(kind[0], experts=model.num_experts > 0)
+    wider = wider_classes(framework, name, SCALES[scale], staged=bool(staged), layers=layers)
+    words = next(words for words in wider if words in known.classes)
+    of_kind = (name, *kind_words(model, kind))
+    runs = {software: count for (software, *rest), count in known.kinds.items() if (*rest,) == of_kind}
+    own, every = runs.get(software_of(framework), 0), sum(runs.values())
+    evidence = MEASURED if own >= FEWEST_RUNS else CALIBRATED if every >= FEWEST_RUNS else EXTRAPOLATED
+    return (*known.classes[words], evidence)
 
 
 def measured_chips(system: System) -> tuple[IntArray, FloatArray]:

@@ -31,14 +31,16 @@ def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Inter
         return widest(points)
     quantities = {name: known[name] for name in space.system.units() if name in known}
     tp, cp, pp, dp = (np.asarray(known.get(name, 1.0)) for name in ("tp", "cp", "pp", "dp"))
+    columns = {name: known[name] for name in ("precision", "schedule", "overlap_ep") if name in known}
     found = interval(
         space.framework,
         space.system.with_quantities(quantities),
+        space.model,
         world_size=known.get("world_size", tp * cp * pp * dp),
         tp=tp,
         pp=pp,
-        precision=known.get("precision", 0.0),
-        experts=space.model.num_experts > 0,
+        cp=cp,
+        **columns,
     )
     return Interval(
         np.broadcast_to(found.low, (points,)),

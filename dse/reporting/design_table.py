@@ -96,9 +96,9 @@ def workload_lines(space: Space, record: Record) -> Sequence[str]:
 
 #: What an interval of predictions rests on, in words.
 EVIDENCE_TEXTS = {
-    "measured": "steps of such designs on such chips were measured",
-    "calibrated": "steps on such chips were measured, of other designs",
-    "extrapolated": "no steps on such chips, or on so many, were measured",
+    "measured": "runs of this kind on this chip were measured",
+    "calibrated": "runs of this kind were measured on this chip with other software",
+    "extrapolated": "too few runs of this kind on this chip, or on so many, were measured",
 }
 
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]

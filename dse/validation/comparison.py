@@ -189,11 +189,9 @@ def run_interval(row: MeasuredRow, run: Expressed) -> Interval:
     return interval(
         convention_of(row).framework,
         run.machine.system,
+        run.model,
         world_size=run.ranks,
-        tp=design.tp,
-        pp=design.pp,
-        precision=design.precision,
-        experts=run.model.num_experts > 0,
+        **{name: getattr(design, name) for name in ("tp", "pp", "cp", "precision", "schedule", "overlap_ep")},
     )
 
 

@@ -27,9 +27,8 @@ ROW_TYPES: Final = (
 #: Columns without which a table says nothing.
 NEEDED: Final = ("row_type", "dataset")
 
-#: Mistakes of a table that are listed before the rest is counted, and those after which it is not read on.
-MOST_MISTAKES: Final = 10
-MOST_COUNTED: Final = 1000
+#: Rows with mistakes that a table may have. [-]
+MOST_MISTAKES: Final = 1000
 
 #: Larger numbers than anything that is measured are slips: of layers, and of anything else.
 MOST_LAYERS: Final = 1e4
@@ -132,7 +131,7 @@ def read_table(path: Path) -> list[MeasuredRow]:
     Raises
     ------
     DseError
-        If the file is no such table, or rows lack cells: with a line for each mistake.
+        If the file is no such table.
     """
     try:
         lines = list(_lines(path))
@@ -148,17 +147,12 @@ def read_table(path: Path) -> list[MeasuredRow]:
         )
     if len(lines) == 1:
         raise DseError(f"{path}: no rows below its heading; expected one for each measurement")
-    mistakes: list[str] = []
-    rows = []
+    rows, wrong = [], []
     for line, cells in lines[1:]:
-        rows.append(_row(path, line, heading, cells, mistakes))
-        if len(mistakes) > MOST_COUNTED:
-            break
-    if mistakes:
-        rest = len(mistakes) - MOST_MISTAKES
-        count = f"{rest}" if len(mistakes) <= MOST_COUNTED else f"more than {MOST_COUNTED - MOST_MISTAKES}"
-        more = [f"{path}: {count} more mistakes"] if rest > 0 else []
-        raise DseError("\n".join([*mistakes[:MOST_MISTAKES], *more]))
+        rows.append(_row(line, heading, cells))
+        wrong += [rows[-1].mistake] if rows[-1].mistake else []
+        if len(wrong) > MOST_MISTAKES:
+            raise DseError(f"{path}: {wrong[0]}; more than {MOST_MISTAKES:,} rows have mistakes")
     return rows
 
 
@@ -170,25 +164,24 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, [cell.strip() for cell in cells]
 
 
-def _row(path: Path, line: int, heading: list[str], cells: list[str], mistakes: list[str]) -> MeasuredRow:
-    """Row of a table; its mistakes are added to those of the table."""
-    before = len(mistakes)
-    if len(cells) != len(heading):
-        mistakes.append(f"{path}: line {line}: {len(cells)} cells, expected {len(heading)} as in the heading")
+def _row(line: int, heading: list[str], cells: list[str]) -> MeasuredRow:
+    """Row of a table, with its mistakes."""
     values: dict[str, Any] = {"line": line, "row_type": "", "dataset": ""}
-    misread = []
+    mistakes = []
     for name, text in zip(heading, cells, strict=False):
         if name not in COLUMNS or not text:
             continue
         if wrong := _mistake(name, text):
-            misread.append(f"line {line}: {name}: {text!r}: {wrong}")
+            mistakes.append(f"{name}: {text!r}: {wrong}")
         if not (wrong and COLUMNS[name]):
             values[name] = float(text) if COLUMNS[name] else text
-    for name in NEEDED:
-        if not values[name] and len(mistakes) == before:
-            mistakes.append(f"{path}: line {line}: {name}: empty; expected {_expected(name)}")
-    named = {"id": values.get("id") or f"{values['dataset']}:{line}", "mistake": "; ".join(misread)}
-    return MeasuredRow(**{**values, **named})
+    mistakes += [f"{name}: empty; expected {_expected(name)}" for name in NEEDED if not values[name]]
+    if len(cells) != len(heading):
+        mistakes = [f"{len(cells)} cells, expected {len(heading)} as in the heading"]
+    mistake = f"line {line}: {'; '.join(mistakes)}" if mistakes else ""
+    return MeasuredRow(
+        **{**values, "id": values.get("id") or f"{values['dataset']}:{line}", "mistake": mistake}
+    )
 
 
 def _mistake(name: str, text: str) -> str:

@@ -14,6 +14,7 @@ from costmodel.formats.quantity import plain_number, si_value
 from costmodel.profiles.registry import PROFILES
 from dse.cli.options import (
     EXPORTED,
+    add_format,
     add_profile,
     add_space,
     add_storage,
@@ -136,12 +137,7 @@ def fit(parser: argparse.ArgumentParser) -> None:
     )
     add_space(parser)
     add_profile(parser)
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
+    add_format(parser)
 
 
 def export(parser: argparse.ArgumentParser) -> None:

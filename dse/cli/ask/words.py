@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import Any, NoReturn
 
-from costmodel.errors import DseError
 from costmodel.formats.quantity import plain_number
 from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
     EXPORTED,
     add_changes,
+    add_format,
     add_profile,
     add_robust,
     add_space,
@@ -122,12 +121,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", metavar="FILE", type=Path, help="also write the space, to change it")
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: plan_MODEL_N)")
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
+    add_format(parser)
     add_workers(parser)
     add_storage(parser)
 
@@ -248,8 +242,6 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     )
     add_workers(parser)
     add_storage(parser)
-    for former in ("--accept-changes", "--reprice"):
-        parser.add_argument(former, action=FormerOption, nargs=0, help=argparse.SUPPRESS)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -266,23 +258,7 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     parser.add_argument(
         "--emit-all", action="store_true", help="--emit every finished trial, not the front alone"
     )
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
-
-
-class FormerOption(argparse.Action):
-    """An option of earlier versions: what to do instead, in a line."""
-
-    def __call__(self, _: argparse.ArgumentParser, __: argparse.Namespace, ___: Any, option: str | None = None
-                 ) -> NoReturn:  # fmt: skip
-        raise DseError(
-            f"{option}: is gone: a study keeps the prices that it has; begin anew from its best designs: "
-            "`dse search ... --study NEW --warm-start STUDY`"
-        )
+    add_format(parser)
 
 
 def enumerate(parser: argparse.ArgumentParser) -> None:

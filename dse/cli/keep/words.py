@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dse.cli.options import add_storage, add_study, add_workers, describe
+from dse.cli.options import add_format, add_storage, add_study, add_workers, describe
 
 
 def check(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def check(parser: argparse.ArgumentParser) -> None:
     )
     add_study(parser)
     parser.add_argument("--all", action="store_true", help="evaluate every trial")
-    parser.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
+    add_format(parser)
     add_workers(parser)
     add_storage(parser)
 
@@ -128,7 +128,7 @@ def catalogue(parser: argparse.ArgumentParser) -> None:
         examples=[f"dse {kind}", f"dse {kind} {example} > my_{one}.yaml      to change it"],
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help=f"print this {one} as YAML")
-    parser.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
+    add_format(parser)
     parser.set_defaults(kind=kind)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from costmodel.profiles.registry import design_profiles
 from dse.cli.options import (
     add_changes,
+    add_format,
     add_profile,
     add_robust,
     add_storage,
@@ -27,7 +28,7 @@ def studies(parser: argparse.ArgumentParser) -> None:
         about="List the studies of a database: their trials, and their best feasible values.",
         examples=["dse studies", "dse studies --storage postgresql://me@host/dse --format json"],
     )
-    parser.add_argument("--format", choices=["table", "json"], default="table", help="default: table")
+    add_format(parser)
     add_storage(parser)
 
 
@@ -132,12 +133,7 @@ def explain(parser: argparse.ArgumentParser) -> None:
         help='another design to compare with: a trial\'s number, or what it changes, such as "tp=8 pp=16"',
     )
     parser.add_argument("--all", action="store_true", help="every kernel, exchange and neighbour")
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
+    add_format(parser)
     add_changes(parser)
     add_profile(parser, " (of a study: the study's own)")
     add_storage(parser)
@@ -186,12 +182,7 @@ def importance(parser: argparse.ArgumentParser) -> None:
         ],
     )
     add_study(parser)
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a table to read, or one JSON object (default: table)",
-    )
+    add_format(parser)
     add_storage(parser)
 
 
@@ -241,10 +232,5 @@ def compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--system", metavar="NAME", help="the other machine: one that ships (`dse systems`), or a YAML file"
     )
-    parser.add_argument(
-        "--format",
-        choices=["table", "json"],
-        default="table",
-        help="a report to read, or one JSON object (default: table)",
-    )
+    add_format(parser)
     add_storage(parser)
