@@ -123,7 +123,9 @@ def exchanged(weights, rows):
     """Tokens to the experts of other devices and back; all devices share the last weight."""
 
     def loss(weights, rows):
-        sent = lax.all_to_all(rows @ weights["shared"], "data", 0, 0, tiled=True)
+        made = rows @ weights["shared"]
+        places = lax.top_k(jnp.sum(made, 1), len(rows))[1]  # a router, without weights of its own
+        sent = lax.all_to_all(made[places], "data", 0, 0, tiled=True)
         made = jnp.tanh(sent @ weights["expert"][0])
         return jnp.mean((lax.all_to_all(made, "data", 0, 0, tiled=True) @ weights["shared"]) ** 2)
 
@@ -275,6 +277,73 @@ def test_rows_that_the_compiler_moves_between_pieces_of_matrices_are_no_tokens_f
     found = {purpose for purpose, _ in purposes(analysed(text).collectives)}
     assert found
     assert not found & {"expert parallel", "pipeline parallel"}
+
+
+def orthogonal(matrix):
+    """A step of Newton and Schulz, as the Muon optimizer takes some."""
+    square = matrix @ matrix.T
+    return 3.4 * matrix - (4.8 * square - 2 * square @ square) @ matrix
+
+
+def stacked_loss(weights, tokens):
+    """A decoder whose layers are stacked, with several axes to each matrix of attention."""
+
+    def layer(rows, own):
+        query, keys, values = jnp.einsum("bsd,dthe->tbshe", rows, own["qkv"])
+        scores = jax.nn.softmax(jnp.einsum("bshe,bthe->bhst", query, keys))
+        rows = rows + jnp.einsum("bhst,bthe,hed->bsd", scores, values, own["out"])
+        return rows + jnp.tanh(rows @ own["up"]) @ own["down"], None
+
+    rows, _ = lax.scan(
+        layer, weights["table"][tokens[:, :-1]], {k: v for k, v in weights.items() if k != "table"}
+    )
+    picked = jnp.take_along_axis(jax.nn.log_softmax(rows @ weights["table"].T), tokens[:, 1:, None], -1)
+    return -jnp.mean(picked)
+
+
+#: Name -> mesh, how weights are cut, and micro-batches of a step; none of them has experts.
+WITHOUT_EXPERTS = {
+    "Muon, layers shared out, micro-batches": (
+        {"fsdp": 8}, dict.fromkeys(("table", "qkv", "out", "up", "down"), P("fsdp")), 4),
+    "matrices cut along both dimensions": (
+        {"fsdp": 2, "tensor": 4},
+        {"table": P("tensor"), "qkv": P(None, "fsdp", None, "tensor"), "out": P(None, "tensor", None, "fsdp"),
+         "up": P(None, "fsdp", "tensor"), "down": P(None, "tensor", "fsdp")}, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WITHOUT_EXPERTS)
+def test_no_message_is_of_experts_in_a_program_without_a_router(kind):
+    axes, cut, batches = WITHOUT_EXPERTS[kind]
+    automatic = (jax.sharding.AxisType.Auto,) * len(axes)
+    mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=automatic, devices=jax.devices()[:8])
+    sharding = {name: jax.NamedSharding(mesh, spec) for name, spec in cut.items()}
+
+    def step(weights, moments, tokens):
+        def turn(summed, own):
+            found = jax.grad(stacked_loss)(weights, own)
+            found = {k: lax.with_sharding_constraint(v, sharding[k]) for k, v in found.items()}
+            return jax.tree.map(jnp.add, summed, found), None
+
+        zero = jax.tree.map(jnp.zeros_like, weights)
+        parts = tokens.reshape(batches, -1, 65)
+        gradients = lax.scan(turn, zero, parts)[0] if batches > 1 else turn(zero, tokens)[0]
+        moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradients)
+        moved = {
+            k: jax.vmap(orthogonal)(v) if k in ("up", "down") and batches > 1 else v
+            for k, v in moments.items()
+        }
+        return jax.tree.map(lambda w, m: w - 0.1 * m, weights, moved), moments
+
+    dims = {"table": (512, 256), "qkv": (8, 256, 3, 8, 32), "out": (8, 8, 32, 256), "up": (8, 256, 1024)}
+    dims["down"] = (8, 1024, 256)
+    weights = {k: jax.ShapeDtypeStruct(v, jnp.float32, sharding=sharding[k]) for k, v in dims.items()}
+    tokens = jax.ShapeDtypeStruct((16, 65), jnp.int32, sharding=jax.NamedSharding(mesh, P("fsdp")))
+    text = compiled_function(step, weights, weights, tokens, donate_argnums=(0, 1)).text
+    found = {purpose for purpose, _ in purposes(analysed(text).collectives)}
+    assert found
+    assert "expert parallel" not in found
+    assert "ep" not in analysed(text).axes
 
 
 def looped(*turns: int, unroll: int = 1, experts: bool = False, beside: bool = False):

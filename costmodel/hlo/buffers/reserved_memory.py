@@ -6,6 +6,7 @@ from bisect import bisect, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -108,18 +109,14 @@ def _placed(buffer: Buffer, places: Sequence[_Place]) -> bool:
         fits = place.bytes == buffer.bytes if buffer.is_output else place.bytes >= buffer.bytes
         if fits and all(_free(place, array) for array in buffer.arrays):
             for array in buffer.arrays:
-                insort(place.arrays, array, key=_start)
+                insort(place.arrays, array, key=attrgetter("start"))
             return True
     return False
 
 
-def _start(array: Array) -> int:
-    return array.start
-
-
 def _free(place: _Place, array: Array) -> bool:
     """Whether nothing else lies in a place while an array does, but what is made of the other at its end."""
-    after = bisect(place.arrays, array.start, key=_start)
+    after = bisect(place.arrays, array.start, key=attrgetter("start"))
     beside = [*place.arrays[max(after - 1, 0) : after], array, *place.arrays[after : after + 1]]
     return all(
         one.end < other.start or (one.end == other.start and _takes_over(one.holder, other))

@@ -12,7 +12,7 @@ from costmodel.hlo.text.device_groups import GroupPlacement, Groups, connected, 
 from costmodel.hlo.text.module import Instruction
 from costmodel.hlo.text.opcodes import COLLECTIVES, parts
 from costmodel.hlo.training.data_flow import Flow, FlowStep, Source
-from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies
+from costmodel.hlo.training.operations import collected, elementwise, hands_on, multiplies, picks
 from costmodel.hlo.training.provenance import DEVICE, INPUT, Provenance
 from costmodel.hlo.work.kernel_graph import HloGraph, output_shape
 
@@ -77,7 +77,10 @@ class Purposes:
         }
         devices = frozenset(device for axis in joined.values() for group in axis for device in group)
         even = [axis for axis in set(joined.values()) if len(set(map(len, axis))) == 1]
-        whole = sorted((axis for axis in even if frozenset().union(*axis) == devices), key=_size)
+        whole = sorted(
+            (axis for axis in even if frozenset().union(*axis) == devices),
+            key=lambda axis: max(map(len, axis)),
+        )
         return {
             message: next((each for each in whole if axis == each or _is_finer(axis, each)), axis)
             for message, axis in joined.items()
@@ -105,7 +108,13 @@ class Purposes:
             return "pipeline"
         if not self._cut(self.inputs, groups, slice(None)) if self.inputs else 2 * len(own) > len(matrices):
             return "tensor"
-        return "expert" if several else "sharded data by rows"
+        return "expert" if several and self._routes else "sharded data by rows"
+
+    @cached_property
+    def _routes(self) -> bool:
+        """Whether the program picks the largest of scores of its inputs and weights, as a router does."""
+        marks = map(self.provenance.depends_on.get, filter(picks, self.provenance.flow.steps))
+        return any(own & INPUT and own & self.provenance.any_weight for own in marks if own)
 
     @cached_property
     def _sliced(self) -> set[int]:
@@ -144,7 +153,7 @@ class Purposes:
             return "unknown"
         updates = message in provenance.leading or bool(provenance.after_kept.get(message, 0))
         if updates and message not in provenance.multiplied:
-            scattered = self._is_scattered(message)
+            scattered = any(True for _ in own_slices(provenance, message))
             return "data parallel" if message.opcode == "all-reduce" and not scattered else "fully sharded"
         if provenance.weights_in(message):
             return "fully sharded"
@@ -155,7 +164,10 @@ class Purposes:
 
     def _of_activations(self, message: FlowStep) -> Purpose:
         """What activations, or their gradients, are passed on for."""
-        near, groups = list(self._neighbours(message)), self.groups[message]
+        near: list[FlowStep] = []  # products, lookups of rows and sums into rows
+        for later in (True, False):
+            near += dict.fromkeys(self.provenance.multiplying(message, later=later))
+        groups = self.groups[message]
         weights = [self.provenance.weights_of(each) for each in near]
         pairs = zip(near, weights, strict=True)
         split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
@@ -164,7 +176,9 @@ class Purposes:
                 return moved
             return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
         if split:  # by rows of a table
-            return "tensor parallel" if self._shares(groups) else "fully sharded"
+            multiplied = filter(None, self.provenance.multiplied_by)
+            shares = all(self._has_parts(bits, groups) for bits in multiplied)
+            return "tensor parallel" if shares else "fully sharded"
         if any(bits is None and self._attends(each) for each, bits in zip(near, weights, strict=True)):
             return "context parallel"
         return (
@@ -194,16 +208,11 @@ class Purposes:
 
     def _of_tokens_moved(self, message: FlowStep) -> Purpose | None:
         """What tokens move for between devices with weights of their own; None of what gathers or sums."""
-        if message.opcode in _EXCHANGING:
+        if message.opcode in _EXCHANGING and self._routes:
             return "expert parallel"
         if message.opcode in _SENDING:
             return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
         return None
-
-    def _neighbours(self, message: FlowStep) -> Iterator[FlowStep]:
-        """The products, lookups of rows and sums into rows next to a message."""
-        yield from dict.fromkeys(self.provenance.multiplying(message, later=True))
-        yield from dict.fromkeys(self.provenance.multiplying(message, later=False))
 
     def _goes_round(self, message: FlowStep) -> bool:
         """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
@@ -244,14 +253,6 @@ class Purposes:
         later = self.provenance.later_readers(message)
         return message.opcode in _SENDING and any(reader.opcode == "add" for reader in later)
 
-    def _shares(self, groups: Groups) -> bool:
-        """Whether the devices of a group hold parts of all that products multiply by, and share the rest."""
-        return all(self._has_parts(bits, groups) for bits in self.provenance.multiplied_by if bits)
-
-    def _is_scattered(self, message: FlowStep) -> bool:
-        """Whether each device goes on with a slice of its own of what all have summed."""
-        return any(True for _ in own_slices(self.provenance, message))
-
     def _splits_tokens(self, message: FlowStep) -> bool:
         """Whether a message gathers or scatters along another dimension than the features, the last."""
         if message.opcode == "all-reduce":
@@ -260,11 +261,6 @@ class Purposes:
             return any(len(each) == len(dims) and each[-1] == dims[-1] for each in slices)
         written = message.instruction.attributes.get("dimensions", "")
         return written.strip("{}") != str(len(message.shape.dims) - 1)
-
-
-def _size(axis: Axis) -> int:
-    """Devices of the largest group. [-]"""
-    return max(map(len, axis))
 
 
 def _is_words(each: Instruction) -> bool:

@@ -26,6 +26,7 @@ _PASSING: Final = re.compile(
 )
 #: Calls of libraries that multiply matrices, whatever else they do.
 _MULTIPLYING: Final = re.compile(r"gemm|matmul|conv|attention|fmha|triton", re.IGNORECASE)
+_SORTING: Final = re.compile(r"top_?k|sort|partialreduce", re.IGNORECASE)
 
 
 def target(step: FlowStep) -> str:
@@ -46,6 +47,12 @@ def multiplies(step: FlowStep) -> bool:
     if is_product(step.instruction):
         return step.output == 0
     return bool(_MULTIPLYING.search(target(step))) and not passes_on(step)
+
+
+def picks(step: FlowStep) -> bool:
+    """Whether a step sorts, or finds the largest elements with their places."""
+    finds = step.opcode == "reduce" and len(step.instruction.operands) > 2
+    return finds or step.opcode in ("sort", "topk") or bool(_SORTING.search(target(step)))
 
 
 def hands_on(step: FlowStep) -> bool:
