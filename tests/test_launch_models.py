@@ -184,3 +184,84 @@ def test_norms_of_latents_are_written_and_read(name, module, flag, tmp_path):
     assert (
         "without --qk-layernorm has no norms of its latents" in module.read_script(tmp_path / "train")[1][0]
     )
+
+
+#: Values that a script asks for.
+ASKED = {"DATA_PATH": "data", "TOKENIZER_MODEL": "tokenizer", "CHECKPOINT_DIR": "checkpoints",
+         "LEARNING_RATE": "1e-4", "TRAIN_STEPS": "100"}  # fmt: skip
+TORCHRUN = '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n'
+SCONTROL = (
+    '#!/usr/bin/env bash\n[[ "$*" == "show hostnames node[07-10]" ]] && printf "node%s\\n" 07 08 09 10\n'
+)
+
+
+def started(tmp_path, chips, **environment):
+    """What a script of a design gives to `torchrun`, with stubs of it and of `scontrol` on the path."""
+    for name, text in {"torchrun": TORCHRUN, "scontrol": SCONTROL}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "train.sh").write_text(
+        megatron.script(Launch.of(load_model("llama3_8b"), {"dp": chips}, 8))[0]
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    command = ["bash", str(tmp_path / "train.sh")]
+    done = subprocess.run(command, env={"PATH": path, **ASKED, **environment}, capture_output=True, text=True)
+    words = done.stdout.splitlines()
+    return done, dict(zip(words[::2], words[1::2], strict=False))
+
+
+SLURM = {"SLURM_JOB_NODELIST": "node[07-10]", "SLURM_NODEID": "2", "SLURM_NNODES": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "master", "rank"),
+    [
+        (SLURM, "node07", "2"),
+        ({**SLURM, "SLURM_STEP_NODELIST": "node[07-10]", "SLURM_JOB_NODELIST": "node[01-16]"}, "node07", "2"),
+        ({**SLURM, "MASTER_ADDR": "10.0.0.1", "NODE_RANK": "3"}, "10.0.0.1", "3"),
+        ({"MASTER_ADDR": "head", "NODE_RANK": "1"}, "head", "1"),
+    ],
+)
+def test_a_script_takes_its_nodes_from_slurm_or_from_the_environment(environment, master, rank, tmp_path):
+    done, words = started(tmp_path, 32, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (words["--nproc_per_node"], words["--nnodes"]) == ("8", "4")
+    assert (words["--master_addr"], words["--node_rank"]) == (master, rank)
+
+
+def test_a_script_without_slurm_says_which_node_it_is(tmp_path):
+    done, words = started(tmp_path, 32)
+    assert "NODE_RANK is not set: this node is taken as 0 of 4" in done.stderr
+    assert (words["--master_addr"], words["--node_rank"]) == ("localhost", "0")
+    done, words = started(tmp_path, 8)
+    assert (done.stderr, words["--nnodes"], words["--node_rank"]) == ("", "1", "0")
+
+
+def test_a_slurm_step_of_another_size_is_refused(tmp_path):
+    done, words = started(tmp_path, 32, **SLURM, SLURM_STEP_NUM_NODES="2")
+    assert (done.returncode, words) == (1, {})
+    assert done.stderr.strip() == "Slurm started 2 nodes; the design needs 4"
+
+
+@pytest.mark.parametrize(
+    ("model", "design", "system", "package"),
+    [
+        ("qwen3_30b_a3b", {"dp": 8, "ep": 8, "dispatcher": "two_hop"}, 8, "DeepEP (github.com"),
+        ("qwen3_30b_a3b", {"dp": 8, "ep": 8, "dispatcher": "two_hop"}, 72, "DeepEP, branch hybrid-ep"),
+        ("llama3_8b", {"dp": 8, "optimizer": "muon"}, 8, "emerging_optimizers"),
+        ("llama3_8b", {"dp": 8, "precision": "nvfp4"}, 72, "Transformer Engine 2.7"),
+        ("gpt_oss_20b", {"dp": 8}, 8, "Transformer Engine 2.8"),
+        ("llama3_8b", {"dp": 8}, 8, ""),
+    ],
+)
+def test_a_script_names_the_packages_that_it_needs(model, design, system, package):
+    text, _ = megatron.script(Launch.of(load_model(model), design, system))
+    found = [line for line in text.splitlines() if line.startswith("# Install ")]
+    assert [line.startswith(f"# Install {package}") for line in found] == [True] * bool(package)
+
+
+def test_a_script_states_what_a_run_logs_and_how_it_learns():
+    text, _ = megatron.script(Launch.of(load_model("llama3_8b"), {"dp": 256}, 8))
+    assert "srun --nodes=32 --ntasks-per-node=1 --gpus-per-node=8 bash THIS_FILE" in text
+    for flag in ("--log-throughput", "--log-interval 1", "--lr-warmup-fraction", "--weight-decay 0.1"):
+        assert flag in text

@@ -145,10 +145,10 @@ def export(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         about="Write a design of a study as a file for another program. Launch files: megatron, nemo\n"
-        "(Megatron-Bridge), torchtitan (0.2.2), torchtitan-python (2026) and maxtext. Simulators: aicb is the\n"
-        "workload of the slowest stage for SimAI, astra-sim a folder that ASTRA-sim runs, dfmodel the graph\n"
-        "of a layer with its sharding and machine. Traces of one step: trace is for Perfetto, chakra a folder\n"
-        "with a file for one rank of each stage. Pictures of a layer: dot, and svg, which needs Graphviz.",
+        "(Megatron-Bridge), torchtitan (0.2.2), torchtitan-python (2026) and maxtext. Simulators: aicb is\n"
+        "the workload of the slowest stage for SimAI, astra-sim a folder that ASTRA-sim runs, dfmodel the\n"
+        "graph of a layer with its sharding and machine. Traces of one step: trace is for Perfetto, chakra\n"
+        "is a folder with a file for one rank of each stage. Pictures of a layer: dot and svg (by Graphviz).",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",

@@ -46,7 +46,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {MAXTEXT.release}:",
         "# python3 -m maxtext.trainers.pre_train.train THIS_FILE",
-        *(f"# Not said here, since MaxText has no key for it: {text}" for text in lost),
+        *(f"# MaxText has no key for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
         *(f"#   {name}: {text}" for name, text in {**PLACEHOLDERS, "RUN_NAME": "name of the run"}.items()),
     ]

@@ -326,12 +326,7 @@ def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
     if rope == "llama3.1":
         scaling = {"rotary_scaling": "llama3", **LLAMA}
     elif rope == "yarn":
-        usually = {
-            "rope_factor": 40,
-            "original_max_position_embeddings": 4096,
-            "beta_fast": 32,
-            "beta_slow": 1,
-        }
+        usually = {"rope_factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32}
         values = {f: _number(given.get(key, usually.get(key, 1))) for key, f in YARN.items()}
         scaling = {"rotary_scaling": "yarn", **values}
     latent, style = given.get("attention_type") == "mla" or rope == "yarn", str(given["decoder_block"])
@@ -344,9 +339,7 @@ def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
         **{**plain, **scaling, **IMPLIED.get(style, {})},
         glu_clamp=max(_number(given.get("mlp_activations_limit", 0.0)), 0.0),
         router_score="sigmoid" if given.get("routed_score_func") == "sigmoid" else "softmax",
-        router_balance="seq_aux_loss"
-        if int(given["num_experts"]) > 1
-        else "aux_loss",  # moe.py: load_balance_loss
+        router_balance="seq_aux_loss" if int(given["num_experts"]) > 1 else "aux_loss",  # layers/moe.py
         router_pre_softmax=given["decoder_block"] == "qwen3_moe" and not given.get("norm_topk_prob", False),
     )
 

@@ -29,49 +29,56 @@ _LOG: Final = (
 )
 
 
+#: Setting and value -> package that Megatron-LM's own requirements leave out (moe/README.md, fp8_utils.py,
+#: fp4_utils.py, extensions/transformer_engine.py, ssm/gated_delta_net.py, pyproject.toml).
+PACKAGES: Final[Mapping[tuple[str, str], str]] = {
+    ("moe_flex_dispatcher_backend", "deepep"): "DeepEP (github.com/deepseek-ai/DeepEP)",
+    ("moe_flex_dispatcher_backend", "hybridep"): "DeepEP, branch hybrid-ep (github.com/deepseek-ai/DeepEP)",
+    ("optimizer", "muon"): "emerging_optimizers (github.com/NVIDIA-NeMo/Emerging-Optimizers)",
+    ("experimental_attention_variant", "gated_delta_net"): "flash-linear-attention",
+    ("softmax_type", "learnable"): "Transformer Engine 2.8 or newer",
+    ("fp8_recipe", "tensorwise"): "Transformer Engine 2.2 or newer",
+    ("fp8_recipe", "blockwise"): "Transformer Engine 2.3 or newer",
+    ("fp8_recipe", "mxfp8"): "Transformer Engine 2.1 or newer",
+    ("fp4_recipe", "nvfp4"): "Transformer Engine 2.7 or newer",
+}
+#: The script, with words between "@" where a design fills in lines.
+TEMPLATE: Final = Path(__file__).with_name("megatron_script.sh")
+
+
 def script(launch: Launch) -> tuple[str, list[str]]:
-    """A shell script that starts a design, and what it does not say.
+    """A shell script that starts a design, and the settings that it cannot state.
 
     Raises
     ------
     NotExpressible
-        If Megatron-LM cannot run such a design.
+        If Megatron-LM cannot run the design.
     """
     settings, lost = settings_of(launch)
     nodes, each = launch.nodes
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
-        *(f"# Not said here, since Megatron-LM has no flag for it: {text}" for text in lost),
-        "set -euo pipefail",
-        "",
-        "# What the design does not decide.",
-        *(f": ${{{name}:?{text}}}" for name, text in PLACEHOLDERS.items()),
-        "MEGATRON=${MEGATRON:-.}                # a checkout of Megatron-LM",
-        "MASTER_ADDR=${MASTER_ADDR:-localhost} MASTER_PORT=${MASTER_PORT:-6000} NODE_RANK=${NODE_RANK:-0}",
-        "",
-        f"NNODES={nodes}",
-        f"GPUS_PER_NODE={each}",
-        *(f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)),
-        "",
-    ]
-    for title, of_group in groups(settings).items():
-        flags = [flag_text(name, value) for name, value in of_group.items()]
-        lines += [f"{title}_ARGS=(", *(f"  {flag}" for flag in flags), ")"]
-    lines += [
-        "OTHER_ARGS=(",
-        '  --data-path "$DATA_PATH"',
-        '  --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER_MODEL"',
-        '  --lr "$LEARNING_RATE" --train-iters "$TRAIN_STEPS"',
-        '  --save "$CHECKPOINT_DIR" --save-interval "${SAVE_INTERVAL:-1000}" --load "$CHECKPOINT_DIR"',
-        *(["  --ckpt-format fsdp_dtensor"] if settings.get("use_megatron_fsdp") else []),
-        ")",
-        "",
-        'torchrun --nproc_per_node "$GPUS_PER_NODE" --nnodes "$NNODES" --node_rank "$NODE_RANK" \\',
-        '  --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" "$MEGATRON/pretrain_gpt.py" \\',
-        "  " + " ".join(f'"${{{title}_ARGS[@]}}"' for title in (*groups(settings), "OTHER")),
-    ]
-    return "\n".join(lines) + "\n", lost
+    slurm = f"srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node={each} bash THIS_FILE"
+    arrays = groups(settings | ({"ckpt_format": "fsdp_dtensor"} if "use_megatron_fsdp" in settings else {}))
+    filled = {
+        "COMMENTS": [
+            f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
+            f"# Start it once on each node, with Slurm: {slurm}",
+            *(f"# Install {text}." for (name, own), text in PACKAGES.items() if settings.get(name) == own),
+            *(f"# Megatron-LM has no flag for: {text}" for text in lost),
+        ],
+        "VALUES": [f": ${{{name}:?{text}}}" for name, text in PLACEHOLDERS.items()],
+        "CONNECTIONS": [f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)],
+        "ARRAYS": [
+            line
+            for title, own in arrays.items()
+            for line in (f"{title}_ARGS=(", *(f"  {flag_text(*flag)}" for flag in own.items()), ")")
+        ],
+        "GROUPS": [" ".join(f'"${{{title}_ARGS[@]}}"' for title in (*arrays, "OTHER"))],
+        "NODES": [str(nodes)],
+        "GPUS": [str(each)],
+    }
+    parts = re.split("@([A-Z]+)@", TEMPLATE.read_text())
+    parts[1::2] = ["\n".join(filled[name]) for name in parts[1::2]]
+    return "".join(parts), lost
 
 
 def connections(launch: Launch) -> list[int]:
@@ -86,7 +93,7 @@ def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings by what they are of, so that a reader finds them."""
     found: dict[str, dict[str, Any]] = {"MODEL": {}, "PARALLEL": {}, "TRAINING": {}}
     parallel = re.compile(
-        r"parallel|pipeline|overlap|sequence|fsdp|distributed|dispatcher|cp_comm|account|vp_stage"
+        r"parallel|pipeline|overlap|sequence|fsdp|distributed|dispatcher|cp_comm|account|vp_stage|ckpt"
     )
     training = re.compile(
         r"batch_size|recompute|optimizer|exp_avg|fp8|fp4|bf16|fp16|attention_backend|flash|fusion|capacity"

@@ -112,7 +112,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
         f"# torchrun --nnodes {nodes} --nproc-per-node {each} pretrain.py --config-file THIS_FILE",
         f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{own})",
-        *(f"# Not said here, since Megatron-Bridge has no setting for it: {text}" for text in lost),
+        *(f"# Megatron-Bridge has no setting for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
         *(f"#   {name}: {text}" for name, text in PLACEHOLDERS.items()),
     ]

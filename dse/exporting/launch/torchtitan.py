@@ -236,7 +236,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
         f"# NGPU={each} torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train "
         "--job.config_file THIS_FILE",
-        *(f"# Not said here, since torchtitan has no setting for it: {text}" for text in lost),
+        *(f"# torchtitan has no setting for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
         *(f"#   {own}: {text}" for own, text in PLACEHOLDERS.items()),
     ]

@@ -75,7 +75,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
         f"# torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train --module THIS_MODULE "
         f"--config {name}",
-        *(f"# Not said here, since torchtitan has no setting for it: {text}" for text in lost),
+        *(f"# torchtitan has no setting for: {text}" for text in lost),
         "# What the design does not decide, as variables of the environment:",
         *(f"#   {own}: {text}" for own, text in _ENVIRONMENT.items()),
         *_import_lines(package, spec + body),
