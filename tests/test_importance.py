@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from costmodel.formats import shipped
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.importance import explained_share, importance
@@ -102,9 +103,34 @@ def test_two_machines_differ_in_quantities(capsys, storage):
     assert "are alike" in printed(capsys, storage, "compare", "a100_80g_dgx", "a100_80g_dgx").out
 
 
+def test_a_machine_of_ones_own_is_compared_by_its_file(capsys, storage, tmp_path):
+    own = tmp_path / "mychip.yaml"
+    text = (shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text()
+    own.write_text(text.replace("value: 3.35 TB/s", "value: 6.7 TB/s"))
+    for argv in (["h100_80g_dgx", str(own)], [str(own), "h100_80g_dgx"]):
+        found = json.loads(printed(capsys, storage, "compare", *argv, "--format", "json").out)
+        rows = {row["quantity"]: row["values"] for row in found["quantities"]}
+        assert sorted(rows["dram_bandwidth"]) == [3.35e12, 6.7e12]
+        assert "peak_flop_rate" not in rows
+
+
+def test_a_study_of_an_open_machine_is_not_compared_on_another(capsys, tmp_path):
+    """Its designs would keep their own cores and memory, and take the rest from the other machine."""
+    storage = f"sqlite:///{tmp_path / 'dse.db'}"
+    study = Study.create(Space.load("gpt_1t_codesign"), "chips", storage=storage)
+    study.run(8)
+    told = printed(capsys, storage, "compare", "chips", "--system", "h200_141g_dgx", code=1)
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert "sets cores, array_height, " in told.err
+    assert f"`dse compare {study.space.system.name} h200_141g_dgx`" in told.err
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
+        (["all", "h100_80g_dgx"], "h100_80g_dgx is a system, the other a study; use STUDY --system"),
+        (["h100_80g_dgx", "./none.yaml"], "none.yaml: no such file"),
         (["all", "some", "--system", "h100_80g_dgx"], "name one of them"),
         (["all", "--system", "a100_80g_dgx"], "is priced on a100_80g_dgx itself"),
         (["all", "--system", "nonsense"], "nonsense"),

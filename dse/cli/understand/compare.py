@@ -20,8 +20,13 @@ def run(args: argparse.Namespace) -> int:
     """Compare studies, systems or cost models."""
     if sum(map(bool, (args.other, args.profile, args.system))) > 1:
         raise DseError("compare: another study, --profile and --system: name one of them")
-    if {args.study, args.other} <= {*shipped.names("systems")}:
-        return machines(args.study, args.other, args.format)
+    systems = [word for word in (args.study, args.other) if word and is_system(word)]
+    if len(systems) == 2:
+        return machines(*systems, args.format)
+    if systems and args.other:
+        raise DseError(
+            f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}"
+        )
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
@@ -31,6 +36,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     show(sys.stdout, lambda width: comparison_report(found, width))
     return 0
+
+
+def is_system(word: str) -> bool:
+    """Whether a word names a machine: one that ships, or a file."""
+    return word in shipped.names("systems") or word.endswith((".yaml", ".yml"))
 
 
 def machines(one: str, other: str, form: str) -> int:

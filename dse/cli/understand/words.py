@@ -218,11 +218,13 @@ def compare(parser: argparse.ArgumentParser) -> None:
         examples=[
             "dse compare gpt3_175b_1024_a100 gpt3_without_sp",
             "dse compare gpt3_175b_1024_a100 --system h100_80g_dgx",
-            "dse compare a100_80g_dgx h100_80g_dgx",
+            "dse compare a100_80g_dgx h100_80g_dgx      also files: ./mychip.yaml",
             "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
         ],
     )
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies`), or of a system")
+    parser.add_argument(
+        "study", metavar="STUDY", help="name of a study (`dse studies`), a system, or its file"
+    )
     parser.add_argument("other", metavar="OTHER", nargs="?", help="another one to compare with")
     parser.add_argument(
         "--profile",

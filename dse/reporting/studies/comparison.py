@@ -83,6 +83,23 @@ class Comparison:
         }
 
 
+def refuse_mixed_machine(study: BaseStudy, system: str) -> None:
+    """Refuse another machine for a study whose space sets quantities of its own.
+
+    Raises
+    ------
+    DseError
+        Naming them: designs would keep these and take the rest from the other machine, which nobody has.
+    """
+    space, units = study.space, study.space.system.units()
+    named = (*space.by_name, *space.given, *(derived.name for derived in space.derived))
+    if own := [name for name in named if name in units]:
+        raise DseError(
+            f"--system {system}: space {space.name} sets {', '.join(own)} of the machine itself, so its "
+            f"designs fit no other machine; compare machines: `dse compare {space.system.name} {system}`"
+        )
+
+
 def usual_profile(study: BaseStudy) -> str:
     """The profile that a study is compared with where none is named."""
     return "simai" if study.profile == NATIVE else NATIVE
@@ -103,9 +120,12 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
     Raises
     ------
     DseError
-        If both are the same, or fewer than two designs have a value under both.
+        If both are the same, the space sets quantities of the machine, or fewer than two designs have a value
+        under both.
     """
     profile = profile or study.profile
+    if system:
+        refuse_mixed_machine(study, system)
     other = study.space.with_system(system) if system else study.space
     names = (study.space.system.name, other.system.name) if system else (study.profile, profile)
     if names[0] == names[1]:
