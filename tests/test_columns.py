@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 
+from costmodel.formats import shipped
 from dse import Space, Study
 from dse.cli import main
 from dse.spaces.formulas.expressions import Expression
@@ -93,3 +95,10 @@ def test_tables_have_the_columns_that_are_named(table):
 def test_a_column_that_is_none_is_told_so(storage, capsys):
     assert main(["pareto", "small", "--columns", "step_tim", "--storage", storage]) == 1
     assert "step_tim: no column of this study; did you mean 'step_time_s'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("space", shipped.names("spaces"))
+def test_values_of_names_are_numbers_that_people_read(space, capsys):
+    assert main(["columns", space]) == 0
+    for value in re.findall(r"\[(.*)\]$", capsys.readouterr().out, re.MULTILINE):
+        assert not re.search(r"\bnan\b|\binf\b|\d\.\d{7}|\de[-+]\d", value), value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,3 +181,14 @@ def test_any_text_is_a_quantity_or_a_clear_mistake(text):
     except ValueError as error:
         mistake = str(error)
     assert "such as '3.35 TB/s'" in mistake
+
+
+def test_no_quantity_is_read_with_an_exponent():
+    """From a picosecond and a gram to an exabyte, in each unit that tables show."""
+    for unit in ("s", "B", "B/s", "FLOP/s", "J", "W", "$", "kg", "-"):
+        for exponent in range(-3 if unit in ("-", "$", "kg") else -12, 15):
+            for digit in (1.0, 1.182, 9.996):
+                text = readable(digit * 10.0**exponent, unit)
+                assert not re.search(r"\de[-+]", text), text
+    assert readable(1182.4 * 86400, "s") == "1180 days"
+    assert readable(112 * 60, "s") == "112 min"

@@ -314,6 +314,8 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
     ['3.35 TB/s', '37 ms', '$23.4M', '15 $/GB']
     >>> [readable(v, "s") for v in (17.98, 3600, 1234.5, 3.78e7)]
     ['18.0 s', '60 min', '20.6 min', '438 days']
+    >>> [readable(v, u) for v, u in [(1.02e8, "s"), (5.5e-13, "J")]]
+    ['1180 days', '0.55 pJ']
     """
     if unit_text == "-" or not abs(value) < float("inf"):
         return _plain(value, digits) + ("" if unit_text == "-" else " " + unit_text)
@@ -329,17 +331,23 @@ def readable(value: float, unit_text: str, *, digits: int = 3) -> str:
             return f"{_plain(value / float(unit(shown)[0]), digits)} {shown}"
     largest = 1.0 if unit_text == "s" else 1e18
     steps = [step for step in _STEPS if step[0] <= largest]
-    scale, letter = next((s for s in steps if abs(value) >= s[0] * (1 - 0.5 * 10**-digits)), (1.0, ""))
+    scale, letter = next((s for s in steps if abs(value) >= s[0] * (1 - 0.5 * 10**-digits)), steps[-1])
     if unit_text.startswith("1/") or value == 0:
         scale, letter = 1.0, ""
     return f"{_plain(value / scale, digits)} {letter}{unit_text}"
 
 
 def _plain(value: float, digits: int) -> str:
-    """Significant digits, zeros among them where the value is rounded; small whole numbers in full."""
+    """Significant digits, zeros among them where the value is rounded; large numbers without exponent.
+
+    >>> [_plain(value, 3) for value in (1182.4, 1.5e7, 0.1, 1 / 3, float("inf"))]
+    ['1180', '15000000', '0.1', '0.333', 'inf']
+    """
     if abs(value) < 1e6 and float(value).is_integer():
         return str(int(value))
     short = f"{value:.{digits}g}"
+    if 1 <= abs(value) < 1e15 and "e" in short:
+        return f"{float(short):.0f}"
     rounded = abs(float(short) - value) > 1e-12 * abs(value)
     return f"{value:#.{digits}g}".rstrip(".") if rounded else short
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from costmodel.columns import column_units
 from costmodel.formats.quantity import readable, unit_name
@@ -47,7 +50,7 @@ def _every(space: Space) -> Iterator[ListedName]:
     for name, value in space.given.items():
         yield listed("given", name, unit_name(space.names[name].dimension), _shown(space, name, value))
     for derived in space.derived:
-        yield listed("derived", derived.name, derived.unit, derived.expression)
+        yield listed("derived", derived.name, derived.unit, _with_short_numbers(str(derived.expression)))
     for limit in space.limits:
         name = keyed(limit.name, limit.unit)
         yield ListedName(
@@ -58,14 +61,31 @@ def _every(space: Space) -> Iterator[ListedName]:
         for name, unit in {**column_units(space.workload.work.results), **INTERVAL_UNITS}.items()
     )
     for name, unit in space.system.units().items():
-        yield listed(
-            "machine", name, unit, readable(space.constants[name], unit) if name in space.constants else ""
-        )
+        yield listed("machine", name, unit, _constant(space.constants.get(name, np.nan), unit))
     for name in ("num_parameters", *space.model.dimensions, *space.model.counts):
         if space.constants.get(name):
             yield listed("model", name, "-", readable(space.constants[name], "-", digits=12))
     for name in design_columns(space.workload):
         yield listed("design", name, "-", ", ".join(all_columns().get(name, Domain()).words[:8]))
+
+
+def _constant(value: float, unit: str) -> str:
+    """A quantity of the machine; nothing where the machine has none.
+
+    >>> [_constant(value, "B/s") for value in (2e12, np.inf, np.nan)]
+    ['2 TB/s', 'unlimited', '']
+    """
+    return "" if np.isnan(value) else "unlimited" if np.isinf(value) else readable(value, unit)
+
+
+def _with_short_numbers(formula: str) -> str:
+    """A formula whose quantities have three digits.
+
+    >>> _with_short_numbers("sram_bandwidth * 2.4813630534351147e-06 s")
+    'sram_bandwidth * 2.48 us'
+    """
+    long = r"(\d+\.\d{4,}(?:e[+-]?\d+)?) ([A-Za-z$/]+)"
+    return re.sub(long, lambda found: readable(float(found[1]), found[2]), formula)
 
 
 def _shown(space: Space, name: str, value: float) -> str:

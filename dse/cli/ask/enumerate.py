@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Final, NoReturn, TextIO
 
 from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
 from dse.cli.chosen import changed_space
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 from dse.library.study import Study
@@ -18,7 +19,6 @@ from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Workers
 from dse.records.tables import encoded_front, exact_record, json_text
 from dse.records.text import show
-from dse.reporting.design_table import duration
 from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report, reference_text
 from dse.searching.exact.bounded import EVALUATIONS, study_bound
 from dse.searching.exact.certificate import Certificate, best_costs, certificate
@@ -164,7 +164,7 @@ def headway_text(headway: Headway, seconds: float) -> str:
     left = (headway.total - headway.priced) / rate
     return (
         f"{headway.priced:,}/{headway.total:,.0f} designs, {headway.feasible:,} feasible, {rate:,.0f}/s, "
-        f"{duration(left)} left"
+        f"{readable(left, 's')} left"
     )
 
 
