@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodel import DesignPoints, ModelShape, System, load_system
+from costmodel.profiles.registry import design_rules
 from costmodel.training.run import RankRun, Run, TransformerRun, rank_run
+from dse.spaces.space import Space
 
 
 def run_of(model: ModelShape, design: DesignPoints, system: System | None = None) -> TransformerRun:
@@ -14,3 +18,15 @@ def run_of(model: ModelShape, design: DesignPoints, system: System | None = None
 def ranks_of(model: ModelShape, design: DesignPoints, system: System | None = None) -> RankRun:
     """What a rank sees of it."""
     return rank_run(run_of(model, design, system))
+
+
+def slower(monkeypatch, factor):
+    """A cost model by which everything takes longer."""
+    kind = type(design_rules("native", Space.load("gpt3_175b_1024_a100").workload))
+    step = kind.step
+
+    def changed(self, *args):
+        found = step(self, *args)
+        return replace(found, step_time=factor * found.step_time)
+
+    monkeypatch.setattr(kind, "step", changed)

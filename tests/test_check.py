@@ -3,7 +3,6 @@
 import json
 import re
 import sqlite3
-from dataclasses import replace
 
 import optuna
 import pytest
@@ -14,6 +13,7 @@ from dse.cli import main
 from dse.library.study import Study
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
+from tests.runs import slower
 from tests.test_workloads import chips
 
 EXACT = {"recompute": {"options": ["none", "selective", "full"], "by": "exact"}}
@@ -140,20 +140,6 @@ def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, capsys, m
     assert capsys.readouterr().out == "Study small: 20 trials priced again, all as stored.\n"
 
 
-def slower(monkeypatch, factor):
-    """A cost model by which everything takes longer."""
-    from costmodel.profiles.registry import design_rules
-
-    kind = type(design_rules("native", Space.load("gpt3_175b_1024_a100").workload))
-    step = kind.step
-
-    def changed(self, *args):
-        found = step(self, *args)
-        return replace(found, step_time=factor * found.step_time)
-
-    monkeypatch.setattr(kind, "step", changed)
-
-
 def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch):
     slower(monkeypatch, 1 + 1e-12)
     again = Study.load("small", storage=study.storage)
@@ -167,7 +153,7 @@ def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch, c
     assert main(["resume", "small", "--budget", "30", "--storage", study.storage]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
-        r"dse: study 'small': its trials were priced otherwise: version: dse \S+ stored, 99.0 now; "
+        r"dse: study 'small': its trials were evaluated differently: version: dse \S+ stored, 99.0 now; "
         r"trial 0: step_time_s: .* stored, the cost model gives .* \(20 of 20 looked at differ\); "
         r"`dse check small` lists what differs; begin anew from its best designs: "
         r"`dse search ... --study NEW --warm-start small`",

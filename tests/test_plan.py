@@ -15,6 +15,7 @@ from dse.searching.exact.exact_front import exact_front
 from dse.spaces.question import Question, planned_space, space_text
 from tests.hugging_face_configs import PUBLISHED
 from tests.next_commands import check_next_commands
+from tests.runs import slower
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +142,18 @@ def test_another_question_gets_another_study(capsys):
     assert "Kept as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B, "--seq-len", "4096").out
     assert "searches another space" in asked(capsys, *LLAMA_8B, "--seq-len", "2048", "--study",
                                              "plan_llama3_8b_8", code=1).err  # fmt: skip
+
+
+def test_a_plan_never_shows_results_of_another_cost_model(capsys, monkeypatch):
+    """A study of an earlier cost model stays as it is, and the answer of today's gets a name of its own."""
+    asked(capsys, *LLAMA_8B)
+    before = Study.load("plan_llama3_8b_8").pareto_front()["step_time_s"].min()
+    slower(monkeypatch, 1.5)
+    assert "Kept as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B).out
+    after = Study.load("plan_llama3_8b_8_2").pareto_front()["step_time_s"].min()
+    assert after == pytest.approx(1.5 * before)
+    again = asked(capsys, *LLAMA_8B, "--study", "plan_llama3_8b_8", code=1).err
+    assert "its trials were evaluated differently" in again
 
 
 def test_a_model_may_be_a_hugging_face_configuration(tmp_path, capsys):

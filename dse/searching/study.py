@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 MOST_LINES: Final = 4
 
 
-class OtherSpace(DseError):
-    """A study of that name searches another space."""
+class OtherStudy(DseError):
+    """A study of that name searches another space, or its trials were evaluated by another cost model."""
 
 
 class BaseStudy:
@@ -151,7 +151,7 @@ class BaseStudy:
 
         Raises
         ------
-        OtherSpace
+        OtherStudy
             If the study of that name searches another space.
         DseError
             If it has another seed, sampler or profile than asked for.
@@ -192,7 +192,7 @@ class BaseStudy:
         more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
         values = "; ".join([*lines[:MOST_LINES], *more])
         what = f"(differs in {keys})" + (f": {values}" if values else "")
-        raise OtherSpace(
+        raise OtherStudy(
             f"study {self.name!r}: searches another space {what}; continue it with "
             f"`dse resume {quote(self.name)}`, or {self._anew}"
         )
@@ -221,6 +221,14 @@ class BaseStudy:
         """Which dse made the study, as a line, where that is not this one."""
         was, now = self.attributes.get(VERSIONS, {}).get("dse"), versions()["dse"]
         return [f"version: dse {was} stored, {now} now"] if was not in (None, now) else []
+
+    def refuse_changes(self) -> None:
+        """Raise `OtherStudy` if the cost model gives other results for the trials than are stored."""
+        if changed := self.changes():
+            raise OtherStudy(
+                f"study {self.name!r}: its trials were evaluated differently: {'; '.join(changed)}; "
+                f"`dse check {quote(self.name)}` lists what differs; {self._anew}"
+            )
 
     def differing(self, jobs: Jobs = 1, *, most: int | None = None) -> Iterator[tuple[int, list[Mismatch]]]:
         """Stored figures that differ in any bit from what the cost model gives now.
@@ -340,11 +348,7 @@ class BaseStudy:
         budget = self.budget if budget is None else budget
         if budget < 1:
             raise DseError(f"study {self.name!r}: budget {budget}: expected at least 1")
-        if changed := self.changes():
-            raise DseError(
-                f"study {self.name!r}: its trials were priced otherwise: {'; '.join(changed)}; `dse check "
-                f"{quote(self.name)}` lists what differs; {self._anew}"
-            )
+        self.refuse_changes()
         with Store(self.storage, "write") as store, reporting(self.space, progress) as update:
             if budget != self.attributes.get(BUDGET):
                 self.attributes = {**self.attributes, BUDGET: budget}

@@ -15,7 +15,7 @@ from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Workers
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront, exact_front
-from dse.searching.study import BaseStudy, OtherSpace
+from dse.searching.study import BaseStudy, OtherStudy
 from dse.spaces.space import Params, Space
 
 #: Most legal designs that are listed: half a minute on one core.
@@ -53,7 +53,7 @@ def stored_front(exact: ExactFront, name: str, *, storage: str | None, again: bo
     storage : str, optional
         Database URL, as for `BaseStudy.create`.
     again : bool
-        Whether to take another name where a study of another space has this one.
+        Whether to take another name where another study has this one.
     """
     designs = exact.space.decode(exact.designs)
     rows = np.unique(np.linspace(0, len(designs) - 1, min(KEPT, len(designs))).round().astype(int))
@@ -83,16 +83,19 @@ def searched(
 
 
 def opened(space: Space, name: str, storage: str | None, *, again: bool) -> BaseStudy:
-    """The study of that name, or of that name and a number where one of another space has it."""
+    """The study of that name, or of that name and a number where another study has the name.
+
+    A study of another space, or whose trials the cost model now evaluates differently, is another study.
+    """
     for number in range(1, MOST_NAMES):
         try:
-            return BaseStudy.open(space, name if number == 1 else f"{name}_{number}", storage=storage)
-        except OtherSpace:
+            study = BaseStudy.open(space, name if number == 1 else f"{name}_{number}", storage=storage)
+            study.refuse_changes()
+            return study
+        except OtherStudy:
             if not again:
                 raise
-    raise DseError(
-        f"study {name!r}: {MOST_NAMES} studies of that name search other spaces; choose another name"
-    )
+    raise DseError(f"study {name!r}: {MOST_NAMES} other studies have that name; choose another name")
 
 
 def closest(space: Space) -> Closest:
