@@ -40,6 +40,7 @@ SCRIPTS = {
     "loops without a turn": "while ((i > 8)); do i=1; done\nfor a in $E; do A+=$a; done\nrun ${i:-0}",
     "subshells": "X=1; (X=2; run $X); echo 5 | while read y; do X=$y; done; run $X",
     "exports": "X=1; export Y=2\nbash -c 'run ${X:-0} $Y'; X=3 bash -c 'run $X'; run $X",
+    "lines of assignments": "T=2 P=4\n\nA=(--t $T)\nA+=(\n--p $P)\n# note\nrun ${A[@]}\nT=8 P=$T\nrun $T $P",
     "exit": "if [ -z $N ]; then run a; exit 0; fi\nrun b",
     "cut words": "N=2\nM=x\nrun [0]*$N+[1]*$N /a-$N-b/$M.$N $N:$M,$N",
     "functions that change nothing": "say() { echo $1 >&2; }\nsay a\nrun b",

@@ -199,9 +199,7 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
         local /= steps
     micro = round(local)
     if micro < 1 or abs(local - micro) > 1e-6:
-        raise DseError(
-            f"per_device_batch_size: {local:g} sequences in a micro-batch; expected a whole number"
-        )
+        raise DseError(f"per_device_batch_size: {local:g} sequences per micro-batch; expected a whole number")
     policy = str(keys.get("remat_policy", "full"))
     found: dict[str, Any] = {
         "micro_batch_size": micro,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import lcm
@@ -212,9 +213,7 @@ def block(model: ModelShape) -> str:
         if all(getattr(model, field) == value for field, value in same.items()):
             return style
     if model.layers or several or model.parallel_block:
-        raise NotExpressible(
-            f"model {model.name}: its layers are of no decoder block that dse writes for MaxText"
-        )
+        raise NotExpressible(f"model {model.name}: dse writes no decoder block of MaxText with its layers")
     if model.attention == "mla":
         return "deepseek"
     if model.position_embedding == "learned":
@@ -289,19 +288,13 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
 
 def _named(known: str, keys: Mapping[str, Any]) -> ModelShape:
     """A model that ships, by the name that MaxText has for it."""
-
-    def letters(text: str) -> str:
-        return "".join(own for own in text.lower() if own.isalnum())
-
     for shipped in model_names():
-        if letters(shipped) == letters(known):
+        if shipped.replace("_", "") == re.sub(r"[\W_]", "", known.lower()):
             model = load_model(shipped)
             assert isinstance(model, ModelShape)
             length = _number(keys.get("max_target_length", DEFAULTS["max_target_length"]))
             return replace(model, seq_len=length)
-    raise DseError(
-        f"model_name {known}: not known; copy the keys of configs/models/{known}.yml into the file"
-    )
+    raise DseError(f"model_name {known}: unknown; copy the keys of configs/models/{known}.yml into the file")
 
 
 def _read_experts(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,17 +52,13 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
 }
 _FORMATS: Final = MEGATRON.runs["precision"].words
 _GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
+_DELAYED: Final = {"fp8_recipe": "delayed", **_GATHERED}
 #: Recipe of `mixed_precision` -> settings; it decides over what `ddp` says.
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "bf16_mixed": _FORMATS["bf16"],
     "fp16_mixed": {**_FORMATS["fp16"], "grad_reduce_in_bf16": True},
     "bf16_with_fp8_current_scaling_mixed": {**_FORMATS["fp8_tensorwise"], **_GATHERED},
-    "bf16_with_fp8_delayed_scaling_mixed": {
-        "bf16": True,
-        "fp8": "hybrid",
-        "fp8_recipe": "delayed",
-        **_GATHERED,
-    },
+    "bf16_with_fp8_delayed_scaling_mixed": {**_FORMATS["fp8_tensorwise"], **_DELAYED},
     "bf16_with_fp8_subchannel_scaling_mixed": {**_FORMATS["fp8_blockwise"], **_GATHERED},
     "bf16_with_mxfp8_mixed": {**_FORMATS["mxfp8"], **_GATHERED},
     "bf16_with_nvfp4_mixed": _FORMATS["nvfp4"],

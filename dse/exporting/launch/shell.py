@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +37,8 @@ _SHELLS: Final = ("bash", "sh", "zsh")
 #: Programs that start the script that they name.
 _STARTING: Final = (*_SHELLS, "sbatch", "srun", "salloc", "qsub", "exec", "nohup", "time", "env",
                     "mpirun", "mpiexec", "docker", "ssh", "sudo", "timeout")  # fmt: skip
+#: The end of a line that does not continue on the next one.
+_NEW_LINE: Final = re.compile(rb"(?<!\\)\n")
 #: Commands that succeed and decide nothing here.
 _PASSED: Final = ("echo", "printf", ":", "true", "trap", "ulimit", "mkdir", "pip", "module")
 #: Text of a statement that may start a training, and variables that a statement sets.
@@ -247,8 +249,15 @@ class Script(Words):
 
     def command(self, node: Node) -> bool | None:
         """Follow a command of the shell itself, or the start of a program."""
-        given = [child for child in node.children if child.type == "variable_assignment"]
-        arguments = [own for own in node.children if own not in given and not own.type.endswith("_redirect")]
+        parts = [own for own in node.children if own.type != "comment"]
+        given = [own for own in parts if own.type == "variable_assignment"]
+        arguments = [own for own in parts if own not in given and not own.type.endswith("_redirect")]
+        source, start = node.text or b"", node.start_byte
+        gaps = [source[one.end_byte - start : two.start_byte - start] for one, two in pairwise(parts)]
+        # The grammar takes a line of several assignments for the start of the command on a later line.
+        whole = max((n + 1 for n, gap in enumerate(gaps[: len(given)]) if _NEW_LINE.search(gap)), default=0)
+        self.run(given[:whole])
+        given = given[whole:]
         words = [word for own in arguments for word in self.expanded(own)]
         if words and words[0] in self.functions:
             self.skipped(self.functions[words[0]], "function")
