@@ -15,7 +15,6 @@ from dse.cli import main
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.formulas.meanings import meaning
 from dse.spaces.listed_names import listed_names
-from dse.spaces.space import space_names
 
 
 def printed(capsys, *argv, code=0):
@@ -24,7 +23,7 @@ def printed(capsys, *argv, code=0):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", space_names())
+@pytest.mark.parametrize("name", shipped.names("spaces"))
 def test_every_name_has_a_meaning(name):
     """But for those that a space file makes up, which are its own formulas and parameters."""
     space = Space.load(name)

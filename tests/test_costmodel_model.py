@@ -107,7 +107,7 @@ def test_parameters_and_flops_of_rows_are_those_of_closed_forms(model):
     matrices = h * (queries + 2 * keys) + queries * h + up * h * f + f * h
     biases = queries + 2 * keys + h + up * f + h if model.biases else 0
     norms = 2 * (2 * h if model.normalization == "layer_norm" else h)
-    assert model.matrix_parameters(DECODER) == matrices
+    assert sum(map(model.weights, DECODER.kernels)) == matrices
     assert model.layer_parameters(DECODER) == matrices + biases + norms
     flops = layers * (2 * s * matrices + 2 * s * s * queries) + 2 * s * h * v
     assert model.forward_flops_per_sequence == flops
@@ -146,7 +146,7 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
     bytes_per_weight = (
         MIXED_PRECISION.element_bytes + MIXED_PRECISION.gradient_bytes + MIXED_PRECISION.state_bytes
     )
-    weights = model.num_layers * model.matrix_parameters(DECODER) / (tp * pp)
+    weights = model.num_layers * sum(map(model.weights, DECODER.kernels)) / (tp * pp)
     assert weights * bytes_per_weight / 2**30 == pytest.approx(states, rel=1e-12)
 
 

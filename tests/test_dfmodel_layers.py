@@ -68,7 +68,7 @@ def test_products_and_weights_are_those_of_the_model(name):
     head = 2 * model.seq_len * model.hidden_size * model.vocab_size
     assert model.num_layers * product_flops(graph) == model.seq_len * model.forward_flops(causal=False) - head
     weights = graph.second_bytes[graph.weighted & ~graph.backward].sum()
-    assert weights == 2 * model.matrix_parameters(DECODER)
+    assert weights == 2 * sum(map(model.weights, DECODER.kernels))
 
 
 def test_products_and_weights_of_experts_by_their_closed_form():

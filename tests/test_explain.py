@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from costmodel.formats import shipped
 from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
 from dse import Space, Study
 from dse.cli import main
@@ -17,7 +18,6 @@ from dse.explaining.difference import Difference
 from dse.explaining.explanation import explain, label
 from dse.explaining.neighbours import binding, neighbours
 from dse.searching.exact.exact_front import priced_design
-from dse.spaces.space import space_names
 
 #: Designs of each space that are drawn.
 DRAWN = 6
@@ -64,7 +64,7 @@ def assert_adds_up(explanation):
             assert of_part.get(label(part), 0.0) == pytest.approx(priced, rel=1e-9, abs=1e-12 * whole)
 
 
-@pytest.mark.parametrize("name", space_names())
+@pytest.mark.parametrize("name", shipped.names("spaces"))
 def test_leaves_add_up_to_the_step_and_to_the_memory(name):
     for explanation in explained(Space.load(name), profile=PROFILES.get(name, "native")):
         assert_adds_up(explanation)

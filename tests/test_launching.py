@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from costmodel import DesignPoints, DseError, load_model
+from costmodel.formats import shipped
 from costmodel.formats.framework_file import launching
 from costmodel.formats.model_file import model_names
 from costmodel.steps.transformer import transformer_step
@@ -31,7 +32,7 @@ from dse.exporting.launch.shell import Script
 from dse.exporting.launch.torchtitan_releases import flavored
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.spaces.question import Question, planned_space
-from dse.spaces.space import Space, space_names
+from dse.spaces.space import Space
 
 #: A script as people have it: variables, arrays, comments, continued lines, flags of no cost, an unknown one.
 SCRIPT = """\
@@ -88,7 +89,7 @@ def expressible(module, run):
 
 
 @pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
-@pytest.mark.parametrize("name", [name for name in space_names() if not name.startswith("lstm")])
+@pytest.mark.parametrize("name", [name for name in shipped.names("spaces") if not name.startswith("lstm")])
 def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, module, tmp_path):
     space = Space.load(name)
     if name == "deepseek_v3_2048_h800":  # remainders alone are what Megatron Core keeps

@@ -14,7 +14,7 @@ from costmodel.formats.system_file import KINDS
 from costmodel.machine.price import chip_price, die_area
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
-from dse.spaces.space import Space, space_names
+from dse.spaces.space import Space
 
 # Parameters as the makers print them. [1e9]
 PRINTED = {
@@ -116,7 +116,7 @@ def test_a_wrong_model_says_what_is_wrong(tmp_path, keys, message):
 PROFILE = {"gpt_1t_4096_dfmodel": "dfmodel-gen1"}
 
 
-@pytest.mark.parametrize("name", space_names())
+@pytest.mark.parametrize("name", shipped.names("spaces"))
 def test_a_space_loads_quickly_and_has_designs_that_fit(name):
     start = time.process_time()
     space = Space.load(name)

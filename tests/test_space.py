@@ -12,12 +12,13 @@ import optuna
 import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system
+from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import dump, parse
 from costmodel.profiles.rules import Rules
 from costmodel.profiles.work import TRAINING
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.pricing.space_rules import rules_for
-from dse.spaces.space import Space, space_names
+from dse.spaces.space import Space
 
 TOY = """
 schema: search_space/v1
@@ -323,7 +324,7 @@ def test_a_design_without_a_number_is_infeasible(toy):
 
 
 def test_spaces_are_found_by_name_or_path(tmp_path):
-    assert "gpt3_175b_1024_a100" in space_names()
+    assert "gpt3_175b_1024_a100" in shipped.names("spaces")
     with pytest.raises(DseError, match="did you mean 'gpt3_175b_1024_a100'"):
         Space.load("gpt3_175b_1024_a10")
     with pytest.raises(DseError, match="no such file"):

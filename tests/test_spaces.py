@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
+from costmodel.formats import shipped
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
-from dse.spaces.space import Space, space_names
+from dse.spaces.space import Space
 
 DEFAULTS = {
     "tp": 1, "cp": 1, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "cp_a2a": 1, "cp_communication": "p2p",
@@ -237,7 +238,7 @@ def test_older_spaces_are_as_they_were(name):
     assert Space.load(name).legal.count == pytest.approx(COUNTS[name], rel=1e-12)
 
 
-LAYOUTS = [(name, layout) for name in space_names() for layout in Space.load(name).layouts]
+LAYOUTS = [(name, layout) for name in shipped.names("spaces") for layout in Space.load(name).layouts]
 
 
 def priced(name, layout):

@@ -94,7 +94,7 @@ def test_bytes_of_a_parameter_are_those_of_megatrons_optimizers(
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])
 def test_muon_keeps_eight_bytes_of_matrices_and_twelve_of_all_else(replicas, small, h100):
     """Owners have equal shares where replicas divide eight layers; tables, head and norms have Adam."""
-    matrices = small.num_layers * small.matrix_parameters(small.sequence[0][0])
+    matrices = small.num_layers * sum(map(small.weights, small.sequence[0][0].kernels))
     others = small.num_parameters - matrices
     kept = state_memory(small, h100, dp=replicas, zero=1, optimizer="muon")
     expected = 6 * small.num_parameters + (8 * matrices + 12 * others) / replicas
@@ -339,7 +339,9 @@ def test_matrices_of_muon_are_all_weights_of_layers():
             m.size * m.repeats * copies[m.of_experts] * counts[m.part] for m in weight_matrices(model)
         )
         layers = [*model.kinds.items(), *([(model.mtp_layer, model.mtp_layers)] if model.mtp_layers else [])]
-        assert found == pytest.approx(sum(count * model.matrix_parameters(layer) for layer, count in layers))
+        assert found == pytest.approx(
+            sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers)
+        )
 
 
 def test_muon_costs_time_and_saves_memory(small, experts, h100):

@@ -9,6 +9,7 @@ import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.columns import distinct_rows
+from costmodel.formats import shipped
 from costmodel.steps.pipeline.schedules import order
 from costmodel.steps.pipeline.timed_pipelines import design_pipelines, pipeline_ranks, scaled_passes
 from costmodel.steps.timeline import EXPOSED, KINDS, slot_ends, timeline
@@ -17,13 +18,13 @@ from costmodel.training.design import SCHEDULE_WORDS
 from dse.cli import main
 from dse.explaining.timeline import timeline as events_of
 from dse.pricing.evaluation import transformer_run
-from dse.spaces.space import Space, space_names
+from dse.spaces.space import Space
 from tests.runs import run_of
 
 #: Schedules, each with as many chunks as it has.
 CHUNKS = {**dict.fromkeys(SCHEDULE_WORDS, 1), "breadth_first": 3, "zb_v": 2, "dualpipe_v": 2}
 LAYOUTS = [*CHUNKS.items(), ("1f1b", 3)]
-TRANSFORMERS = [name for name in space_names() if not name.startswith("lstm")]
+TRANSFORMERS = [name for name in shipped.names("spaces") if not name.startswith("lstm")]
 
 
 @pytest.fixture(scope="module")

@@ -91,10 +91,6 @@ class ModelShape(ModelDimensions):
         own = self.weights(kernel) * share + self.bias_size(kernel) * share
         return own + kernel.kind.parameters(self, kernel)
 
-    def matrix_parameters(self, layer: Layer) -> float:
-        """Weights of a layer that multiply activations. [-]"""
-        return sum(self.weights(kernel) for kernel in layer.kernels)
-
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> float:
         """All parameters of a layer; 12 h^2 + 13 h for GPT [Narayanan2021]_. [-]"""
         return sum(self.kernel_parameters(kernel, active=active) for kernel in layer.kernels)

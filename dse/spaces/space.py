@@ -40,11 +40,6 @@ FOCUS = "focus"
 Batch = dict[str, FloatArray]
 
 
-def space_names() -> list[str]:
-    """Names of the spaces that ship."""
-    return shipped.names("spaces")
-
-
 @dataclass(frozen=True)
 class Space(Definition):
     """A search space, and the ways between its designs and the columns that are evaluated.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise, product
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -331,11 +332,8 @@ class Script(Words):
         tails = [tail, *("/".join(parts[place:]) for place in range(1, len(parts)))]
         folders = [*([Path(self.folder)] if self.folder else []), *list(self.path.parents)[:MOST_PARENTS]]
         for end, folder in product(tails if tail.startswith("/") else [tail], folders):
-            try:
-                if end and (folder / end).is_file():
-                    return folder / end
-            except OSError:
-                return None
+            if end and isfile(folder / end):
+                return folder / end
         return None
 
     def within(self, launcher: Sequence[str] = (), **changes: Any) -> Script:
@@ -364,11 +362,6 @@ class Script(Words):
         if self.assigned(node) == "IFS":
             raise DseError(f"line {node.start_point[0] + 1}: words that IFS separates are not followed")
         return True
-
-    def evaluated(self, words: list[str]) -> None:
-        """Follow words as a command."""
-        if self.is_script(" ".join(words)):
-            self.follow(" ".join(words))
 
     # Conditions
 
@@ -427,5 +420,5 @@ BUILT_IN: Final[dict[str, Callable[[Script, list[str]], bool | None]]] = {
     "shift": Script.shifted,
     "getopts": lambda script, words: None if script.arguments else False,
     "set": Script.given,
-    "eval": Script.evaluated,
+    "eval": lambda own, words: own.follow(" ".join(words)) if own.is_script(" ".join(words)) else None,
 }  # fmt: skip

@@ -155,6 +155,9 @@ class ModuleCost:
             "temporaries_peak_at": held.peak_at,
             "program_bytes": program,
         }
+        if held.most:
+            known = program - held.temporaries
+            record |= {"program_bytes_low": known + held.least, "program_bytes_high": known + held.most}
         if self.system:
             runtime, capacity = (
                 float(np.ravel(values)[0])

@@ -185,10 +185,14 @@ def memory_table(record: Record) -> Table:
             *([kept] if kept[1] else []),
             ("inputs", memory["inputs_bytes"], "weights among them, if any"),
         ]
+    order = f"for {memory['schedule']}"
+    if "program_bytes_high" in memory:
+        low, high = (readable(memory[f"program_bytes_{end}"], "B") for end in ("low", "high"))
+        order = f"{low} to {high}, since texts for TPUs do not show all of it; {order}"
     rows += [
         ("results", memory["results_bytes"], "that are not in the memory of what is passed in"),
         ("temporaries", memory["temporaries_bytes"], f"most at {memory['temporaries_peak_at']}"),
-        ("the program", memory["program_bytes"], f"for {memory['schedule']}"),
+        ("the program", memory["program_bytes"], order),
     ]
     if record["system"]:
         capacity = readable(memory["capacity_bytes"], "B")
