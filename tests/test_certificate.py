@@ -83,3 +83,28 @@ def test_a_reference_run_is_no_certificate_and_says_what_it_priced(tmp_path, mon
     assert main(["enumerate", "--reference", "small"]) == 0
     assert "no certificate" in " ".join(capsys.readouterr().out.split())
     assert main(["enumerate", "small_space", "--reference", "small"]) == 1
+
+
+def test_the_certificate_of_a_focused_study_is_of_its_focus(tmp_path, small_space, capsys):
+    """Designs outside the focus are faster: they are neither missed nor counted."""
+    space = Space.from_text(small_space)
+    storage = f"sqlite:///{tmp_path}/own.db"
+    designs = next(space.legal.enumerate(1000))
+    costs = costs_of(space, evaluate(space, designs))
+    known = costs[np.isfinite(costs).all(axis=1)]
+    fastest = known[np.argmin(known[:, 0])]
+    focus = f"peak_memory < {float(fastest[1]) - 1.0!r} B"
+    study = Study.open(space, "focused", storage=storage)
+    study.steer(focus, {})
+    study.run(40)
+    within = known[known[:, 1] < fastest[1] - 1.0]
+    assert within[:, 0].min() > fastest[0]
+    told = certified(study)
+    assert told.focus == focus
+    found = study.table.front().costs
+    best = found[found[:, 1] < fastest[1] - 1.0].min(axis=0)
+    assert [*told.gaps.values()] == pytest.approx((best / within.min(axis=0) - 1).tolist())
+    assert told.ranks["step_time"] == int((within[:, 0] < best[0]).sum())
+    assert main(["enumerate", "--certify", "focused", "--storage", storage]) == 0
+    assert f"Study focused, within '{focus}', after 40 trials" in " ".join(capsys.readouterr().out.split())
+    assert study.certify() == told

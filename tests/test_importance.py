@@ -49,6 +49,7 @@ def test_importances_are_of_the_parameters_that_vary(capsys, storage):
     table = printed(capsys, storage, "importance", "some").out
     assert max(map(len, table.splitlines())) <= 100
     assert all(name in table for name in found.parameters)
+    assert "shares overlap and do not add up" in table
 
 
 def test_too_few_trials_say_nothing(capsys, storage, small_space):

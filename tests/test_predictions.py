@@ -166,6 +166,14 @@ def test_a_robust_space_reads_worse_ends_wherever_times_are_read():
     assert at_worse_ends(robust) == robust
 
 
+@pytest.mark.parametrize("command", ["search", "pareto"])
+def test_help_states_the_percentile_of_the_upper_end(command, capsys):
+    """The interval leaves out as much on either side."""
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert f"rank by the {100 * (1 - made.OUTSIDE):.0f}th percentile" in capsys.readouterr().out
+
+
 def test_a_robust_space_ranks_by_the_upper_end():
     space = Space.load("gpt3_175b_1024_a100")
     designs = space.legal.random(50, np.random.default_rng(0))

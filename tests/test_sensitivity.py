@@ -11,7 +11,7 @@ import pytest
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.explanation import explain
-from dse.explaining.sensitivity import STEP, elasticities, sensitivity
+from dse.explaining.sensitivity import COUNTED, STEP, quantity_steps, sensitivity
 from dse.searching.exact.exact_front import priced_design
 
 #: How often a unit has seconds in it.
@@ -28,14 +28,14 @@ def explanation(request):
 
 def test_a_machine_all_of_whose_times_are_longer_is_slower_by_as_much(explanation):
     """Euler: elasticities, each as often as its unit has seconds, add up to one."""
-    found = elasticities(explanation)
+    _, found = quantity_steps(explanation)
     assert sum(SECONDS.get(e.unit, 0.0) * e.elasticity for e in found) == pytest.approx(1, abs=2e-3)
 
 
 def test_an_elasticity_is_what_two_machines_say():
     space = Space.load("gpt3_175b_1024_a100")
     params = space.completed({"tp": 8, "pp": 16})
-    [found] = [e for e in elasticities(explain(space, params)) if e.quantity == "fabric_bandwidth"]
+    [found] = [e for e in quantity_steps(explain(space, params))[1] if e.quantity == "fabric_bandwidth"]
     times = [
         priced_design(space.pinned({"fabric_bandwidth": found.value * factor}), params)["breakdown"][
             "step_time_s"
@@ -44,6 +44,24 @@ def test_an_elasticity_is_what_two_machines_say():
     ]
     slope = (times[0] - times[1]) / (2 * STEP * sum(times) / 2)
     assert found.elasticity == pytest.approx(slope, rel=1e-3)
+
+
+@pytest.mark.parametrize("space", ["gpt3_175b_1024_a100", "gpt_1t_codesign"])
+def test_counts_are_steps_to_the_next_number_of_parts(space):
+    """108 cores become 112; 109.08 are no chip. Parameters of a space are stepped as parameters."""
+    space = Space.load(space)
+    params = space.completed({})
+    counts, elasticities = quantity_steps(explain(space, params))
+    assert not [e.quantity for e in elasticities if e.quantity.endswith(COUNTED)]
+    own = priced_design(space, params)["breakdown"]["step_time_s"]
+    assert counts
+    for count in counts:
+        assert count.quantity not in space.by_name
+        changed = space.pinned({count.quantity: count.larger})
+        time = priced_design(changed, params)["breakdown"]["step_time_s"]
+        assert count.change == pytest.approx(time / own - 1, abs=1e-12)
+    cores = [(count.value, count.larger) for count in counts if count.quantity == "cores"]
+    assert cores == ([(108.0, 112.0)] if "cores" not in space.by_name else [])
 
 
 def test_steps_of_parameters_are_those_to_neighbours(explanation):
@@ -66,7 +84,7 @@ def test_every_format_of_the_command_holds_the_same(capsys, tmp_path, monkeypatc
     assert found["trial"] == 3
     printed("--format", "csv", "-o", "rows.csv")
     rows = pd.read_csv("rows.csv")
-    assert len(rows) == len(found["parameters"]) + len(found["elasticities"])
+    assert len(rows) == len(found["parameters"]) + len(found["counts"]) + len(found["elasticities"])
     table = printed()
     assert max(map(len, table.splitlines())) <= 100
     for name in (*found["parameters"][0]["changes"], found["elasticities"][0]["quantity"]):

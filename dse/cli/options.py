@@ -107,7 +107,7 @@ def add_robust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--robust",
         action="store_true",
-        help="rank by the worse end of what steps may take: the time that nine in ten stay below, where "
+        help="rank by the 95th percentile of the step time, the upper end of its 90 %% interval, wherever "
         "objectives and limits read a time, a rate or mfu",
     )
 

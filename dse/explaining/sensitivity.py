@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
 from dse.explaining.explanation import Explanation
 from dse.explaining.neighbours import Neighbour, neighbours
 from dse.pricing.evaluation import machine
@@ -17,11 +16,11 @@ from dse.pricing.space_rules import rules_for
 STEP: Final = 0.01
 #: Elasticities below this are of quantities that do not matter. [-]
 LEAST: Final = 1e-6
-#: Endings of quantities that say how a machine is built: a hundredth more of them is no machine.
-COUNTED: Final = (
-    *("_size", "_used", "_in_switch", "_torus_x", "_torus_y", "_torus_z", "_torus_wrap"),
-    *("array_height", "array_width", "arrays_per_core"),
-)
+#: Endings of quantities that describe the topology of a machine: they are left out.
+TOPOLOGY: Final = ("_size", "_used", "_in_switch", "_torus_x", "_torus_y", "_torus_z", "_torus_wrap")
+#: Endings of quantities that count parts of a chip: a hundredth more of them is no chip, and the change of
+#: the step time is a jump of roundings.
+COUNTED: Final = ("cores", "array_height", "array_width", "arrays_per_core", "vector_lanes")
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,23 @@ class Elasticity:
 
 
 @dataclass(frozen=True)
+class CountStep:
+    """Change of the step time where a chip has more of a part."""
+
+    quantity: str
+    value: float  #: of the design's machine [-]
+    larger: float  #: next value that a chip would have [-]
+    change: float  #: share of the step time [-]
+
+
+@dataclass(frozen=True)
 class Sensitivity:
     """A design, what single steps of its parameters change, and what its hardware is worth."""
 
     explanation: Explanation
     parameters: tuple[Neighbour, ...]  #: of one changed parameter each, the largest change of step time first
     elasticities: tuple[Elasticity, ...]  #: the largest first; those that do not matter are left out
+    counts: tuple[CountStep, ...]  #: parts of a chip, the largest change first
     without: int  #: quantities that do not matter to the step time [-]
 
     def change(self, neighbour: Neighbour) -> float:
@@ -55,7 +65,11 @@ class Sensitivity:
             for neighbour in self.parameters
             for name, (old, new) in neighbour.changes.items()
         ]  # fmt: skip
-        return steps + [
+        counts = [
+            {"kind": "count", "name": e.quantity, "from": e.value, "to": e.larger, "change": e.change}
+            for e in self.counts
+        ]
+        return steps + counts + [
             {"kind": "quantity", "name": e.quantity, "unit": e.unit, "from": e.value,
              "elasticity": e.elasticity}
             for e in self.elasticities
@@ -70,6 +84,10 @@ class Sensitivity:
             "params": own.params,
             "step_time_s": own.step_time,
             "parameters": [each.to_json() for each in self.parameters],
+            "counts": [
+                {"quantity": e.quantity, "value": e.value, "to": e.larger, "change": e.change}
+                for e in self.counts
+            ],
             "elasticities": [
                 {"quantity": e.quantity, "unit": e.unit, "value": e.value, "elasticity": e.elasticity}
                 for e in self.elasticities
@@ -92,44 +110,60 @@ def sensitivity(explanation: Explanation) -> Sensitivity:
         largest[name] = max(largest.get(name, 0.0), abs(each.step_time_change))
     order = {name: place for place, name in enumerate(sorted(largest, key=lambda name: -largest[name]))}
     steps.sort(key=lambda each: (order[next(iter(each.changes))], each.step_time_change))
-    found = elasticities(explanation)
+    counts, found = quantity_steps(explanation)
     matter = sorted((e for e in found if abs(e.elasticity) > LEAST), key=lambda e: -abs(e.elasticity))
-    return Sensitivity(explanation, tuple(steps), tuple(matter), len(found) - len(matter))
+    moving = sorted((e for e in counts if abs(e.change) > LEAST), key=lambda e: -abs(e.change))
+    without = len(found) + len(counts) - len(matter) - len(moving)
+    return Sensitivity(explanation, tuple(steps), tuple(matter), tuple(moving), without)
 
 
-def elasticities(explanation: Explanation) -> list[Elasticity]:
-    """Elasticities of the positive quantities of the design's machine, by central differences.
+def next_count(value: float) -> float:
+    """The next larger number of parts of a chip: by the largest power of two that divides it. [-]
 
-    All are priced in one batch: two designs for each quantity, a hundredth more and less of it, all others as
-    they are; d log(step time) / d log(quantity). Quantities that count what a machine is built of are left
-    out, and so are those without a number.
+    >>> [next_count(value) for value in (16.0, 108.0, 132.0, 160.0)]
+    [32.0, 112.0, 136.0, 192.0]
+    """
+    whole = int(value)
+    return float(whole + (whole & -whole))
+
+
+def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elasticity]]:
+    """Steps of the counts of the design's machine, and elasticities of its other positive quantities.
+
+    All are evaluated in one batch, each with all others as they are. An elasticity is a central difference,
+    d log(step time) / d log(quantity), of a hundredth more and less. A count takes its next larger value,
+    unless it is a parameter of the space, which `neighbours` step. Quantities without a number and those of
+    the topology are left out.
     """
     space, own = explanation.space, explanation.system
     values = {
         name: float(value)
         for name, value in own.quantities().items()
-        if np.isfinite(value) and value > 0 and not name.endswith(COUNTED)
+        if np.isfinite(value) and value > 0 and not name.endswith(TOPOLOGY)
     }
-    points, units = 2 * len(values), own.units()
+    counted = [name for name in values if name.endswith(COUNTED)]
+    smooth = [name for name in values if name not in counted]
+    counted = [name for name in counted if name not in space.by_name and values[name] >= 1]
+    ratios = [(name, next_count(values[name]) / values[name]) for name in counted]
+    ratios += [(name, factor) for name in smooth for factor in (1 + STEP, 1 - STEP)]
+    points, units = 1 + len(ratios), own.units()
+    swept = {name: np.full(points, values[name]) for name, _ in ratios}
+    for place, (name, ratio) in enumerate(ratios, start=1):
+        swept[name][place] *= ratio
     columns = {n: np.repeat(codes, points) for n, codes in space.encode([explanation.params]).items()}
     known = space.known_values(columns)
-    swept = machine(space, known).with_quantities(
-        {name: value * factors(place, points) for place, (name, value) in enumerate(values.items())}
+    system = machine(space, known).with_quantities(swept)
+    time = rules_for(space, explanation.profile).step(system, known).time
+    first = 1 + len(counted)
+    slopes = np.log(time[first::2] / time[first + 1 :: 2]) / np.log((1 + STEP) / (1 - STEP))
+    changes = time[1:first] / time[0] - 1
+    return (
+        [
+            CountStep(name, values[name], next_count(values[name]), float(change))
+            for name, change in zip(counted, changes, strict=True)
+        ],
+        [
+            Elasticity(name, units[name], values[name], float(slope))
+            for name, slope in zip(smooth, slopes, strict=True)
+        ],
     )
-    time = rules_for(space, explanation.profile).step(swept, known).time
-    slopes = np.log(time[::2] / time[1::2]) / np.log((1 + STEP) / (1 - STEP))
-    return [
-        Elasticity(name, units[name], value, float(slope))
-        for (name, value), slope in zip(values.items(), slopes, strict=True)
-    ]
-
-
-def factors(place: int, points: int) -> FloatArray:
-    """1 everywhere but at one quantity's two points, a step above and one below. [-]
-
-    >>> factors(1, 4).tolist()
-    [1.0, 1.0, 1.01, 0.99]
-    """
-    found = np.ones(points)
-    found[2 * place : 2 * place + 2] = 1 + STEP, 1 - STEP
-    return found

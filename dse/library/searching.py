@@ -103,7 +103,7 @@ def opened_study(
     warm_start : str, optional
         A study whose best designs are evaluated first.
     robust : bool
-        Rank by the worse end of what steps may take.
+        Rank by the 95th percentile of the step time.
     focus : str, optional
         A condition, such as ``"step_time < 15 s"``, beside which no design is sought; "" lifts it.
     profile : str, optional

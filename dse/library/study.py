@@ -201,12 +201,12 @@ class Study(BaseStudy):
             If the space is not finite, or has too many designs for the method.
         """
         from dse.pricing.space_rules import rules_for
-        from dse.searching.exact.certificate import best_costs, certificate
+        from dse.searching.exact.certificate import best_costs, certificate, sought_space
         from dse.searching.exact.exact_front import exact_front
 
-        rules, best = rules_for(self.space, self.profile), best_costs(self).tolist()
-        workers = workers_of(jobs)
-        exact = exact_front(self.space, rules=rules, workers=workers, method=method, best=best)
+        space, best = sought_space(self), best_costs(self).tolist()
+        rules, workers = rules_for(space, self.profile), workers_of(jobs)
+        exact = exact_front(space, rules=rules, workers=workers, method=method, best=best)
         return certificate(self, exact)
 
     def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:

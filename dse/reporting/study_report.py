@@ -239,7 +239,8 @@ def verdict_text(space: Space, record: Record) -> str:
 
 def certificate_text(space: Space, certificate: Certificate) -> Text:
     """How far a study is from the exact front, in words."""
-    study = f"Study {certificate.study}, after {counted(certificate.trials, 'trial')}"
+    within = f", within {certificate.focus!r}" if certificate.focus else ""
+    study = f"Study {certificate.study}{within}, after {counted(certificate.trials, 'trial')}"
     if certificate.found == certificate.of:
         return Text(f"{study}: has found all {certificate.of:,} designs of the exact front.")
     missed = ""

@@ -365,7 +365,7 @@ class Space(Definition):
         return self._changed({**self.data, **{key: {**own[key], **added[key]} for key in added}})
 
     def robust(self) -> Self:
-        """The space judged by the worse ends of intervals: the step time that nine of ten stay below, ..."""
+        """The space judged by worse ends of 90 % intervals, such as the 95th percentile of the step time."""
         return self._changed(at_worse_ends(self.data))
 
     def with_system(self, name_or_path: str) -> Self:

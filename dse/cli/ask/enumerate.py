@@ -21,7 +21,7 @@ from dse.records.tables import encoded_front, exact_record, json_text
 from dse.records.text import show
 from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report, reference_text
 from dse.searching.exact.bounded import EVALUATIONS, study_bound
-from dse.searching.exact.certificate import Certificate, best_costs, certificate
+from dse.searching.exact.certificate import Certificate, best_costs, certificate, sought_space
 from dse.searching.exact.exact_front import ExactFront, Headway, exact_front
 from dse.searching.exact.long_search import reference
 from dse.spaces.space import Space
@@ -125,13 +125,13 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
     if args.space is None:
         if args.set or args.objective:
             raise DseError("enumerate: --set and --objective change a SPACE; the study's own stays as it is")
-        return study, study.space
+        return study, sought_space(study)
     space = changed_space(args)
     if space.fingerprint != study.space.fingerprint:
         raise DseError(
             f"study {study.name!r}: searches another space than this; leave SPACE out to take the study's own"
         )
-    return study, space
+    return study, sought_space(study)
 
 
 def headway_lines(stream: TextIO) -> Callable[[Headway], None]:

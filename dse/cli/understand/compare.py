@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
         raise DseError("compare: another study, --profile and --system: name one of them")
     systems = [word for word in (args.study, args.other) if word and is_system(word)]
     if len(systems) == 2:
-        return machines(*systems, args.format)
+        return machines(args.study, args.other, args.format)
     if systems and args.other:
         raise DseError(
             f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}"

@@ -42,7 +42,8 @@ def importance_report(name: str, found: Importance, width: int) -> Report:
         *drawn(kept),
         Text(),
         Text("trials: what tells the best tenth of the trials from all (PED-ANOVA); adds up to 100 %."),
-        Text(f"space: share of the variance that it alone explains, over {DRAWN:,} random legal designs."),
+        Text(f"space: share of the variance that a parameter explains alone, over {DRAWN:,} random legal"),
+        Text("designs. Parameters of legal designs depend on each other: shares overlap and do not add up."),
     ]
     names = [column for column in left_out if column]
     return [*lines, Text(f"too wide to show: {', '.join(names)}")] if names else lines
@@ -63,10 +64,14 @@ class TornadoRow:
 
 
 def sensitivity_report(found: Sensitivity, *, everything: bool = False) -> Report:
-    """Two tornados: steps of parameters, and elasticities of the hardware."""
+    """Tornados: steps of parameters, steps of counts, and elasticities of the hardware."""
     report: Report = [*heading(found.explanation), Text()]
-    steps, quantities = parameter_rows(found), quantity_rows(found)
-    for title, rows in (("one step of a parameter", steps), ("1 % more of a quantity", quantities)):
+    parts = {
+        "one step of a parameter": parameter_rows(found),
+        "more parts of a chip": count_rows(found),
+        "1 % more of a quantity": quantity_rows(found),
+    }
+    for title, rows in parts.items():
         shown = rows if everything else rows[:ROWS_SHOWN]
         if not shown:
             continue
@@ -103,6 +108,14 @@ def parameter_rows(found: Sensitivity) -> list[TornadoRow]:
         text = relative(share, 1.0)
         rows.append(TornadoRow(f"{name} {before} to {after}", share, text, not neighbour.feasible))
     return rows
+
+
+def count_rows(found: Sensitivity) -> list[TornadoRow]:
+    """A bar for the next larger number of each part of a chip."""
+    return [
+        TornadoRow(f"{e.quantity} {e.value:g} to {e.larger:g}", e.change, relative(e.change, 1.0))
+        for e in found.counts
+    ]
 
 
 def quantity_rows(found: Sensitivity) -> list[TornadoRow]:

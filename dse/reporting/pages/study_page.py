@@ -170,8 +170,9 @@ def importance_section(study: BaseStudy) -> PageSection:
         drawn = shares_figure(study.table, study.profile)
     except DseError as error:
         return PageSection("importance", title, str(error), "")
-    about = "How much of the variance of each objective a parameter explains alone, over random legal "
-    about += "designs of the space; what parameters do together is in none of the bars."
+    about = "Share of the variance of each objective that a parameter explains alone, over random legal "
+    about += "designs of the space. Parameters of legal designs depend on each other: shares overlap, so the "
+    about += "bars of an objective do not add up, and effects of several parameters together are in none."
     return PageSection("importance", title, about, plot("importance"), {"importance": drawn})
 
 

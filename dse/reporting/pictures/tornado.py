@@ -10,7 +10,13 @@ import pandas as pd
 
 from costmodel.plotting import WIDTH, rows, styled
 from dse.explaining.sensitivity import Sensitivity
-from dse.reporting.designs.sensitivity_report import ROWS_SHOWN, TornadoRow, parameter_rows, quantity_rows
+from dse.reporting.designs.sensitivity_report import (
+    ROWS_SHOWN,
+    TornadoRow,
+    count_rows,
+    parameter_rows,
+    quantity_rows,
+)
 
 #: Colours of what is faster and slower, and height of a row. [-, -, pixels]
 FASTER, SLOWER, ROW = "#2a9d78", "#d9643a", 20
@@ -20,11 +26,12 @@ ROOM: Final = 1.3
 
 
 def tornado(found: Sensitivity) -> alt.VConcatChart:
-    """Both tornados, one above the other."""
-    steps, quantities = parameter_rows(found)[:ROWS_SHOWN], quantity_rows(found)[:ROWS_SHOWN]
+    """Tornados of parameters, counts and quantities, one above the other."""
+    rows = [own(found)[:ROWS_SHOWN] for own in (parameter_rows, count_rows, quantity_rows)]
     parts = [
-        panel("Step time after one step of a parameter", steps, "change of step time", ".0%"),
-        panel("Step time after 1 % more of a quantity", quantities, "change of step time [%]", "~g"),
+        panel("Step time after one step of a parameter", rows[0], "change of step time", ".0%"),
+        panel("Step time with more parts of a chip", rows[1], "change of step time", ".0%"),
+        panel("Step time after 1 % more of a quantity", rows[2], "change of step time [%]", "~g"),
     ]
     return styled(alt.vconcat(*parts), f"Sensitivity of the step time of {found.explanation.space.name}")
 

@@ -13,7 +13,7 @@ from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Pricer, Workers
 from dse.searching.exact.bounds import problem_of
 from dse.searching.exact.branching import BoundBroken, Search
-from dse.searching.exact.certificate import best_costs, regrets
+from dse.searching.exact.certificate import best_costs, regrets, sought_space
 from dse.searching.study import BaseStudy
 
 #: Designs that are evaluated for a bound, unless said otherwise.
@@ -57,7 +57,7 @@ def study_bound(
     DseError
         If the study has found nothing feasible, or no bounds are known of its space.
     """
-    lowest, space = best_costs(study), study.space
+    lowest, space = best_costs(study), sought_space(study)
     problem = problem_of(Pricer.of(space, rules_for(space, study.profile)))
     unknown = DseError(
         f"space {space.name}: no bounds are known, for its machine is closed or more of it may slow a step; "

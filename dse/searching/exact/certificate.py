@@ -9,10 +9,13 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import nominal_rate, rules_for
 from dse.pricing.workers import Workers
 from dse.searching.exact.exact_front import ExactFront, exact_front
 from dse.searching.study import BaseStudy
+from dse.searching.trials.trial_table import TrialTable
+from dse.spaces.space import Space
 
 #: A space is quick where its designs take so long at their nominal rate. [s]
 QUICK: Final = 2.0
@@ -23,6 +26,7 @@ class Certificate:
     """How far the front of a study is from the exact one."""
 
     study: str
+    focus: str  #: condition that the exact front keeps, "" for all designs
     trials: int
     hypervolume_ratio: float  #: of the study's front to the exact one, in the study's box
     found: int  #: designs of the exact front that the study has evaluated
@@ -54,20 +58,22 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     DseError
         If the study searches another space, or there is nothing to compare.
     """
-    if study.space.fingerprint != exact.space.fingerprint:
+    if sought_space(study).fingerprint != exact.space.fingerprint:
         raise DseError(f"study {study.name!r}: searches another space; leave SPACE out to enumerate its own")
-    found, best = study.table.front().costs, exact.costs
+    table = sought_designs(study)
+    found, best = table.front().costs, exact.costs
     lowest = best_costs(study)
     key = study.space.legal.key
-    seen = {key(trial.params) for trial in study.table.found().trials}
+    seen = {key(trial.params) for trial in table.trials}
     names = [objective.name for objective in study.space.objectives]
     short = match_gaps(found, best)
     worst = int(np.argmax(short))
     gaps = regrets(lowest, best)
     return Certificate(
         study=study.name,
+        focus=study.plan.focus,
         trials=len(study.table.trials),
-        hypervolume_ratio=study.hypervolume / study.box.hypervolume(best),
+        hypervolume_ratio=study.box.hypervolume(found) / study.box.hypervolume(best),
         found=sum(key(params) in seen for params in exact.space.decode(exact.designs)),
         of=len(best),
         gaps=dict(zip(names, gaps.tolist(), strict=True)),
@@ -77,15 +83,30 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     )
 
 
+def sought_space(study: BaseStudy) -> Space:
+    """The space of a study, with the condition of its focus."""
+    return study.space.focused(study.plan.focus) if study.plan.focus else study.space
+
+
+def sought_designs(study: BaseStudy) -> TrialTable:
+    """The designs that a study has found, those within its focus."""
+    table, space = study.table.found(), sought_space(study)
+    if not study.plan.focus or not len(table):
+        return table
+    designs = space.encode([trial.params for trial in table.trials])
+    kept = evaluate(space, designs, rules=rules_for(space, study.profile)).feasible
+    return table.take(np.flatnonzero(kept))
+
+
 def best_costs(study: BaseStudy) -> FloatArray:
-    """(objectives,) Least costs of a study's feasible trials. [the unit of each]
+    """(objectives,) Least costs of a study's feasible trials, within its focus. [the unit of each]
 
     Raises
     ------
     DseError
         If there is none.
     """
-    costs = study.table.front().costs
+    costs = sought_designs(study).front().costs
     if not len(costs):
         raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to certify")
     return np.asarray(costs.min(axis=0), dtype=np.float64)
@@ -129,8 +150,8 @@ def certified(study: BaseStudy, workers: Workers | None = None) -> Certificate:
     return certificate(
         study,
         exact_front(
-            study.space,
-            rules=rules_for(study.space, study.profile),
+            sought_space(study),
+            rules=rules_for(sought_space(study), study.profile),
             workers=workers,
             best=best_costs(study).tolist(),
         ),
@@ -142,6 +163,6 @@ def quick_certificate(study: BaseStudy) -> Certificate | None:
 
     Whether it does, the number of its designs says at a nominal rate, on every machine alike.
     """
-    if study.space.legal.count > QUICK * nominal_rate(study.space) or not study.table.feasible.any():
+    if study.space.legal.count > QUICK * nominal_rate(study.space) or not len(sought_designs(study).front()):
         return None
     return certified(study)

@@ -11,7 +11,7 @@ from numpy.random import SeedSequence
 from dse.fronts.pareto import non_dominated
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
-from dse.searching.exact.certificate import best_costs, match_gaps, regrets
+from dse.searching.exact.certificate import best_costs, match_gaps, regrets, sought_designs, sought_space
 from dse.searching.samplers.archive import Archive
 from dse.searching.samplers.screening import Screening
 from dse.searching.samplers.screening_sampler import ScreeningSampler
@@ -50,8 +50,9 @@ def reference(study: BaseStudy, jobs: Jobs = 1) -> Reference:
     DseError
         If the study has found nothing feasible.
     """
-    lowest, rules = best_costs(study), rules_for(study.space, study.profile)
-    sampler = ScreeningSampler(study.space, rules=rules, jobs=jobs)
+    lowest, space = best_costs(study), sought_space(study)
+    rules = rules_for(space, study.profile)
+    sampler = ScreeningSampler(space, rules=rules, jobs=jobs)
     shape = len(study.space.parameters), len(study.space.objectives)
     search = Screening(
         sampler.lattice,
@@ -60,7 +61,7 @@ def reference(study: BaseStudy, jobs: Jobs = 1) -> Reference:
         TRIALS * sampler.designs_per_trial,
         np.random.default_rng(SeedSequence([SEED])),
     )
-    found = study.table.front().costs
+    found = sought_designs(study).front().costs
     known = np.concatenate([search.run(0, np.empty((0, shape[0]))).costs, found])
     known = known[non_dominated(known)]
     names = [objective.name for objective in study.space.objectives]
@@ -68,7 +69,7 @@ def reference(study: BaseStudy, jobs: Jobs = 1) -> Reference:
         study=study.name,
         trials=len(study.table),
         designs_priced=search.priced,
-        hypervolume_ratio=study.hypervolume / study.box.hypervolume(known),
+        hypervolume_ratio=study.box.hypervolume(found) / study.box.hypervolume(known),
         gaps=dict(zip(names, regrets(lowest, known).tolist(), strict=True)),
         worst_gap=float(match_gaps(found, known).max()),
     )
