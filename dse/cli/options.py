@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from costmodel.formats.quantity import count_value, plain_number
 from costmodel.profiles.registry import design_profiles
@@ -19,9 +20,6 @@ DEFAULT_SPACE = "gpt3_175b_1024_a100"
 
 #: Trials of a search when nothing else is said.
 DEFAULT_BUDGET = 500
-
-#: The largest port of a machine.
-LAST_PORT = 65535
 
 
 def describe(parser: argparse.ArgumentParser, *, about: str, examples: Sequence[str]) -> None:
@@ -53,7 +51,7 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
-        type=seconds,
+        type=partial(bounded, 0, 1e9, "a number of seconds, such as 60"),
         help="how long to wait for another program that has locked the database (default: 60)",
     )
 
@@ -147,15 +145,15 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scheduler", metavar="URL", help="of the Dask cluster, such as tcp://10.0.0.1:8786")
 
 
-def seconds(text: str) -> float:
-    """A time of at least 0 s. [s]"""
+def bounded(low: float, high: float, expected: str, text: str) -> float:
+    """A number from `low` to `high`."""
     try:
-        time = plain_number(text)
+        value = plain_number(text)
     except ValueError:
-        time = -1.0
-    if not 0 <= time < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds, such as 60")
-    return time
+        value = float("nan")
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+    return value
 
 
 def positive(text: str) -> int:
@@ -170,8 +168,8 @@ def natural(text: str) -> int:
 
 def port(text: str) -> int:
     """A port of this machine; 0 is any free one."""
-    if (number := natural(text)) > LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to {LAST_PORT}")
+    if (number := natural(text)) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to 65535")
     return number
 
 

@@ -8,9 +8,8 @@ from time import monotonic
 from typing import TextIO
 
 from dse.cli.terminal import plain_stream
-from dse.records.text import SafeConsole
 from dse.searching.batches.loop import Progress
-from dse.searching.progress_bar import state
+from dse.searching.progress_bar import bar, state
 from dse.spaces.space import Space
 
 #: Least time between two plain lines. [s]
@@ -29,7 +28,7 @@ def progress_of(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], N
         Where to show it: standard error.
     """
     if stream.isatty():
-        with bar(space, stream) as update:
+        with bar(space, plain_stream(stream)) as update:
             yield update
     else:
         yield lines(space, stream)
@@ -49,31 +48,3 @@ def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
         )
 
     return update
-
-
-@contextmanager
-def bar(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """A progress bar that disappears when it is done."""
-    import rich.progress as rich
-    from rich.table import Column
-
-    shown = rich.Progress(
-        rich.BarColumn(bar_width=12),
-        rich.TextColumn("{task.completed:.0f}/{task.total:.0f} trials,", table_column=Column(no_wrap=True)),
-        rich.TextColumn("{task.description}", markup=False),
-        console=SafeConsole(file=plain_stream(stream)),
-        transient=True,
-    )
-    with shown:
-        task = shown.add_task("", total=1, visible=False)
-
-        def update(progress: Progress) -> None:
-            shown.update(
-                task,
-                completed=progress.complete,
-                total=progress.budget,
-                description=state(space, progress),
-                visible=True,
-            )
-
-        yield update

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -84,14 +84,8 @@ class Sensitivity:
             "params": own.params,
             "step_time_s": own.step_time,
             "parameters": [each.to_json() for each in self.parameters],
-            "counts": [
-                {"quantity": e.quantity, "value": e.value, "to": e.larger, "change": e.change}
-                for e in self.counts
-            ],
-            "elasticities": [
-                {"quantity": e.quantity, "unit": e.unit, "value": e.value, "elasticity": e.elasticity}
-                for e in self.elasticities
-            ],
+            "counts": [asdict(count) for count in self.counts],
+            "elasticities": [asdict(each) for each in self.elasticities],
         }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from costmodel.errors import printable
 from costmodel.formats.quantity import readable
 from dse.searching.batches.loop import Progress
 from dse.spaces.space import Space
@@ -48,14 +50,21 @@ def reporting(
     if not wanted:
         yield None
         return
+    with bar(space) as update:
+        yield update
+
+
+@contextmanager
+def bar(space: Space, file: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
+    """A function that draws a bar after each batch, on a terminal (which keeps none) or stderr."""
     from tqdm.auto import tqdm
 
-    with tqdm(unit=" trials") as shown:
+    with tqdm(unit=" trials", file=file, leave=file is None) as shown:
 
         def update(progress: Progress) -> None:
             if shown.total != progress.budget:
                 shown.reset(total=progress.budget)
-            shown.set_postfix_str(state(space, progress), refresh=False)
+            shown.set_postfix_str(printable(state(space, progress)), refresh=False)
             shown.update(progress.complete - shown.n)
 
         yield update

@@ -17,24 +17,9 @@ OF_STUDIES: Final = (
 
 
 def delete_study(store: Store, study_id: int) -> int:
-    """Delete a study with all of its trials, whatever they hold, in one transaction.
+    """Delete a study with all of its trials in one transaction; the number of trials. [-]
 
-    Parameters
-    ----------
-    store : Store
-        A database that is open for writing.
-    study_id : int
-        The study. [-]
-
-    Returns
-    -------
-    trials : int
-        How many trials it had, in any state. [-]
-
-    Raises
-    ------
-    DseError
-        If the database cannot be written; then nothing is deleted.
+    A `DseError` if the database cannot be written; then nothing is deleted.
     """
     own = {"study_id": study_id}
     with store.database.transaction(writes=True):

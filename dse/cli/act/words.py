@@ -21,6 +21,7 @@ from dse.cli.options import (
     add_study,
     add_trial,
     add_workers,
+    bounded,
     describe,
     natural,
     positive,
@@ -153,8 +154,6 @@ def export(parser: argparse.ArgumentParser) -> None:
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",
             "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
-            "dse export gpt3_175b_1024_a100 --trial 12 --format chakra -o traces",
-            "dse export gpt3_175b_1024_a100 --trial 12 --format astra-sim -o step",
             "dse export gpt3_175b_1024_a100 --trial 12 --format megatron -o train.sh",
         ],
     )
@@ -227,16 +226,12 @@ COST_EXAMPLES = [
     "dse cost step.hlo --system a100_80g_dgx",
     "dse cost step.hlo --sweep",
     "dse cost step.hlo --sweep h100_80g_dgx,tpu_v5p_pod -o systems.csv",
-    "dse cost step.hlo.gz --format json | jq .figures",
     "dse cost step.hlo --system h100_80g_dgx --format trace > step.json",
     "dse cost lstm.yaml",
-    "dse cost lstm.yaml --format json | jq .figures.Time",
     "dse cost workload.txt --gpus 1024 --gpu-type H100 --nic-type cx7",
     "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
     "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
-    "dse cost setup.txt --resolve --prefer gpt_1t",
     "dse cost setup.txt --format svg > layer.svg",
-    "dse cost step.hlo --format dfmodel > graph.txt",
     "dse cost setup.txt --groups 40 --tile-size best",
 ]
 
@@ -346,7 +341,7 @@ def add_simai(parser: argparse.ArgumentParser) -> None:
         option(
             f"--{name}-overlap",
             metavar="X",
-            type=share,
+            type=partial(bounded, 0, 1, "a share from 0 to 1"),
             help=f"hidden share of {what} (default: {COSTS['aicb'].defaults[f'{name}_overlap']:g})",
         )
     option(
@@ -391,17 +386,6 @@ def bandwidth(text: str) -> float:
     return value
 
 
-def share(text: str) -> float:
-    """A number from 0 to 1."""
-    try:
-        value = plain_number(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a share from 0 to 1")
-    return value
-
-
 #: Choices of published runs that `--prefer` names.
 PREFERRED = ("gpt_1t", "megatron", "inference")
 
@@ -426,27 +410,22 @@ def add_dfmodel(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--groups",
         metavar="N|alone",
-        type=_most_groups,
+        type=partial(_number_or, "alone"),
         default=argparse.SUPPRESS,
         help="the fastest groups of kernels, at most N of them; or each kernel alone",
     )
     group.add_argument(
         "--tile-size",
         metavar="TOKENS|best",
-        type=_tile_size,
+        type=partial(_number_or, "best"),
         default=argparse.SUPPRESS,
         help="tokens of a tile, or the fastest number of them (default: the file's, or the fastest)",
     )
 
 
-def _most_groups(text: str) -> int:
-    """A number, or 0 for ``alone``."""
-    return 0 if text == "alone" else positive(text)
-
-
-def _tile_size(text: str) -> int:
-    """A number, or 0 for ``best``."""
-    return 0 if text == "best" else positive(text)
+def _number_or(word: str, text: str) -> int:
+    """A number, or 0 for a word."""
+    return 0 if text == word else positive(text)
 
 
 def import_model(parser: argparse.ArgumentParser) -> None:

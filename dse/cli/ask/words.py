@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from pathlib import Path
 
 from costmodel.formats.quantity import plain_number
@@ -19,6 +20,7 @@ from dse.cli.options import (
     add_storage,
     add_study,
     add_workers,
+    bounded,
     describe,
     natural,
     positive,
@@ -319,14 +321,6 @@ def add_comparisons(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evaluations",
         metavar="N",
-        type=above_0,
+        type=partial(bounded, 1, 1e18, "a number above 0"),
         help="designs that --bound evaluates: the more, the closer (default: 1e6)",
     )
-
-
-def above_0(text: str) -> float:
-    """A number above 0, such as 1e5."""
-    value = plain_number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value

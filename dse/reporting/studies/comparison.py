@@ -84,13 +84,7 @@ class Comparison:
 
 
 def refuse_mixed_machine(study: BaseStudy, system: str) -> None:
-    """Refuse another machine for a study whose space sets quantities of its own.
-
-    Raises
-    ------
-    DseError
-        Naming them: designs would keep these and take the rest from the other machine, which nobody has.
-    """
+    """Refuse another machine where the space sets quantities of it: designs would mix both; a `DseError`."""
     space, units = study.space, study.space.system.units()
     named = (*space.by_name, *space.given, *(derived.name for derived in space.derived))
     if own := [name for name in named if name in units]:
