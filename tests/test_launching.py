@@ -197,6 +197,7 @@ def test_a_written_script_is_a_script(tmp_path):
     assert subprocess.run(["bash", "-n", tmp_path / "train.sh"], check=False).returncode == 0
     asked = subprocess.run(["bash", tmp_path / "train.sh"], capture_output=True, text=True, check=False)
     assert "DATA_PATH: prefix of the tokenized data" in asked.stderr
+    assert "The tokenizer has at most 151,936 tokens." in text
 
 
 @pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
@@ -363,6 +364,7 @@ def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors
 @pytest.mark.parametrize(("model", "flags"), [
     ("llama3_405b", "--rotary-base 500000 --use-rope-scaling --rope-scaling-factor 8"),
     ("deepseek_v3", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5"),
+    ("deepseek_v3", "--rotary-base 10000 --padded-vocab-size 129280"),  # config.json
     # Megatron-LM d98e8a6, examples/post_training/modelopt/conf: DeepSeek-R1.sh, Kimi-K2-Instruct.sh,
     # DeepSeek-V2-Lite.sh, gpt-oss-120b.sh, Llama-4-Scout-17B-16E-Instruct.sh
     ("deepseek_v3", "--qk-layernorm --moe-router-dtype fp32 --moe-router-load-balancing-type seq_aux_loss"),
@@ -417,7 +419,7 @@ def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework
     path.write_bytes(file.content)
     launch, notes = read_launch(path, form)
     # Losses of MaxText are of each sequence (moe.py: load_balance_loss); Qwen3's is of the global batch.
-    lost = ["maxtext cannot say model: router_balance=global_aux_loss"] * (model == "qwen3_30b_a3b")
+    lost = ["maxtext has no setting for model: router_balance=global_aux_loss"] * (model == "qwen3_30b_a3b")
     assert (launch.framework, launch.world_size, [*file.notes, *notes]) == (framework, 64, lost)
     again = launch_space(launch, "h100_80g_dgx", "again")
     one, other = (evaluate(own, own.encode([own.completed({})])).breakdown for own in (space, again))

@@ -1,4 +1,4 @@
-"""Forms of launch files: who writes and who reads each."""
+"""Forms of launch files: the modules that write and read each."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             continue
         if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
             lost = [*lost, f"schedule={launch['schedule']}"]
-        notes = (f"{form} cannot say {'; '.join(lost)}",) if lost else ()
+        notes = (f"{form} has no setting for {'; '.join(lost)}",) if lost else ()
         yield Artefact(with_framework(text, framework).encode(), notes)
 
 
 def _module(form: str) -> ModuleType:
-    """Who writes and reads a form."""
+    """The module that writes and reads a form."""
     return import_module(f"dse.exporting.launch.{form.replace('-', '_')}")
 
 
 def with_framework(text: str, framework: str) -> str:
-    """A launch file that says, below the first line of its comment, by whose rules it was priced."""
+    """A launch file with the framework that evaluated it, below the first line of its comment."""
     return re.sub(r"^# .*$", rf"\g<0>\n# dse framework: {framework or 'none'}", text, count=1, flags=re.M)
 
 
 def read_launch(path: Path, form: str, chips: int | None = None,
                 framework: str = "") -> tuple[Launch, list[str]]:  # fmt: skip
-    """What a launch file runs, and what of it is not read; `form` is one of `LAUNCH_FORMS`.
+    """The launch of a file, and notes on settings that are not read; `form` is one of `LAUNCH_FORMS`.
 
     Its framework is `framework`; else the one that the file says; else the form's own.
 

@@ -1,4 +1,4 @@
-"""What a launch file says: a model, one design, and the chips of the run; whatever framework it is for."""
+"""The content of a launch file of any framework: a model, one design, and the chips of the run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Launch:
 
     @classmethod
     def of_run(cls, run: TransformerRun, point: int, framework: str = "") -> Launch:
-        """What one design of a run is."""
+        """The launch of one design of a run."""
         domains = DesignPoints.domains(run.model.blocks)
         known = DesignPoints().columns() | run.design.columns()
         values = {
@@ -73,7 +73,7 @@ class Launch:
 
     @classmethod
     def of(cls, model: ModelShape, design: Mapping[str, Value], node_size: int) -> Launch:
-        """A launch from the columns that are not as usual."""
+        """A launch from the columns that differ from their defaults."""
         domains = DesignPoints.domains(model.blocks)
         defaults = DesignPoints().columns()
         usual = {name: decoded(domains[name], defaults[name].item()) for name in domains if name in defaults}
@@ -81,7 +81,7 @@ class Launch:
 
     @property
     def heading(self) -> str:
-        """What the model is called, in one line of a comment, whatever it is called."""
+        """The name of the model in one line of a comment."""
         return printable(" ".join((self.model.title or self.model.name).split()))
 
     def __getitem__(self, column: str) -> Any:
@@ -131,7 +131,7 @@ class Launch:
         return bool(self[UNSTATED] != said.get(UNSTATED, 1))
 
     def differs(self, column: str) -> bool:
-        """Whether a column is not as it is by default."""
+        """Whether a column differs from its default."""
         usual = DesignPoints().columns().get(column)
         own = self[column]
         return usual is not None and own != decoded(DesignPoints.declared()[column], usual.item())
@@ -187,7 +187,7 @@ def written_layout(launch: Launch) -> str:
 
 
 def model_data(model: ModelShape) -> dict[str, Any]:
-    """A model as a model file has it."""
+    """A model as the content of a model file."""
     plain = {}
     for own in fields(model):
         value = getattr(model, own.name)
@@ -202,7 +202,7 @@ def model_data(model: ModelShape) -> dict[str, Any]:
 
 
 def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, str] | None = None) -> Space:
-    """A search space of one design: what a launch file runs, on some machine.
+    """A search space of one design: that of a launch file, on a system.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
 
 
 def path_and_part(path: Path) -> tuple[Path, str]:
-    """A launch file, and which part of it is meant: ``configs.py:llama3_8b``; "" where it has but one."""
+    """A launch file and the part of it that is asked for: ``configs.py:llama3_8b``; "" if it has one part."""
     name, python, part = str(path).rpartition(".py:")
     return (Path(f"{name}.py"), part) if python else (path, "")
 

@@ -56,12 +56,10 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     """
     settings, lost = settings_of(launch)
     nodes, each = launch.nodes
-    slurm = f"srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node={each} bash THIS_FILE"
     arrays = groups(settings | ({"ckpt_format": "fsdp_dtensor"} if "use_megatron_fsdp" in settings else {}))
     filled = {
         "COMMENTS": [
             f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
-            f"# Start it once on each node, with Slurm: {slurm}",
             *(f"# Install {text}." for (name, own), text in PACKAGES.items() if settings.get(name) == own),
             *(f"# Megatron-LM has no flag for: {text}" for text in lost),
         ],
@@ -73,8 +71,9 @@ def script(launch: Launch) -> tuple[str, list[str]]:
             for line in (f"{title}_ARGS=(", *(f"  {flag_text(*flag)}" for flag in own.items()), ")")
         ],
         "GROUPS": [" ".join(f'"${{{title}_ARGS[@]}}"' for title in (*arrays, "OTHER"))],
-        "NODES": [str(nodes)],
-        "GPUS": [str(each)],
+        "NODES": [f"{nodes}"],
+        "GPUS": [f"{each}"],
+        "TABLE": [f"{settings['padded_vocab_size']:,}"],
     }
     parts = re.split("@([A-Z]+)@", TEMPLATE.read_text())
     parts[1::2] = ["\n".join(filled[name]) for name in parts[1::2]]

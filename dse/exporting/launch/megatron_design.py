@@ -48,7 +48,7 @@ MEGATRON: Final = launching("megatron")
 
 
 def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
-    """A launch as settings, and what of it they do not say.
+    """A launch as settings, and the settings that Megatron Core lacks.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
 
 
 def _recomputation(launch: Launch) -> dict[str, Any]:
-    """Options of Megatron-LM for what is recomputed."""
+    """Settings of recomputation."""
     word, layers = launch["recompute"], int(launch["recompute_layers"])
     if word == "full":
         method = launch["recompute_method"] if layers else "uniform"
@@ -108,7 +108,7 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
 
 
 def _optimizer(launch: Launch) -> dict[str, Any]:
-    """The optimizer, and where its states are."""
+    """Settings of the optimizer and of the memory of its states."""
     found: dict[str, Any] = {"optimizer": "muon"} if launch["optimizer"] == "muon" else {}
     if launch["shard_replicas"] > 1:
         found["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
@@ -128,7 +128,7 @@ def _optimizer(launch: Launch) -> dict[str, Any]:
 
 
 def _overlaps(launch: Launch) -> dict[str, Any]:
-    """What hides behind what."""
+    """Settings of overlapped communication."""
     found: dict[str, Any] = {"sequence_parallel": True} if launch.sequence_parallel else {}
     if launch.zero_stage and launch["overlap_grad_reduce"] and launch["overlap_param_gather"]:
         found["overlap_param_gather"] = True
@@ -146,7 +146,7 @@ def _overlaps(launch: Launch) -> dict[str, Any]:
 
 
 def _experts(launch: Launch) -> dict[str, Any]:
-    """Where tokens of experts go."""
+    """Settings of the exchange of tokens among experts."""
     if not launch.model.num_experts:
         return {}
     word = str(launch["dispatcher"])
@@ -162,7 +162,7 @@ def _experts(launch: Launch) -> dict[str, Any]:
 
 
 def without_flag(launch: Launch) -> str:
-    """What tensor parallelism overlaps where a script does not ask for `--tp-comm-overlap`.
+    """The overlap of tensor parallelism where a script does not ask for `--tp-comm-overlap`.
 
     Exchanges of experts that overlap take the order of launches that it needs from it (`connections`).
     """

@@ -176,7 +176,7 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
 
 
 def _positions(model: ModelShape) -> dict[str, Any]:
-    """How positions are told."""
+    """Settings of position embeddings."""
     own, kind = model.numerics, POSITIONS[model.position_embedding]
     latent = {"rope_type": "rope", "no_rope_fusion": True} if model.attention == "mla" else {}
     if own.rotary_scaling == "llama3":
@@ -195,13 +195,14 @@ def _positions(model: ModelShape) -> dict[str, Any]:
 
 
 def _numerics(model: ModelShape) -> dict[str, Any]:
-    """What is computed beside, where it is not as Megatron-LM does by itself."""
-    said = model.numerics.said()
+    """Settings of numerics that differ from Megatron-LM's defaults, and the base of rotary positions."""
+    said = {"rotary_base": 10000} if model.position_embedding == "rotary" else {}
+    said |= model.numerics.said()
     return {setting: said[field] for setting, field in NUMERICS.items() if field in said}
 
 
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
-    """Settings that say which layers have which attention, and which have experts."""
+    """Settings of the attention and the experts of each layer."""
     found: dict[str, Any] = {}
     every = int(model.full_attention_every)
     if 0 < model.window < model.seq_len:
@@ -229,7 +230,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
 
 
 def model_losses(model: ModelShape) -> list[str]:
-    """What of a model Megatron Core has no setting for."""
+    """Properties of a model that Megatron Core has no setting for."""
     lost = {
         "window_kind=chunked": 0 < model.window < model.seq_len and model.window_kind == "chunked",
         "parallel_block": model.parallel_block,
@@ -313,7 +314,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
-    """What is computed beside."""
+    """Numerics that settings give, with Megatron-LM's defaults."""
     found = {field: given[setting] for setting, field in NUMERICS.items() if setting in given}
     kind, rope = given.get("position_embedding_type"), given.get("rope_type", "yarn" if mla else "rope")
     if kind == "yarn" or (mla and rope == "yarn"):
@@ -368,7 +369,7 @@ def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
 
 
 def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
-    """Fields that say which layers have which attention."""
+    """Fields of the attention of each layer."""
     found: dict[str, Any] = {}
     if "window_size" in given:
         before = re.findall(r"-?[0-9]+", str(given["window_size"]))

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 @COMMENTS@
+# Start it once on each node, with Slurm: srun --nodes=@NODES@ --ntasks-per-node=1 --gpus-per-node=@GPUS@ bash THIS_FILE
 set -euo pipefail
 
-# The design does not decide these values; set them in the environment.
+# The design does not decide these values; set them in the environment. The tokenizer has at most @TABLE@ tokens.
 @VALUES@
 MEGATRON=${MEGATRON:-.}                # a checkout of Megatron-LM
 

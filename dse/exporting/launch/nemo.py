@@ -82,7 +82,7 @@ _KNOWN: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON, "add_bias_linear", "gra
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
-    """The configuration of a design, and what it does not say.
+    """The configuration of a design, and the settings that it lacks.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def _mixed_precision(left: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written_value(name: str, value: Any) -> Any:
-    """A value as configurations have it: objects by their names in Python."""
+    """A value as configurations write it: objects by their names in Python."""
     if name.endswith("_dtype"):
         return {"_target_": _DTYPES[value], "_call_": False}
     if name == "attention_backend":
@@ -171,7 +171,7 @@ def _written_value(name: str, value: Any) -> Any:
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
-    """What a configuration of Megatron-Bridge runs, and what of it is not read.
+    """The launch of a configuration of Megatron-Bridge, and notes on keys that are not read.
 
     Chips are `chips`, else those of the `torchrun` in its comments.
 
@@ -244,7 +244,7 @@ def _read_value(name: str, value: Any) -> Any:
 
 
 def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a configuration says otherwise than flags do."""
+    """Settings that a configuration names or nests differently from flags."""
     model = content["model"]
     found: dict[str, Any] = {"max_position_embeddings": model.get("seq_length", 1024)}
     found["seq_length"] = model.get("seq_length", 1024)
