@@ -15,7 +15,7 @@ import yaml
 from costmodel import load_model
 from costmodel.training.run import padded_vocabulary
 from dse.exporting.launch import megatron, nemo
-from dse.exporting.launch.launch import Launch
+from dse.exporting.launch.launch import Launch, launch_space
 from dse.exporting.launch.megatron_model import pattern
 
 #: A configuration in `examples/post_training/modelopt/conf` -> the built-in model.
@@ -265,3 +265,21 @@ def test_a_script_states_what_a_run_logs_and_how_it_learns():
     assert "srun --nodes=32 --ntasks-per-node=1 --gpus-per-node=8 bash THIS_FILE" in text
     for flag in ("--log-throughput", "--log-interval 1", "--lr-warmup-fraction", "--weight-decay 0.1"):
         assert flag in text
+
+
+@pytest.mark.parametrize(
+    ("flag", "balance", "coefficient"),
+    [("seq_aux_loss", "seq_aux_loss", 0.01), ("none", "aux_loss", 0.0), ("sinkhorn", "aux_loss", 0.0)],
+)
+def test_balance_of_experts_is_read_or_named(flag, balance, coefficient, tmp_path):
+    """Choices of --moe-router-load-balancing-type: a loss, or another method, which a note names."""
+    text, _ = megatron.script(Launch.of(load_model("mixtral_8x7b"), {"dp": 8}, 8))
+    text = re.sub(r"--moe-aux-loss-coeff \S+", "--moe-aux-loss-coeff 0.01", text)
+    (tmp_path / "train.sh").write_text(
+        text.replace("--swiglu", f"--swiglu --moe-router-load-balancing-type {flag}")
+    )
+    launch, notes = megatron.read_script(tmp_path / "train.sh")
+    numerics = launch.model.numerics
+    assert (numerics.router_balance, numerics.router_aux_loss) == (balance, coefficient)
+    assert [f"experts balanced by {flag}" in note for note in notes] == [True] * (flag != balance)
+    assert launch_space(launch, "h100_80g_dgx", "read").model.num_experts == 8

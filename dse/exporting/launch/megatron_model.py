@@ -108,6 +108,8 @@ NUMERICS: Final = {
     "moe_router_bias_update_rate": "router_bias_update_rate",
     "mtp_loss_scaling_factor": "mtp_loss_scale",
 }
+#: Losses that balance experts, by the tokens that they count together.
+BALANCES: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 #: Of YaRN, where attention is not latent; of latent attention Megatron-LM has flags for the second half.
 YARN: Final = {
     "yarn_original_max_position_embeddings": "original_positions",
@@ -316,6 +318,8 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
 def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
     """Numerics that settings give, with Megatron-LM's defaults."""
     found = {field: given[setting] for setting, field in NUMERICS.items() if setting in given}
+    if found.get("router_balance", BALANCES[0]) not in BALANCES:
+        found |= {"router_balance": BALANCES[0], "router_aux_loss": 0.0}
     kind, rope = given.get("position_embedding_type"), given.get("rope_type", "yarn" if mla else "rope")
     if kind == "yarn" or (mla and rope == "yarn"):
         found |= {field: given[s] for s, field in (YARN | LATENT_YARN).items() if s in given}

@@ -9,7 +9,7 @@ from costmodel.errors import DseError
 from costmodel.training.recompute_modules import MODULES
 from dse.exporting.launch.launch import Launch, even_or_written
 from dse.exporting.launch.megatron_design import COUNTS, MEGATRON, SIZES, SWITCHES
-from dse.exporting.launch.megatron_model import settings_model
+from dse.exporting.launch.megatron_model import BALANCES, settings_model
 
 
 def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
@@ -192,6 +192,9 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     notes = []
     if settings.get("fp8") and settings.get("fp8_recipe", "delayed") == "delayed":
         notes.append("fp8_recipe delayed is read as tensorwise")
+    balance = settings.get("moe_router_load_balancing_type", BALANCES[0])
+    if balance not in BALANCES and not settings.get("moe_router_enable_expert_bias"):
+        notes.append(f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss")
     if settings.get("multi_latent_attention") and not settings.get("qk_layernorm"):
         notes.append("multi-latent attention without --qk-layernorm has no norms of its latents in "
                      "Megatron-LM; the evaluated model has them")  # fmt: skip

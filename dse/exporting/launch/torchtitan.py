@@ -23,12 +23,12 @@ from dse.exporting.launch.launch import (
 from dse.exporting.launch.megatron_read import batch
 from dse.exporting.launch.torchtitan_releases import (
     CONVERTER_WORDS,
+    EARLIER,
     converters,
     flavored,
     flavors,
     layers_of_chunks,
     nested,
-    refuse_earlier,
 )
 from dse.spaces.sections.frameworks import is_same
 
@@ -56,7 +56,11 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DseError(f"{path}: expected TOML ({error})") from None
     try:
-        refuse_earlier(content)
+        keys = [f"{name}.{key}" for name, part in content.items() if isinstance(part, dict) for key in part]
+        if moved := [key for key in keys if EARLIER.fullmatch(key)]:
+            raise DseError(
+                f"{moved[0]}: a key of torchtitan before 0.2; dse reads 0.2.2, so rename it as there"
+            )
         return launch_of(content, TORCHTITAN, chips), unread(content)
     except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {error}") from None

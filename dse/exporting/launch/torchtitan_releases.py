@@ -33,25 +33,12 @@ VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
 #: Keys of `training`, `experimental` and `parallelism` that releases before 0.2 have.
-_EARLIER: Final = re.compile(
+EARLIER: Final = re.compile(
     r"(training|experimental)\.(batch_size|.*_parallel_.*|.*fp8_linear|.*float8_linear)"
     r"|parallelism\.pipeline_parallel_(split_points|microbatches)"
 )
 #: Last part of a converter's name, by the format that it asks for.
 CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}, "nvfp4": {"nvfp4"}}
-
-
-def refuse_earlier(content: Mapping[str, Any]) -> None:
-    """Refuse a configuration of a release before 0.2.
-
-    Raises
-    ------
-    DseError
-        If it has a key that 0.2.2 does not have.
-    """
-    keys = [f"{name}.{key}" for name, part in content.items() if isinstance(part, dict) for key in part]
-    if moved := [key for key in keys if _EARLIER.fullmatch(key)]:
-        raise DseError(f"{moved[0]}: a key of torchtitan before 0.2; dse reads 0.2.2, so rename it as there")
 
 
 def flavors(framework: Framework) -> list[tuple[str, str]]:
