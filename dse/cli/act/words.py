@@ -61,7 +61,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
 
 EXAMPLES: Final = (
     "dse evaluate gpt3_175b_1024_a100 --set tp=8 --sweep pp=8,16,32 --sweep micro_batch_size=1,2,4",
-    "dse evaluate gpt_1t_codesign --sweep 'node_bandwidth=200:800:x2 GB/s' --sweep tp -o sweep.svg",
+    "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set recompute=full --sweep pp -o sweep.svg",
     "dse evaluate gpt_1t_codesign --designs designs.csv -o priced.parquet --jobs 4",
 )
 
