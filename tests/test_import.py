@@ -56,6 +56,9 @@ def test_json_is_the_fields_and_the_number_of_parameters(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
     assert main(["import", str(tmp_path / "config.json"), "--format", "json"]) == 0
     record = json.loads(capsys.readouterr().out)
+    for more in ([], ["--format", "json"]):
+        assert main(["import", str(tmp_path / "config.json"), "-o", str(tmp_path / "model.json"), *more]) == 0
+        assert json.loads((tmp_path / "model.json").read_text()) == record
     assert record["parameters"] == 46_702_792_704
     assert record["active_parameters"] == 12_879_925_248
     assert record["model"]["num_experts"] == 8

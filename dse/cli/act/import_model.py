@@ -8,7 +8,7 @@ import sys
 from costmodel.formats.hugging_face import import_model
 from costmodel.formats.strict_yaml import dump
 from dse.cli.chosen import refuse_same
-from dse.cli.output import checked_ending
+from dse.cli.output import form_of
 from dse.records.tables import json_text, write_file
 from dse.reporting.catalogue import model_text
 
@@ -16,11 +16,11 @@ from dse.reporting.catalogue import model_text
 def run(args: argparse.Namespace) -> int:
     """Write a model file from a config.json of Hugging Face."""
     refuse_same(args.config, args.output)
-    checked_ending(args.output, (".yaml", ".yml"))
+    form = form_of(args.format, args.output, {".yaml": "yaml", ".yml": "yaml", ".json": "json"})
     found = import_model(args.config, seq_len=args.seq_len)
     for note in found.notes:
         print(f"dse: {note}", file=sys.stderr)
-    if (args.format or (args.output.suffix[1:] if args.output else "")) == "json":
+    if form == "json":
         counts = {
             "parameters": found.model.num_parameters,
             "active_parameters": found.model.active_parameters,
