@@ -32,7 +32,7 @@ def test_kernels_for_tpus_have_their_code_beside_arrays():
     found = liveness(module, lambda computation: computation.instructions)
     on_tpu = reserved(found, tpu_kernels=2)
     assert on_tpu.temporaries == reserved(found).temporaries + 2 * CODE_BYTES
-    assert on_tpu.least == reserved(found).temporaries < on_tpu.temporaries < on_tpu.most
+    assert 0.8 * reserved(found).temporaries < on_tpu.least < on_tpu.temporaries < on_tpu.most
     assert (reserved(found).least, reserved(found).most) == (0, 0)
 
 

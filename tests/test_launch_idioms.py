@@ -359,3 +359,19 @@ def test_numbers_of_a_log_are_checked_too(tmp_path):
     (tmp_path / "run.log").write_text(LOG.format(rank="", lines="  num_layers ... many"))
     with pytest.raises(DseError, match="num_layers many: expected a number"):
         megatron.read_script(tmp_path / "run.log")
+
+
+def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = (
+        "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --pipeline-model-parallel-size 2"
+    )
+    (tmp_path / "a.sh").write_text(
+        f"torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {MODEL} {SIZES} {flags} "
+        "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type alltoall\n"
+    )
+    assert main(["evaluate", "--from-megatron", "a.sh", "--system", "h100_80g_dgx"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "overlap_ep_has_a_micro_batch_beside" in said
+    assert "schedule == dualpipe" in said
+    assert not re.search(r"[0-9] == [0-9]", said)

@@ -62,11 +62,10 @@ class _Place:
     is_argument: bool
 
 
-#: Memory beside arrays for each kernel on TPUs, which texts do not show: the mean, and the most beside gaps
-#: of `TPU_GAPS` of the arrays, of programs that libtpu 0.0.52 compiled for v5e. [B]
-CODE_BYTES: Final = 8192
-MOST_CODE: Final = 3 * CODE_BYTES
-TPU_GAPS: Final = 0.01
+#: Memory beside arrays for each kernel on TPUs, which texts do not show: the mean and the most of programs
+#: that libtpu 0.0.52 compiled for v5e; and the least and the most that arrays took of their heap. [B], [-]
+CODE_BYTES, MOST_CODE = 8192, 24576
+TPU_HEAP: Final = (0.87, 1.01)
 
 
 def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
@@ -80,7 +79,7 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     packed, each into the smallest gap, by size or by length of life, whichever takes less. Alignment is left
     out. On a TPU, whose kernels are counted, temporary arrays do not lie in what is donated, are packed by
     length of life alone, and have memory of each kernel beside them, none if no array is there; numbers lie
-    elsewhere. The interval is from the arrays alone, without gaps, to `MOST_CODE` for each kernel.
+    elsewhere. The interval has the ends of `TPU_HEAP` for arrays, and up to `MOST_CODE` for each kernel.
     """
     places: list[_Place] = []
     heap: list[Buffer] = []
@@ -107,8 +106,8 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     if not tpu_kernels:
         return Reserved(arguments, results, min(temporaries, _height(by_size)), peak.kernel)
     kernels = tpu_kernels if temporaries else 0
-    least = min(max(peak.bytes - results, 0), temporaries)
-    most = int(temporaries * (1 + TPU_GAPS)) + MOST_CODE * max(kernels, 1)
+    least, most = (int(share * temporaries) for share in TPU_HEAP)
+    most += MOST_CODE * max(kernels, 1)
     return Reserved(arguments, results, temporaries + CODE_BYTES * kernels, peak.kernel, least, most)
 
 

@@ -134,9 +134,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
             flags.settings, world_size=world_size, node_size=command.node_size or 8, name=name
         )
         notes = [*branch_notes(path, command, flags), *notes]
-    except OtherTraining as error:
-        raise DseError(f"{path}: {_line(str(error))}") from None
     except DseError as error:
+        hint = "" if isinstance(error, OtherTraining) else hint
         raise DseError(f"{path}: {_line(str(error))}{hint}") from None
     if not flags.settings.keys() & {"vocab_size", "padded_vocab_size"}:
         notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed; "

@@ -14,6 +14,7 @@ from dse.spaces.formulas.names import is_count
 
 if TYPE_CHECKING:
     from dse.spaces.definition import Definition
+from dse.spaces.sections.usual_rules import USUAL_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class Check:
 
 def rule_checks(space: Definition) -> Iterator[Check]:
     """The rules of a space."""
-    for rule in space.rules:
-        yield Check(rule.name, rule.expression, rule.parameters, rule.derived, rule.formula)
+    usual = {rule.name: rule.formula for rule in USUAL_RULES}  # in words; a space has codes of its defaults
+    for own in space.rules:
+        yield Check(own.name, usual.get(own.name, own.expression), own.parameters, own.derived, own.formula)
 
 
 def derived_checks(space: Definition) -> Iterator[Check]:
