@@ -132,15 +132,7 @@ def layer_word(precision: int, *, experts: bool) -> str:
 
 
 def kind_words(model: ModelShape, codes: Sequence[int]) -> tuple[str, ...]:
-    """Words of the kind of a design: kernels of its layers, format, schedule, and exchanges that are rare.
-
-    Parameters
-    ----------
-    model : ModelShape
-        Its model.
-    codes : sequence of int
-        Those of `kind_codes`, of one design. [-]
-    """
+    """Words of the kind of a design, by its `kind_codes`: kernels, format, schedule, rare exchanges."""
     precision, schedule, context, experts = codes
     kernels = {kernel.kind.name for layer in model.kinds for kernel in layer.kernels}
     rare = [word for word, is_on in ((CONTEXT, context), (HIDDEN_EXPERTS, experts)) if is_on]
