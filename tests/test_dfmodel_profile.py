@@ -456,7 +456,7 @@ def test_designs_without_a_number_are_not_feasible(small, capsys):
                 "pp=2",
             ]
         )
-        == 0
+        == 1
     )
     assert "not feasible" in (shown := capsys.readouterr().out)
     assert "The profile has no number for such a design." in shown
@@ -617,7 +617,7 @@ def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
 def test_an_evaluation_says_why_it_has_no_number(small, capsys):
     pins = ["--set=topology=r_r", "--set=tp=2", "--set=pp=2", "--set=recompute=full"]
     for form in ("table", "json"):
-        assert main(["evaluate", small, "--profile", "dfmodel-gen2b", "--format", form, *pins]) == 0
+        assert main(["evaluate", small, "--profile", "dfmodel-gen2b", "--format", form, *pins]) == 1
         assert (
             "dse: profile dfmodel-gen2b: no number: recompute=full: each kernel runs once; "
             "take recompute=none; topology r_r: too few dimensions for tp=2 pp=2 dp=16; "
@@ -639,7 +639,7 @@ def test_a_search_of_designs_without_a_number_names_the_pins_that_would_do(small
         "dse: no feasible design: 32 of 48 have no number under profile dfmodel-gen1, for recompute (32); "
         "take --set recompute=none; of the others, 16 of 16 break fits, closest by "
     )
-    assert main(["evaluate", small, "--profile", "dfmodel-gen1", "--set", "recompute=none"]) == 0
+    assert main(["evaluate", small, "--profile", "dfmodel-gen1", "--set", "recompute=none"]) == 1
     assert "no number" not in capsys.readouterr().err
 
 
