@@ -326,7 +326,7 @@ def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp
 
 PLANS = [
     ("llama3_70b", 256, "h100_80g_dgx", ("bf16", "fp8")),
-    ("deepseek_v3", 512, "b200_180g_dgx", ("fp8", "mxfp8")),
+    ("deepseek_v2_lite", 64, "b200_180g_dgx", ("fp8", "mxfp8")),
     ("qwen3_30b_a3b", 64, "h200_141g_dgx", ("fp8_blockwise",)),
 ]
 
