@@ -85,7 +85,7 @@ class Columns:
 
     def take(self, rows: IntArray | slice) -> Self:
         """Rows of the table; columns that hold one value for all points stay as they are."""
-        return self.map(lambda values: of_points(values, rows) if is_long(values) else values)
+        return self.map(lambda values: long_at(values, rows))
 
     @property
     def num_points(self) -> int:
@@ -213,6 +213,10 @@ class UniqueRows:
         """The rows of an array of points, which are its first axis."""
         return values if self.places is None else values[self.rows]
 
+    def values(self, column: FloatArray) -> FloatArray:
+        """A column of points, which are its last axis, at the rows; one value for all stays as it is."""
+        return column if self.places is None else long_at(column, self.rows)
+
     def each(self, values: AnyArray) -> AnyArray:
         """An array of rows, its first axis, with the row of each point."""
         return values if self.places is None else values[self.places]
@@ -255,6 +259,11 @@ def is_long(values: FloatArray) -> bool:
 def of_points(values: AnyArray, rows: IntArray | slice) -> AnyArray:
     """Values of a column at some of its points, which are its last axis."""
     return values[rows] if values.ndim == 1 else values[..., rows]
+
+
+def long_at(values: FloatArray, rows: IntArray | slice) -> FloatArray:
+    """A column at some points; one value for all points stays as it is."""
+    return of_points(values, rows) if is_long(values) else values
 
 
 def _mixed(columns: Sequence[NDArray[np.uint64]], multiplier: int) -> NDArray[np.uint64]:

@@ -32,7 +32,7 @@ MOST_TILES = max(BLOCK_AREA / (rows * columns) for rows, columns in TILE_SHARES)
 #: twice. [elements of operands]
 BLOCK_ROOM = 6.0
 
-#: A product is split along k only into pieces at least this long. [elements]
+#: Length of a piece of k that shorter ones take as long as, so that splitting is of use beyond it. [elements]
 SHORTEST_SPLIT = 1024.0
 
 ACCUMULATOR_BYTES = 4.0

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, is_long
+from costmodel.columns import FloatArray, IntArray, long_at
 
 #: Axes of a transformer's grid, neighbours first, as Megatron-LM numbers its ranks by default.
 ORDER: Final = ("tp", "cp", "dp", "pp")
@@ -68,7 +68,7 @@ class Group:
 
     def take(self, rows: IntArray) -> Group:
         """The groups at some rows."""
-        return Group(*(own[rows] if is_long(own) else own for own in self.columns()))
+        return Group(*(long_at(own, rows) for own in self.columns()))
 
     @property
     def is_one_row(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, UniqueRows, is_long, of_points
+from costmodel.columns import BoolArray, FloatArray, UniqueRows
 from costmodel.kernels.collectives import collective, input_bytes
 from costmodel.kernels.items import Item, Items, added, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy, weighted_sum
@@ -124,10 +124,7 @@ class ExchangeCosts:
         for key, message in messages.items():
             name, _, _, over, owner = key
             group = unique.take(getattr(owner.sharing, over))
-            if unique.places is None or not is_long(message):
-                cost = collective(name, message, group, tiers)
-            else:
-                cost = collective(name, of_points(message, unique.rows), group, tiers)
+            cost = collective(name, unique.values(message), group, tiers)
             own = KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, tiers))
             self._costs[key] = self._with_items(unique.spread(own), key, message)
 
