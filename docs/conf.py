@@ -67,7 +67,7 @@ def make_pages() -> None:
 def lead_to_pages(app: Any, name: str, source: list[str]) -> None:
     """Links to files outside this folder lead to their pages, and the index to all pages."""
     if name == root_doc:
-        written = re.findall(r"\]\((\w+)\.md\)", source[0])
+        written = dict.fromkeys(re.findall(r"\]\((\w+)\.md\)", source[0]))
         source[0] += "\n".join(["", "```{toctree}", ":hidden:", *FIRST, *written, *LAST, "```", ""])
     if not name.startswith("made/"):
         for link, page in ELSEWHERE.items():
@@ -79,7 +79,7 @@ def from_the_root(name: str) -> str:
     text = re.sub(r"\]\(docs/README\.md", "](../README.md", (ROOT / name).read_text())
     text = re.sub(r"\]\(docs/", "](../", text)
     text = text.replace("](README.md", "](overview.md").replace("](CONTRIBUTING.md", "](contributing.md")
-    return re.sub(r"\[([^]]*)\]\((?:LICENSE|CHANGELOG\.md|notebooks[^)]*)\)", r"\1", text)
+    return re.sub(r"\[([^]]*)\]\((?:LICENSE|CHANGELOG\.md|CITATION\.cff|notebooks[^)]*)\)", r"\1", text)
 
 
 def commands() -> dict[str, str]:

@@ -4,6 +4,8 @@ pages exist."""
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import re
 import shlex
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import dse
 from dse.cli import main, parser
 
 ROOT = Path(__file__).parent.parent
@@ -18,40 +21,33 @@ README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language: str, page: str = README) -> list[str]:
     """Contents of the fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
 
 
 COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 
 
-#: Command that takes half a minute -> what narrows it here; tests/stress has the whole of it.
-NARROWED = {
-    "dse enumerate gpt_1t_codesign": ["--set", "nodes=128", "--set", "cores=64", "--set", "clock=1.4 GHz"]
-}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where a reader has worked through the README: its YAML saved, all of its commands run."""
+    """Folder of a reader who has run all commands of the README."""
     folder = tmp_path_factory.mktemp("reader")
-    [space] = blocks("yaml")
-    (folder / "small.yaml").write_text(space)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for command in COMMANDS:
             if command.startswith("dse "):
-                more = next((own for start, own in NARROWED.items() if command.startswith(start)), [])
-                assert main([*shlex.split(command, comments=True)[1:], *more]) == 0, command
+                words, _, file = command.partition(" > ")
+                with io.StringIO() as printed, contextlib.redirect_stdout(printed):
+                    assert main(shlex.split(words, comments=True)[1:]) == 0, command
+                    if file:
+                        (folder / file).write_text(printed.getvalue())
     return folder
 
 
 def test_every_command_leaves_what_the_readme_says(folder):
-    assert {path.name for path in folder.iterdir()} >= {"dse.db", "trials.parquet", "results"}
-    assert {path.name for path in (folder / "results").iterdir()} == {
-        *("pareto.csv", "pareto.parquet", "trials.csv", "trials.parquet", "hypervolume.csv", "study.json")
-    }
+    assert {path.name for path in folder.iterdir()} >= {"dse.db", "train.sh", "plan.html", "my_chip.yaml"}
+    assert len({study.name for study in dse.studies(f"sqlite:///{folder}/dse.db")}) == 3
 
 
 def test_every_python_snippet_runs(folder, monkeypatch, capsys):
@@ -59,8 +55,24 @@ def test_every_python_snippet_runs(folder, monkeypatch, capsys):
     names: dict[str, object] = {}
     for snippet in blocks("python"):
         exec(compile(snippet, "README.md", "exec"), names)
-    assert len(names["table"]) == 3
+    assert len(names["front"]) > 5
     assert "step_time_s" in capsys.readouterr().out
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 135
+
+
+def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    """A line of dots stands for lines that are left out."""
+    [shown] = blocks("text")
+    [command] = [line for line in COMMANDS if line.startswith("dse plan ")]
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out
+    parts = [part.strip("\n") for part in shown.split("...\n")]
+    assert printed.startswith(parts[0])
+    assert [part for part in parts if part not in printed] == []
 
 
 @pytest.mark.parametrize("command", [line for line in COMMANDS if not line.startswith("dse ")])
@@ -83,9 +95,9 @@ def test_ci_runs_the_test_command_of_the_readme():
     subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
 
 
-def test_the_report_in_the_readme_is_that_of_the_default_search(tmp_path, monkeypatch, capsys):
+def test_the_report_in_the_docs_is_that_of_the_default_search(tmp_path, monkeypatch, capsys):
     """All but the numbers of trials, which may differ with the last bit of a logarithm."""
-    report, _ = blocks("text")  # the other is held by tests/test_validation.py
+    [report] = blocks("text", (ROOT / "docs" / "studies.md").read_text())
     monkeypatch.chdir(tmp_path)
     assert main(["search", "--budget", "500"]) == 0
     assert without_trial_numbers(capsys.readouterr().out) == without_trial_numbers(report)

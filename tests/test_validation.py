@@ -24,7 +24,20 @@ from dse.records.text import design_text
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
-from tests.validation_figures import KEPT, PUBLIC, README, REPORT, figures, report, rows_of, tables
+from tests.validation_figures import (
+    GROUPS,
+    KEPT,
+    PAGE,
+    PUBLIC,
+    README,
+    REPORT,
+    SUMMARY,
+    figures,
+    report,
+    rows_of,
+    summary,
+    tables,
+)
 
 #: By how much an error may grow, and tau fall, before somebody has to say why. [percentage points], [-]
 ERROR_GROWS, TAU_FALLS = 1.5, 0.1
@@ -168,9 +181,18 @@ def test_no_error_has_grown_unnoticed(name):
     assert [*kept.index[worse]] == []
 
 
-def test_the_readme_shows_what_the_command_prints(measured, capsys):
+def test_the_readme_sums_up_the_errors(measured):
+    """`python -m tests.validation_figures` writes the table; each data set of steps is in it."""
+    [shown] = SUMMARY.findall(README.read_text())
+    assert shown == summary(measured)
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(
+        {one.row.dataset for one in measured if one.is_step}
+    )
+
+
+def test_the_page_shows_the_output_of_the_command(measured, capsys):
     """`python -m tests.validation_figures` writes it there."""
-    [shown] = REPORT.findall(README.read_text())
+    [shown] = REPORT.findall(PAGE.read_text())
     assert shown == report(measured)
     assert main(["validate"]) == 0
     assert capsys.readouterr().out == shown
@@ -431,5 +453,5 @@ def test_the_page_needs_nothing_else_and_shows_every_row(measured, tmp_path, cap
 
 
 def test_the_docs_name_every_column():
-    text = (Path(README).parent / "docs" / "validation.md").read_text()
+    text = PAGE.read_text()
     assert {*re.findall(r"`(\w+)`", text)} >= {*COLUMNS}

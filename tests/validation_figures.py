@@ -1,7 +1,8 @@
 """Errors on measured runs as one commit had them: our own figures, no truth.
 
-`python -m tests.validation_figures` keeps those of the tree, in `tests/data/validation_figures.csv` and in
-the README. Where the public table of all measurements is not at hand, its figures stay as they are.
+`python -m tests.validation_figures` stores those of the tree in `tests/data/validation_figures.csv`, in
+docs/validation.md, and a summary in the README. Without the public table of all measurements, its figures
+stay as they are.
 """
 
 from __future__ import annotations
@@ -22,14 +23,27 @@ from dse.validation.table import SHIPPED, read_table
 ROOT: Final = Path(__file__).parents[1]
 KEPT: Final = ROOT / "tests" / "data" / "validation_figures.csv"
 README: Final = ROOT / "README.md"
+PAGE: Final = ROOT / "docs" / "validation.md"
 
 #: The table of all public measurements, which is not part of this repository.
 PUBLIC: Final = ROOT.parent / "shared" / "measured" / "measured.csv"
 
-#: Where the README has what `dse validate` prints.
+#: The block of docs/validation.md that shows the output of `dse validate`.
 REPORT: Final = re.compile(
     r"(?<=^```text\n)(?=\d+ rows of \d+ data sets).*?(?=^```$)", re.MULTILINE | re.DOTALL
 )
+
+#: The table of the README, and the sentence below it.
+SUMMARY: Final = re.compile(r"^\| measured \|.*?^Of \d+ runs[^.]*\.", re.MULTILINE | re.DOTALL)
+
+#: Lines of that table: title -> data sets.
+GROUPS: Final = {
+    "GPT, Megatron-LM on A100": ("korthikanti_table5", "vtrain_multi_a100", "vtrain_single_a100"),
+    "Llama 3.1, Nemotron-4, Megatron Core on H100": ("llama3_herd", "nemotron_4_340b"),
+    "mixtures of experts, Megatron Core on H100, H800": ("moe_parallel_folding", "deepseek_v3_isca"),
+    "NVIDIA's Megatron Bridge figures, H100 to GB300": ("bridge_summaries",),
+    "Llama 3.1, torchtitan on 512 H100": ("titan_512_h100",),
+}
 
 
 def tables() -> dict[str, Sequence[Path]]:
@@ -43,7 +57,7 @@ def rows_of(paths: Sequence[Path]) -> list[ComparedRow]:
 
 
 def figures(name: str, rows: Sequence[ComparedRow]) -> list[dict[str, Any]]:
-    """A line for each data set of a table: how many rows are priced, and how far off they are."""
+    """A line for each data set of a table: the number of rows that are evaluated, and their errors."""
     lines = []
     for dataset in dict.fromkeys(one.row.dataset for one in rows):
         record = dataset_record(dataset, [one for one in rows if one.row.dataset == dataset])
@@ -63,8 +77,40 @@ def figures(name: str, rows: Sequence[ComparedRow]) -> list[dict[str, Any]]:
 
 
 def report(rows: Sequence[ComparedRow]) -> str:
-    """What `dse validate` prints of them."""
+    """The output of `dse validate` for some rows."""
     return plain_text(validation_report(rows, PLAIN_WIDTH), PLAIN_WIDTH)
+
+
+def summary(rows: Sequence[ComparedRow]) -> str:
+    """The README's table of errors by group, and its sentence on runs that ran out of memory."""
+    every = dataset_record("all", rows)
+    groups = {
+        title: dataset_record(title, [one for one in rows if one.row.dataset in names])
+        for title, names in GROUPS.items()
+    }
+    steps = {"step time, all runs": every, **groups}
+    lines = [
+        "| measured | rows | median error | mean | 90th percentile | bias |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, record in steps.items():
+        count = sum(one.is_step for one in rows if one.row.dataset in GROUPS.get(title, (one.row.dataset,)))
+        lines.append(_line(title, count, record["step_time"]))
+    memory = every["memory"]
+    lines += [_line("peak memory", memory["rows"], memory), ""]
+    out_of_memory = (
+        f"Of {memory['out_of_memory_rows']} runs that ran out of memory, dse warns about "
+        f"{memory['out_of_memory_recall']:.0%}; of {memory['ran_rows']} runs that ran, it rejects "
+        f"{memory['false_alarms']}."
+    )
+    return "\n".join([*lines, out_of_memory.replace("%", " %")])
+
+
+def _line(title: str, count: int, errors: dict[str, float]) -> str:
+    """A line of the README's table."""
+    sizes = [errors[f"{name}_abs_error_percent"] for name in ("median", "mean", "p90")]
+    cells = [title, f"{count}", *(f"{size:.1f} %" for size in sizes), f"{errors['bias_percent']:+.1f} %"]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -74,7 +120,8 @@ def main() -> None:
     before = pd.read_csv(KEPT) if KEPT.exists() else new
     kept = pd.concat([new, before[~before.table.isin(found)]])
     kept.to_csv(KEPT, index=False, float_format="%.2f", lineterminator="\n")
-    README.write_text(REPORT.sub(lambda _: report(found["shipped"]), README.read_text()))
+    PAGE.write_text(REPORT.sub(lambda _: report(found["shipped"]), PAGE.read_text()))
+    README.write_text(SUMMARY.sub(lambda _: summary(found["shipped"]), README.read_text()))
 
 
 if __name__ == "__main__":
