@@ -187,7 +187,7 @@ def test_version(capsys):
             ["--profile", "native"],
             "is a DFModel set-up, and --profile native does not price one; leave it out",
         ),
-        ("setup.txt", ["--format", "trace"], "a DFModel set-up has no trace; ask for table, json, dot, svg"),
+        ("setup.txt", ["--format", "trace"], "a DFModel set-up has no trace; ask for table, json"),
         (
             "setup.txt",
             ["--profile", "simai", "--resolve"],

@@ -27,7 +27,6 @@ export one --format aicb -o {f}/aicb.txt
 export one --format chakra -o {f}/chakra
 export one --format dfmodel -o {f}/dfmodel.txt
 export one --format dfmodel-binary -o {f}/dfmodel.pb
-export one --format dot -o {f}/layer.dot
 export one --format trace -o {f}/trace.json
 export two --format megatron -o {f}/megatron.sh
 export two --format nemo -o {f}/nemo.py

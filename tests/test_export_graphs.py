@@ -1,34 +1,21 @@
-"""Designs as set-ups of DFModel and as pictures: what a file says, what it cannot, and that it is priced."""
+"""Designs as set-ups of DFModel: the files are priced as the graphs are; notes list omitted columns."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
-import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, ModelShape, load_model
-from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import (
-    DataflowDesign,
-    design_setup,
-    evaluate,
-    layer_graph,
-    least_moving,
-    model_graph,
-)
+from costmodel import DesignPoints, ModelShape
+from costmodel.profiles.dfmodel import DataflowDesign, design_setup, evaluate, least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import (
     design_sharding,
     rows_of,
     unsupported_columns,
     unsupported_shardings,
 )
-from costmodel.profiles.dfmodel.files import SetupFile, load_setup, picture, setup_file
-from costmodel.profiles.dfmodel.files.drawing import design_picture
+from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
 from costmodel.profiles.dfmodel.graph import (
     ALL_REDUCE,
     NONE,
@@ -44,10 +31,9 @@ from costmodel.training.run import Run
 from dse.cli import main
 from dse.cli.options import EXPORTED
 from dse.exporting.artefacts import FORMS, Artefact, artefacts
-from dse.exporting.graphviz import MOST_EDGES, svg
 from dse.library.study import Study
 from dse.spaces.space import Space
-from tests.runs import ranks_of, run_of
+from tests.runs import ranks_of
 
 GATED = ModelShape(
     num_layers=8, hidden_size=96, num_attention_heads=12, num_query_groups=4, head_size=16,
@@ -183,7 +169,7 @@ def test_the_file_of_each_design_is_priced_as_its_graph_and_set_up_are(searched,
 
 def test_a_trial_is_exported_in_every_form(searched, capsys):
     capsys.readouterr()
-    for form in ("dfmodel", "dfmodel-binary", "dot"):
+    for form in ("dfmodel", "dfmodel-binary"):
         assert main(["export", "small", "--trial", "3", "--format", form, "-o", form]) == 0
     told = capsys.readouterr().err
     assert "dse: dfmodel: left out: " in told
@@ -192,8 +178,6 @@ def test_a_trial_is_exported_in_every_form(searched, capsys):
     assert text == binary
     assert text == load_setup(searched / "out" / "dfmodel" / "trial_00003.txt")
     assert setup_file(text, "text").graph.names == model_graph(Study.load("small").space.model).names
-    assert main(["export", "small", "--trial", "3", "--format", "dot"]) == 0
-    assert capsys.readouterr().out == (searched / "dot").read_text()
 
 
 def designed(small_space: str, folder, given: str, **params: object) -> tuple[Artefact, SetupFile]:
@@ -300,168 +284,3 @@ def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
     assert f"trial_{without:05d}.txt: {said}" in capsys.readouterr().err
     assert main(["export", "two", "--trial", str(without), "--format", "dfmodel"]) == 1
     assert f"trial {without}: {said}" in capsys.readouterr().err
-
-
-# Pictures
-
-_NODE = re.compile(r'^    k(\d+) \[label="((?:[^"\\]|\\.)*)"(?:, .*)?\];$', re.MULTILINE)
-_EDGE = re.compile(r'^  k(\d+) -> k(\d+) \[label="((?:[^"\\]|\\.)*)"(.*)\];$', re.MULTILINE)
-
-
-def test_a_picture_has_every_kernel_and_every_edge_once():
-    graph = layer_graph(96, 12, 64)
-    drawn = picture(graph, least_moving(graph).choices)
-    nodes = _NODE.findall(drawn)
-    assert [int(number) for number, _ in nodes] == list(range(1, 42))
-    assert [label.split(r"\n")[0] for _, label in nodes] == list(graph.names)
-    edges = [(int(start) - 1, int(end) - 1) for start, end, _, _ in _EDGE.findall(drawn)]
-    assert edges == list(zip(graph.start, graph.end, strict=True))
-    rest = _EDGE.sub("", _NODE.sub("", drawn))
-    assert re.findall(r"->|label=.*", rest) == ['label="forward";', 'label="backward";']
-    assert rest.count("{") == rest.count("}") == 3
-
-
-def test_a_picture_shows_what_moves():
-    graph = layer_graph(96, 12, 64)
-    sharding = least_moving(graph).choices
-    drawn, plain = picture(graph, sharding), picture(graph)
-    assert r"PROJ_GEMM\nouter 1  m 96  k 96  n 64\nweight 18.4 kB\nsplit: k\nall-reduce" in drawn
-    assert r'label="12.3 kB\nall-gather", color="darkorange"' in drawn  # to the gradient of V
-    assert drawn.count("all-gather") == 1
-    assert "split" not in plain
-    assert "all-" not in plain
-
-
-def design_drawn(model_name, **columns):
-    """What a design's picture shows: kernel -> how it is split, and edge -> its collective."""
-    model = load_model(model_name)
-    graph = model_graph(model)
-    text = design_picture(graph, run_of(model, DesignPoints.of(**columns)))
-    nodes = {label.split(r"\n")[0]: label.split("split: ")[1] for _, label in _NODE.findall(text)}
-    edges = {
-        (graph.names[int(start) - 1], graph.names[int(end) - 1]): label.partition(r"\n")[2]
-        for start, end, label, _ in _EDGE.findall(text)
-    }
-    return nodes, {edge: moved for edge, moved in edges.items() if moved}
-
-
-def test_a_picture_of_megatrons_split_has_its_four_all_reduces():
-    """Two on their way, two on the way back: of which one leaves the graph, for want of a norm's gradient."""
-    nodes, edges = design_drawn("gpt3_175b", tp=8)
-    assert edges == {
-        ("PROJ_GEMM", "DropOut_2"): "all-reduce",
-        ("FFN1", "DropOut_3"): "all-reduce",
-        ("FFN0_bwd", "LayerNorm_2_bwd"): "all-reduce",
-    }
-    assert nodes["V_bwd"] == nodes["Q_bwd"] == nodes["K_bwd"] == r"column\nall-reduce"
-    assert nodes["FFN1"] == nodes["FFN1_bwd"] == nodes["FFN1_bwd_weight_update"] == "row"
-    assert nodes["SOFTMAX"] == nodes["MHA_GEMM_1_bwd1"] == "heads"
-    assert nodes["Loss_bwd"] == nodes["LayerNorm_1"] == "replicated"
-
-
-def test_a_picture_of_sequence_parallelism_gathers_and_scatters():
-    _, edges = design_drawn("gpt3_175b", tp=8, sharding="megatron_sp")
-    assert edges["PROJ_GEMM", "DropOut_2"] == edges["FFN0_bwd", "LayerNorm_2_bwd"] == "reduce-scatter"
-    assert edges["LayerNorm_1", "Q"] == edges["DropOut_2_bwd", "PROJ_GEMM_bwd"] == "all-gather"
-    assert edges["LayerNorm_2", "FFN0_bwd_weight_update"] == "all-gather"  # kept in shards
-
-
-def test_a_picture_shows_both_of_two_changes_past_a_kernel_that_the_graph_lacks():
-    """Without dropout the gradient goes from a norm to a product, by way of an addition that copies it."""
-    _, edges = design_drawn(
-        "llama3_70b",
-        tp=8,
-        sharding="sample",
-        projection_sharding="row",
-        attention_residual_sharding="column",
-        mlp_norm_sharding="sequence",
-    )
-    assert edges["LayerNorm_2_bwd", "PROJ_GEMM_bwd"] == "all-to-all, all-gather"
-    assert edges["PROJ_GEMM", "Add_1"] == "reduce-scatter"
-    assert edges["Add_1", "LayerNorm_2"] == "all-to-all"
-
-
-@pytest.mark.parametrize(
-    ("columns", "gradients"),
-    [
-        ({"dp": 4}, "all-reduce of gradients"),
-        ({"dp": 4, "distributed_optimizer": True}, "reduce-scatter of gradients"),
-        ({}, "reduce"),
-    ],
-)
-def test_a_picture_of_one_rank_a_group_moves_gradients_alone(columns, gradients):
-    model = load_model("gpt3_175b")
-    whole = design_picture(model_graph(model), run_of(model, DesignPoints.of(**columns)))
-    heading, _, text = whole.partition("subgraph")
-    assert heading.count(gradients) == (1 if columns else 0)  # the legend
-    assert text.count(gradients) == (6 if columns else 0)
-    assert text.count("reduce") + text.count("gather") == text.count(gradients)
-    assert "split" not in text
-
-
-def test_names_of_any_kind_are_quoted():
-    graph = layer_graph(96, 12, 64, backward=False)
-    odd = replace(graph, names=('a "b"\\', "new\nline", *graph.names[2:]))
-    labels = [label.split(r"\nouter")[0] for _, label in _NODE.findall(picture(odd))]
-    assert labels[:2] == [r"a \"b\"\\", "new line"]
-    assert len(labels) == 18
-
-
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-def test_graphviz_draws_the_picture(searched, capsys):
-    assert main(["export", "small", "--format", "svg", "-o", "layer.svg"]) == 0
-    text = (searched / "layer.svg").read_text()
-    assert text.count('class="node"') == 41
-    assert text.count('class="edge"') == 53
-    title = text.replace("&#45;", "-")
-    assert re.search(r">.*: one of 48 layers, tp=\d pp=\d dp=\d+<", title)
-    assert re.search(r">sizes are of one sequence of 2,048 tokens.*; a micro-batch is 1 sequence<", title)
-    assert "yellow: has a weight" in title
-    odd = replace(layer_graph(96, 12, 64), names=tuple('"\\<>{}' + str(n) for n in range(41)))
-    assert svg(picture(odd)).count(b'class="node"') == 41
-    path = str(searched / "out" / "dfmodel" / "trial_00000.txt")
-    capsys.readouterr()
-    assert main(["cost", path, "--format", "svg"]) == 0
-    assert capsys.readouterr().out.count('class="edge"') == 53
-    with pytest.raises(DseError, match=r"svg: .*syntax error"):
-        svg("digraph {")
-
-
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-def test_a_large_graph_is_drawn_whole_and_in_time(monkeypatch):
-    """Edges from each kernel to all after it, which take minutes as one: each lies below the last."""
-    names = [f"k{place}" for place in range(60)]
-    edges = [f"  {a} -> {b} [color=red];" for a, b in itertools.combinations(names, 2)]
-    text = "\n".join(["digraph large {", *(f"  {name} [shape=box];" for name in names), *edges, "}\n"])
-    assert len(edges) > MOST_EDGES
-    monkeypatch.setattr("dse.exporting.graphviz.PATIENCE", 30.0)
-    drawn = svg(text).decode()
-    assert (drawn.count('class="node"'), drawn.count('class="edge"')) == (60, len(edges))
-    boxes = re.findall(r"<title>(k\d+)</title>\n<polygon .*?points=\"[^,]*,(\S+) ", drawn)
-    assert sorted(boxes, key=lambda box: float(box[1])) == [(name, dict(boxes)[name]) for name in names]
-
-
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-def test_a_picture_that_takes_too_long_says_what_else_there_is(monkeypatch):
-    monkeypatch.setattr("dse.exporting.graphviz.PATIENCE", 1e-6)
-    with pytest.raises(DseError, match=r"^svg: .*dot: not done after 1e-06 s; --format dot writes the graph"):
-        svg(picture(layer_graph(96, 12, 64)))
-
-
-def test_without_graphviz_one_line_says_what_to_install(searched, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(searched))
-    assert main(["export", "small", "--format", "svg"]) == 1
-    assert capsys.readouterr().err == (
-        "dse: svg: needs Graphviz, whose `dot` is not on PATH; install graphviz, or take --format dot, "
-        "which needs nothing\n"
-    )
-    path = str(searched / "out" / "dfmodel" / "trial_00000.txt")
-    assert main(["cost", path, "--format", "dot"]) == 0
-    assert capsys.readouterr().out.startswith("digraph dataflow {")
-
-
-def test_files_without_a_graph_are_not_drawn(tmp_path, capsys):
-    other = tmp_path / "x.yaml"
-    other.write_text("schema: deepflow/v1")
-    assert main(["cost", str(other), "--format", "dot"]) == 1
-    assert "x.yaml: a DeepFlow configuration has no dot; ask for table, json" in capsys.readouterr().err

@@ -234,7 +234,7 @@ def test_a_trace_has_every_kernel_and_every_edge(capsys):
 
 MISTAKES = {
     "cost {hlo} --profile deepflow": "is an HLO module, and --profile deepflow does not price one",
-    "cost {hlo} --format csv": "an HLO module has no csv; ask for table, json, trace, dfmodel, dot, svg",
+    "cost {hlo} --format csv": "an HLO module has no csv; ask for table, json, trace, dfmodel",
     "cost {hlo} --system a100": "no system of this name ships",
     "cost {cut}": "line 3: '{': never closed",
     "cost nosuch.hlo": "nosuch.hlo: no such file or directory",

@@ -11,7 +11,7 @@ from costmodel.profiles.registry import design_profiles
 
 #: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
 EXPORTED = (
-    *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "dot", "svg", "trace"),
+    *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "trace"),
     *("megatron", "nemo", "torchtitan", "torchtitan-python", "maxtext"),
 )
 

@@ -18,7 +18,6 @@ from costmodel.profiles.dfmodel.assigned import design_sharding, unsupported_col
 from costmodel.profiles.dfmodel.design import DataflowRun, design_setup
 from costmodel.profiles.dfmodel.evaluation import evaluate, loads
 from costmodel.profiles.dfmodel.files import setup_bytes, setup_message, setup_text
-from costmodel.profiles.dfmodel.files.drawing import design_picture
 from costmodel.profiles.dfmodel.files.setup_files import Message
 from costmodel.profiles.dfmodel.layer import model_graph
 from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sram_shortage
@@ -33,7 +32,6 @@ from costmodel.training.run import TransformerRun, rank_run
 from dse.explaining.timeline import traces
 from dse.exporting.astra_sim.export import astra_sim_files
 from dse.exporting.chakra.step import chakra_traces
-from dse.exporting.graphviz import svg
 from dse.exporting.launch.forms import LAUNCH_FORMS, launch_files
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE
@@ -52,8 +50,6 @@ FORMS = {
     "chakra": "",  # a folder
     "dfmodel": ".txt",
     "dfmodel-binary": ".pb",
-    "dot": ".dot",
-    "svg": ".svg",
     "trace": ".json",
     **LAUNCH_FORMS,
 }
@@ -75,8 +71,8 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
     form : str
         A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step, "chakra",
         these as files, one for a rank of each stage, "astra-sim", one for every rank, with their network; one
-        of `LAUNCH_FORMS`, what starts it; else the graph of a layer with the set-up of DFModel, as text, in
-        binary, or as a picture.
+        of `LAUNCH_FORMS`, what starts it; else the graph of a layer with the set-up of DFModel, as text or in
+        binary.
     profile : str
         What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
     anyway : bool
@@ -132,16 +128,12 @@ def workloads(run: TransformerRun) -> Iterator[Artefact]:
 
 
 def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:
-    """Designs as DFModel's set-ups, or as pictures of their graphs."""
+    """Designs as set-ups of DFModel."""
     graph = model_graph(run.model)
     resolved = run.of(resolve_sharding(run.model, run.system, run.design))
     for point in range(run.num_points):
         row = np.array([point])
-        if form in ("dot", "svg"):
-            text = design_picture(graph, resolved.take(row))
-            yield Artefact(svg(text) if form == "svg" else text.encode(), ())
-        else:
-            yield setup_artefact(graph, run.take(row), resolved.take(row), form, profile)
+        yield setup_artefact(graph, run.take(row), resolved.take(row), form, profile)
 
 
 def setup_artefact(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from costmodel.profiles.dfmodel.files import picture
 from costmodel.profiles.registry import profile_named
-from dse.exporting.graphviz import svg
 from dse.records.tables import json_text
 from dse.records.text import show
 from dse.reporting.programs.dfmodel_report import Wanted, dfmodel_report, figures, priced_file, shortages
@@ -20,10 +18,6 @@ def run(args: argparse.Namespace) -> int:
     report = priced_file(args.file, generation=generation, wanted=wanted)
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         print(f"dse: {args.file}: does not fit: {line}", file=sys.stderr)
-    if args.format in ("dot", "svg"):
-        text = picture(report.file.graph, report.sharding)
-        print(svg(text).decode() if args.format == "svg" else text, end="")
-        return 0
     if args.format == "json":
         print(json_text({"file": str(args.file), "profile": args.profile, **figures(report)}))
         return 0

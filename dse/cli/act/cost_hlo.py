@@ -7,10 +7,9 @@ import sys
 from typing import Final
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel.files import graph_message, picture, setup_text
+from costmodel.profiles.dfmodel.files import graph_message, setup_text
 from dse.cli.act.words import COSTS, USUAL_SYSTEM
 from dse.cli.output import TABLE_ENDINGS, checked_ending, write_content, write_report
-from dse.exporting.graphviz import svg
 from dse.records.tables import csv_pieces, json_text, parquet_pieces
 from dse.records.text import show
 from dse.reporting.programs.cost_record import ModuleCost
@@ -21,7 +20,7 @@ from dse.reporting.programs.machine_sweep import machines, sweep_frame, sweep_re
 SWEEPS: Final = ("table", "json", "csv", "parquet")
 
 #: Forms of the graph alone, which no machine has a part in.
-GRAPHS: Final = ("dfmodel", "dot", "svg")
+GRAPHS: Final = ("dfmodel",)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,13 +77,9 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 
 def write_graph(args: argparse.Namespace, cost: ModuleCost) -> int:
-    """The module's graph for DFModel, or as a picture; what it cannot say on stderr."""
+    """Write the module's graph for DFModel; stderr gets a line for each property that the format lacks."""
     found = cost.dataflow()
     for note in found.notes:
         print(f"dse: {args.file}: {note}", file=sys.stderr)
-    if args.format == "dfmodel":
-        print(setup_text(graph_message(found.graph, found.traffic)), end="")
-        return 0
-    text = picture(found.graph, traffic=found.traffic)
-    print(svg(text).decode() if args.format == "svg" else text, end="")
+    print(setup_text(graph_message(found.graph, found.traffic)), end="")
     return 0

@@ -193,7 +193,7 @@ class CostedFile:
 COSTS: Final[Mapping[str, CostedFile]] = {
     "hlo": CostedFile(
         "dse.cli.act.cost_hlo",
-        ("table", "json", "csv", "parquet", "trace", "dfmodel", "dot", "svg"),
+        ("table", "json", "csv", "parquet", "trace", "dfmodel"),
         {"system": None, "barriers": "barrier", "sweep": None, "output": None},
     ),
     "aicb": CostedFile(
@@ -214,7 +214,7 @@ COSTS: Final[Mapping[str, CostedFile]] = {
     ),
     "dfmodel": CostedFile(
         "dse.cli.act.cost_dfmodel",
-        ("table", "json", "dot", "svg"),
+        ("table", "json"),
         {"resolve": False, "prefer": None, "groups": None, "tile_size": None},
     ),
     "deepflow": CostedFile("dse.cli.act.cost_deepflow", ("table", "json")),
@@ -259,7 +259,7 @@ def cost(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=["table", "json", "csv", "parquet", "trace", "dfmodel", "dot", "svg"],
+        choices=["table", "json", "csv", "parquet", "trace", "dfmodel"],
         help="a report to read, one JSON object, SimAI's EndToEnd.csv or a row for each system of a --sweep, "
         "of an HLO module a timeline for Chrome's trace viewer or its graph for DFModel, or a picture of the "
         "graph of either; svg needs Graphviz (default: what the ending of OUT says, else table)",

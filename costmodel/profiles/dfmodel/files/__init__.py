@@ -1,6 +1,5 @@
 """DFModel's set-ups: text and binary files <-> messages <-> graphs and set-ups of the cost model."""
 
-from costmodel.profiles.dfmodel.files.drawing import picture
 from costmodel.profiles.dfmodel.files.records import SetupFile, setup_file
 from costmodel.profiles.dfmodel.files.setup_files import is_setup, load_setup, setup_bytes, setup_text
 from costmodel.profiles.dfmodel.files.writing import ZeroMarks, graph_message, setup_message
@@ -11,7 +10,6 @@ __all__ = [
     "graph_message",
     "is_setup",
     "load_setup",
-    "picture",
     "setup_bytes",
     "setup_file",
     "setup_message",
