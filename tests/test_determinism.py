@@ -13,7 +13,7 @@ import pytest
 COMMANDS = """\
 search gpt3_175b_1024_a100 --budget 60 --sampler nsga2 --seed 3 --study one --emit aicb --out {f}/out
 search llama3_70b_512_h100 --budget 40 --seed 4 --study two
-search llama3_70b_64_h100_fsdp --budget 20 --sampler random --set zero=3 --set recompute=full --study three
+search llama3_70b_64_h100_fsdp --budget 9 --set zero=3 --set recompute=full --set precision=bf16 --study three
 search llama3_70b_512_h100 --budget 20 --set schedule=gpipe --set vpp=1 --set pp=4 --study four
 pareto one --format table
 pareto one --format json
@@ -31,7 +31,7 @@ export one --format trace -o {f}/trace.json
 export two --format megatron -o {f}/megatron.sh
 export two --format nemo -o {f}/nemo.py
 export three --format astra-sim -o {f}/astra-sim
-export three --format torchtitan -o {f}/torchtitan.toml
+export three --format torchtitan -o {f}/torchtitan.py
 export four --format maxtext -o {f}/maxtext.yml
 evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --format json
 enumerate gpt3_175b_1024_a100 --set tp=8 --format csv

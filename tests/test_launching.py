@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -24,12 +23,13 @@ from costmodel.training.numerics import Numerics
 from costmodel.training.run import Run
 from dse.cli import main
 from dse.exporting.artefacts import artefacts
-from dse.exporting.launch import maxtext, megatron, nemo, torchtitan, torchtitan_python
+from dse.exporting.launch import maxtext, megatron, nemo, torchtitan
 from dse.exporting.launch.forms import LAUNCH_FORMS, read_launch
 from dse.exporting.launch.launch import Launch, NotExpressible, launch_space
 from dse.exporting.launch.megatron_model import model_losses, model_settings, pattern, settings_model
 from dse.exporting.launch.shell import Script
-from dse.exporting.launch.torchtitan_releases import flavored
+from dse.exporting.launch.torchtitan_design import TORCHTITAN, flavor_of
+from dse.exporting.launch.torchtitan_models import flavored
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
@@ -119,9 +119,9 @@ def test_so_does_one_of_torchtitan(tmp_path):
         params = space.pinned(pins).completed({"recompute": "full"})
         run = transformer_run(space, space.encode([params]), DesignPoints)
         launch, text = expressible(torchtitan, run)
-        assert tomllib.loads(text)["model"]["flavor"] == "70B"
-        (tmp_path / "job.toml").write_text(text)
-        back, notes = torchtitan.read_script(tmp_path / "job.toml")
+        assert 'flavor="70B"' in text
+        (tmp_path / "job.py").write_text(text)
+        back, notes = torchtitan.read_script(tmp_path / "job.py")
         assert notes == []
         assert meaning(back) == meaning(launch)
         again = transformer_step(Run(back.model, run.system, back.points))
@@ -130,50 +130,33 @@ def test_so_does_one_of_torchtitan(tmp_path):
 
 # Parameters that the weights' metadata give (safetensors).
 FLAVORS = {"qwen3 0.6B": 596_049_920, "qwen3 1.7B": 1_720_574_976, "qwen3 4B": 4_022_468_096,
-           "qwen3 14B": 14_768_307_200, "llama3 8B_flex": 8_030_261_248,
-           "llama4 17bx16e": 107_769_861_120}  # fmt: skip
+           "qwen3 14B": 14_768_307_200, "llama3 8B_flex": 8_030_261_248}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FLAVORS)
 def test_flavors_of_torchtitan_that_do_not_ship_are_models_too(name):
-    model = flavored(torchtitan.TORCHTITAN, *name.split())
+    model = flavored(TORCHTITAN, *name.split())
     assert model.num_parameters == FLAVORS[name]
-    assert torchtitan.flavor_of(model) == tuple(name.removesuffix("_flex").split())
+    assert flavor_of(model) == tuple(name.removesuffix("_flex").split())
 
 
-CONFIGURATION = """
-    model = {name = "llama4", flavor = "17bx128e", converters = "quantize.linear.float8,lora"}
-    training = {local_batch_size = 4, seq_len = 8192}
-    parallelism = {tensor_parallel_degree = 8, data_parallel_shard_degree = 2, pipeline_parallel_degree = 4}
-    quantize.linear.float8 = {enable_fsdp_float8_all_gather = true}
-"""
+def test_toml_of_older_torchtitan_is_refused_by_name(tmp_path):
+    (tmp_path / "job.toml").write_text("[model]\nname = 'llama3'\nflavor = '8B'\n")
+    with pytest.raises(DseError, match=r"TOML is of torchtitan 0\.2\.2 and older; dse reads Python"):
+        read_launch(tmp_path / "job.toml", "torchtitan", 8)
 
 
-def test_a_configuration_of_torchtitan_is_read_as_release_0_2_2_has_it(tmp_path):
-    (tmp_path / "job.toml").write_text(CONFIGURATION)
-    launch, notes = torchtitan.read_script(tmp_path / "job.toml")
-    assert "model.converters lora: not read" in notes
-    assert (launch.world_size, launch["tp"], launch["pp"], launch["micro_batch_size"]) == (64, 8, 4, 1)
-    assert (launch["precision"], launch["fp8_parameters"]) == ("fp8_tensorwise", True)
-    # `generate_llm_fqn_per_model_part` of torchtitan 0.2.2: embedding and output count as a layer each.
+def test_chunks_of_torchtitan_count_embedding_and_output_as_a_layer_each(tmp_path):
+    """`generate_llm_fqn_per_model_part` of torchtitan: 48 layers over 4 stages."""
+    parallel = "ParallelismConfig(data_parallel_shard_degree=2, pipeline_parallel_degree=4)"
+    (tmp_path / "job.py").write_text(
+        "from torchtitan.models.qwen3 import model_registry\n"
+        'def job():\n    return Trainer.Config(model_spec=model_registry("30B-A3B", '
+        f"converters=[LoRAConverter.Config()]), parallelism={parallel}, training=TrainingConfig())\n"
+    )
+    launch, notes = torchtitan.read_script(tmp_path / "job.py")
+    assert "model.converters LoRAConverter: not read" in notes
     assert launch.chunks() == [12, 13, 12, 11]
-
-
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
-        (("local_batch_size", "batch_size"), "training.batch_size"),
-        (("seq_len = 8192", "tensor_parallel_degree = 8"), "training.tensor_parallel_degree"),
-        (
-            ("{tensor", '{pipeline_parallel_split_points = "layers.8", tensor'),
-            "parallelism.pipeline_parallel_split_points",
-        ),
-    ],
-)
-def test_keys_of_earlier_releases_of_torchtitan_are_refused_by_name(change, key, tmp_path):
-    (tmp_path / "job.toml").write_text(CONFIGURATION.replace(*change))
-    with pytest.raises(DseError, match=f"{key}: a key of torchtitan before 0.2; dse reads 0.2.2"):
-        torchtitan.read_script(tmp_path / "job.toml")
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -228,7 +211,7 @@ def test_maxtext_takes_devices_from_nodes_and_between_them():
     [
         (megatron, "deepseek_v3_2048_h800", {"schedule": "dualpipe"}, "schedule=dualpipe: Megatron Core has"),
         (megatron, "gpt3_175b_kernels", {}, "sharding=sample: Megatron Core has megatron, megatron_sp"),
-        (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: torchtitan 0.2.2 has it not"),
+        (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: torchtitan of 2026-08-21 has it not"),
         (torchtitan, "qwen3_235b_256_gb200", {}, "zero=1: torchtitan has 0, 3"),
         (maxtext, "gpt3_175b_1024_a100", {"pp": 8}, "schedule=1f1b: MaxText has gpipe, breadth_first"),
     ],
@@ -269,7 +252,7 @@ def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
             "the chip maker's software, not Megatron Core; dse writes no launch files",
         ),
         ("gaudi3_128g", "nemo", "the chip maker's software, not Megatron Core; dse writes no launch files"),
-        ("tpu_v5p_pod", "torchtitan-python", "trains with MaxText, not torchtitan; use --format maxtext"),
+        ("tpu_v5p_pod", "torchtitan", "trains with MaxText, not torchtitan; use --format maxtext"),
         ("h100_80g_dgx", "megatron", ""),
         ("tpu_v5p_pod", "maxtext", ""),
     ],
@@ -403,8 +386,8 @@ PRICED = [
     ("torchtitan", "torchtitan", "llama3_70b", {"tp": 8, "pp": 4, "vpp": 2, "recompute": "full"}),
     ("torchtitan", "megatron_core", "qwen3_32b",
      {"tp": 8, "pp": 1, "zero": 3, "attention": "flash_attention_2", "tp_overlap": "gradients"}),
-    ("torchtitan-python", "torchtitan_2026", "deepseek_v3", {"tp": 1, "ep": 64, "recompute": "full"}),
-    ("torchtitan-python", "torchtitan", "llama3_405b", {"tp": 8, "pp": 8, "vpp": 2, "recompute": "none"}),
+    ("torchtitan", "torchtitan_2026", "deepseek_v3", {"tp": 1, "ep": 64, "recompute": "full"}),
+    ("torchtitan", "torchtitan", "llama3_405b", {"tp": 8, "pp": 8, "vpp": 2, "recompute": "none"}),
     ("maxtext", "maxtext", "qwen3_30b_a3b", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
     ("maxtext", "maxtext", "llama3_70b", {"tp": 4, "pp": 4, "vpp": 2, "schedule": "breadth_first"}),
 ]  # fmt: skip
@@ -483,15 +466,15 @@ def on_64() -> Trainer.Config:
 def test_functions_of_a_module_are_read_and_not_run(tmp_path):
     path, made = tmp_path / "configs.py", tmp_path / "made"
     path.write_text(CONFIGURATIONS + f"\nopen({str(made)!r}, 'w')\n")
-    launch, notes = torchtitan_python.read_script(Path(f"{path}:on_64"))
+    launch, notes = torchtitan.read_script(Path(f"{path}:on_64"))
     assert notes == []
     assert (launch.model.name, launch.world_size, launch.global_batch_size) == ("llama3_8b", 64, 128)
     assert (launch["tp"], launch["dp"], launch["micro_batch_size"], launch["recompute"]) == (2, 32, 2, "full")
     assert not made.exists()
     with pytest.raises(DseError, match=r"several configurations: name one as FILE\.py:NAME, of base, on_64"):
-        torchtitan_python.read_script(path)
+        torchtitan.read_script(path)
     with pytest.raises(DseError, match="does not say on how many chips; name them with --gpus N"):
-        torchtitan_python.read_script(Path(f"{path}:base"))
+        torchtitan.read_script(Path(f"{path}:base"))
 
 
 @pytest.mark.parametrize(
@@ -506,7 +489,7 @@ def test_functions_of_a_module_are_read_and_not_run(tmp_path):
 def test_hostile_modules_give_one_line(tmp_path, text):
     (tmp_path / "configs.py").write_text(text)
     with pytest.raises(DseError) as caught:
-        torchtitan_python.read_script(tmp_path / "configs.py", 8)
+        torchtitan.read_script(tmp_path / "configs.py", 8)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -527,7 +510,7 @@ def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_
 @pytest.mark.parametrize(
     ("program", "variable", "form"),
     [
-        ("torchtitan", "TORCHTITAN", "torchtitan-python"),
+        ("torchtitan", "TORCHTITAN", "torchtitan"),
         ("maxtext", "MAXTEXT", "maxtext"),
         ("megatron_bridge", "MEGATRON_BRIDGE", "nemo"),
     ],
@@ -688,7 +671,7 @@ def test_layers_are_lists_as_python_has_them():
         (["--from-megatron", "none.sh", "--system", "h100_80g_dgx"], "none.sh: no such file or directory"),
         (["gpt3_175b_1024_a100", "--from-megatron", "train.sh"], "prices one file; leave out gpt3_175b"),
         (["--from-nemo", "train.sh", "--system", "h100_80g_dgx"], "name them with --gpus N"),
-        (["--from-torchtitan", "train.sh", "--system", "h100_80g_dgx"], "train.sh: expected TOML"),
+        (["--from-torchtitan", "train.sh", "--system", "h100_80g_dgx"], "train.sh: "),
         ([], "name a space"),
     ],
 )

@@ -97,8 +97,8 @@ def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framew
 
 @cache
 def launching(form: str) -> Framework:
-    """The shipped framework that launch files of a form start."""
-    return next(own for own in map(load_framework, framework_names()) if form in own.launch)
+    """The built-in framework that launch files of a form start: of several releases the newest."""
+    return [own for own in map(load_framework, framework_names()) if form in own.launch][-1]
 
 
 def _abilities(section: Section, name: str) -> dict[str, Any]:

@@ -12,8 +12,14 @@ from costmodel.profiles.registry import design_profiles
 #: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
 EXPORTED = (
     *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "trace"),
-    *("megatron", "nemo", "torchtitan", "torchtitan-python", "maxtext"),
+    *("megatron", "nemo", "torchtitan", "maxtext"),
 )
+
+
+def exported(form: str) -> str:
+    """Name of a form of files, which earlier versions may have called otherwise."""
+    return "torchtitan" if form == "torchtitan-python" else form
+
 
 #: What `dse search` searches when no space is named.
 DEFAULT_SPACE = "gpt3_175b_1024_a100"

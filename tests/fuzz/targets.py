@@ -120,7 +120,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "deepflow": Target(load_configuration, seeds.deepflow, ".yaml"),
     "priced-deepflow": Target(command("cost", *PRICED), seeds.deepflow, ".yaml"),
     "megatron": Target(launch("megatron"), seeds.megatron, ".sh"),
-    "torchtitan": Target(launch("torchtitan"), seeds.torchtitan, ".toml"),
+    "torchtitan": Target(launch("torchtitan"), seeds.torchtitan, ".py"),
     "nemo": Target(launch("nemo"), seeds.nemo, ".py"),
     "measurements": Target(read_table, seeds.measurements, ".csv"),
     "validated": Target(command("validate", *PRICED), seeds.measurements, ".csv"),

@@ -23,6 +23,7 @@ from dse.cli.options import (
     add_workers,
     bounded,
     describe,
+    exported,
     natural,
     positive,
 )
@@ -104,7 +105,7 @@ def sweep(text: str) -> tuple[str, str]:
 _HELP: Final = {
     "from_megatron": "the run of a shell script of Megatron-LM, or of its flags alone",
     "from_nemo": "the run of a YAML configuration of NeMo's Megatron-Bridge",
-    "from_torchtitan": "the run of a configuration of torchtitan: TOML, FILE.py or FILE.py:FUNCTION",
+    "from_torchtitan": "the run of a configuration of torchtitan: FILE.py or FILE.py:FUNCTION",
     "from_maxtext": "the run of a YAML configuration of MaxText",
 }
 
@@ -146,10 +147,10 @@ def export(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         about="Write a design of a study as a file for another program. Launch files: megatron, nemo\n"
-        "(Megatron-Bridge), torchtitan (0.2.2), torchtitan-python (2026) and maxtext. Simulators: aicb is\n"
+        "(Megatron-Bridge), torchtitan and maxtext. Simulators: aicb is\n"
         "the workload of the slowest stage for SimAI, astra-sim a folder that ASTRA-sim runs, dfmodel the\n"
         "graph of a layer with its sharding and machine. Traces of one step: trace is for Perfetto, chakra\n"
-        "is a folder with a file for one rank of each stage. Pictures of a layer: dot and svg (by Graphviz).",
+        "is a folder with a file for one rank of each stage.",
         examples=[
             "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
             "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",
@@ -168,7 +169,9 @@ def export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workload", metavar="NAME", help="which workload, of a space that has several (docs/runs.md)"
     )
-    parser.add_argument("--format", choices=EXPORTED, default=EXPORTED[0], help=f"default: {EXPORTED[0]}")
+    parser.add_argument(
+        "--format", type=exported, choices=EXPORTED, default=EXPORTED[0], help=f"default: {EXPORTED[0]}"
+    )
     parser.add_argument(
         "--anyway",
         action="store_true",
@@ -231,7 +234,6 @@ COST_EXAMPLES = [
     "dse cost workload.txt --gpus 1024 --gpu-type H100 --nic-type cx7",
     "dse cost workload.txt --profile simai-2024-12 --busbw busbw.yaml --gpus 1024 --format csv",
     "dse cost setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
-    "dse cost setup.txt --format svg > layer.svg",
     "dse cost setup.txt --groups 40 --tile-size best",
 ]
 

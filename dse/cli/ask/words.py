@@ -22,6 +22,7 @@ from dse.cli.options import (
     add_workers,
     bounded,
     describe,
+    exported,
     natural,
     positive,
     tokens,
@@ -253,6 +254,7 @@ def add_run(parser: argparse.ArgumentParser, default_budget: str) -> None:
     parser.add_argument(
         "--emit",
         metavar="FORMAT",
+        type=exported,
         choices=EXPORTED,
         help="also write each design of the front for other programs, under DIR/FORMAT: "
         f"{', '.join(EXPORTED)}",

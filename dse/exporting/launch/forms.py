@@ -22,8 +22,7 @@ Reader = Callable[[Path, int | None], tuple["Launch", list[str]]]
 LAUNCH_FORMS: Final[Mapping[str, str]] = {
     "megatron": ".sh",
     "nemo": ".yaml",
-    "torchtitan": ".toml",
-    "torchtitan-python": ".py",
+    "torchtitan": ".py",
     "maxtext": ".yml",
 }
 
@@ -59,7 +58,7 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
 
 def _module(form: str) -> ModuleType:
     """The module that writes and reads a form."""
-    return import_module(f"dse.exporting.launch.{form.replace('-', '_')}")
+    return import_module(f"dse.exporting.launch.{form}")
 
 
 def with_framework(text: str, framework: str) -> str:
@@ -78,7 +77,6 @@ def read_launch(path: Path, form: str, chips: int | None = None,
     DseError
         If it is no such file, or says too little.
     """
-    form = "torchtitan-python" if form == "torchtitan" and ".py" in path.suffix else form
     read: Reader = _module(form).read_script
     launch, notes = read(path, chips)
     words = (Path(word) for word in (str(path_and_part(path)[0]), *str(path).split()))

@@ -1,368 +1,304 @@
-"""Configurations of torchtitan: written from designs, and read."""
+"""Configurations of torchtitan in Python: written from designs, and read.
+
+Releases up to 0.2.2 were configured by TOML files, which are refused by name.
+"""
 
 from __future__ import annotations
 
-import json
-import tomllib
+import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.framework_file import Framework, launching
-from costmodel.training.model import ModelShape
+from dse.exporting.launch import torchtitan_design
 from dse.exporting.launch.launch import (
     PLACEHOLDERS,
     Launch,
     NotExpressible,
-    even_or_written,
     launch_text,
+    path_and_part,
     refuse,
 )
-from dse.exporting.launch.megatron_read import batch
-from dse.exporting.launch.torchtitan_releases import (
-    CONVERTER_WORDS,
-    EARLIER,
-    converters,
-    flavored,
-    flavors,
-    layers_of_chunks,
-    nested,
-)
-from dse.spaces.sections.frameworks import is_same
+from dse.exporting.launch.python_calls import Call, PythonFunctions
+from dse.exporting.launch.torchtitan_design import TORCHTITAN
 
-#: What torchtitan can do, and what it calls it.
-TORCHTITAN: Final = launching("torchtitan")
-#: Whether DualPipeV hides exchanges of experts behind another micro-batch.
-OVERLAPPED: Final = "pipeline_parallel_expert_parallel_overlap"
-#: Column -> layers that the first or the last stage has less: written beside modules by name, which decide.
-LESS_LAYERS: Final = {
-    "count_embedding": "pipeline_parallel_first_stage_less_layers",
-    "count_loss": "pipeline_parallel_last_stage_less_layers",
+#: Module of torchtitan -> names of it that a configuration needs.
+IMPORTS: Final = {
+    "components.checkpointer": "CheckpointManager",
+    "components.data": "ConcatThenSplitPackingConfig, GrainDataLoader",
+    "components.optimizer": "default_adamw",
+    "config": "CompileConfig, ParallelismConfig, TrainingConfig",
+    "hf_datasets.text_datasets": "DATASETS",
+    "trainer": "Trainer",
 }
+#: Where the classes are that some designs need alone.
+CLASSES: Final = {
+    "components.quantization": tuple(
+        name for names in TORCHTITAN.runs["precision"].words.values() for name in names
+    ),
+    "distributed.activation_checkpoint": ("SelectiveAC", "FullAC"),
+    "components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
+    "models.common.config_utils": ("decoder_vocab_size",),
+    "models.deepseek_v3.mtp": ("MTPLoss",),
+}
+#: Modules whose products are of another format; those of routers and the vocabulary stay.
+QUANTIZED: Final = ["attention", "feed_forward", "shared_experts"]
 
 
-def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
-    """What a configuration of torchtitan runs, and what of it is not read.
+class Code(str):
+    """Text that stands in a module as it is."""
 
-    Raises
-    ------
-    DseError
-        If it is no such file, or says too little.
-    """
-    try:
-        content = tomllib.loads(launch_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DseError(f"{path}: expected TOML ({error})") from None
-    try:
-        keys = [f"{name}.{key}" for name, part in content.items() if isinstance(part, dict) for key in part]
-        if moved := [key for key in keys if EARLIER.fullmatch(key)]:
-            raise DseError(
-                f"{moved[0]}: a key of torchtitan before 0.2; dse reads 0.2.2, so rename it as there"
-            )
-        return launch_of(content, TORCHTITAN, chips), unread(content)
-    except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise DseError(f"{path}: {error}") from None
-
-
-def launch_of(content: Mapping[str, Any], framework: Framework, chips: int | None = None) -> Launch:
-    """What the sections of a configuration run, by the names of torchtitan 0.2.2.
-
-    Raises
-    ------
-    DseError
-        If they say too little, or what is not known; or an error of Python where they are of other kinds.
-    """
-    parallel, training = (content.get(name, {}) for name in ("parallelism", "training"))
-    model = _read_model(content.get("model", {}), training, framework)
-    design = _read_design(content, model, framework)
-    world_size = chips or _world_size(parallel, design)
-    dp = world_size // max(design["tp"] * design["pp"] * design["cp"], 1)
-    total = int(training.get("global_batch_size", -1))
-    local = int(training.get("local_batch_size", 8))
-    design |= batch({"global_batch_size": total if total > 0 else local * dp}, design, world_size)
-    return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8)
-
-
-def _read_model(part: Mapping[str, Any], training: Mapping[str, Any], framework: Framework) -> ModelShape:
-    wanted = (str(part.get("name", "llama3")), str(part.get("flavor", "debugmodel")))
-    model = flavored(framework, *wanted)
-    if model is None:
-        known = [" ".join(own) for own in flavors(framework)]
-        raise DseError(f"model {' '.join(wanted)}: not known{suggestion(' '.join(wanted), known)}")
-    mtp_layers = float(part.get("num_mtp_layers", 0))
-    return replace(model, seq_len=float(training.get("seq_len", 2048)), mtp_layers=mtp_layers)
-
-
-def _world_size(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> int:
-    shard = int(parallel.get("data_parallel_shard_degree", -1))
-    if shard < 1:
-        raise DseError("does not say on how many chips; name them with --gpus N")
-    replicas = int(parallel.get("data_parallel_replicate_degree", 1))
-    return shard * replicas * int(design["tp"] * design["pp"] * design["cp"])
-
-
-def _read_shards(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
-    """Stage of sharded data parallelism."""
-    replicas = int(parallel.get("data_parallel_replicate_degree", 1))
-    if replicas >= design["dp"] > 1 and design["cp"] == 1:
-        return {"zero": 0}
-    word = parallel.get("fsdp_reshard_after_forward", "default")
-    kept = word == "never" or (word == "default" and design["pp"] > 1)
-    return {"zero": 3, "reshard_after_forward": not kept, "shard_replicas": replicas}
-
-
-def _read_design(content: Mapping[str, Any], model: ModelShape, framework: Framework) -> dict[str, Any]:
-    parallel, training = content.get("parallelism", {}), content.get("training", {})
-    degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
-    design: dict[str, Any] = {
-        own: int(parallel.get(f"{word}_parallel_degree", 1)) for own, word in degrees.items()
-    }
-    staged, word = design["pp"] > 1, parallel.get("pipeline_parallel_schedule", "1F1B")
-    local = int(training.get("local_batch_size", 8))
-    micro = parallel.get("pipeline_parallel_microbatch_size", 1) if staged else local
-    design |= {"micro_batch_size": int(micro), "overlap_grad_reduce": True, "vpp": 1}
-    design["attention"] = "flash_attention_2"
-    if staged:
-        known = {
-            own: (name, place > 0)
-            for name, pair in framework.runs["schedule"].words.items()
-            for place, own in enumerate(pair)
-            if own
-        }
-        flat = {own.lower(): own for own in known}
-        word = flat.get(str(word).lower().replace("_", ""), word)
-        if word not in known:
-            raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
-        design |= {"schedule": "gpipe" if word == "GPipe" else known[word][0]}
-        design |= _read_chunks(parallel, design, model, several=known[word][1])
-    return design | _read_groups(parallel, design, model, framework) | _read_rest(content, framework)
-
-
-def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape,
-                 framework: Framework) -> dict[str, Any]:  # fmt: skip
-    """How ranks of a group work together."""
-    found: dict[str, Any] = {}
-    if design["tp"] > 1:
-        found["sharding"] = "megatron_sp" if parallel.get("enable_sequence_parallel", True) else "megatron"
-        found["tp_overlap"] = "chunked" if parallel.get("enable_async_tensor_parallel") else "gradients"
-    if design["cp"] > 1:
-        rotate = parallel.get("context_parallel_rotate_method", "allgather")
-        found["cp_communication"] = framework.value("cp_communication", rotate, "all_gather")
-    if model.num_experts:
-        ep = int(parallel.get("expert_parallel_degree", 1))
-        etp = int(parallel.get("expert_tensor_parallel_degree", 1)) if ep > 1 else design["tp"]
-        backend = parallel.get("expert_parallel_comm_backend", "standard")
-        found |= {"ep": ep, "etp": etp}
-        found["dispatcher"] = framework.value("dispatcher", backend, "two_hop") if ep > 1 else "all_to_all"
-        overlapped = bool(parallel.get(OVERLAPPED, True)) and framework is TORCHTITAN
-        found["overlap_ep"] = overlapped and ep > 1 and design.get("schedule") == "dualpipe_v"
-    return found
-
-
-def _read_rest(content: Mapping[str, Any], framework: Framework) -> dict[str, Any]:
-    """What runs again, and in which format."""
-    word = content.get("activation_checkpoint", {}).get("mode", "selective")
-    found: dict[str, Any] = {"recompute": word if word in framework.runs["recompute"].words else "full"}
-    if content.get("training", {}).get("enable_cpu_offload"):
-        found["offload_optimizer"] = 1
-    for precision, words in CONVERTER_WORDS.items():
-        if words & {*converters(content)}:
-            found["precision"] = precision
-    float8 = nested(content, "float8")
-    if found.get("precision") == "fp8_tensorwise" and float8.get("enable_fsdp_float8_all_gather"):
-        found["fp8_parameters"] = True
-    return found
-
-
-def _read_chunks(
-    parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape, *, several: bool
-) -> dict[str, Any]:
-    """Chunks of the pipeline: by their modules, or by layers of each."""
-    parts = parallel.get("module_fqns_per_model_part")
-    less = {column: int(parallel.get(setting, 0)) for column, setting in LESS_LAYERS.items()}
-    if parts:
-        sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
-        as_said = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
-        staged = {name: design[name] for name in ("pp", "schedule")}
-        if Launch.of(model, {**staged, **as_said}, 1).chunks() == sizes:
-            return as_said
-    else:
-        sizes = layers_of_chunks(parallel, int(model.num_layers), design["pp"], several=several)
-    return even_or_written(model, design, f"E{'|'.join('t' * size for size in sizes)}L")
-
-
-def unread(content: Mapping[str, Any]) -> list[str]:
-    """What of a configuration is read as something else."""
-    notes = []
-    float8 = nested(content, "float8")
-    if str(float8.get("recipe_name", "")).startswith("rowwise"):
-        notes.append("float8 with a scale for each row is read as fp8_tensorwise")
-    if content.get("activation_checkpoint", {}).get("mode", "selective") == "selective":
-        notes.append("activation_checkpoint.mode selective is read as that of attention alone")
-    if content.get("activation_checkpoint", {}).get("mode") == "memory_budget":
-        notes.append("activation_checkpoint.mode memory_budget is read as full")
-    known = set[str]().union(*CONVERTER_WORDS.values())
-    if unread := [word for word in converters(content) if word not in known]:
-        notes.append(f"model.converters {', '.join(unread)}: not read")
-    return notes
+    __slots__ = ()
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
-    """The configuration of a design, and what it does not say.
+    """The module of a design, and what it does not say.
 
     Raises
     ------
     NotExpressible
         If torchtitan cannot run such a design.
     """
-    name, flavor = flavor_of(launch.model, TORCHTITAN)
+    package, flavor = torchtitan_design.flavor_of(launch.model)
     refuse(launch, "torchtitan")
-    lost = [
-        *losses(launch),
-        *([f"model: mtp_layers={launch.model.mtp_layers:g}"] if launch.model.mtp_layers else []),
-    ]
-    nodes, each = launch.nodes
-    sections: dict[str, dict[str, Any]] = {
-        "model": {"name": name, "flavor": flavor, "hf_assets_path": "TOKENIZER_MODEL",
-                  "converters": TORCHTITAN.word("precision", launch["precision"])},
-        "optimizer": {"name": "AdamW", "lr": "LEARNING_RATE"},
-        "training": _training(launch),
-        "parallelism": _parallelism(launch),
-        "activation_checkpoint": _checkpointing(launch),
-        "checkpoint": {"folder": "CHECKPOINT_DIR"},
-        "compile": {"enable": True},
-        **({"quantize.linear.float8": {"recipe_name": "tensorwise", "enable_fsdp_float8_all_gather":
-            bool(launch["fp8_parameters"])}} if launch["precision"] == "fp8_tensorwise" else {}),
-    }  # fmt: skip
+    if launch.model.tied_embeddings and launch["pp"] > 1:
+        raise NotExpressible(f"pp={launch['pp']}: torchtitan has no stages of a model with tied embeddings")
+    predicts = launch.model.mtp_layers > 0 and launch["pp"] * launch["cp"] == 1
+    lost = torchtitan_design.losses(launch)
+    if launch.model.mtp_layers and not predicts:
+        lost.append(f"model: mtp_layers={launch.model.mtp_layers:g}")
+    (nodes, each), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)
+    body = _call("Trainer.Config", _sections(launch, predicts=predicts))
+    spec = _call("model_registry", _registry(launch, flavor, predicts=predicts))
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
-        f"# NGPU={each} torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train "
-        "--job.config_file THIS_FILE",
+        f"# torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train --module THIS_MODULE "
+        f"--config {name}",
         *(f"# torchtitan has no setting for: {text}" for text in lost),
-        "# Fill in what the design does not decide:",
-        *(f"#   {own}: {text}" for own, text in PLACEHOLDERS.items()),
+        "# What the design does not decide, as variables of the environment:",
+        *(f"#   {own}: {text}" for own, text in _ENVIRONMENT.items()),
+        *_import_lines(package, spec + body),
+        "",
+        "",
+        f"def {name}() -> Trainer.Config:",
+        indent(f"model_spec = {spec}\nreturn {body}", "    "),
     ]
-    for title, part in sections.items():
-        lines += ["", f"[{title}]", *(f"{key} = {json.dumps(value)}" for key, value in part.items())]
     return "\n".join(lines) + "\n", lost
 
 
-def flavor_of(model: ModelShape, framework: Framework = TORCHTITAN) -> tuple[str, str]:
-    """Name and flavor of a model there.
-
-    Raises
-    ------
-    NotExpressible
-        If there is none.
-    """
-    for found in flavors(framework):
-        if is_same(flavored(framework, *found), model):
-            return found
-    known = ", ".join(framework.models)
-    raise NotExpressible(f"model {model.name}: {framework.release} has it not; it has {known}")
+_ENVIRONMENT: Final = {
+    **PLACEHOLDERS,
+    "DATA_PATH": "a name of torchtitan.hf_datasets.text_datasets.DATASETS, such as c4",
+    "TOKENIZER_MODEL": "folder of the tokenizer's files",
+}
 
 
-def losses(launch: Launch) -> list[str]:
-    """Columns whose values torchtitan has no setting for, as `name=value`."""
-    modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
-    lost = {
-        "attention": launch["attention"] != "flash_attention_2",
-        "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
-        "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
-        "shard_replicas": launch.zero_stage > 0
-        and launch["cp"] == 1 < launch["dp"] == launch["shard_replicas"],
-        "recompute": launch["recompute"] == "selective",  # there: all but every other product
-        "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch.world_size > launch["pp"],
-        "overlap_param_gather": bool(launch["overlap_grad_reduce"]) and not launch["overlap_param_gather"],
-        "store_param_remainders": bool(launch["store_param_remainders"]),
-        "gradient_copy": bool(launch["gradient_copy"]),
-        "fp8_parameters": bool(launch["fp8_parameters"]) and launch["precision"] != "fp8_tensorwise",
-        "tp_overlap": launch["tp"] > 1 and launch["tp_overlap"] == "none",
-        "moments": launch["moments"] != "fp32",
-        "gradient_reduction": launch["gradient_reduction"] != "fp32",
-        "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
-        "offload_activations": bool(launch["offload_activations"]),
-        "overlap_ep": bool(launch["overlap_ep"]) and launch["schedule"] != "dualpipe_v",
-        "overlap_shared_expert": bool(launch["overlap_shared_expert"]),
-        "capacity_factor": bool(launch["capacity_factor"]),
-        "imbalance": launch.imbalance_differs,
-        "dispatcher": launch["ep"] == 1 and launch["dispatcher"] != "all_to_all",
-        "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
-        "group_size": launch["group_size"] not in (0, launch["pp"]),
-        "gradient_accumulation_fusion": not launch["gradient_accumulation_fusion"],
-        "tiling": launch["tiling"] == "sample",
-        **{name: launch["recompute"] != "full" or name == "recompute_layers" for name in modules},
+def _import_lines(package: str, text: str) -> list[str]:
+    """Imports of what a text names."""
+    modules = dict(IMPORTS)
+    for module, names in CLASSES.items():
+        if used := [name for name in names if re.search(rf"\b{name}\b", text)]:
+            modules[module] = ", ".join(sorted(used))
+    modules[f"models.{package}"] = "model_registry"
+    return [
+        "from os import environ",
+        "",
+        *(f"from torchtitan.{module} import {names}" for module, names in sorted(modules.items())),
+    ]
+
+
+def _registry(launch: Launch, flavor: str, *, predicts: bool) -> dict[str, Any]:
+    """Arguments of `model_registry`, which makes the model."""
+    found: dict[str, Any] = {"flavor": flavor, "attn_backend": "flex"}
+    if launch.model.num_experts and launch["ep"] > 1:
+        found["moe_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
+    if predicts:
+        found["num_mtp_layers"] = int(launch.model.mtp_layers)
+    converters = [
+        name
+        for name in TORCHTITAN.word("precision", launch["precision"])
+        if launch.model.num_experts or "Experts" not in name
+    ]
+    if converters:
+        own = {"model_compile_enabled": True}
+        found["converters"] = [
+            Code(_call(f"{name}.Config", own if "Experts" in name else {**own, "fqns": QUANTIZED}))
+            for name in converters
+        ]
+    return found
+
+
+def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
+    """Arguments of `Trainer.Config`."""
+    vocabulary = {"global_vocab_size": Code("decoder_vocab_size(model_spec)")}
+    cross_entropy = Code(_call("CrossEntropyLoss.Config", vocabulary))
+    loss = _call("ChunkedLossWrapper.Config", {"loss_fn": cross_entropy})
+    recomputing = TORCHTITAN.word("recompute", launch["recompute"])
+    overlapped = launch["tp"] > 1 and launch["tp_overlap"] == "chunked"
+    return {
+        "loss": Code(_call("MTPLoss.Config", vocabulary) if predicts else loss),
+        "hf_assets_path": Code('environ["TOKENIZER_MODEL"]'),
+        "model_spec": Code("model_spec"),
+        "optimizer": Code('default_adamw(lr=float(environ["LEARNING_RATE"]))'),
+        "training": Code(_call("TrainingConfig", _training(launch))),
+        "dataloader": Code(
+            "GrainDataLoader.Config(\n"
+            '    dataset=ConcatThenSplitPackingConfig(dataset=DATASETS[environ["DATA_PATH"]])\n)'
+        ),
+        "parallelism": Code(_call("ParallelismConfig", _parallelism(launch))),
+        "checkpoint": Code('CheckpointManager.Config(folder=environ["CHECKPOINT_DIR"])'),
+        "activation_checkpoint": Code(f"{recomputing}.Config()" if recomputing else "None"),
+        "compile": Code(
+            _call(
+                "CompileConfig",
+                {"enable": True, **({"enable_async_tensor_parallel": True} if overlapped else {})},
+            )
+        ),
     }
-    return [f"{name}={str(launch[name]).lower()}" for name, there in lost.items() if there]
 
 
 def _training(launch: Launch) -> dict[str, Any]:
-    micro, staged = int(launch["micro_batch_size"]), launch["pp"] > 1
-    steps = int(launch["gradient_accumulation_steps"])
+    seq_len, eager = int(launch.model.seq_len), launch["pp"] > 1 or launch["ep"] > 1
     return {
-        "dataset_path": "DATA_PATH",
-        "seq_len": int(launch.model.seq_len),
-        "local_batch_size": micro * steps if staged else micro,
-        "global_batch_size": launch.global_batch_size,
-        "steps": "TRAIN_STEPS",
+        "num_tokens_per_microbatch_per_dp_rank": int(launch["micro_batch_size"]) * seq_len,
+        "num_tokens_per_train_step": launch.global_batch_size * seq_len,
+        "max_context_length": seq_len,
+        "steps": Code('int(environ["TRAIN_STEPS"])'),
         **({"enable_cpu_offload": True} if launch["offload_optimizer"] == 1 else {}),
-    }
-
-
-def degrees(launch: Launch) -> dict[str, Any]:
-    """Sizes of groups, and when weights are sharded again, by the names of all releases."""
-    copies = int(launch["shard_replicas"]) if launch.zero_stage else int(launch["dp"])
-    return {
-        "data_parallel_replicate_degree": copies,
-        "data_parallel_shard_degree": int(launch["dp"]) // copies,
-        "fsdp_reshard_after_forward": "always" if launch["reshard_after_forward"] else "never",
-        "tensor_parallel_degree": int(launch["tp"]),
-        "context_parallel_degree": int(launch["cp"]),
+        **({"disable_cuda_graphs": True} if eager else {}),
     }
 
 
 def _parallelism(launch: Launch) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        **degrees(launch),
-        "enable_async_tensor_parallel": launch["tp"] > 1 and launch["tp_overlap"] == "chunked",
-    }
-    if launch["cp"] > 1:
-        found["context_parallel_rotate_method"] = TORCHTITAN.word(
-            "cp_communication", launch["cp_communication"]
-        )
+    found = torchtitan_design.degrees(launch)
+    if launch["tp"] > 1:
+        found["enable_sequence_parallel"] = launch.sequence_parallel
     if launch.model.num_experts:
-        found |= {
-            "expert_parallel_degree": int(launch["ep"]),
-            "expert_tensor_parallel_degree": int(launch["etp"]),
-        }
-        if launch["ep"] > 1:
-            found["expert_parallel_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
+        found["expert_parallel_degree"] = int(launch["ep"])
     if launch["pp"] > 1:
-        found |= stages(launch, TORCHTITAN, "output")
-        found["pipeline_parallel_microbatch_size"] = int(launch["micro_batch_size"])
-        if launch["schedule"] == "dualpipe_v":
-            found[OVERLAPPED] = bool(launch["overlap_ep"])
+        found |= torchtitan_design.stages(launch)
+        found["num_pp_microbatches"] = int(launch["gradient_accumulation_steps"])
     return found
 
 
-def stages(launch: Launch, framework: Framework, last: str) -> dict[str, Any]:
-    """Stages of the pipeline, with their modules by name; `last` is that of logits."""
-    sizes, first, parts = launch.chunks(), 0, []
-    for size in sizes:
-        parts.append([f"layers.{layer}" for layer in range(first, first + size)])
-        first += size
-    parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", last]
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call, with an argument in each line where there are several."""
+    texts = [f"{own}={_text(value)}" for own, value in arguments.items()]
+    if len(texts) <= 1 and "\n" not in "".join(texts):
+        return f"{name}({''.join(texts)})"
+    return f"{name}(\n" + indent(",\n".join(texts), "    ") + ",\n)"
+
+
+def _text(value: Any) -> str:
+    """A value as Python has it."""
+    if isinstance(value, Code):
+        return str(value)
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        return "[\n" + indent(",\n".join(map(_text, value)), "    ") + ",\n]"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return '"' + value + '"' if isinstance(value, str) else repr(value)
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """The launch that a function of a module configures, and notes on unread settings.
+
+    `path` is ``FILE.py``, or ``FILE.py:FUNCTION`` where several functions return a configuration.
+
+    Raises
+    ------
+    DseError
+        If it is no such module, or says too little.
+    """
+    file, part = path_and_part(path)
+    if file.suffix == ".toml":
+        raise DseError(f"{path}: TOML is of torchtitan 0.2.2 and older; dse reads Python: FILE.py:FUNCTION")
+    try:
+        source = PythonFunctions(launch_text(file), file.resolve().parent.name)
+        content = _content(_configuration(source, part))
+        launch = torchtitan_design.launch_of(content, chips)
+    except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise DseError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return launch, torchtitan_design.unread(content)
+
+
+def _configuration(module: PythonFunctions, part: str) -> Call:
+    """The configuration that a function returns, the only one or that of a name."""
+    found = {
+        name: own
+        for name, own in module.results().items()
+        if isinstance(own, Call) and own.name.endswith("Trainer.Config")
+    }
+    if part and part not in found:
+        raise DseError(f"no function {part} returns a Trainer.Config{suggestion(part, found)}")
+    if not part and len(found) != 1:
+        known = ", ".join(found)
+        raise DseError(
+            f"several configurations: name one as FILE.py:NAME, of {known}"
+            if found
+            else "expected a function without arguments that returns a Trainer.Config"
+        )
+    return found[part or next(iter(found))]
+
+
+def _content(config: Call) -> dict[str, Any]:
+    """Sections of a configuration: name -> settings."""
+    spec, parallel = config.call("model_spec"), config.call("parallelism")
+    if not spec.name.endswith(".model_registry"):
+        raise DseError("model_spec: expected what model_registry gives, imported from the model's package")
+    sections = {name: own for name, own in parallel.arguments.items() if not isinstance(own, Call)}
+    staged = sections.get("pipeline_parallel_degree", 1) > 1
+    training = _read_training(
+        config.call("training"), sections.get("num_pp_microbatches", 1) if staged else 1
+    )
+    policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
+    converters = [own.name.split(".")[-2] for own in spec.arguments.get("converters") or ()]
+    words = [_CONVERTERS.get(name, name) for name in converters if "Experts" not in name]
+    overlapped = config.call("compile").literal("enable_async_tensor_parallel", default=False)
     return {
-        **{setting: int(launch[column]) for column, setting in LESS_LAYERS.items()},
-        "pipeline_parallel_degree": int(launch["pp"]),
-        "pipeline_parallel_schedule": framework.word("schedule", launch["schedule"])[launch["vpp"] > 1],
-        "module_fqns_per_model_part": parts,
+        "model": {
+            "name": spec.name.split(".")[-2],
+            "flavor": (*spec.positional, spec.arguments.get("flavor", ""))[0],
+            "num_mtp_layers": spec.literal("num_mtp_layers", 0),
+            "converters": words,
+        },
+        "training": training,
+        "parallelism": {
+            **sections,
+            "pipeline_parallel_microbatch_size": training["micro_batch_size"],
+            "expert_parallel_comm_backend": spec.literal("moe_comm_backend", "standard"),
+            "enable_async_tensor_parallel": overlapped,
+        },
+        "activation_checkpoint": {
+            "mode": _POLICIES.get(policy.name.split(".")[-2], "selective") if policy else "none"
+        },
     }
 
 
-def _checkpointing(launch: Launch) -> dict[str, Any]:
-    word = str(TORCHTITAN.word("recompute", launch["recompute"]))
-    return {"mode": word, **({"selective_ac_option": "op"} if word == "selective" else {})}
+def _read_training(training: Call, steps: int) -> dict[str, Any]:
+    """Sequences of a micro-batch and of a step, of which files say the tokens."""
+    seq_len = int(training.literal("max_context_length", 2048))
+    tokens = int(training.literal("num_tokens_per_microbatch_per_dp_rank", 16384))
+    step = int(training.literal("num_tokens_per_train_step", -1))
+    if seq_len < 1 or tokens % seq_len or (step > 0 and step % seq_len):
+        raise DseError(
+            f"num_tokens_per_microbatch_per_dp_rank {tokens:,}, num_tokens_per_train_step {step:,}: expected "
+            f"multiples of max_context_length {seq_len:,}"
+        )
+    return {
+        "seq_len": seq_len,
+        "micro_batch_size": tokens // seq_len,
+        "local_batch_size": tokens // seq_len * steps,
+        "global_batch_size": step // seq_len if step > 0 else -1,
+        "enable_cpu_offload": training.literal("enable_cpu_offload", default=False),
+    }
+
+
+_CONVERTERS: Final = {
+    "Float8LinearConverter": "float8",
+    "MXFP8LinearConverter": "mx",
+    "NVFP4LinearConverter": "nvfp4",
+}
+_POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}

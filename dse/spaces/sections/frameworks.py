@@ -195,7 +195,7 @@ def limits_of(
 
 def refused_model(framework: Framework, model: ModelShape) -> str:
     """Why a framework cannot train a model; "" if it can, or nothing is known."""
-    if framework.launch and (unknown := kinds_without_word(model.kinds, software_of(framework))):
+    if framework.launch and (unknown := kinds_without_word(model.kinds, framework.launch[0])):
         return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
     if framework.models and not named_model(framework, model):
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
@@ -204,11 +204,6 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
     own = framework_rules(replace(framework, limits=limits, runs={}), model)
     broken = [*_broken_ones(framework, model, {}, own, {})]
     return f"model {model.name}: {broken[0]}" if broken else ""
-
-
-def software_of(framework: Framework) -> str:
-    """Whose words for kernels a framework has: the form of its files, but for the release."""
-    return framework.launch[0].partition("-")[0]
 
 
 def named_model(framework: Framework, model: ModelShape) -> Any:

@@ -1,4 +1,4 @@
-"""Flavors of torchtitan that are no built-in models, keys of earlier releases, and layers of each stage."""
+"""Flavors of torchtitan that are no built-in models, converters of formats, and layers of each stage."""
 
 from __future__ import annotations
 
@@ -27,16 +27,9 @@ VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
             ("14B", 40.0, 5120.0, 40.0, 17408.0, False),
         )
     },
-    ("llama4", "17bx16e"): ("llama_4_scout", {"window": 0.0, "full_attention_every": 1.0}),
-    ("llama4", "17bx128e"): ("llama_4_maverick", {"window": 0.0, "full_attention_every": 1.0}),
 }  # fmt: skip
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
-#: Keys of `training`, `experimental` and `parallelism` that releases before 0.2 have.
-EARLIER: Final = re.compile(
-    r"(training|experimental)\.(batch_size|.*_parallel_.*|.*fp8_linear|.*float8_linear)"
-    r"|parallelism\.pipeline_parallel_(split_points|microbatches)"
-)
 #: Last part of a converter's name, by the format that it asks for.
 CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}, "nvfp4": {"nvfp4"}}
 
@@ -66,20 +59,8 @@ def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
 
 
 def converters(content: Mapping[str, Any]) -> list[str]:
-    """Converters of a model by the last part of their names, such as `float8`."""
-    asked = content.get("model", {}).get("converters", [])
-    names = asked.split(",") if isinstance(asked, str) else asked
-    return [str(own).strip().rpartition(".")[2] for own in names if own]
-
-
-def nested(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The first section of a name, in whatever sections it stands."""
-    for key, part in content.items():
-        if isinstance(part, dict):
-            found = part if key == name else nested(part, name)
-            if found:
-                return found
-    return {}
+    """Converters of a model, such as `float8`."""
+    return list(content.get("model", {}).get("converters", []))
 
 
 def layers_of_chunks(parallel: Mapping[str, Any], layers: int, stages: int, *, several: bool) -> list[int]:
