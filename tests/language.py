@@ -1,0 +1,205 @@
+"""Constructions that the pages, the help and the messages avoid, each with a plain alternative.
+
+`python -m tests.language` prints each place, `python -m tests.language --keep` lowers the allowances in
+`tests/data/language.csv` to the counts of the tree. Allowances never grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+ALLOWED: Final = ROOT / "tests" / "data" / "language.csv"
+PAGES: Final = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+#: Longest sentence that is easy to read. [words]
+LONGEST: Final = 25
+
+#: Name -> pattern of a construction, and the plain alternative.
+FORBIDDEN: Final[dict[str, tuple[str, str]]] = {
+    "what-clause": (r"\bwhat\b(?=[^?]*$)", "the noun: 'Options you omit', not 'What is not said'"),
+    "whoever": (r"\b(?:whoever|whatever|whichever)\b", "the person or the thing: 'a reader', 'any file'"),
+    "who-clause": (r"\bfor who\b|\bwho (?:evaluates|prices)\b", "a noun: 'Where to run'"),
+    "of which": (r"\bof which\b", "a second sentence, or 'with'"),
+    "so many": (r"\bso (?:many|much)\b", "the number: 'N GPUs'"),
+    "as many as": (r"\bas (?:many|much|often|few) as\b", "'up to N', 'once for each'"),
+    "such": (r"(?<!\bno )\bsuch\b(?! as\b| an?\b)", "the noun again: 'these designs'"),
+    "of its own": (
+        r"\bof (?:its|their|his|our|your|one's) own\b|\bone's own\b",
+        "'your sampler', 'a separate file'",
+    ),
+    "it alone": (r"\b(?:it|them|these|those|that|this) alone\b", "'only': 'only these designs'"),
+    "beside": (r"\bbeside\b", "'with', 'next to', 'in addition to', 'during'"),
+    "the rest of it": (r"\bthe rest of (?:it|them)\b", "'the other parameters'"),
+    "ships": (r"\b(?:ships?|shipped)\b", "'built-in'"),
+    "binds": (r"\bbinds?\b", "'the bottleneck is', 'limited by'"),
+    "seek": (r"\b(?:seeks?|seeking|sought)\b", "'search', 'optimize', 'objective'"),
+    "nine of ten": (
+        r"\b(?:9|8|nine|eight|nineteen) (?:of|in) (?:10|ten|twenty)\b",
+        "'90 % interval', '90 %'",
+    ),
+    "keeps limits": (
+        r"\b(?:keeps?|kept|keeping) (?:all|its|every) (?:limits|rules)\b",
+        "'fits', 'is feasible'",
+    ),
+    "priced": (
+        r"\b(?:priced|pricing|re-?prices?)\b|"
+        r"\bprices? (?:a|an|all|each|every|it|the|them|these|those|one|designs|two)\b",
+        "'evaluated', 'evaluates'",
+    ),
+    "anew": (r"\banew\b|\bfor ever\b", "'again'"),
+    "stands": (
+        r"\bstands? (?:in|beside|below|above|there|here|behind|between|side|by)\b|"
+        r"\bas (?:it|they) stands?\b",
+        "'is'",
+    ),
+    "told": (
+        r"\b(?:is|are|be|was|been) (?:un)?told\b|\btells? apart\b|\bsays so\b",
+        "'prints', 'reports', 'distinguishes'",
+    ),
+    "knows": (r"\bknows? (?:nothing|of|no)\b", "'does not use', 'has'"),
+    "but for": (r"\bbut for\b|\bnothing but\b", "'except', 'only'"),
+    "to be had": (
+        r"\b(?:is|are) to be (?:had|found|read|changed)\b|\bthereof\b|\bwhereby\b|\bto hand\b",
+        "a verb in the active",
+    ),
+    "exponent": (r"\b\d(?:\.\d+)?e[+-]?\d+ (?:s|ms|min|h|days|GB|TB|GiB)\b", "'112 min', '582 days'"),
+}
+COMPILED: Final = {name: re.compile(pattern, re.IGNORECASE) for name, (pattern, _) in FORBIDDEN.items()}
+
+
+def found_in(text: str) -> list[tuple[str, str]]:
+    """Each forbidden construction of a sentence with the words around it."""
+    places = []
+    for name, pattern in COMPILED.items():
+        for match in pattern.finditer(text):
+            places.append((name, text[max(match.start() - 30, 0) : match.end() + 30]))
+    return places
+
+
+def blocks(page: str) -> Iterator[tuple[str, bool]]:
+    """Paragraphs, list items and cells of a Markdown page without code, and whether each is running text."""
+    page = re.sub(r"^ *(`{3,}).*?^ *\1 *$", "", page, flags=re.MULTILINE | re.DOTALL)
+    page = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "CODE", page, flags=re.DOTALL)
+    page = re.sub(r"\]\([^)]*\)", "]", page)
+    for part in re.split(r"\n\s*\n|\n(?= *(?:[-*|#]|\d+\.) )", page):
+        if part.startswith("    "):
+            continue
+        if part.lstrip().startswith("|"):
+            yield from ((cell.strip(), False) for cell in part.split("|") if cell.strip(" -\n"))
+        else:
+            yield " ".join(part.split()), not part.startswith("#")
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of a paragraph."""
+    return [one for one in re.split(r"(?<=[.?!:])\s+(?=[A-Z*`\[(])", text) if one]
+
+
+def faults(page: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Forbidden constructions of a page, and its sentences that are too long."""
+    wrong, long = [], []
+    for text, is_running in blocks(page):
+        for sentence in sentences(text):
+            wrong += found_in(sentence)
+            if is_running and len(re.findall(r"[\w'%-]*\w[\w'%-]*", sentence)) > LONGEST:
+                long.append(sentence)
+    return wrong, long
+
+
+def helps() -> dict[str, str]:
+    """Help of each command, without its usage and its examples."""
+    from dse.cli import parser
+
+    [commands] = [own for own in parser()._actions if isinstance(own, argparse._SubParsersAction)]
+    texts = {}
+    for name, own in commands.choices.items():
+        options = [action.help or "" for action in own._actions]
+        groups = [group.description or "" for group in own._action_groups]
+        texts[name] = "\n\n".join(
+            text % {} if "%%" in text else text for text in (own.description or "", *groups, *options)
+        )
+    return texts
+
+
+def messages(package: str) -> list[str]:
+    """String literals in arguments of errors that a package raises."""
+    texts = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                for argument in node.exc.args:
+                    parts = [
+                        part.value
+                        for part in ast.walk(argument)
+                        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                    ]
+                    texts.append(" ".join(parts))
+    return texts
+
+
+def counts() -> dict[str, tuple[int, int]]:
+    """Forbidden constructions and long sentences of each page, of all help and of all messages."""
+    kept = {
+        str(page.relative_to(ROOT)): (len(wrong), len(long))
+        for page in PAGES
+        for wrong, long in [faults(page.read_text())]
+    }
+    kept["help"] = (sum(len(faults(text)[0]) for text in helps().values()), 0)
+    for package in ("costmodel", "dse"):
+        kept[f"messages of {package}"] = (sum(len(found_in(text)) for text in messages(package)), 0)
+    return kept
+
+
+def allowed() -> dict[str, tuple[int, int]]:
+    """Allowances; a page that is not listed has none."""
+    with ALLOWED.open(newline="") as file:
+        return {
+            row["place"]: (int(row["constructions"]), int(row["long_sentences"]))
+            for row in csv.DictReader(file)
+        }
+
+
+def main() -> None:
+    """Print places, or lower the allowances."""
+    if "--keep" in sys.argv:
+        before = allowed() if ALLOWED.exists() else {}
+        now = {place: own for place, own in counts().items() if any(own)}
+        with ALLOWED.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["place", "constructions", "long_sentences"])
+            for place, own in now.items():
+                limit = before.get(place, own if not before else (0, 0))
+                writer.writerow([place, *map(min, own, limit)])
+        return
+    names = sys.argv[1:]
+    for page in PAGES:
+        if names and page.name not in names:
+            continue
+        wrong, long = faults(page.read_text())
+        for name, place in wrong:
+            print(f"{page.name}: {name} ({FORBIDDEN[name][1]}): {place}")
+        for sentence in long:
+            print(f"{page.name}: long: {sentence}")
+    if not names or "help" in names:
+        for command, text in helps().items():
+            for name, place in faults(text)[0]:
+                print(f"dse {command} --help: {name}: {place}")
+    if not names or "messages" in names:
+        for package in ("costmodel", "dse"):
+            for text in messages(package):
+                for name, place in found_in(text):
+                    print(f"message of {package}: {name}: {place}")
+
+
+if __name__ == "__main__":
+    main()
