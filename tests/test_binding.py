@@ -1,4 +1,4 @@
-"""What binds a design, in words."""
+"""The bottleneck of a design, in words."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from dse.searching.exact.exact_front import priced_design
         ),
     ],
 )
-def test_what_is_starved_binds(pins, binds):
+def test_the_starved_resource_is_the_bottleneck(pins, binds):
     space = Space.load("gpt3_175b_1024_a100", pins)
     record = priced_design(space, space.completed({}))
-    assert sentence(space, record).startswith(f"Bound by {binds}, ")
+    assert sentence(space, record).startswith(f"Bottleneck: {binds}, ")
     assert sum(binding_shares(record).values()) == pytest.approx(1)

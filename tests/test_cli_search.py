@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -35,10 +36,10 @@ def folder(tmp_path, monkeypatch, small_space):
 def test_search_prints_a_report_to_stdout_and_progress_to_stderr(folder, capsys):
     assert main(["search", "small.yaml", "--budget", "30"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("Study small: 30 trials, ")
+    assert re.match(r"\d+ layouts evaluated, \d+ on the Pareto front\.", out)
     assert "fastest" in out
-    assert "smallest memory" in out
-    assert "Bound by " in out
+    assert "least memory" in out
+    assert "Bottleneck: " in out
     assert "30/30 trials" in err
 
 
@@ -136,7 +137,7 @@ def test_pins_and_objectives_change_the_space(folder, capsys):
 def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder, capsys):
     assert main(["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB"]) == 1
     out, err = capsys.readouterr()
-    assert out == "Study small: 10 trials, 10 infeasible, found among 48 designs priced.\n"
+    assert out == ("Study small: 48 layouts evaluated, 0 on the Pareto front. 10 of 10 trials do not fit.\n")
     [line] = [line for line in err.splitlines() if line.startswith("dse: ")]
     assert line.startswith("dse: no feasible design: 10 of 10 break fits, closest by ")
     assert " GB at tp=" in line

@@ -458,8 +458,7 @@ def test_designs_without_a_number_are_not_feasible(small, capsys):
         )
         == 1
     )
-    assert "not feasible" in (shown := capsys.readouterr().out)
-    assert "The profile has no number for such a design." in shown
+    assert "The profile has no number for tp 2, pp 2, dp 16," in capsys.readouterr().out
 
 
 def test_a_certificate_is_by_the_profile_of_the_study(small, capsys):

@@ -555,11 +555,11 @@ def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
     read = ["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]
     assert main(read) == 0
     text = capsys.readouterr().out
-    assert "feasible with tp=8 pp=16 vpp=3 cp=1 micro_batch_size=1" in text
-    assert re.search(r"step time +\d", text)
+    assert re.search(r"^(Fits|Tight)  tp 8, pp 16, vpp 3, dp \d+, micro-batch 1,", text, flags=re.MULTILINE)
+    assert re.search(r"\d s a step", text)
     large = [*read, "--set", "pp=1", "--set", "vpp=1"]
     assert main(large) == 1
-    assert "not feasible with tp=8 pp=1" in capsys.readouterr().out
+    assert "Does not fit: " in capsys.readouterr().out
     assert main([*large, "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["feasible"] is False
 

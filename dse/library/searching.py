@@ -134,17 +134,18 @@ def opened_study(
 
 @dataclass(frozen=True)
 class FasterElsewhere:
-    """The fastest layout, whatever software would run it, where that of the question cannot."""
+    """A layout that is faster than the best one, but that the framework of the question cannot run."""
 
     step_time: float  #: [s]
     share: float  #: of the step of the fastest that the software runs [-]
     design: str  #: in words
-    needs: str  #: what the software has not
+    needs: str  #: the ability that the framework lacks, and those that it has
+    software: str  #: title of the framework
 
     def __str__(self) -> str:
         """One line."""
         change = f"{readable(self.step_time, 's')} ({100 * (self.share - 1):+.1f} %)"
-        return f"Could any software do it: {change} with {self.design}; but {self.needs}."
+        return f"Not available in {self.software}: {self.design} would give {change} ({self.needs})."
 
 
 @dataclass(frozen=True)
@@ -162,18 +163,11 @@ class PlannedStudy:
         return self.planned.assumed
 
     def __str__(self) -> str:
-        """What was asked, and how much was priced."""
-        space, model, known = self.study.space, self.planned.model.shape, self.study.space.constants
-        batch, seq_len = int(known["global_batch_size"]), int(known["seq_len"])
-        text = (
-            f"{model.title or model.name}, {model.num_parameters / 1e9:,.1f} billion parameters, on "
-            f"{int(known['world_size']):,} chips of {space.system.name}: {batch:,} sequences of {seq_len:,} "
-            "tokens a step"
-        )
+        """How many layouts were evaluated."""
         if self.legal is None:
-            return f"{text}; searched among {space.legal.count:,.0f} legal layouts."
+            return f"{self.study.space.legal.count:,.0f} legal layouts, of which a search evaluated some."
         legal, infeasible = self.legal
-        return f"{text}; of {legal:,} legal layouts {legal - infeasible:,} are feasible, and all were priced."
+        return f"All {legal:,} legal layouts were evaluated; {legal - infeasible:,} fit."
 
 
 def plan(
@@ -300,7 +294,10 @@ def faster_elsewhere(
     [params] = space.decode({name: own[[row]] for name, own in other.designs.items()})
     launch = Launch.of_run(transformer_run(space, space.encode([params]), DesignPoints), 0)
     reasons = refusals(launch, planned.framework)
-    return FasterElsewhere(there, there / here, design_text(space, params), reasons[0]) if reasons else None
+    if not reasons:
+        return None
+    design = design_text(space, params)
+    return FasterElsewhere(there, there / here, design, reasons[0], planned.framework.title)
 
 
 def what_would_do(question: Question, planned: Planned) -> str:

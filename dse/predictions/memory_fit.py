@@ -33,13 +33,7 @@ class PeakSpread:
         return max(1 - 1 / self.high, 0.0)
 
     def verdict(self, peak: float, capacity: float) -> str:
-        """What can be said of a design, a word of `VERDICTS`.
-
-        Parameters
-        ----------
-        peak, capacity : float
-            Its predicted peak, and the memory of a chip. [B]
-        """
+        """What can be said of a design, a word of `VERDICTS`."""
         if peak * self.low > capacity:
             return DOES_NOT_FIT
         return FITS if peak * max(self.high, 1.0) <= capacity else TIGHT
@@ -64,12 +58,6 @@ SPREADS: Final[Mapping[str, PeakSpread]] = {
 
 
 def peak_spread(framework: str) -> PeakSpread:
-    """The spread of measured peaks that designs of a framework are judged by.
-
-    Parameters
-    ----------
-    framework : str
-        Name of the software; "" where it is not said: Megatron Core.
-    """
+    """The spread of measured peaks that designs of a framework are judged by."""
     name = framework or "megatron_core"
     return next(spread for start, spread in SPREADS.items() if name.startswith(start))

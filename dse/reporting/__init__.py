@@ -4,6 +4,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     binding, catalogue
     design_table
+    answers
     study_report, programs, measurements
     designs
     studies, pictures

@@ -1,4 +1,4 @@
-"""Where the time and the memory of a design go, and what binds it."""
+"""Parts of the step time and of the peak memory of a design, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dse.spaces.space import Space
 #: Length of the bar of the largest part. [characters]
 BAR = 12
 
-#: What a part of a step is called in a sentence. Kernels are divided by what they wait for instead.
+#: Part of a step -> its name in a sentence. Kernels are divided by their bottleneck instead.
 KERNELS = ("forward_time", "backward_time", "recompute_time")
 BOUND_PHRASES = {"memory_bound_time": "memory traffic", "launch_bound_time": "kernel launches"}
 PHRASES = {
@@ -52,12 +52,12 @@ class Contribution:
 
     @property
     def label(self) -> str:
-        """The name, without what it measures."""
+        """The name without its quantity: ``tp communication``."""
         return self.name.rpartition("_")[0].replace("_", " ")
 
 
 def parts_of(record: Record, total: str) -> list[Contribution]:
-    """The parts of a breakdown's total that are there, the largest first."""
+    """The parts of a breakdown's total that are above 0, the largest first."""
     columns = record["breakdown"]
     whole = columns[with_unit_suffix(total)]
     parts = [
@@ -68,14 +68,14 @@ def parts_of(record: Record, total: str) -> list[Contribution]:
 
 
 def memory_capacity(space: Space, record: Record) -> float:
-    """Memory of one chip, be it a parameter or a constant of the system. [B]"""
+    """Memory of one chip, a parameter or a constant of the system. [B]"""
     name = f"{space.system.dram.name}_capacity"
     chosen = {**record["derived"], **record["params"]}
     return float(chosen[name]) if name in chosen else float(space.system.dram.capacity)
 
 
 def memory_verdict(space: Space, record: Record) -> str:
-    """Whether a design fits in memory, a word of `VERDICTS`; "" where peaks are not measured or not known."""
+    """The verdict on memory, a word of `VERDICTS`; "" where peaks are not measured or not known."""
     if space.workload.work != TRAINING:
         return ""
     peak = record.get("breakdown", {}).get(with_unit_suffix("peak_memory"), math.nan)
@@ -127,21 +127,24 @@ def bars(title: str, parts: Sequence[Contribution], unit: str, whole: float | No
 
 
 def sentence(space: Space, record: Record) -> str:
-    """What binds a design, in words."""
-    first, *others = sorted(binding_shares(record).items(), key=lambda item: -item[1])
-    text = f"Bound by {first[0]}, {percent(first[1])} of the step"
-    if others:
-        text += f"; next comes {others[0][0]}, {percent(others[0][1])}"
+    """The bottleneck of a design, its largest part of memory, and its other limits."""
     largest = parts_of(record, "peak_memory")[0]
     memory = f"Memory is mostly {PHRASES[largest.name]}, {readable(largest.value, 'B')}."
     tight = ""
     if memory_verdict(space, record) == TIGHT:
         tight = f" Memory is tight: {peak_spread(space.framework)}."
-    return f"{text}. {memory}{limits(space, record)}{tight}"
+    return f"Bottleneck: {bottleneck_text(record)}. {memory}{limits(space, record)}{tight}"
+
+
+def bottleneck_text(record: Record) -> str:
+    """The largest share of a step, and the next: ``arithmetic, 80 % of the step; next ..., 7.9 %``."""
+    first, *others = sorted(binding_shares(record).items(), key=lambda item: -item[1])
+    text = f"{first[0]}, {percent(first[1])} of the step"
+    return f"{text}; next {others[0][0]}, {percent(others[0][1])}" if others else text
 
 
 def binding_shares(record: Record) -> dict[str, float]:
-    """What a step waits for, in words -> its share of the step. [-]"""
+    """Bottleneck in words -> its share of the step. [-]"""
     shares: dict[str, float] = {}
     for part in parts_of(record, "step_time"):
         phrase = PHRASES[part.name]
@@ -155,11 +158,10 @@ def binding_shares(record: Record) -> dict[str, float]:
 
 
 def limits(space: Space, record: Record) -> str:
-    """How far each limit is."""
+    """Distance to each limit; where a design has room, memory is left out, which the tables show."""
     shown = [
-        f"{limit.name} {'is broken by' if margin < 0 else 'has'} {readable(abs(margin), limit.unit)}"
-        + ("" if margin < 0 else " to spare")
+        f"{limit.name}: {readable(abs(margin), limit.unit)} {'below' if margin >= 0 else 'above'} the limit"
         for limit in space.limits
-        if (margin := record["margins"].get(limit.key)) is not None
+        if (margin := record["margins"].get(limit.key)) is not None and (margin < 0 or limit.unit != "B")
     ]
-    return f" Limits: {', '.join(shown)}." if shown else ""
+    return f" {'; '.join(shown)}." if shown else ""

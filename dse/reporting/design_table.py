@@ -19,33 +19,42 @@ from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.records.text import Record, design_text, percent
 from dse.reporting.binding import memory_verdict
 from dse.spaces.sections.several_systems import SYSTEM
-from dse.spaces.sections.training_run import UNITS
-from dse.spaces.sections.training_run import UNITS as RUN_UNITS
+from dse.spaces.sections.training_run import RENTAL, UNITS
 from dse.spaces.space import Space
 
 #: Columns of a run that tables of designs have; reports say the others of one design, files of all.
 IN_TABLES = ("run_time", "run_cost")
 
-#: What a run takes, beside its time and its emissions -> unit.
-SPENT = {"run_cost_usd": "$", "run_energy_j": "J"}
 
-
-def run_text(record: Record) -> str:
-    """The run of a design: ``15T tokens: 73.7 days, 29.0M GPU-hours, $72.5M, 30.5 GWh, ...``."""
+def run_text(space: Space, record: Record) -> str:
+    """The run of a design: ``15T tokens: 73.7 days, 29.0M GPU-hours, $72.5M at $2.50 per GPU-hour``."""
     run = record["run"]
     if "run_time_s" not in run:
         return f"{readable_count(run['tokens'])} tokens: such a run never ends"
-    parts = [
-        readable(run["run_time_s"], UNITS["run_time"]),
-        f"{readable_count(run['gpu_hours'])} GPU-hours",
-        *(readable(run[key], unit) for key, unit in SPENT.items() if key in run),
-        *([f"{readable(run['run_emissions_kg'], 'kg')} CO2"] if "run_emissions_kg" in run else []),
-    ]
-    failures, checkpoints = run["run_time_s"] / run["failures"], run["checkpoint_interval_s"]
-    text = (
-        f"{readable_count(run['tokens'])} tokens: {', '.join(parts)}; goodput {percent(run['goodput'])}: "
-        f"a failure every {readable(failures, 's')}, a checkpoint every {readable(checkpoints, 's')}"
-    )
+    owned = "rented" if RENTAL in space.given else "owned"
+    parts = [readable(run["run_time_s"], "s"), f"{readable_count(run['gpu_hours'])} GPU-hours"]
+    if cost := run.get("run_cost_usd"):
+        parts.append(f"{readable(cost, '$')} at ${cost / run['gpu_hours']:.2f} per GPU-hour ({owned})")
+    return thousands(f"{readable_count(run['tokens'])} tokens: {', '.join(parts)}")
+
+
+def failures_text(record: Record) -> str:
+    """The energy and the failures of a run: ``Expect a failure every 8.2 days; checkpoint every 112 min.``"""
+    run = record["run"]
+    if "run_time_s" not in run:
+        return ""
+    every = readable(run["run_time_s"] / run["failures"], "s")
+    checkpoint = readable(run["checkpoint_interval_s"], "s")
+    goodput = percent(run["goodput"])
+    spent = [readable(run["run_energy_j"], "J")] if "run_energy_j" in run else []
+    spent += [f"{readable(run['run_emissions_kg'], 'kg')} CO2"] if "run_emissions_kg" in run else []
+    taken = f"The run takes {' and '.join(spent)}. " if spent else ""
+    text = f"Expect a failure every {every}; checkpoint every {checkpoint} (goodput {goodput})."
+    return thousands(taken + text)
+
+
+def thousands(text: str) -> str:
+    """A text with commas in its long numbers."""
     return re.sub(r"\d{4,}", lambda digits: f"{int(digits[0]):,}", text)
 
 
@@ -74,11 +83,11 @@ def workload_lines(space: Space, record: Record) -> Sequence[str]:
     return lines
 
 
-#: What an interval of predictions rests on, in words.
+#: Evidence for the interval of a prediction -> a sentence.
 EVIDENCE_TEXTS = {
-    "measured": "runs of this kind on this chip were measured",
-    "calibrated": "runs of this kind were measured on this chip with other software",
-    "extrapolated": "too few runs of this kind on this chip, or on so many, were measured",
+    "measured": "based on measured runs of this kind with this framework on this GPU",
+    "calibrated": "based on measured runs of this kind on this GPU with other frameworks",
+    "extrapolated": "extrapolated, too few measured runs of this kind on this GPU at this scale (wider)",
 }
 
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
@@ -118,23 +127,7 @@ def design_table(
     among: Sequence[Record] | None = None,
     varying: Sequence[str] | None = None,
 ) -> list[RenderableType]:
-    """A table of designs, and lines that say what it leaves out.
-
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    records : sequence of records
-        The designs, at least one.
-    width : int
-        [characters]
-    notes : mapping, optional
-        Row -> what is special about it.
-    among : sequence of records, optional
-        More designs, of which these are some: what all of them share goes below the table.
-    varying : sequence of str, optional
-        Parameters in which all of them differ, where not all are at hand.
-    """
+    """A table of designs, and lines that say what it leaves out."""
     among = among or records
     varying = varying_parameters(space, among) if varying is None else varying
     columns = [
@@ -152,13 +145,13 @@ def design_table(
     lines = []
     evidence = {record.get("evidence", "") for record in among}
     if len(evidence) == 1 and "" not in evidence:
-        lines.append(Text(f"step times: {EVIDENCE_TEXTS[evidence.pop()]}"))
+        lines.append(Text(f"Interval: {EVIDENCE_TEXTS[evidence.pop()]}."))
     if alike and len(among) > 1:
-        lines.append(Text("all have " + design_text(space, records[0]["params"], alike)))
+        lines.append(Text("All have " + design_text(space, records[0]["params"], alike)))
     if "*" in tight_marks(space, records) and any(o.key == PEAK_MEMORY for o in space.objectives):
         lines.append(Text(f"* {TIGHT}: {peak_spread(space.framework)}"))
     if left_out:
-        lines.append(Text(f"too wide to show: {', '.join(left_out)}"))
+        lines.append(Text(f"Columns that do not fit: {', '.join(left_out)}"))
     return [*drawn(kept), *lines]
 
 
@@ -179,13 +172,21 @@ def trial_columns(records: Sequence[Record]) -> list[Column]:
     return [Column(name, (name,), [str(record[name]) for record in records]) for name in numbers]
 
 
+def machine_parameters(space: Space) -> set[str]:
+    """Parameters of a space that are quantities of the machine, such as bandwidths."""
+    return {*space.by_name} & {*space.system.units()}
+
+
 def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[str]) -> list[Column]:
-    """Parameters: those of the machine, where some are open, before those of the layout."""
+    """Parameters, those of the machine first; those with few different values go first when it is narrow."""
+    machine = machine_parameters(space)
+    values = {name: len({record["params"][name] for record in records}) for name in names}
+    ranked = sorted(names, key=lambda name: (name not in machine, -values[name] if name in machine else 0))
     columns = []
-    machine = {"nodes", *space.system.units()}
-    for place, name in enumerate(sorted(names, key=lambda name: name not in machine), start=1):
+    for name in sorted(names, key=lambda name: name not in machine):
         parameter = space.by_name[name]
         cells = [parameter.shown(record["params"][name]) for record in records]
+        place = 2 + ranked.index(name)
         columns.append(Column(name, lines_of(name), cells, place, left=bool(parameter.words)))
     return columns
 
@@ -193,7 +194,7 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
 def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     """Derived columns that differ; the first to go when it is narrow. What follows from the system is its."""
     units = {derived.name: derived.unit for derived in space.derived if derived.parameters != {SYSTEM}}
-    left_out = {name for name in RUN_UNITS if "run" in records[0] and name not in IN_TABLES}
+    left_out = {name for name in UNITS if "run" in records[0] and name not in IN_TABLES}
     left_out |= {objective.name for objective in space.objectives}
     return [
         Column(
@@ -245,10 +246,10 @@ def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:
 
 
 def interval_columns(records: Sequence[Record]) -> list[Column]:
-    """Between which times nine of ten steps are, and what that rests on where it differs."""
+    """The 90 % interval of each step time, and the evidence for it where that differs."""
     if not all("evidence" in record for record in records):
         return []
-    columns = [Column("9 of 10 steps", ("9 of 10", "steps"), [interval_text(r) for r in records], 400)]
+    columns = [Column("90 % interval", ("90 %", "interval"), [interval_text(r) for r in records], 400)]
     if len({record["evidence"] for record in records}) > 1:
         columns.append(Column("evidence", ("evidence",), [r["evidence"] for r in records], 450, left=True))
     return columns
@@ -277,7 +278,8 @@ def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
 
 def note_columns(rows: int, notes: Mapping[int, str]) -> list[Column]:
     """Column of notes on rows, where some have one."""
-    return [Column("", ("",), [notes.get(row, "") for row in range(rows)], left=True)] if notes else []
+    cells = [notes.get(row, "") for row in range(rows)]
+    return [Column("", ("",), cells, leave_out=1, left=True)] if notes else []
 
 
 def lines_of(name: str) -> tuple[str, ...]:
@@ -290,14 +292,11 @@ def lines_of(name: str) -> tuple[str, ...]:
 
 
 def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
-    """The columns that fit, and the names of the others."""
+    """The columns that fit, at least the first, and the names of the others."""
     kept, left_out = list(columns), []
-    while sum(column.width for column in kept) > width:
-        last = max(kept, key=lambda column: column.leave_out)
-        if last.leave_out == 0:
-            break
-        kept.remove(last)
-        left_out.append(last.name)
+    while sum(column.width for column in kept) > width + GAP and len(kept) > 1:
+        last = max(range(1, len(kept)), key=lambda place: (kept[place].leave_out, place))
+        left_out.append(kept.pop(last).name)
     return kept, left_out[::-1]
 
 

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, with_unit_suffix
-from dse.predictions.memory_fit import TIGHT
 from dse.pricing.evaluation import splits_text, with_splits
-from dse.records.text import UNITS, Record, column_text, counted, design_text, objective_texts, percent
+from dse.records.text import UNITS, Record, column_text, counted, design_text, percent
 from dse.reporting import catalogue
-from dse.reporting.binding import binding_tables, memory_verdict
+from dse.reporting.answers import (
+    TOO_SLOW,
+    Line,
+    alternative,
+    front_lines,
+    layout_text,
+    next_lines,
+    picks,
+    place_text,
+    question_text,
+    verdict_line,
+    wrapped,
+)
+from dse.reporting.binding import binding_tables
 from dse.reporting.design_table import (
     EVIDENCE_TEXTS,
     Column,
     design_table,
     drawn,
+    failures_text,
     fitted,
-    interval_text,
+    machine_parameters,
     ruled_table,
     run_text,
-    varying_parameters,
     workload_lines,
 )
 from dse.spaces.sections.training_run import UNITS as RUN_UNITS
@@ -42,36 +53,32 @@ if TYPE_CHECKING:
     from dse.searching.study import BaseStudy
     from dse.searching.summaries import Summary
 #: Rows of the front that a report shows.
-ROWS_SHOWN = 12
+ROWS_SHOWN = 10
 
-#: Columns of the breakdown that sum a design up.
-SUMMARY = (
-    "step_time_s",
-    "tokens_per_second",
-    "tokens_per_second_per_gpu",
-    "mfu",
-    "peak_memory_bytes",
-    "energy_per_step_j",
-    "system_price_usd",
-    "system_power_w",
-)
+#: Columns of the breakdown that the first lines on a design do not say.
+SUMMARY = ("tokens_per_second", "energy_per_step_j", "system_price_usd", "system_power_w")
 
 Report = list[RenderableType]
 
 
-def study_report(study: BaseStudy, width: int) -> Report:
-    """What a study has found so far: counts, front, picks, and what binds the best design."""
+def study_report(study: BaseStudy, width: int, *, storage: str | None = None) -> Report:
+    """The answer of a study: its best design, a second one, then the front and the bottleneck."""
     table = study.table
-    infeasible = len(table) - int(table.feasible.sum())
-    heading = f"Study {study.name}: {counted(len(table), 'trial')}, {infeasible} infeasible"
-    if priced := study.designs_priced:
-        heading += f", found among {priced:,} designs priced"
     front = table.front().records()
+    evaluated = study.designs_priced or len(table)
+    noun = "design" if machine_parameters(study.space) or "tp" not in study.space.chosen else "layout"
+    heading = f"{counted(evaluated, noun)} evaluated, {len(front):,} on the Pareto front."
+    if infeasible := len(table) - int(table.feasible.sum()):
+        heading += f" {infeasible:,} of {counted(len(table), 'trial')} do not fit."
     if not front:
-        return [Text(heading + ".")]
-    heading += f"; {counted(len(front), 'design')} on the Pareto front, hypervolume {study.hypervolume:.3f}"
-    heading += "." if study.hypervolume <= 1 else " (1 is the box that random designs span)."
-    return [Text(heading), Text(), *front_report(study.space, front, width, more=f"dse pareto {study.name}")]
+        return [Text(f"Study {study.name}: {heading}")]
+    name = f"{quote(study.name)}{f' --storage {quote(storage)}' if storage else ''}"
+    commands = [f"dse explain {name}", f"dse report {name} -o {quote(study.name)}.html"]
+    return [
+        *wrapped([("", heading), *front_lines(study.space, front, commands)], width),
+        Text(),
+        *front_report(study.space, front, width, more=f"dse pareto {name}"),
+    ]
 
 
 def exact_report(exact: ExactFront, width: int) -> Report:
@@ -88,7 +95,11 @@ def exact_report(exact: ExactFront, width: int) -> Report:
         return [Text(heading + ".")]
     heading += f"; {counted(len(front), 'design')} on the "
     heading += "Pareto front of these alone." if exact.is_partial else "exact Pareto front."
-    return [Text(heading), Text(), *front_report(exact.space, front, width, more="--format json")]
+    return [
+        *wrapped([("", heading), *front_lines(exact.space, front, [])], width),
+        Text(),
+        *front_report(exact.space, front, width, more="--format json"),
+    ]
 
 
 def broken_text(broken: Mapping[str, int]) -> str:
@@ -98,61 +109,35 @@ def broken_text(broken: Mapping[str, int]) -> str:
 
 
 def front_report(space: Space, front: Sequence[Record], width: int, *, more: str) -> Report:
-    """A front: its rows, or some of them; its notable designs; what binds the best one.
-
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    front : sequence of records
-        The designs, the best of the first objective first.
-    width : int
-        [characters]
-    more : str
-        Command or option that shows the whole front.
-    """
-    picked = picks(space, front)
-    rows = spread(len(front), ROWS_SHOWN, list(picked))
+    """A front: the rows worth considering, and the bottleneck of its best design."""
+    picked, worth = picks(space, front), worth_considering(space, front)
+    second = alternative(space, front)
+    always = {*picked, *(second or ())[:1]} & {*worth}
+    rows = [worth[place] for place in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
     notes = {place: picked[row] for place, row in enumerate(rows) if row in picked}
     shown: Report = [*design_table(space, [front[row] for row in rows], width, notes, front)]
     if len(rows) < len(front):
-        shown.append(Text(f"... {len(front) - len(rows)} more: {more}"))
-    best = next(iter(picked))
-    return [
-        *shown,
-        Text(),
-        *picks_report(space, front, picked),
-        Text(),
-        Text(
-            "What binds the fastest" + (f", trial {front[best]['trial']}" if "trial" in front[best] else "")
-        ),
-        Text(),
-        *binding_tables(space, front[best], width),
-    ]
+        shown.append(Text(f"{more_text(len(front), len(worth), len(rows))}: {more}"))
+    [best] = with_splits(space, [dict(front[0])])
+    below = [splits_text(best)] if "splits" in best else []
+    below += workload_lines(space, best)
+    below += [failures_text(best)] if "run" in best else []
+    return [*shown, *(Text(line) for line in below), Text(), *binding_tables(space, best, width)]
 
 
-def picks(space: Space, front: Sequence[Record]) -> dict[int, str]:
-    """Row -> what it is best at: fastest, smallest memory, cheapest, and any other objective."""
-    prices = {record["breakdown"][with_unit_suffix("system_price")] for record in front}
-    wanted = {
-        "fastest": with_unit_suffix("step_time"),
-        "smallest memory": with_unit_suffix("peak_memory"),
-        **(
-            {"cheapest": with_unit_suffix("system_price")}
-            if len(prices) > 1
-            else {"least energy": with_unit_suffix("energy_per_step")}
-        ),
-    }
-    best: dict[int, list[str]] = {}
-    for title, column in wanted.items():
-        row = min(range(len(front)), key=lambda i: front[i]["breakdown"][column])
-        best.setdefault(row, []).append(title)
-    for objective in space.objectives:
-        if objective.key not in (*wanted.values(), with_unit_suffix("tokens_per_second")):
-            sign = 1 if objective.direction == "minimize" else -1
-            row = min(range(len(front)), key=lambda i: sign * front[i]["values"][objective.key])
-            best.setdefault(row, []).append(f"best {objective.name}")
-    return {row: ", ".join(titles) for row, titles in best.items()}
+def more_text(designs: int, worth: int, rows: int) -> str:
+    """The designs of a front that a table leaves out."""
+    slow = designs - worth
+    text = f"{counted(designs - rows, 'more design')}"
+    return f"{text}, {slow:,} of them slower than {TOO_SLOW:g} times the fastest" if slow else text
+
+
+def worth_considering(space: Space, front: Sequence[Record]) -> list[int]:
+    """Rows of a front of layouts that take at most `TOO_SLOW` times the fastest; all rows of machines."""
+    times = [record["breakdown"].get(with_unit_suffix("step_time"), math.nan) for record in front]
+    if machine_parameters(space):
+        return [*range(len(front))]
+    return [row for row, time in enumerate(times) if not time > TOO_SLOW * min(times)]
 
 
 def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
@@ -168,73 +153,46 @@ def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
     return sorted({0, count - 1, *always})
 
 
-def picks_report(space: Space, front: Sequence[Record], picked: Mapping[int, str]) -> Report:
-    """The notable designs, in words and as ``--set`` takes them, without what all of the front share."""
-    varying = varying_parameters(space, front)
-    shown: Report = []
-    records = with_splits(space, [dict(front[row]) for row in picked])
-    for record, title in zip(records, picked.values(), strict=True):
-        trial = f"trial {record['trial']}, " if "trial" in record else ""
-        trial += f"winner {record['winner']}, " if record.get("winner") else ""
-        shown.append(Text.assemble((title, "bold"), f": {trial}{', '.join(objective_texts(space, record))}"))
-        shown.append(Padding(design_text(space, record["params"], varying), (0, 0, 0, 2)))
-        if "splits" in record:
-            shown.append(Padding(splits_text(record), (0, 0, 0, 2)))
-        if "run" in record:
-            shown.append(Padding(run_text(record), (0, 0, 0, 2)))
-        shown += [Padding(line, (0, 0, 0, 2)) for line in workload_lines(space, record)]
-    return shown
-
-
-def evaluation_report(space: Space, record: Record, width: int) -> Report:
-    """Report of an evaluated design."""
-    verdict = verdict_text(space, record)
-    heading = [Text(f"{space.name}: {verdict} with {design_text(space, record['params'])}")]
+def evaluation_report(
+    space: Space, record: Record, width: int, *, instead: str = "", commands: Sequence[str] = ()
+) -> Report:
+    """An evaluated design: whether it fits, its numbers, what would fit instead, then its parts."""
+    heading: list[Line] = [("", question_text(space, record))]
     if math.isnan(record["breakdown"]["step_time_s"]):
-        return [*heading, Text(), Text("The profile has no number for such a design.")]
+        text = f"The profile has no number for {layout_text(space, record)}."
+        return [*wrapped([*heading, ("", text)], width)]
+    lines = [*heading, verdict_line(space, record)]
+    lines += [("Instead", instead)] if instead else []
+    if "evidence" in record:
+        lines.append(("Interval", f"{EVIDENCE_TEXTS[record['evidence']]}."))
+    if "run" in record:
+        lines.append(("Run", run_text(space, record)))
+    below = [place_text(space, record), failures_text(record) if "run" in record else ""]
+    below += [splits_text(record)] if "splits" in record else []
+    below += workload_lines(space, record)
+    return [
+        *wrapped([*lines, *next_lines(commands)], width),
+        Text(),
+        *(Text(line) for line in below if line),
+        quantities_table(space, record),
+        Text(),
+        *binding_tables(space, record, width),
+    ]
+
+
+def quantities_table(space: Space, record: Record) -> Table:
+    """Energy, price and power of a design, and its derived columns."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for column in SUMMARY:
         table.add_row(
             column.removesuffix(UNIT_SUFFIX[UNITS[column]]).replace("_", " "), column_text(record, column)
         )
-        if column == "step_time_s" and "evidence" in record:
-            table.add_row("", f"{interval_text(record)}, 9 of 10: {EVIDENCE_TEXTS[record['evidence']]}")
     for derived in space.derived:
         if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
             table.add_row(
                 derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
             )
-    heading += [Text(text) for text in run_lines(space, record)]
-    if "splits" in record:
-        heading.append(Text(splits_text(record)))
-    if "run" in record:
-        heading += [Text(), Text(run_text(record))]
-    if space.workloads:
-        heading += [Text(), *(Text(line) for line in workload_lines(space, record))]
-    return [*heading, Text(), table, Text(), *binding_tables(space, record, width)]
-
-
-def run_lines(space: Space, record: Record) -> list[str]:
-    """Chips, replicas and micro-batches of a design, in a line; none where the space fixes no chips."""
-    known = {**space.given, **record["params"], **record["derived"]}
-    chips, node = int(known.get("world_size", 0)), int(np.max(space.system.network[0].size))
-    if not chips or "dp" not in known:
-        return []
-    name = "GPU" if np.max(space.system.chip.compute_capability) else "chip"
-    nodes = f" ({counted(-(-chips // node), 'node')})" if node > 1 else ""
-    steps = int(known.get("gradient_accumulation_steps", 1))
-    batches = f"{steps:,} micro-batch{'es' * (steps != 1)}"
-    return [f"on {counted(chips, name)}{nodes}, dp {known['dp']:g}, {batches}"]
-
-
-def verdict_text(space: Space, record: Record) -> str:
-    """Whether a design keeps all limits, and how sure that is of memory."""
-    tight = memory_verdict(space, record) == TIGHT
-    if record["feasible"]:
-        return "feasible, tight in memory" if tight else "feasible"
-    broken = [limit.unit for limit in space.limits if (record["margins"].get(limit.key) or 0.0) < 0]
-    only_memory = bool(broken) and all(unit == "B" for unit in broken)
-    return "tight in memory, may not fit" if tight and only_memory else "not feasible"
+    return table
 
 
 def certificate_text(space: Space, certificate: Certificate) -> Text:
@@ -332,16 +290,20 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
 
 
 def plan_report(
-    study: BaseStudy, heading: str, notes: Sequence[str], commands: Sequence[str], width: int
+    study: BaseStudy, counts: str, notes: Sequence[str], commands: Sequence[str], width: int
 ) -> Report:
-    """The best layouts of a plan, what is to be said of them, and what to do next."""
-    front = study.table.front().records()
-    shown = front_report(study.space, front, width, more=f"dse pareto {study.name}") if front else []
+    """The answer of a plan: the layout to use, a second one, the run, the next commands; then the front."""
+    front, space = study.table.front().records(), study.space
+    if not front:
+        return [Text(f"Study {study.name}: no layout fits.")]
+    answer = [("", question_text(space, front[0])), *front_lines(space, front, commands)]
     return [
-        *(Text(heading), Text(), *shown, Text()),
-        *(Text(f"{note}\n") for note in notes),
-        Text(f"Kept as study {study.name}. Next:"),
-        *(Padding(command, (0, 0, 0, 2)) for command in commands),
+        *wrapped(answer, width),
+        Text(),
+        *front_report(space, front, width, more=f"dse pareto {study.name}"),
+        Text(),
+        *(Text(note) for note in notes),
+        Text(f"{counts} Stored as study {study.name}."),
     ]
 
 

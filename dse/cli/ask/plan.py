@@ -60,8 +60,8 @@ def write(args: argparse.Namespace, found: PlannedStudy) -> None:
 
 
 def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
-    """What to do next."""
-    study, file = found.study, args.save or "space.yaml"
+    """Commands that launch the best layout and explain it."""
+    study = found.study
     best = study.table.front().numbers[0]
     usual, framework = found.planned.space.system.framework, found.planned.framework
     forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
@@ -70,10 +70,4 @@ def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
         f"dse export {quote(study.name)}{storage} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"
         for form in forms[:1]
     ]
-    return [
-        f"dse explain {quote(study.name)}{storage}",
-        f"dse report {quote(study.name)}{storage} -o {quote(study.name)}.html",
-        *exported,
-        f"dse search {file}"
-        + ("" if args.save else "      after dse plan ... --save space.yaml, and your changes"),
-    ]
+    return [*exported, f"dse explain {quote(study.name)}{storage}"]

@@ -117,6 +117,6 @@ def report(study: Study, args: argparse.Namespace) -> None:
         certificate = {"certificate": asdict(certified)} if certified else {}
         print(json_text(study_record(study) | certificate))
         return
-    show(sys.stdout, lambda width: study_report(study, width))
+    show(sys.stdout, lambda width: study_report(study, width, storage=args.storage))
     if certified:
         show(sys.stdout, lambda width: ["", certificate_text(study.space, certified)])

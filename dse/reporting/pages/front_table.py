@@ -25,17 +25,7 @@ class TableColumn:
 
 
 def front_table(space: Space, records: Sequence[Record], notable: Mapping[int, str]) -> str:
-    """HTML of a front: a row for each design, a filter for each column.
-
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    records : sequence of records
-        The designs, the best of the first objective first.
-    notable : mapping
-        Row -> what it is best at.
-    """
+    """HTML of a front: a row for each design, a filter for each column."""
     columns = fields(space, records, notable)
     heads = "".join(
         f'<th scope="col"><button>{escape(column.name.replace("_", " "))}</button></th>' for column in columns

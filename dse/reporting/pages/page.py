@@ -46,21 +46,7 @@ def page(
     figures: Mapping[str, alt.ChartType],
     scripts: Sequence[str] = (),
 ) -> str:
-    """A whole page, in the look of all.
-
-    Parameters
-    ----------
-    title : str
-        What its tab is called.
-    body : str
-        HTML.
-    style : str
-        CSS beside that of all pages.
-    figures : mapping
-        Name -> the chart that is drawn where `plot` says so.
-    scripts : sequence of str
-        JavaScript that runs when the body is there.
-    """
+    """A whole page, in the look of all."""
     drawn = {name: chart.to_dict() for name, chart in figures.items()}
     data = json.dumps({"figures": drawn}, allow_nan=False).replace("</", "<\\/")
     version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])

@@ -12,6 +12,7 @@ from costmodel.plotting import svg
 from dse.figures.front import front_figure
 from dse.figures.progress import counts_figure
 from dse.records.text import Record, counted, design_text, objective_texts
+from dse.reporting.answers import picks
 from dse.reporting.binding import sentence
 from dse.reporting.design_table import varying_parameters
 from dse.reporting.pages.front_table import front_table
@@ -19,7 +20,6 @@ from dse.reporting.pages.page import PageSection, asset, page, plot, table
 from dse.reporting.pages.step_sections import kernel_sections, parts_section, timeline_sections
 from dse.reporting.pictures.study_figures import front_picture, lines_figure, progress_figure, shares_figure
 from dse.reporting.studies.nothing_feasible import BrokenLimits
-from dse.reporting.study_report import picks
 
 if TYPE_CHECKING:
     from dse.searching.study import BaseStudy

@@ -15,15 +15,7 @@ from dse.validation.kernels import kind_of, size_of
 
 
 def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
-    """HTML of predictions beside measurements: pictures, tables, and every row.
-
-    Parameters
-    ----------
-    rows : sequence of ComparedRow
-        Of any types.
-    title : str
-        What was measured.
-    """
+    """HTML of predictions beside measurements: pictures, tables, and every row."""
     figures, shown = {}, []
     for what, unit, series in pictures(rows):
         figures[what] = scatter(series, what, unit)

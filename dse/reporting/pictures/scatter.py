@@ -35,17 +35,7 @@ def hue(place: int) -> str:
 
 
 def scatter(series: Mapping[str, Sequence[Point]], what: str, unit: str) -> alt.LayerChart:
-    """Series of points; a click on one in the legend shows it alone.
-
-    Parameters
-    ----------
-    series : mapping
-        Name -> points, one at least in all.
-    what : str
-        What is measured.
-    unit : str
-        Its SI unit.
-    """
+    """Series of points; a click on one in the legend shows it alone."""
     data = pd.DataFrame([
         (p.measured, p.predicted, name, p.about) for name, points in series.items() for p in points
     ], columns=["measured", "predicted", "series", "about"])  # fmt: skip

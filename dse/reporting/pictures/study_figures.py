@@ -68,17 +68,7 @@ def front_picture(
     records: Sequence[Mapping[str, Any]] | None = None,
     notable: Mapping[int, str] | None = None,
 ) -> FrontPicture:
-    """The designs of a study as they are drawn.
-
-    Parameters
-    ----------
-    table : TrialTable
-        Its finished trials.
-    records : sequence of mappings, optional
-        Those of the front, where they are known already.
-    notable : mapping, optional
-        Row of the front -> what it is best at; by default the best of each objective.
-    """
+    """The designs of a study as they are drawn."""
     if len(table.space.objectives) == 1:
         return best_picture(table)
     front = table.front()

@@ -24,15 +24,7 @@ _NAME: Final = 16
 
 
 def hlo_report(record: Record, width: int) -> list[RenderableType]:
-    """A module's record in tables.
-
-    Parameters
-    ----------
-    record : mapping
-        As `ModuleCost.record` gives it.
-    width : int
-        [characters]
-    """
+    """A module's record in tables."""
     shown: list[RenderableType] = [Text(heading(record)), Text()]
     sections: list[tuple[str, RenderableType]] = [
         (

@@ -22,17 +22,7 @@ _BARRIERS: Final = {
 
 
 def times_record(times: ProgramTimes, unknown_loops: Sequence[str], place: int = 0) -> dict[str, Any]:
-    """Times of a step on one machine, as JSON has them.
-
-    Parameters
-    ----------
-    times : ProgramTimes
-        On some machines.
-    unknown_loops : sequence of str
-        Loops that run an unknown number of times: where there are some, all times are lower bounds.
-    place : int
-        Which of the machines.
-    """
+    """Times of a step on one machine, as JSON has them."""
 
     def of(values: FloatArray) -> float:
         return float(values[place])

@@ -29,15 +29,7 @@ _INDENT: Final = ",\n    "
 
 @dataclass
 class CheckedStudy:
-    """What evaluating trials of a study again finds, counted as it comes.
-
-    Parameters
-    ----------
-    study : BaseStudy
-        The study.
-    blocks : iterator
-        What its `differing` gives.
-    """
+    """What evaluating trials of a study again finds, counted as it comes."""
 
     study: BaseStudy
     blocks: Iterator[tuple[int, list[Mismatch]]]

@@ -102,15 +102,6 @@ def usual_profile(study: BaseStudy) -> str:
 def comparison(study: BaseStudy, profile: str | None = None, system: str | None = None) -> Comparison:
     """Evaluate the feasible designs of a study by another profile too, or on another machine.
 
-    Parameters
-    ----------
-    study : BaseStudy
-        What has been searched, by a profile of its own.
-    profile : str, optional
-        The other one, a key of `costmodel.profiles.registry.PROFILES`; by default the study's own.
-    system : str, optional
-        The other machine, by name or path; by default the study's own.
-
     Raises
     ------
     DseError

@@ -41,17 +41,6 @@ def study_bound(
 ) -> StudyBound:
     """Bound the best values of a study's space by a branch and bound that stops after some evaluations.
 
-    Parameters
-    ----------
-    study : BaseStudy
-        What to compare.
-    workers : Workers, optional
-        Who evaluates designs; by default this process alone.
-    evaluations : float
-        Designs to evaluate, to the next round of boxes. The more, the closer the bound. [-]
-    progress : callable, optional
-        Called with designs evaluated and boxes left.
-
     Raises
     ------
     DseError

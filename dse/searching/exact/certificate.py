@@ -46,13 +46,6 @@ class Certificate:
 def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     """Compare a study with the exact front of its space.
 
-    Parameters
-    ----------
-    study : BaseStudy
-        What to certify.
-    exact : ExactFront
-        Of its space; the study's `best_costs` are what it counted designs against.
-
     Raises
     ------
     DseError
@@ -120,11 +113,6 @@ def regrets(lowest: FloatArray, best: FloatArray) -> FloatArray:
 
 def match_gaps(found: FloatArray, best: FloatArray) -> FloatArray:
     """Shortfall of the nearest of some designs from each exact one, in its worst objective.
-
-    Parameters
-    ----------
-    found, best : (points, objectives) array
-        Costs of a study's front, and of the exact one. [the unit of each]
 
     Returns
     -------

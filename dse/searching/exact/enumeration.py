@@ -68,17 +68,7 @@ def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
 
 
 def tally(pricer: Pricer, best: Sequence[float], low: int, high: int) -> Tally:
-    """Evaluate the designs of a range of numbers.
-
-    Parameters
-    ----------
-    pricer : Pricer
-        The space, and what evaluates its designs.
-    best : sequence of float
-        Costs, one per objective, that designs are counted against. [the unit of each]
-    low, high : int
-        The first number, and that behind the last. [-]
-    """
+    """Evaluate the designs of a range of numbers."""
     total = Tally.empty(pricer.space)
     for start in range(low, high, CHUNK):
         total = _added(total, pricer, best, np.arange(start, min(start + CHUNK, high)))

@@ -38,13 +38,6 @@ class Reference:
 def reference(study: BaseStudy, jobs: Jobs = 1) -> Reference:
     """Compare a study with a search that prices as many designs as ten thousand of its trials would.
 
-    Parameters
-    ----------
-    study : BaseStudy
-        What to compare.
-    jobs : int or Workers
-        Processes that price, or who else does. [-]
-
     Raises
     ------
     DseError

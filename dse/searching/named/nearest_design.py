@@ -44,15 +44,6 @@ class _Nearest:
 def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRules) -> FittedDesign | None:
     """The feasible design nearest to some values: fewest of them changed, by few options, then the best.
 
-    Parameters
-    ----------
-    space : Space
-        Where designs come from.
-    named : mapping
-        Parameters and the values asked for, as the space has them.
-    rules : WorkloadRules
-        What prices designs.
-
     Returns
     -------
     fit : FittedDesign or None

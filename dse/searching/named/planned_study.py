@@ -42,19 +42,7 @@ def listed_front(space: Space, workers: Workers) -> ExactFront | None:
 
 
 def stored_front(exact: ExactFront, name: str, *, storage: str | None, again: bool) -> BaseStudy:
-    """A study whose trials are the designs of an exact front, or about `KEPT` of a long one, the best too.
-
-    Parameters
-    ----------
-    exact : ExactFront
-        What to store.
-    name : str
-        Of the study.
-    storage : str, optional
-        Database URL, as for `BaseStudy.create`.
-    again : bool
-        Whether to take another name where another study has this one.
-    """
+    """A study whose trials are the designs of an exact front, or about `KEPT` of a long one, the best too."""
     designs = exact.space.decode(exact.designs)
     rows = np.unique(np.linspace(0, len(designs) - 1, min(KEPT, len(designs))).round().astype(int))
     kept = sorted({*rows.tolist(), *exact.best.values()})

@@ -1,0 +1,313 @@
+"""The first lines of an answer: the design to use, an alternative, the cost of the run, the next command.
+
+A person who asks for a layout gets a sentence before tables: the layout with all group sizes, its step time
+with the 90 % interval, tokens per second and GPU, MFU, and memory with the room left. The alternative is the
+fastest design that leaves clearly more memory free, or on an open
+machine the cheapest that is nearly as fast.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from costmodel.training.design import DesignPoints
+from costmodel.training.design_table import shown as shown_column
+from costmodel.training.precision import FORMATS
+from dse.predictions.memory_fit import TIGHT
+from dse.records.text import Record, counted, percent
+from dse.reporting.binding import memory_capacity, memory_verdict
+from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text
+from dse.spaces.sections.objectives import Constraint, Objective
+from dse.spaces.space import Space
+
+#: A label and its sentence; the label of a sentence that starts at the left edge is "".
+Line = tuple[str, str]
+
+#: Columns of a layout in the order in which sentences name them -> the words for a value.
+LAYOUT: Final[Mapping[str, str]] = {
+    **{name: f"{name} {{}}" for name in ("nodes", "tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
+    "micro_batch_size": "micro-batch {}",
+    "gradient_accumulation_steps": "{} accumulation steps",
+    "zero": "ZeRO-{}",
+    "recompute": "{} recomputation",
+    "precision": "{}",
+}
+#: Values that a full layout leaves out, since they switch something off.
+OFF: Final = {**dict.fromkeys(("vpp", "cp", "ep", "etp"), "1"), "zero": "0", "recompute": "none"}
+#: Objective -> the title of the design that is best by it.
+TITLES: Final[Mapping[str, str]] = {
+    "step_time": "fastest",
+    "step_time_high": "fastest at the 95th percentile",
+    "tokens_per_second": "fastest",
+    "tokens_per_second_per_gpu": "fastest per GPU",
+    "mfu": "highest MFU",
+    "peak_memory": "least memory",
+    "system_price": "cheapest",
+    "run_cost": "cheapest run",
+    "run_time": "shortest run",
+    "system_power": "lowest power",
+    "energy_per_step": "least energy",
+    "run_energy": "least energy",
+    "run_emissions": "least CO2",
+}
+#: Objectives that the numbers of every design say already.
+SAID: Final = (
+    "step_time",
+    "step_time_high",
+    "tokens_per_second",
+    "tokens_per_second_per_gpu",
+    "mfu",
+    "peak_memory",
+)
+#: Columns by which sentences are indented behind their labels. [characters]
+INDENT: Final = 7
+#: An alternative leaves this share of a GPU's memory free, and this much more than the best design. [-]
+ROOMY, ROOMIER = 0.25, 0.10
+#: The alternative of an open machine is at most this much worse by the first objective. [-]
+NEARLY: Final = 1.2
+#: Designs that take longer than this many times the fastest are not worth considering. [-]
+TOO_SLOW: Final = 2.0
+
+
+def wrapped(lines: Iterable[Line], width: int) -> list[Text]:
+    """Sentences wrapped to a width; those with a label are indented by `INDENT`."""
+    made = []
+    for label, text in lines:
+        first = f"{label:<{INDENT}}" if len(label) < INDENT else f"{label}: "
+        own = textwrap.wrap(
+            text,
+            width,
+            initial_indent=first if label else "",
+            subsequent_indent=" " * INDENT if label else "",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        made += [Text(line.replace("\xa0", " "), overflow="fold") for line in own]
+    return made
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Items of a sentence, each of which stays on one line."""
+    return ", ".join(part.replace(" ", "\xa0") for part in parts if part)
+
+
+def question_text(space: Space, record: Record) -> str:
+    """The model, GPUs, system, software, number format and batch of a design, in a line."""
+    known, model = known_values(space, record), space.model
+    chips, batch, length = (known.get(n) for n in ("world_size", "global_batch_size", "seq_len"))
+    place = f"{int(chips):,} x {space.system.name}" if chips else space.system.name
+    formats = [*FORMATS]
+    precision = formats[int(known.get("precision", 0))] if "precision" not in space.by_name else ""
+    tokens = f"{int(batch):,} x {int(length):,} tokens a step" if batch and length else ""
+    return joined(
+        [f"{getattr(model, 'title', '') or model.name} on {place}", space.framework, precision, tokens]
+    )
+
+
+def known_values(space: Space, record: Record) -> dict[str, Any]:
+    """Constants of a space, and the derived columns and parameters of a design."""
+    return {**space.constants, **record["derived"], **record["params"]}
+
+
+def gpu_word(space: Space) -> str:
+    """The word for a chip of a system: GPU where NVIDIA's architecture has a number."""
+    return "GPU" if np.max(space.system.chip.compute_capability) else "chip"
+
+
+def layout_text(space: Space, record: Record, names: Iterable[str] | None = None) -> str:
+    """A design in words: its layout, then the parameters of its machine."""
+    known, machine = known_values(space, record), machine_parameters(space)
+    others = [name for name in space.by_name if name not in LAYOUT]
+    order = [*LAYOUT, *(n for n in others if n not in machine), *(n for n in others if n in machine)]
+    wanted = order if names is None else [name for name in order if name in {*names}]
+    return joined(
+        value_text(space, name, known[name], full=names is None) for name in wanted if name in known
+    )
+
+
+def value_text(space: Space, name: str, value: Any, *, full: bool) -> str:
+    """A value of a design in words; "" where a full layout leaves it out."""
+    parameter, declared = space.by_name.get(name), DesignPoints.declared()
+    if parameter:
+        text = parameter.shown(value)
+    else:
+        text = str(shown_column(value, declared[name])) if name in declared else f"{value:g}"
+    if name == "distributed_optimizer" or (parameter and parameter.boolean):
+        word = "ZeRO-1" if name == "distributed_optimizer" else name.replace("_", " ")
+        return word if text in ("true", "True", "1") else "" if full else f"no {word}"
+    if full and OFF.get(name) == text:
+        return ""
+    return LAYOUT[name].format(text) if name in LAYOUT else f"{name.replace('_', ' ')} {text}"
+
+
+def numbers_text(space: Space, record: Record) -> str:
+    """Step time with its interval, tokens per second and GPU, MFU, memory, and the other objectives."""
+    breakdown = record["breakdown"]
+    interval = f" (90 %: {interval_text(record)})" if "evidence" in record else ""
+    parts = [
+        f"{readable(breakdown['step_time_s'], 's')} a step{interval}",
+        f"{breakdown[PER_GPU]:,.0f} tokens/s/{gpu_word(space)}" if breakdown.get(PER_GPU) else "",
+        f"{percent(breakdown['mfu'])} MFU" if breakdown.get("mfu") else "",
+        memory_text(space, record),
+    ]
+    others = [o for o in space.objectives if o.name not in SAID and o.key in record["values"]]
+    return joined([*parts, *(objective_text(o, record) for o in others)])
+
+
+def objective_text(objective: Objective, record: Record) -> str:
+    """An objective of a design: ``system power 12.1 MW``."""
+    return f"{objective.name.replace('_', ' ')} {readable(record['values'][objective.key], objective.unit)}"
+
+
+def memory_text(space: Space, record: Record) -> str:
+    """Memory of a design with the room left: ``75.1 of 85.5 GB (10.4 GB free)``; "" where unknown."""
+    peak = record["breakdown"].get(PEAK_MEMORY, math.nan)
+    if not peak > 0:
+        return ""
+    return f"{of_text(peak, memory_capacity(space, record))} ({room_text(space, record)})"
+
+
+def of_text(part: float, whole: float) -> str:
+    """Two sizes: ``75.1 of 85.5 GB``."""
+    one, other = readable(part, "B"), readable(whole, "B")
+    return f"{one.split()[0] if one.split()[1] == other.split()[1] else one} of {other}"
+
+
+def room_text(space: Space, record: Record) -> str:
+    """The memory that a design leaves free, or lacks: ``10.4 GB free``."""
+    free = memory_capacity(space, record) - record["breakdown"][PEAK_MEMORY]
+    tight = ", tight" if memory_verdict(space, record) == TIGHT else ""
+    return f"{readable(abs(free), 'B')} {'free' if free >= 0 else 'too much'}{tight}"
+
+
+def title(objective: Objective) -> str:
+    """The title of the design that is best by an objective."""
+    extreme = "lowest" if objective.direction == "minimize" else "highest"
+    return TITLES.get(objective.name, f"{extreme} {objective.name.replace('_', ' ')}")
+
+
+def picks(space: Space, front: Sequence[Record]) -> dict[int, str]:
+    """Row -> the objectives that it is best by, in words."""
+    best: dict[int, list[str]] = {}
+    for objective in space.objectives:
+        sign = 1 if objective.direction == "minimize" else -1
+        row = min(range(len(front)), key=lambda i: sign * front[i]["values"][objective.key])
+        best.setdefault(row, []).append(title(objective))
+    return {row: ", ".join(dict.fromkeys(titles)) for row, titles in best.items()}
+
+
+def alternative(space: Space, front: Sequence[Record]) -> tuple[int, str] | None:
+    """Row of the second design that a front is worth reading for, and why; None if no design qualifies."""
+    if machine_parameters(space):
+        return cheaper(space, front)
+    if not all(PEAK_MEMORY in r["breakdown"] and "step_time_s" in r["breakdown"] for r in front):
+        return None
+    capacity = memory_capacity(space, front[0])
+    times = [record["breakdown"]["step_time_s"] for record in front]
+    free = [1 - record["breakdown"][PEAK_MEMORY] / capacity for record in front]
+    enough = max(ROOMY, free[0] + ROOMIER)
+    roomy = [at for at, time in enumerate(times) if free[at] >= enough and time <= TOO_SLOW * times[0]]
+    return (min(roomy, key=times.__getitem__), "") if roomy else None
+
+
+def cheaper(space: Space, front: Sequence[Record]) -> tuple[int, str] | None:
+    """The best design by the next objective among those nearly as good by the first, and its title."""
+    first, *others = space.objectives
+    wanted = next(
+        (o for o in others if o.name in ("system_price", "run_cost")), others[0] if others else None
+    )
+    costs = [record["values"][first.key] for record in front]
+    if wanted is None or not costs[0] > 0:
+        return None
+    near = [at for at, own in enumerate(costs) if max(own / costs[0], costs[0] / own) <= NEARLY]
+    sign = 1 if wanted.direction == "minimize" else -1
+    found = min(near, key=lambda at: sign * front[at]["values"][wanted.key])
+    return (found, f"{title(wanted)} within {percent(NEARLY - 1)}: ") if found else None
+
+
+def front_lines(space: Space, front: Sequence[Record], commands: Sequence[str]) -> list[Line]:
+    """The answer of a front, the best design of the first objective first, with the commands to run next."""
+    best, second = front[0], alternative(space, front)
+    label = title(space.objectives[0]).capitalize() if machine_parameters(space) else "Use"
+    lines = [(label, f"{layout_text(space, best)}: {numbers_text(space, best)}")]
+    if second:
+        row, reason = second
+        lines.append(("Or", f"{reason}{other_text(space, best, front[row])}"))
+    if "run" in best:
+        lines.append(("Run", run_text(space, best)))
+    return [*lines, *next_lines(commands)]
+
+
+def other_text(space: Space, best: Record, other: Record) -> str:
+    """A second design by its differences from the best one: layout, step time, memory, other objectives."""
+    one, two = known_values(space, best), known_values(space, other)
+    differing = [n for n in two if one.get(n) != two[n] and (n in space.by_name or n == "dp")]
+    times = [r["breakdown"]["step_time_s"] for r in (best, other)]
+    objectives = [o for o in space.objectives if o.name not in SAID]
+    trial = f" (trial {other['trial']})" if "trial" in other else ""
+    numbers = [
+        f"{readable(times[1], 's')} ({100 * (times[1] / times[0] - 1):+.1f} %)",
+        memory_text(space, other),
+        *(objective_text(o, other) for o in objectives),
+    ]
+    return f"with {layout_text(space, other, differing)}{trial}: {joined(numbers)}"
+
+
+def next_lines(commands: Sequence[str]) -> list[Line]:
+    """Commands to run next, each of which can be copied."""
+    return [
+        ("Next" if not place else " ", command.replace(" ", "\xa0")) for place, command in enumerate(commands)
+    ]
+
+
+def broken_limit_text(space: Space, record: Record, limit: Constraint) -> str:
+    """By how much a design breaks a limit: ``2.37 GB too much``."""
+    margin = record["margins"].get(limit.key)
+    if margin is None or math.isnan(margin):
+        return f"{limit.name} has no number"
+    over = readable(-margin, limit.unit)
+    free = memory_capacity(space, record) - record["breakdown"].get(PEAK_MEMORY, math.nan)
+    if limit.unit == "B" and free < 0:
+        return f"{readable(-free, 'B')} too much"
+    return (
+        f"{over} too much for {limit.name} ({limit.expression})"
+        if limit.unit != "-"
+        else f"breaks {limit.name}"
+    )
+
+
+def broken_limits(space: Space, record: Record) -> list[Constraint]:
+    """Limits that a design breaks, or has no number for."""
+    margins = {limit: record["margins"].get(limit.key) for limit in space.limits}
+    return [limit for limit, margin in margins.items() if margin is None or not margin >= 0]
+
+
+def verdict_line(space: Space, record: Record) -> Line:
+    """A design with its numbers behind the verdict: fits, tight, or by how much it does not fit."""
+    text = f"{layout_text(space, record)}: {numbers_text(space, record)}"
+    tight = memory_verdict(space, record) == TIGHT
+    if record["feasible"]:
+        return ("Tight" if tight else "Fits"), text
+    broken = broken_limits(space, record)
+    label = "Infeasible"
+    if broken and all(limit.unit == "B" for limit in broken):
+        label = "May not fit" if tight else "Does not fit"
+    reasons = "; ".join(broken_limit_text(space, record, limit) for limit in broken) or "no number"
+    return label, f"{reasons}. {text}"
+
+
+def place_text(space: Space, record: Record) -> str:
+    """GPUs and nodes of a design; "" where the space fixes no number."""
+    chips, node = (
+        int(known_values(space, record).get("world_size", 0)),
+        int(np.max(space.system.network[0].size)),
+    )
+    nodes = f" in {counted(-(-chips // node), 'node')}" if node > 1 else ""
+    return f"{counted(chips, gpu_word(space))}{nodes}" if chips else ""
