@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from reprlib import Repr
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 import numpy as np
@@ -27,6 +28,17 @@ def column(unit: str, default: float | None = None, **kind: Any) -> Any:
     shared = np.asarray(default, dtype=np.float64)
     shared.flags.writeable = False
     return field(default_factory=lambda: shared, metadata=metadata)
+
+
+def short_repr(record: Any) -> str:
+    """The `repr` of a large record: its class and fields, in at most ten lines of at most 100 columns."""
+    brief = Repr()
+    brief.maxlevel, brief.maxstring, brief.maxother = 2, 80, 80
+    values = [(own.name, getattr(record, own.name)) for own in fields(record) if own.repr]
+    lines = [f"    {name}={' '.join(brief.repr(value).split())}" for name, value in values]
+    shown = [line if len(line) < 100 else f"{line[:96]}..." for line in lines[:8]]
+    more = ["    ..."] if len(lines) > 8 else []
+    return "\n".join([f"{type(record).__name__}(", *shown, *more]) + ")"
 
 
 def column_family() -> Any:

@@ -11,6 +11,18 @@ class DseError(Exception):
     """A mistake in the user's input or surroundings, in one line (or one line per mistake)."""
 
 
+class ParameterError(DseError):
+    """A wrong argument; ``{max_days}`` in the text is `max_days` in Python, ``--max-days`` in a command.
+
+    >>> str(ParameterError("{max_days}: needs {tokens}")), ParameterError("{max_days}: needs {tokens}").flags
+    ('max_days: needs tokens', '--max-days: needs --tokens')
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(re.sub(r"\{(\w+)\}", r"\1", text))
+        self.flags = re.sub(r"\{(\w+)\}", lambda name: f"--{name[1].replace('_', '-')}", text)
+
+
 #: Most words that a message lists.
 MOST_LISTED = 24
 #: Most characters that a message quotes of what somebody wrote, its two ends and what is wrong with it.

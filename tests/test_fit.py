@@ -76,7 +76,7 @@ def test_a_value_that_is_no_option_or_breaks_a_rule_is_moved(capsys):
 
 
 @pytest.mark.parametrize(("sets", "message"), [
-    ((), "fit: name what you would like with --set"),
+    ((), "fit: give the values that you would like with --set"),
     (("tp=x",), "tp: 'x': expected a number; tp can be 1, 2, 4, 8"),
     (("ttp=1",), "ttp: not a name of space gpt3_175b_1024_a100"),
     (("tp=8", "dram_capacity=1 GB"),
@@ -94,4 +94,4 @@ def test_evaluate_best_completes_with_the_best_feasible_design(capsys):
     assert best["feasible"] is True
     assert best["values"] == fitted(capsys, "tp=8", "pp=16")["values"]
     assert main([*command[:2], "--set", "dram_capacity=1 GB", "--best"]) == 1
-    assert "--best: no design with these values keeps all limits" in capsys.readouterr().err
+    assert "--best: no design with these values is feasible" in capsys.readouterr().err

@@ -194,7 +194,7 @@ def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
     ("--sweep recompute=ful,none", "did you mean 'full'?"),
     ("--sweep tp=1,2 --sweep tp=4", "--sweep: tp: given twice"),
     ("--set tp=4 --sweep tp=1,2", "tp: --set holds it fixed"),
-    ("--sweep seq_len", "--sweep seq_len: has no list of options here"),
+    ("--sweep seq_len", "sweep of seq_len: it has no list of options here"),
     ("--sweep tp=1:4000 --sweep pp=1:4000", "16,000,000 combinations"),
     ("--sweep tp --designs designs.csv", "not both"),
     ("--sweep tp --best", "--best: completes one design, as text or JSON; leave out --sweep"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import search_spaces
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.strict_yaml import Section, parse, read_text
 
 ROOT: Final = Path(search_spaces.__file__).parent
+#: Key of a system file: the system whose constants it changes.
+BASE: Final = "base"
 
 
 def names(kind: str) -> list[str]:
@@ -27,7 +29,65 @@ def opened(name_or_path: str | Path, kind: str, base: Path | None = None) -> tup
     """
     path = located(name_or_path, kind, base or Path())
     shown = path.name if path.parent == ROOT / kind else str(path)
-    return path.stem, path, parse(read_text(path), shown)
+    section = parse(read_text(path), shown)
+    return path.stem, path, changed_base(section, kind, path) if BASE in section else section
+
+
+def changed_base(section: Section, kind: str, path: Path) -> Section:
+    """The file that `base` names, with the changes of this one.
+
+    A changed constant without a kind is assumed, and its source names both files.
+
+    Raises
+    ------
+    DseError
+        If there is no such file, or it is not of `kind`, or it is made of this one.
+    """
+    own = {key: value for key, value in section.data.items() if key != BASE}
+    if kind != "systems":
+        section.mistake(BASE, "only system files have a base")
+    word = section.text(BASE)
+    section.source.finish()
+    known = located(word, kind, path.parent)
+    if known.resolve() == path.resolve():
+        raise DseError(f"{path}: base: names the file itself")
+    content = parse(read_text(known), known.name)
+    if BASE in content:
+        raise DseError(f"{path}: base: {word} has a base itself; name that one, or write its changes here")
+    content.data.pop("name", None)
+    source = f"changed from {known.stem} by {path.name}"
+    data = {**_changed(section, content.data, own, source), "schema": content.data.get("schema")}
+    section.source.finish()
+    return Section(section.source, section.at, {"description": source, **data, **_words(own)})
+
+
+def _words(own: dict[str, Any]) -> dict[str, Any]:
+    """Words of a file about itself, which no base replaces."""
+    return {key: own[key] for key in ("schema", "name", "description") if key in own}
+
+
+def _changed(
+    section: Section, base: dict[str, Any], own: dict[str, Any], source: str, at: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Parts of a file with changed constants, each with its kind and source; notes what is no such part."""
+    changed = dict(base)
+    for key, value in own.items():
+        before, is_part = base.get(key), isinstance(value, dict) and "value" not in value
+        if isinstance(before, dict) and "value" not in before and not is_part:
+            section.source.mistake((*at, key), "expected quantities, such as {clock: 1.6 GHz}")
+        elif is_part and at and not isinstance(before, dict):
+            section.source.mistake((*at, key), f"the base has no such part{suggestion(key, base)}")
+        elif is_part:
+            part = dict(before or {})
+            if "capacity" in value:  # the size that is sold is that of the old capacity
+                part.pop("nominal", None)
+            changed[key] = _changed(section, part, value, source, (*at, key))
+        elif at:
+            constant = value if isinstance(value, dict) else {"value": value}
+            changed[key] = {"kind": "assumed", "source": source, **constant}
+        else:
+            changed[key] = value
+    return changed
 
 
 def located(name_or_path: str | Path, kind: str, base: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.columns import Columns, FloatArray, column, column_units
+from costmodel.columns import Columns, FloatArray, column, column_units, short_repr
 from costmodel.errors import DseError, suggestion
 from costmodel.machine.ranges import MachinePart, Range, part_ranges
 
@@ -247,6 +247,8 @@ class System:
 
     The last memory level is the one that holds the model. The first tier is the node.
     """
+
+    __repr__ = short_repr
 
     name: str
     chip: Chip

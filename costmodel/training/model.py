@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from costmodel.columns import short_repr
 from costmodel.errors import DseError
 from costmodel.training.blocks import HEAD, Block, Layer, LayerKind, mtp_layer, sequence_of
 from costmodel.training.dimensions import ModelDimensions
@@ -23,6 +24,8 @@ class ModelShape(ModelDimensions):
     DseError
         If dimensions contradict each other, or layers and their number.
     """
+
+    __repr__ = short_repr
 
     #: Kinds of layers and how many of each, in order; () means what the fields say. They sum to `num_layers`.
     layers: tuple[tuple[Layer, float], ...] = ()

@@ -10,12 +10,12 @@ from itertools import chain
 import numpy as np
 
 from costmodel import System
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import framework_names
 from costmodel.formats.quantity import si_value
-from costmodel.formats.strict_yaml import read_text
+from costmodel.formats.strict_yaml import dump, parse, read_text
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from dse.calibration.constants import STEPS, STEPS_TOO, Constant, candidates
 from dse.calibration.measurements import STAGE_OF, Measurements, measurements
@@ -65,6 +65,8 @@ class CalibratedStage:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """A system whose constants are fitted to measurements."""
+
+    __repr__ = short_repr
 
     system: System
     text: str  #: of its file
@@ -252,5 +254,7 @@ def _text(
                 "standard_error": written(own.standard_error, own.unit),
                 "source": f"dse calibrate, {len(stage.rows)} rows of {stage.name} in {table}: {off}",
             }
-    _, path, _ = shipped.opened(name, "systems")
-    return with_constants(read_text(path), name, constants, f"{base.name} calibrated to {table}")
+    _, path, section = shipped.opened(name, "systems")
+    text = read_text(path)
+    text = dump(section.data) if shipped.BASE in parse(text, name) else text
+    return with_constants(text, name, constants, f"{base.name} calibrated to {table}")

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interruptible():
             return obeyed(argv)
     except DseError as error:
-        say(str(error))
+        say(str(getattr(error, "flags", error)))
         return FAILED
     except KeyboardInterrupt as interrupt:
         say(str(interrupt) or "interrupted")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, short_repr
 from costmodel.kernels.items import Item, Items
 from costmodel.machine.system import System
 from costmodel.profiles.work import TRAINING
@@ -190,6 +190,8 @@ class Explanation:
 
     Times are those of the slowest pipeline stage, with what it waits for; memory is that of the fullest one.
     """
+
+    __repr__ = short_repr
 
     space: Space
     profile: str  #: rules that priced it

@@ -10,7 +10,7 @@ import numpy as np
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate
@@ -29,6 +29,8 @@ QUIET: Final = optuna.logging.WARNING
 @dataclass(frozen=True)
 class Importance:
     """For each objective and parameter two shares; rows are objectives, columns the parameters that vary."""
+
+    __repr__ = short_repr
 
     space: Space
     parameters: tuple[str, ...]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.columns import short_repr
 from dse.explaining.explanation import Explanation
 from dse.explaining.neighbours import Neighbour, neighbours
 from dse.pricing.evaluation import machine
@@ -46,6 +47,8 @@ class CountStep:
 @dataclass(frozen=True)
 class Sensitivity:
     """A design, what single steps of its parameters change, and what its hardware is worth."""
+
+    __repr__ = short_repr
 
     explanation: Explanation
     parameters: tuple[Neighbour, ...]  #: of one changed parameter each, the largest change of step time first

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import ParameterError, suggestion
 from costmodel.formats.quantity import count_value
 from dse.spaces.space import Space
 
@@ -50,7 +50,7 @@ def chosen_space(
     if layout:
         if layout not in space.layouts:
             have = "; it has none" if not space.layouts else suggestion(layout, space.layouts)
-            raise DseError(f"--layout {layout}: no layout of space {space.name}{have}")
+            raise ParameterError(f"{{layout}} {layout}: no layout of space {space.name}{have}")
         pins = {**space.layouts[layout], **pins}
     if pins:
         space = space.pinned(pins)
@@ -67,4 +67,4 @@ def counted_tokens(tokens: float | str) -> float:
     try:
         return count_value(tokens) if isinstance(tokens, str) else float(tokens)
     except ValueError as error:
-        raise DseError(f"tokens: {error}") from None
+        raise ParameterError(f"{{tokens}}: {error}") from None

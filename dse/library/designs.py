@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from costmodel.errors import DseError
+from costmodel.columns import short_repr
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.explaining import explanation as explaining
 from dse.explaining import sensitivity as sensitivities
@@ -33,7 +34,14 @@ from dse.spaces.sweeps import swept_values
 
 
 def evaluate_design(
-    space: AnySpace, set: Pins = None, *, best: bool = False, profile: str | None = None, **changes: Any
+    space: AnySpace,
+    set: Pins = None,
+    *,
+    best: bool = False,
+    profile: str | None = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
 ) -> Record:
     """What a design costs, as the JSON of `dse evaluate`: ``params``, ``values``, ``breakdown``, ``margins``.
 
@@ -47,23 +55,21 @@ def evaluate_design(
         Choose what is not named for the best feasible design instead.
     profile : str, optional
         Rules of the cost model; the native ones by default.
-    **changes
-        ``layout``, ``objective`` and ``tokens``, as for `search`.
+    layout, objective, tokens
+        As for `search`.
 
     Raises
     ------
     DseError
         If there is no such design.
     """
-    space = chosen_space(space, set=set, **changes)
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     rules = rules_for(space, profile or NATIVE)
     params: Params = space.completed({})
     if best:
         found = nearest_feasible(space, {}, rules)
         if found is None:
-            raise DseError(
-                "--best: no design with these values keeps all limits; `dse fit` finds the nearest that does"
-            )
+            raise ParameterError("{best}: no design with these values is feasible; `fit` finds the nearest")
         params = found.params
     given = {name: space.given[name] for name in ("world_size", "global_batch_size") if name in space.given}
     return priced_design(space, params, rules=rules) | {"given": given}
@@ -75,7 +81,10 @@ def sweep(
     *,
     profile: str | None = None,
     jobs: Jobs = 1,
-    **changes: Any,
+    set: Pins = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
 ) -> NamedDesigns:
     """Every combination of some values, evaluated; `to_frame` of it is a table with a row for each.
 
@@ -89,17 +98,17 @@ def sweep(
         Rules of the cost model; the native ones by default.
     jobs : int or Workers
         Processes that evaluate designs, or who else does. [-]
-    **changes
-        ``set``, ``layout``, ``objective`` and ``tokens``, as for `search`.
+    set, layout, objective, tokens
+        As for `search`.
 
     Raises
     ------
     DseError
         If a name or a value is none.
     """
-    space = chosen_space(space, **changes)
-    if both := next((name for name in values if name in (changes.get("set") or {})), None):
-        raise DseError(f"{both}: --set holds it fixed, so there is nothing to --sweep")
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    if both := next((name for name in values if name in (set or {})), None):
+        raise ParameterError(f"{both}: {{set}} fixes it; leave it out of the sweep")
     named = {
         name: values_of(space, name, given) if isinstance(given, str) else [*given]
         for name, given in values.items()
@@ -115,7 +124,7 @@ def values_of(space: Space, name: str, text: str) -> list[Any]:
     parameter = space.by_name.get(name)
     options = parameter.options if parameter else None
     if parameter is None or options is None:
-        raise DseError(f"--sweep {name}: has no list of options here; give values, such as {name}=1,2,4")
+        raise DseError(f"sweep of {name}: it has no list of options here; give values, such as {name}=1,2,4")
     return [parameter.value(code) for code in options.tolist()]
 
 
@@ -125,7 +134,10 @@ def evaluate_designs(
     *,
     profile: str | None = None,
     jobs: Jobs = 1,
-    **changes: Any,
+    set: Pins = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
 ) -> NamedDesigns:
     """Designs of a table, evaluated: a column for each parameter that is named, a row for each design.
 
@@ -139,8 +151,8 @@ def evaluate_designs(
         Rules of the cost model; the native ones by default.
     jobs : int or Workers
         Processes that evaluate designs, or who else does. [-]
-    **changes
-        ``set``, ``layout``, ``objective`` and ``tokens``, as for `search`.
+    set, layout, objective, tokens
+        As for `search`.
 
     Raises
     ------
@@ -149,10 +161,19 @@ def evaluate_designs(
     """
     table = {str(name): list(column) for name, column in designs.items()}
     rows = len(next(iter(table.values()), [None]))
-    return priced(chosen_space(space, **changes), table, rows, profile=profile or NATIVE, jobs=jobs)
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    return priced(space, table, rows, profile=profile or NATIVE, jobs=jobs)
 
 
-def explain(space: AnySpace, set: Pins = None, *, profile: str | None = None, **changes: Any) -> Explanation:
+def explain(
+    space: AnySpace,
+    set: Pins = None,
+    *,
+    profile: str | None = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
+) -> Explanation:
     """Why a design of a space costs what it does: ``.time`` and ``.memory`` are tables that add up.
 
     Parameters
@@ -163,18 +184,18 @@ def explain(space: AnySpace, set: Pins = None, *, profile: str | None = None, **
         Values of it; what is not named is as simple as is legal beside them.
     profile : str, optional
         Rules of the cost model; the native ones by default.
-    **changes
-        ``layout``, ``objective`` and ``tokens``, as for `search`.
+    layout, objective, tokens
+        As for `search`.
 
     Raises
     ------
     DseError
         If there is no such design, or it has no number under the profile.
     """
-    params = chosen_space(space, set=set, **changes).completed({})
+    params = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens).completed({})
     space = loaded_space(space)
     others = {name: value for name, value in (set or {}).items() if name not in space.by_name}
-    space = chosen_space(space, set=others, **{**changes, "layout": None})  # its parameters are open
+    space = chosen_space(space, set=others, objective=objective, tokens=tokens)  # its parameters are open
     return with_number(explaining.explain(space, params, profile=profile or NATIVE))
 
 
@@ -187,14 +208,25 @@ def with_number(explanation: Explanation) -> Explanation:
     return explanation
 
 
-def sensitivity(space: AnySpace, set: Pins = None, **options: Any) -> Sensitivity:
-    """How much the step of a design follows each parameter and quantity; arguments are those of `explain`."""
-    return sensitivities.sensitivity(explain(space, set, **options))
+def sensitivity(
+    space: AnySpace,
+    set: Pins = None,
+    *,
+    profile: str | None = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
+) -> Sensitivity:
+    """Changes of a design's step time with each parameter and quantity; arguments are those of `explain`."""
+    explanation = explain(space, set, profile=profile, layout=layout, objective=objective, tokens=tokens)
+    return sensitivities.sensitivity(explanation)
 
 
 @dataclass(frozen=True)
 class NearestFit:
     """The nearest design that works to one that may not."""
+
+    __repr__ = short_repr
 
     space: Space
     named: Params
@@ -247,7 +279,8 @@ def fit(
     *,
     layout: str | None = None,
     profile: str | None = None,
-    **changes: Any,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
 ) -> NearestFit:
     """The legal design nearest to some values that keeps all limits, and what of them it changed.
 
@@ -261,8 +294,8 @@ def fit(
         A layout of the space that gives the values which `set` does not.
     profile : str, optional
         Rules of the cost model; the native ones by default.
-    **changes
-        ``objective`` and ``tokens``, as for `search`.
+    objective, tokens
+        As for `search`.
 
     Raises
     ------
@@ -271,7 +304,7 @@ def fit(
     """
     own, pins = loaded_space(space), dict(set or {})
     fixed = {name: value for name, value in pins.items() if name not in own.by_name}
-    space = chosen_space(own, set=fixed, **changes)
+    space = chosen_space(own, set=fixed, objective=objective, tokens=tokens)
     named: dict[str, Any] = dict(space.layouts.get(layout or "", {}))
     for name in (name for name in pins if name not in fixed):
         parameter = space.by_name[name]
@@ -281,7 +314,7 @@ def fit(
         except ValueError as error:
             raise DseError(f"{name}: {error}; {name} can be {parameter.described()}") from None
     if not named:
-        raise DseError("fit: name what you would like with --set, such as --set tp=8 --set pp=16")
+        raise ParameterError("fit: give the values that you would like with {set}, such as tp=8 pp=16")
     rules = rules_for(space, profile or NATIVE)
     found = nearest_feasible(space, named, rules)
     if found is None:
@@ -299,7 +332,15 @@ def nothing_near(space: Space) -> str:
 
 
 def exact_front(
-    space: AnySpace, *, method: Method = "auto", profile: str | None = None, jobs: Jobs = 1, **changes: Any
+    space: AnySpace,
+    *,
+    method: Method = "auto",
+    profile: str | None = None,
+    jobs: Jobs = 1,
+    set: Pins = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
 ) -> ExactFront:
     """The exact Pareto front of all legal designs, as `dse enumerate` finds it; `to_frame` of it is a table.
 
@@ -313,15 +354,15 @@ def exact_front(
         Rules of the cost model; the native ones by default.
     jobs : int or Workers
         Processes that evaluate designs, or who else does. [-]
-    **changes
-        ``set``, ``layout``, ``objective`` and ``tokens``, as for `search`.
+    set, layout, objective, tokens
+        As for `search`.
 
     Raises
     ------
     DseError
         If the space is not finite, or has too many designs for the method.
     """
-    space = chosen_space(space, **changes)
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     rules = rules_for(space, profile or NATIVE)
     return exact.exact_front(space, rules=rules, workers=workers_of(jobs), method=method)
 

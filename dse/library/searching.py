@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from costmodel.errors import DseError
+from costmodel.columns import short_repr
+from costmodel.errors import ParameterError
 from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
 from dse.exporting.launch.launch import Launch, refusals
-from dse.library.chosen_space import AnySpace, chosen_space, counted_tokens
+from dse.library.chosen_space import AnySpace, Pins, chosen_space, counted_tokens
 from dse.library.study import Study
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE, rules_for
@@ -37,7 +38,24 @@ MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
 
 def search(
-    space: AnySpace, *, budget: int = 500, jobs: Jobs = 1, progress: Shown = None, **options: Any
+    space: AnySpace,
+    *,
+    budget: int = 500,
+    study: str | None = None,
+    storage: str | None = None,
+    sampler: str | None = None,
+    seed: int | None = None,
+    start: Sequence[str] = (),
+    warm_start: str | None = None,
+    robust: bool = False,
+    focus: str | None = None,
+    profile: str | None = None,
+    jobs: Jobs = 1,
+    progress: Shown = None,
+    set: Pins = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
 ) -> Study:
     """Search a space: run its study, or continue it, until it holds `budget` finished trials in all.
 
@@ -51,9 +69,8 @@ def search(
         Processes that evaluate designs, or who else does. [-]
     progress : callable or bool, optional
         Called after every batch; True draws a bar.
-    **options
-        Those of `opened_study`: ``study``, ``sampler``, ``seed``, ``start``, ``warm_start``, ``robust``,
-        ``focus``, ``profile``, ``storage``, and ``set``, ``layout``, ``objective``, ``tokens``.
+    study, storage, sampler, seed, start, warm_start, robust, focus, profile, set, layout, objective, tokens
+        As for `opened_study`.
 
     Returns
     -------
@@ -65,9 +82,13 @@ def search(
     DseError
         If the space or an option is wrong, or the study is of another space.
     """
-    study = opened_study(space, **options)
-    study.run(budget, jobs=jobs, progress=progress)
-    return study
+    opened = opened_study(
+        space, study, storage=storage, sampler=sampler, seed=seed, start=start, warm_start=warm_start,
+        robust=robust, focus=focus, profile=profile, set=set, layout=layout, objective=objective,
+        tokens=tokens,
+    )  # fmt: skip
+    opened.run(budget, jobs=jobs, progress=progress)
+    return opened
 
 
 def opened_study(
@@ -82,7 +103,10 @@ def opened_study(
     robust: bool = False,
     focus: str | None = None,
     profile: str | None = None,
-    **changes: Any,
+    set: Pins = None,
+    layout: str | None = None,
+    objective: Sequence[str] = (),
+    tokens: float | str | None = None,
 ) -> Study:
     """The study of a space, new or as it stands, with the designs that it starts from and what it seeks.
 
@@ -108,21 +132,21 @@ def opened_study(
         A condition, such as ``"step_time < 15 s"``, beside which no design is sought; "" lifts it.
     profile : str, optional
         Rules of the cost model; settled when a study starts.
-    **changes
-        What `chosen_space` changes in the space: ``set``, ``layout``, ``objective``, ``tokens``.
+    set, layout, objective, tokens
+        Changes of the space, as for `chosen_space`.
 
     Raises
     ------
     DseError
         If an option is wrong: before a study comes into being.
     """
-    space = chosen_space(space, **changes)
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     space = space.robust() if robust else space
     rules = rules_for(space, profile or NATIVE)
     if focus:
         space.within_focus(focus)
         if sampler not in (None, DEFAULT_SAMPLER):
-            raise DseError(f"--focus needs sampler {DEFAULT_SAMPLER}, not {sampler}")
+            raise ParameterError(f"{{focus}}: needs sampler {DEFAULT_SAMPLER}, not {sampler}")
     starts: Mapping[str, Params] = named_starts(space, start, rules)
     if warm_start:
         starts = {**starts, **front_designs(Study.load(warm_start, storage=storage), space, rules)}
@@ -151,6 +175,8 @@ class FasterElsewhere:
 @dataclass(frozen=True)
 class PlannedStudy:
     """The best layouts of a model on so many chips, kept as a study."""
+
+    __repr__ = short_repr
 
     study: Study
     planned: Planned
@@ -183,8 +209,15 @@ def plan(
     storage: str | None = None,
     jobs: Jobs = 1,
     progress_of: Callable[[Space], AbstractContextManager[Shown]] = lambda space: nullcontext(),
+    seq_len: int | None = None,
+    global_batch_size: int | None = None,
+    batch_tokens: float | None = None,
+    precision: Sequence[str] = (),
+    framework: str = "",
+    imbalance: float | None = None,
+    headroom: str | None = None,
+    max_days: float | None = None,
     note: Callable[[str], None] = lambda text: None,
-    **workload: Any,
 ) -> PlannedStudy:
     """How to split a model over so many chips: every legal layout is priced, the best are kept as a study.
 
@@ -212,26 +245,55 @@ def plan(
         Processes that evaluate designs, or who else does. [-]
     progress_of : callable
         Space -> context that gives the `progress` of `Study.run`, where designs are too many to list.
+    seq_len : int, optional
+        Tokens of a sequence; the model's by default.
+    global_batch_size, batch_tokens : int and float, optional
+        Sequences of a step, or about so many tokens of it; by default by the size of the model. [-]
+    precision : sequence of str
+        Formats of products to choose from, such as ``["bf16", "fp8"]``; bf16 by default.
+    framework : str
+        Training software; by default the usual one of the system.
+    imbalance : float, optional
+        Tokens of the fullest rank of experts over the mean; the framework's by default. [-]
+    headroom : str, optional
+        Memory of a GPU that stays free, such as ``"4 GB"``, ``"5 %"`` or ``"0"``; by default as much as
+        measured peaks of the framework exceed predicted ones.
+    max_days : float, optional
+        Days that the run of `tokens` may take. [-]
     note : callable
-        Called with each line on what was read and assumed, before the layouts are priced.
-    **workload
-        ``seq_len`` (the model's by default); ``global_batch_size`` in sequences, or about so many
-        ``batch_tokens`` (by the size of the model); ``precision``, formats of products to choose from
-        (bf16); ``framework`` (the usual one of the system); ``imbalance`` of experts (the framework's);
-        ``headroom``, memory of a chip that stays free, such as ``"4 GB"``, ``"5 %"`` or ``"0"`` (by the
-        spread of measured peaks of the framework);
-        ``max_days`` that the run of `tokens` may take.
+        Called with each line on what was read and assumed, before layouts are evaluated.
 
     Raises
     ------
     DseError
         If no layout fits, saying how many chips would do; or an option is wrong.
     """
-    if workload.get("max_days") and not tokens:
-        raise DseError("--max-days: of how many tokens? name them with --tokens, such as 15T")
-    workload["sequences"] = workload.pop("global_batch_size", None)
-    counted = counted_tokens(tokens) if tokens else None
-    question = Question(model=str(model), system=str(system), chips=gpus, tokens=counted, **workload)
+    if max_days and not tokens:
+        raise ParameterError("{max_days}: of how many tokens? name them with {tokens}, such as 15T")
+    question = Question(
+        model=str(model), system=str(system), chips=gpus, seq_len=seq_len, sequences=global_batch_size,
+        batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
+        headroom=headroom, max_days=max_days, tokens=counted_tokens(tokens) if tokens else None,
+    )  # fmt: skip
+    return planned_study(
+        question, objective=objective, budget=budget, study=study, save=save, storage=storage,
+        workers=workers_of(jobs), progress_of=progress_of, note=note,
+    )  # fmt: skip
+
+
+def planned_study(
+    question: Question,
+    *,
+    objective: Sequence[str],
+    budget: int,
+    study: str | None,
+    save: str | Path | None,
+    storage: str | None,
+    workers: Workers,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]],
+    note: Callable[[str], None],
+) -> PlannedStudy:
+    """The study of the best layouts that a question asks for; other arguments are those of `plan`."""
     planned = planned_space(question)
     for text in planned.model.notes:
         note(text)
@@ -243,7 +305,7 @@ def plan(
         data |= {"objectives": space.data["objectives"]} if objective else {}
         write_file(Path(save), space_text(data).encode())
     return answer(question, planned, space, study or space.name, budget, progress_of,
-                  storage=storage, again=study is None, workers=workers_of(jobs))  # fmt: skip
+                  storage=storage, again=study is None, workers=workers)  # fmt: skip
 
 
 def answer(
@@ -261,7 +323,7 @@ def answer(
     """The study of the best layouts that a question asks for; a `DseError` if none fits."""
     exact = listed_front(space, workers)
     if exact is not None and not len(exact.costs):
-        raise DseError(what_would_do(question, planned))
+        raise ParameterError(what_would_do(question, planned))
     if exact is not None:
         found = stored_front(exact, name, storage=storage, again=again)
     else:
@@ -317,7 +379,7 @@ def what_would_do(question: Question, planned: Planned) -> str:
     if question.headroom != NO_HEADROOM and fits(
         planned_space(replace(question, headroom=NO_HEADROOM)).space
     ):
-        text += "; layouts fit that leave less room free: --headroom 0 allows them"
+        text += "; layouts fit that leave less room free: {headroom} 0 allows them"
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)
         if other and fits(other):

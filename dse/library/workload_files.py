@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import content
 from costmodel.profiles import deepflow
 from costmodel.profiles.deepflow.file import load_configuration
@@ -34,42 +34,93 @@ Note = Callable[[str], None]
 
 
 def cost(
-    file: str | Path, *, profile: str | None = None, note: Note = lambda text: None, **options: Any
+    file: str | Path,
+    *,
+    profile: str | None = None,
+    note: Note = lambda text: None,
+    system: str | None = None,
+    barriers: Literal["barrier", "element"] | None = None,
+    resolve: bool | None = None,
+    prefer: str | None = None,
+    most_groups: int | None = None,
+    tile_size: int | None = None,
+    gpus: int | None = None,
+    gpus_per_server: int | None = None,
+    busbw: str | Path | None = None,
+    gpu_type: str | None = None,
+    nvlink_bandwidth: float | None = None,
+    nics_per_server: int | None = None,
+    nic_type: str | None = None,
+    nic_bandwidth: float | None = None,
+    dp_overlap: float | None = None,
+    tp_overlap: float | None = None,
+    ep_overlap: float | None = None,
+    pp_overlap: float | None = None,
+    strict_compat: bool | None = None,
 ) -> dict[str, Any]:
-    """What a workload file costs, as the JSON of `dse cost`: an HLO module, or a reference model's file.
+    """Evaluate an HLO module, or a file of a reference model: the JSON of `dse evaluate FILE`.
 
     Parameters
     ----------
     file : str or Path
-        The file; its content tells what it is.
+        The file; its content tells its kind.
     profile : str, optional
-        Whose rules price it; by default those that the kind of file goes by.
+        Rules that evaluate it; by default those of its kind.
     note : callable
         Called with each line on what was assumed.
-    **options
-        Those of `dse cost` for the kind of file, by name: ``system`` and ``barriers`` of an HLO module;
-        ``resolve``, ``prefer``, ``most_groups`` and ``tile_size`` of a DFModel set-up; those of
-        `simai_cost` of an AICB workload, bandwidths in B/s.
+    system, barriers : str, optional
+        Of an HLO module.
+    resolve, prefer, most_groups, tile_size
+        Of a DFModel set-up.
+    gpus, gpus_per_server, busbw, gpu_type, nvlink_bandwidth, nics_per_server, nic_type, nic_bandwidth
+        Of an AICB workload, bandwidths in B/s; as for `simai_cost` and `network_of`.
+    dp_overlap, tp_overlap, ep_overlap, pp_overlap, strict_compat
+        Of an AICB workload, as for `simai_cost`.
 
     Raises
     ------
     DseError
-        If the file is of no kind that is priced, or not of the kind that its profile wants.
+        If the file is of no known kind, or not of the kind of its profile or of an option.
     """
-    path = Path(file)
+    options: dict[str, dict[str, Any]] = {
+        "hlo": {"system": system, "barriers": barriers},
+        "dfmodel": {
+            "resolve": resolve, "prefer": prefer, "most_groups": most_groups, "tile_size": tile_size
+        },
+        "aicb": {
+            "gpus": gpus, "gpus_per_server": gpus_per_server, "busbw": busbw, "gpu_type": gpu_type,
+            "nvlink_bandwidth": nvlink_bandwidth, "nics_per_server": nics_per_server, "nic_type": nic_type,
+            "nic_bandwidth": nic_bandwidth, "dp_overlap": dp_overlap, "tp_overlap": tp_overlap,
+            "ep_overlap": ep_overlap, "pp_overlap": pp_overlap, "strict_compat": strict_compat,
+        },
+    }  # fmt: skip
+    return evaluated_file(Path(file), profile, options, note)
+
+
+def evaluated_file(
+    path: Path, profile: str | None, options: Mapping[str, Mapping[str, Any]], note: Note
+) -> dict[str, Any]:
+    """The JSON of a file; `options` are those of each kind, None where they are not given."""
     kind = checked_kind(path, profile)
+    given = {
+        own: {name: value for name, value in named.items() if value is not None}
+        for own, named in options.items()
+    }
+    own = given.pop(kind.name, {})
+    if other := next((name for named in given.values() for name in named), None):
+        raise ParameterError(f"{{{other}}}: not an option of {kind.title}, which {path} is")
     rules = profile or kind.profile(path)
     if kind.name == "hlo":
-        own = ModuleCost.of(path, options.get("barriers", "barrier"), options.get("system"))
-        return (own if "system" in options or not own.program.kernels else own.on(USUAL_SYSTEM)).record()
+        cost = ModuleCost.of(path, own.get("barriers", "barrier"), own.get("system"))
+        return (cost if "system" in own or not cost.program.kernels else cost.on(USUAL_SYSTEM)).record()
     head = {"file": str(path), "profile": rules}
     if kind.name == "dfmodel":
-        wanted, generation = dfmodel_report.Wanted(**options), profile_named(rules).version
-        priced = dfmodel_report.priced_file(path, generation=generation, wanted=wanted)
-        return head | dfmodel_report.figures(priced)
+        wanted, generation = dfmodel_report.Wanted(**own), profile_named(rules).version
+        evaluated = dfmodel_report.priced_file(path, generation=generation, wanted=wanted)
+        return head | dfmodel_report.figures(evaluated)
     if kind.name == "deepflow":
         return head | {"figures": deepflow_report.figures(deepflow.price(load_configuration(path)))}
-    return simai_cost(path, profile=rules, asked=profile is not None, note=note, **options).to_json()
+    return simai_cost(path, profile=rules, asked=profile is not None, note=note, **own).to_json()
 
 
 def checked_kind(path: Path, profile: str | None) -> FileKind:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.hugging_face import import_model, is_configuration
@@ -124,7 +124,7 @@ def planned_space(question: Question) -> Planned:
     plan = _Layouts(question, model, system)
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
         if question.framework:
-            raise DseError(f"{broken}; --framework names another")
+            raise ParameterError(f"{broken}; {{framework}} names another")
         notes = (*model.notes, f"{broken}; layouts are what any software could run")
         model, question = replace(model, notes=notes), replace(question, any_software=True)
         plan = _Layouts(question, model, system)
@@ -433,7 +433,9 @@ def usable_memory(headroom: str, capacity: str) -> str:
                 return f"{capacity} - {text}"
     except ValueError:
         pass
-    raise DseError(f"--headroom {headroom!r}: expected a size or a share of memory, such as 4 GB, 5 % or 0")
+    raise ParameterError(
+        f"{{headroom}} {headroom!r}: expected a size or a share of memory, such as 4 GB, 5 % or 0"
+    )
 
 
 def space_text(data: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final, Self
 
 import numpy as np
@@ -47,6 +48,13 @@ class Space(Definition):
     One design is a mapping of parameter names to values as the file writes them, in SI units. A batch
     of designs is a column per parameter: numbers, 0 or 1, or the code of a word.
     """
+
+    def __repr__(self) -> str:
+        """Name, machine, parameters with their number of options, and objectives."""
+        options = ", ".join(f"{p.name} ({len(p.choices or '') or 'range'})" for p in self.parameters)
+        aims = ", ".join(f"{own.direction} {own.name}" for own in self.objectives)
+        text = f"<Space {self.name} on {self.system.name}: {options}; {aims}>"
+        return fill(text, 100, max_lines=10, subsequent_indent="    ")
 
     @classmethod
     def load(cls, name_or_path: str | Path, pins: Mapping[str, Any] | None = None) -> Self:

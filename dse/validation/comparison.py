@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from costmodel import DseError
+from costmodel.columns import short_repr
 from dse.predictions.intervals import EVIDENCE, Interval, interval
 from dse.predictions.memory_fit import DOES_NOT_FIT, TIGHT, peak_spread
 from dse.validation.expressed import Expressed, breakdowns, system_named
@@ -27,6 +28,8 @@ NOT_LAYOUT: Final = ("precision", "attention")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRow:
     """A row and what is predicted of it; nan where there is nothing to say."""
+
+    __repr__ = short_repr
 
     row: MeasuredRow
     measured_s: float = math.nan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import BoolArray, FloatArray, short_repr
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs
@@ -30,6 +30,8 @@ ROWS_SHOWN = 20
 @dataclass(frozen=True)
 class Comparison:
     """The feasible designs of a study, the best by its own prices first."""
+
+    __repr__ = short_repr
 
     study: BaseStudy
     kind: str  #: what differs: "profiles" or "systems"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import BoolArray, FloatArray, short_repr
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.hypervolume import Box
@@ -35,6 +35,8 @@ class BestDesign:
 @dataclass(frozen=True)
 class StudyPair:
     """Two studies with the objectives that both have."""
+
+    __repr__ = short_repr
 
     studies: tuple[BaseStudy, BaseStudy]
     objectives: tuple[Objective, ...]

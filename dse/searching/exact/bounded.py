@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodel.columns import short_repr
 from costmodel.errors import DseError
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Pricer, Workers
@@ -23,6 +24,8 @@ EVALUATIONS: Final = 1_000_000
 @dataclass(frozen=True)
 class StudyBound:
     """How far the best values of a study may be from the best possible, at most."""
+
+    __repr__ = short_repr
 
     study: str
     trials: int

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import nominal_rate, rules_for
@@ -24,6 +24,8 @@ QUICK: Final = 2.0
 @dataclass(frozen=True)
 class Certificate:
     """How far the front of a study is from the exact one."""
+
+    __repr__ = short_repr
 
     study: str
     focus: str  #: condition that the exact front keeps, "" for all designs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from costmodel.profiles.rules import WorkloadRules
 from dse.pricing.evaluated import Evaluation
@@ -49,6 +49,8 @@ class Headway:
 @dataclass(frozen=True)
 class ExactFront:
     """The designs of a space that no legal design beats, the best of the first objective first."""
+
+    __repr__ = short_repr
 
     space: Space
     designs: dict[str, FloatArray]  #: encoded parameters, (points,) each

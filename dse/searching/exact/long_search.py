@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.random import SeedSequence
 
+from costmodel.columns import short_repr
 from dse.fronts.pareto import non_dominated
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
@@ -26,6 +27,8 @@ SEED: Final = 2**31
 @dataclass(frozen=True)
 class Reference:
     """How far the front of a study is from that of a long search; better designs than either may exist."""
+
+    __repr__ = short_repr
 
     study: str
     trials: int

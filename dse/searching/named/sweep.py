@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray, short_repr
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable, si_value
 from costmodel.formats.strict_yaml import scalar
@@ -124,6 +124,8 @@ class PartOfDesigns:
 @dataclass(frozen=True)
 class NamedDesigns:
     """All rows, in the order in which they were named."""
+
+    __repr__ = short_repr
 
     names: tuple[str, ...]
     parts: tuple[PartOfDesigns, ...]

@@ -1,0 +1,91 @@
+"""The Python interface: explicit parameters, records that print in ten lines, errors in words of Python."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import costmodel
+import dse
+from costmodel.errors import DseError
+from dse.cli import main
+
+PLAN = {"gpus": 8, "system": "h100_80g_dgx", "global_batch_size": 16}
+
+
+def public_functions():
+    """Name -> function of `dse` and method of `dse.Study`."""
+    functions = {name: getattr(dse, name) for name in dse.__all__}
+    functions = {name: own for name, own in functions.items() if inspect.isfunction(own)}
+    methods = inspect.getmembers(dse.Study, callable)
+    return functions | {f"Study.{name}": own for name, own in methods if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", public_functions())
+def test_every_parameter_is_named(name):
+    kinds = {own.kind for own in inspect.signature(public_functions()[name]).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Class -> a record of it."""
+    storage = f"sqlite:///{tmp_path_factory.mktemp('records')}/dse.db"
+    plan = dse.plan("llama3_8b", **PLAN, storage=storage)
+    space = plan.study.space
+    found = [
+        space,
+        plan,
+        dse.explain(space),
+        dse.sensitivity(space),
+        dse.exact_front(space),
+        dse.sweep(space, {"tp": [1, 2]}),
+        dse.fit(space, {"tp": 8}),
+        plan.study,
+        plan.study.certify(),
+        plan.study.export(format="megatron"),
+        dse.validate()[0],
+        costmodel.load_system("h100_80g_dgx"),
+        costmodel.load_model("deepseek_v3"),
+    ]
+    return {type(own).__name__: own for own in found}
+
+
+NAMES = [
+    "Space", "PlannedStudy", "Explanation", "Sensitivity", "ExactFront", "NamedDesigns", "NearestFit",
+    "Study", "Certificate", "Artefact", "ComparedRow", "System", "ModelShape",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_prints_in_ten_short_lines(name, records):
+    lines = repr(records[name]).splitlines()
+    assert len(lines) <= 10
+    assert max(map(len, lines)) <= 100
+    assert name in lines[0]
+
+
+def test_errors_name_the_parameter_in_python_and_the_option_in_a_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        DseError, match=r"^max_days: of how many tokens\? name them with tokens, such as 15T$"
+    ):
+        dse.plan("llama3_8b", **PLAN, max_days=10)
+    with pytest.raises(DseError, match=r"^headroom '7 cm': expected a size"):
+        dse.plan("llama3_8b", **PLAN, headroom="7 cm")
+    with pytest.raises(DseError, match=r"^tokens: "):
+        dse.plan("llama3_8b", **PLAN, tokens="many")
+    with pytest.raises(DseError, match=r"^layout nope: no layout"):
+        dse.evaluate_design("llama3_70b_512_h100", layout="nope")
+    words = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx"]
+    assert main([*words, "--max-days", "10"]) == 1
+    assert "dse: --max-days: of how many tokens? name them with --tokens" in capsys.readouterr().err
+    assert main([*words, "--headroom", "7 cm"]) == 1
+    assert "dse: --headroom '7 cm': expected a size" in capsys.readouterr().err
+
+
+def test_an_option_of_another_kind_of_file_is_refused(tmp_path):
+    (tmp_path / "module.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[6] parameter(0)\n}\n")
+    with pytest.raises(DseError, match=r"^gpu_type: not an option of an HLO module"):
+        dse.cost(tmp_path / "module.hlo", gpu_type="H100")

@@ -1,0 +1,85 @@
+"""System files that change a few constants of another system."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from costmodel import load_system
+from costmodel.errors import DseError
+from dse.cli import main
+from dse.library.files import compare_systems
+from dse.spaces.space import Space
+
+CHIP = """
+base: h100_80g_dgx
+chip:
+  clock: 1.6 GHz
+memory:
+  dram: {bandwidth: 4.8 TB/s, capacity: {value: 141 GB, kind: datasheet, source: NVIDIA H200}}
+"""
+
+
+@pytest.fixture
+def chip(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mychip.yaml").write_text(CHIP)
+    return "./mychip.yaml"
+
+
+def test_a_file_changes_the_constants_that_it_names_and_no_others(chip):
+    table = compare_systems("h100_80g_dgx", chip).set_index("quantity")
+    changed = {"clock", "dram_bandwidth", "dram_capacity", "dram_nominal"}
+    assert {*table.index} - {"peak_flop_rate", "chip_price", "chip_power"} <= changed
+    assert table.loc["clock", chip] == 1.6e9
+    assert table.loc["dram_capacity", chip] == 141e9
+    system = load_system(chip)
+    assert system.name == "mychip"
+    assert np.ravel(system.dram.sold_capacity)[0] == 141e9  # no longer the 80 GB that the base is sold with
+
+
+def test_a_space_takes_such_a_file_and_keeps_what_was_changed(chip, tmp_path):
+    space = Space.load("llama3_70b_512_h100")
+    text = {**space.data, "system": chip, "name": "mine"}
+    mine = Space.from_data(text)
+    own = mine.data["system"]["chip"]["clock"]
+    assert own == {"value": "1.6 GHz", "kind": "assumed",
+                   "source": "changed from h100_80g_dgx by mychip.yaml"}  # fmt: skip
+    assert mine.data["system"]["memory"]["dram"]["capacity"]["source"] == "NVIDIA H200"
+    assert Space.from_data({**text, "system": own_copy(mine)}).system.chip.clock == 1.6e9
+
+
+def own_copy(space):
+    return dict(space.data["system"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("clock", "clokc", "chip.clokc: unknown quantity; did you mean 'clock'?"),
+        ("1.6 GHz", "fast", "chip.clock.value: 'fast': expected a number and a unit"),
+        ("h100_80g_dgx", "h1000_dgx", "h1000_dgx"),
+        ("h100_80g_dgx", "./mychip.yaml", "base: names the file itself"),
+        ("  dram:", "  dramm:", "memory.dramm: the base has no such part; did you mean 'dram'?"),
+        ("chip:\n  clock: 1.6 GHz", "chip: 5", "chip: expected quantities"),
+    ],
+)
+def test_a_mistake_gives_one_line(before, after, message, chip, tmp_path, capsys):
+    (tmp_path / "mychip.yaml").write_text(CHIP.replace(before, after, 1))
+    with pytest.raises(DseError, match=re.escape(message)):
+        load_system(chip)
+    assert main(["compare", "h100_80g_dgx", chip]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_base_of_a_base_is_refused(chip, tmp_path):
+    (tmp_path / "other.yaml").write_text("base: ./mychip.yaml\nchip: {clock: 1 GHz}\n")
+    with pytest.raises(DseError, match=r"base: \./mychip\.yaml has a base itself"):
+        load_system("./other.yaml")
+
+
+def test_two_files_are_compared(chip, capsys):
+    assert main(["compare", "h100_80g_dgx", chip]) == 0
+    assert re.search(r"clock +1\.83 GHz +1\.6 GHz +0\.874", capsys.readouterr().out)
