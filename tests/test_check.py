@@ -132,7 +132,7 @@ def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
 
 
 def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, capsys, monkeypatch):
-    monkeypatch.setattr("dse.cli.keep.check.SAMPLE", 3)
+    monkeypatch.setattr("dse.cli.commands.studies.SAMPLE", 3)
     command = ["check", "small", "--storage", study.storage]
     assert main(command) == 0
     assert capsys.readouterr().out == "Study small: 3 trials priced again, all as stored.\n"
@@ -155,7 +155,7 @@ def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch, c
     assert re.fullmatch(
         r"dse: study 'small': its trials were evaluated differently: version: dse \S+ stored, 99.0 now; "
         r"trial 0: step_time_s: .* stored, the cost model gives .* \(20 of 20 looked at differ\); "
-        r"`dse check small` lists what differs; begin anew from its best designs: "
+        r"`dse studies small --check` lists what differs; begin anew from its best designs: "
         r"`dse search ... --study NEW --warm-start small`",
         line,
     )

@@ -100,7 +100,9 @@ def test_a_long_table_shows_its_ends_on_a_terminal(storage):
     shown = plain_text(designs_report(study, "trials", 100, most=10), 100)
     rows = [line for line in shown.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
     assert [int(row.split()[0]) for row in rows] == [*range(5), *range(25, 30)]
-    assert "the first and the last 5 of 30 trials; all of them: dse trials small -o trials.csv" in shown
+    assert (
+        "the first and the last 5 of 30 trials; all of them: dse show small --trials -o trials.csv" in shown
+    )
 
 
 @pytest.mark.parametrize("command", ["pareto small", "trials small", "enumerate small.yaml"])
@@ -178,10 +180,10 @@ def test_evaluate_takes_the_simplest_for_what_is_not_named_and_says_so(capsys):
     out, err = capsys.readouterr()
     taken, nearest = err.splitlines()
     assert taken == (
-        "dse: not named by --set, so taken: pp=2 micro_batch_size=1 sequence_parallel=false "
+        "dse: unset parameters get: pp=2 micro_batch_size=1 sequence_parallel=false "
         "recompute=none distributed_optimizer=false"
     )
-    assert re.fullmatch(r"dse: [a-z_]+=\S.* keeps all limits, [+-]\d+\.\d % step time", nearest)
+    assert re.fullmatch(r"dse: [a-z_]+=\S.* would fit, [+-]\d+\.\d % step time", nearest)
     assert json.loads(out)["params"]["pp"] == 2  # interleaving needs a pipeline
 
 
@@ -220,7 +222,7 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(
         if headway.priced >= 40:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("dse.cli.ask.enumerate.headway_lines", lambda stream: interrupted)
+    monkeypatch.setattr("dse.cli.commands.enumerate.headway_lines", lambda stream: interrupted)
     assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 130
     said = f"dse: interrupted after 40 of {legal} designs; the front of these alone is in front.partial.csv\n"
     assert capsys.readouterr().err == said

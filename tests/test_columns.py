@@ -47,7 +47,7 @@ def test_every_name_that_formulas_of_the_space_use_is_listed(name):
 
 def test_a_table_has_groups_and_a_word_narrows_it(capsys):
     table = printed(capsys, "columns", "gpt3_175b_1024_a100")
-    assert "Parameters, which designs choose; --set pins one" in table
+    assert "Parameters of designs; --set fixes one" in table
     assert "  dram_bandwidth " in table
     narrow = printed(capsys, "columns", "gpt3_175b_1024_a100", "bubble").splitlines()[-1]
     assert " ".join(narrow.split()) == "bubble_time s time in which pipeline ranks wait"

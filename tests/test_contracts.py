@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from costmodel.references import REFERENCES
-from dse.cli import parser
+from dse.cli import parsed, parser
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, SAMPLERS
 from tests.house import MODULES, ROOMS, arrows, arrows_between, children, floors, imported, tree
 from tests.house_picture import PICTURE, picture
@@ -177,7 +177,7 @@ def test_examples_parse(name):
     epilog = (commands()[name].epilog or "").replace("\\\n", " ")
     for example in re.findall(r"^  dse (.*)$", epilog, flags=re.MULTILINE):
         words = shlex.split(re.split(r"\s{3,}\S|[|>]", example)[0])
-        assert parser().parse_args(words).run
+        assert parsed(words).run
 
 
 def test_the_help_of_search_names_every_sampler():

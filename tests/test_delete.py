@@ -63,7 +63,7 @@ def test_a_study_that_cannot_be_read_can_be_deleted(searched, capsys):
 def test_where_nobody_can_be_asked_nothing_is_deleted(searched, capsys):
     assert main(["delete", "one"]) == 1
     assert "4 trials of space small, in " in (said := capsys.readouterr().err)
-    assert "delete it with --yes" in said
+    assert "add --yes to delete it" in said
     assert names() == ["one", "two"]
 
 

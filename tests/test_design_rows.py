@@ -25,7 +25,7 @@ from costmodel.training.design import MEGATRON_SP
 from costmodel.training.run import Run
 from costmodel.workload.transformer import parts_of
 from dse import Space, Study
-from dse.cli import main, parser
+from dse.cli import main, parsed
 from dse.pricing.space_rules import rules_for
 from dse.reporting.studies.comparison import comparison, middle_ranks
 from tests.aicb_files import SMALL, scaled_rows
@@ -314,7 +314,7 @@ WRONG = {
     "small.txt --profile simai --gpu-type H100 --gpus 8": "less than tp * pp of the header",
     "busbw.yaml --profile simai --gpu-type H100": "expected a training loop",
     "small.txt --profile deepflow": "is an AICB workload, and --profile deepflow does not price one",
-    "small.txt --format svg": "an AICB workload has no svg; ask for table, json, csv",
+    "small.txt --format trace": "an AICB workload has no trace; use table, json, csv",
 }
 
 
@@ -415,4 +415,4 @@ def test_the_documentation_holds():
     commands = re.findall(r"^    dse (.*)$", DOCS, flags=re.MULTILINE)
     assert len(commands) >= 8
     for command in commands:
-        assert parser().parse_args(shlex.split(re.split(r"\s+[#>]", command)[0])).run
+        assert parsed(shlex.split(re.split(r"\s+[#>]", command)[0])).run

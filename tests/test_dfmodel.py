@@ -521,7 +521,7 @@ def test_options_of_dfmodel_are_refused_elsewhere(tmp_path, capsys):
     other = tmp_path / "x.yaml"
     other.write_text("schema: deepflow/v1")
     assert main(["cost", str(other), "--resolve"]) == 1
-    said = "x.yaml: --resolve: for a DFModel set-up, and this is a DeepFlow configuration; leave it out"
+    said = "x.yaml: is a DeepFlow configuration, which does not take --resolve"
     assert said in capsys.readouterr().err
 
 

@@ -203,7 +203,7 @@ def test_a_design_against_another_is_told_by_what_differs(capsys, storage):
         (["small", "--against", "tp=3"], "tp can be 1, 2, 4, 8"),
         (["small", "--against", "tp"], "expected NAME=VALUE"),
         (["none"], "no study 'none'"),
-        (["gpt3_175b_1024_a100", "--set", "tp=8", "--trial", "1"], "is of a study"),
+        (["gpt3_175b_1024_a100", "--set", "tp=8", "--trial", "1"], "names a design"),
     ],
 )
 def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, capsys, storage):

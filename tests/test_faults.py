@@ -363,7 +363,7 @@ def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypa
     there = folder / "there"
     there.mkdir()
     monkeypatch.setattr(
-        "dse.cli.ask.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
+        "dse.cli.commands.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
     )
     monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 10_000)
     assert main(["enumerate", "small.yaml", "-o", "there/front.csv"]) == 1

@@ -245,12 +245,12 @@ def test_passwords_are_not_told(capsys):
 
 
 def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, tmp_path, capsys):
-    import dse.cli.keep.catalogue
+    import dse.cli.commands.list
 
     def fail(*arguments):
         raise ZeroDivisionError("postgresql://me:secret@host/db")
 
-    monkeypatch.setattr(dse.cli.keep.catalogue, "run", fail)
+    monkeypatch.setattr(dse.cli.commands.list, "run", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["models"]) == 1
     told = capsys.readouterr().err

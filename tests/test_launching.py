@@ -667,12 +667,12 @@ def test_layers_are_lists_as_python_has_them():
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--from-megatron", "train.sh"], "--from-megatron: needs --system NAME"),
+        (["--from-megatron", "train.sh"], "train.sh: add --system, such as --system h100"),
         (["--from-megatron", "none.sh", "--system", "h100_80g_dgx"], "none.sh: no such file or directory"),
-        (["gpt3_175b_1024_a100", "--from-megatron", "train.sh"], "prices one file; leave out gpt3_175b"),
+        (["gpt3_175b_1024_a100", "--from-megatron", "train.sh"], "name one DESIGN"),
         (["--from-nemo", "train.sh", "--system", "h100_80g_dgx"], "name them with --gpus N"),
         (["--from-torchtitan", "train.sh", "--system", "h100_80g_dgx"], "train.sh: "),
-        ([], "name a space"),
+        ([], "name one DESIGN"),
     ],
 )
 def test_what_a_launch_file_wants_is_said(tmp_path, monkeypatch, capsys, arguments, why):

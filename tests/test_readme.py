@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import dse
-from dse.cli import main, parser
+from dse.cli import main, parsed
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -143,7 +143,7 @@ def test_commands_of_the_docs_are_commands(page):
     for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
         for line in re.split(r"\n|&&|\| |&$", block.replace("\\\n", " ")):
             if line.strip().startswith("dse "):
-                parser().parse_args(shlex.split(line, comments=True)[1:])
+                parsed(shlex.split(line, comments=True)[1:])
 
 
 def test_the_index_names_every_page():

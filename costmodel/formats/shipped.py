@@ -1,7 +1,9 @@
-"""Finds input files: by the name of one that ships, or by path."""
+"""Finds input files: by the name of a built-in file, by the names that people type for it, or by path."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +16,40 @@ ROOT: Final = Path(search_spaces.__file__).parent
 BASE: Final = "base"
 
 
+#: Endings of names on the Hugging Face Hub that leave the architecture as it is.
+_ENDINGS: Final = re.compile(
+    r"[-_](instruct|chat|base|hf|it|pt|thinking|original|v0\.[1-3]|250[0-9]|\d{4}|fp8|bf16)$", re.I
+)
+
+
 def names(kind: str) -> list[str]:
-    """Names of the files of a kind ("spaces", "models", "systems" or "frameworks") that ship, in order."""
+    """Sorted names of the built-in "spaces", "models", "systems" or "frameworks"."""
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
+
+
+def current_name(text: str, kind: str) -> str:
+    """The built-in name that a usual name stands for, such as ``h100`` or a name on the Hub; else `text`.
+
+    >>> current_name("h100", "systems"), current_name("meta-llama/Llama-3.1-70B-Instruct", "models")
+    ('h100_80g_dgx', 'llama3_70b')
+    """
+    return text if text in names(kind) else _usual_names(kind).get(_plain(text), text)
+
+
+@cache
+def _usual_names(kind: str) -> dict[str, str]:
+    """Usual name, without case and separators -> name of the built-in file."""
+    section = parse(read_text(ROOT / "names.yaml"), "names.yaml").data.get(kind, {})
+    own = {_plain(name): name for name in names(kind)}
+    return {_plain(usual): name for name, usuals in section.items() for usual in usuals} | own
+
+
+def _plain(text: str) -> str:
+    """A name without its owner, its endings, its case and its separators."""
+    name = text.strip("/").rpartition("/")[2]
+    while match := _ENDINGS.search(name):
+        name = name[: match.start()]
+    return re.sub(r"[-_. ]", "", name).lower()
 
 
 def opened(name_or_path: str | Path, kind: str, base: Path | None = None) -> tuple[str, Path, Section]:
@@ -91,14 +124,21 @@ def _changed(
 
 
 def located(name_or_path: str | Path, kind: str, base: Path) -> Path:
-    """Path of a file: a word is the name of one that ships, anything else a path."""
+    """Path of a file: of a built-in one by its name or a usual name, else as a path from `base`."""
     text = str(name_or_path)
     is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml"))
-    if not is_path:
-        if text in names(kind):
-            return ROOT / kind / f"{text}.yaml"
-        raise DseError(
-            f"{text}: no {kind.removesuffix('s')} of this name ships{suggestion(text, names(kind))}; "
-            f"a file of your own is named by its path, such as ./{text}.yaml"
-        )
-    return base / text
+    if not (is_path and (base / text).exists()):
+        known = current_name(text, kind)
+        if known in names(kind):
+            return ROOT / kind / f"{known}.yaml"
+    if is_path:
+        return base / text
+    raise DseError(
+        f"unknown {kind.removesuffix('s')} {text!r}{suggestion(text, [*names(kind), *_shown_names(kind)])}; "
+        f"`dse list {kind}` shows all; a file of your own needs a path, such as ./{text}.yaml"
+    )
+
+
+def _shown_names(kind: str) -> list[str]:
+    """Short usual names, for suggestions; those on the Hub are for matching alone."""
+    return [name for name in _usual_names(kind) if len(name) > 3] if kind != "models" else []

@@ -1,10 +1,11 @@
-"""The `dse` command: parse, call one function, write.
+"""The `dse` command: parse the arguments, call one function, write its result.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    options, terminal
+    options, terminal, spellings
     chosen, output, progress
-    ask, understand, act, keep
+    files
+    commands
 """
 
 from __future__ import annotations
@@ -13,71 +14,55 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
-from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, Final, NoReturn
 
 from costmodel.errors import DseError, masked, suggestion
 from costmodel.installation import __version__
+from dse.cli.spellings import current_command, current_options, option_hint
 from dse.cli.terminal import INTERRUPTED, PrintableStream, discard_output, interruptible, say
 
-DESCRIPTION = "Find the best ways to train a large language model on a cluster, and the best clusters for it."
-EXAMPLES = """\
-examples:
-  dse search --budget 500                       GPT-3 175B on 1,024 A100s: the Pareto front in seconds
-  dse search llama3_70b_512_h100 --set tp=8     another space, one parameter pinned
-  dse resume gpt3_175b_1024_a100 --budget 1000  go on tomorrow, from the database alone
-  dse pareto gpt3_175b_1024_a100 -o front.csv   the front as a table
-
-`dse COMMAND --help` explains a command."""
-
-
-class Command(NamedTuple):
-    """A room, the module that carries the command out (which of its commands), and a line of help."""
-
-    room: str
-    module: str
-    help: str
-
-
-#: Commands in the order in which they are listed.
-COMMANDS = {
-    "plan": Command("ask", "plan", "the best layouts of a model on so many chips"),
-    "search": Command("ask", "search:search", "search a space for the designs that nothing beats"),
-    "resume": Command("ask", "search:resume", "continue a study"),
-    "studies": Command("understand", "studies:studies", "list the studies of a database"),
-    "pareto": Command("understand", "studies:pareto", "print the Pareto front of a study"),
-    "trials": Command("understand", "studies:trials", "print every finished trial of a study"),
-    "check": Command("keep", "check", "evaluate trials of a study again and say what differs"),
-    "report": Command("understand", "report", "write a study as one page"),
-    "dashboard": Command("understand", "dashboard", "look at studies in Optuna's dashboard"),
-    "explain": Command("understand", "explain", "say why a design costs what it does"),
-    "sensitivity": Command(
-        "understand", "sensitivity", "say which parameters and quantities a design's step follows"
-    ),
-    "importance": Command("understand", "importance", "say which parameters matter for each objective"),
-    "evaluate": Command("act", "evaluate", "price one design, or all that a sweep or a file names"),
-    "fit": Command("act", "fit", "the nearest design that fits to one that may not"),
-    "enumerate": Command("ask", "enumerate", "the exact Pareto front of all legal designs"),
-    "columns": Command("understand", "columns", "every name that formulas, options and tables may use"),
-    "export": Command("act", "export", "write a design of a study as a file for other programs"),
-    "compare": Command(
-        "understand",
-        "compare",
-        "compare two studies, two systems, or a study under another cost model or machine",
-    ),
-    "cost": Command("act", "cost", "price a workload file"),
-    "import": Command("act", "import_model", "a model file from a Hugging Face config.json"),
-    "validate": Command("keep", "validate", "compare predictions with measurements"),
-    "calibrate": Command("keep", "calibrate", "fit the constants of a machine to measurements"),
-    "spaces": Command("keep", "catalogue", "list the search spaces that ship"),
-    "models": Command("keep", "catalogue", "list the models that ship"),
-    "systems": Command("keep", "catalogue", "list the systems that ship"),
-    "frameworks": Command("keep", "catalogue", "list the training frameworks that ship"),
-    "delete": Command("keep", "delete", "delete a study and all of its trials"),
+#: Group of commands -> name -> what it does; in the order in which help lists them.
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Plan a run": {
+        "plan": "find the best parallel layouts of a model on N GPUs",
+        "evaluate": "evaluate one design: of a space, a launch script, or another program's file",
+        "explain": "show where time and memory go, the bottleneck, and what would change it",
+        "compare": "compare two studies, two systems or two launch scripts",
+        "export": "write a launch script, a trace or a file for another simulator",
+    },
+    "Search a design space": {
+        "search": "sample a space with Optuna and print the Pareto front",
+        "resume": "continue a study from its database",
+        "enumerate": "compute the exact Pareto front of a space",
+    },
+    "Look at results": {
+        "show": "print the Pareto front or the trials of a study as a table",
+        "report": "write a study as one HTML page, or its front as a picture",
+        "studies": "list the studies of a database; check, delete or browse them",
+    },
+    "Models, systems and spaces": {
+        "list": "list what is built in, or print one file",
+        "import": "write a model file from a Hugging Face config.json",
+    },
+    "Accuracy": {
+        "validate": "compare predictions with measurements",
+        "calibrate": "fit the constants of a system to measurements",
+    },
 }
+
+#: Command -> what it does.
+COMMANDS: Final = {name: text for group in GROUPS.values() for name, text in group.items()}
+
+DESCRIPTION: Final = "Plan distributed training of large language models, and the hardware for it."
+EXAMPLES: Final = """\
+examples:
+  dse plan llama3_70b --gpus 256 --system h100       best layouts, with days and dollars: --tokens 15T
+  dse evaluate train.sh --system h100                step time and memory of your own script
+  dse search --budget 500                            GPT-3 175B on 1,024 A100s: the Pareto front
+  dse help plan                                      options and examples of one command"""
 
 DONE, FAILED = 0, 1
 
@@ -93,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     code : int
-        0 done; 1 a mistake in the input, or nothing feasible found; 130 interrupted. [-]
+        0 done; 1 invalid input, or nothing feasible; 130 interrupted. Wrong usage exits with 2. [-]
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
@@ -103,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     replace_unprintable()
     try:
         with interruptible():
-            return obeyed(argv)
+            return run_command(sys.argv[1:] if argv is None else argv)
     except DseError as error:
         say(str(getattr(error, "flags", error)))
         return FAILED
@@ -118,26 +103,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"{error.filename or 'output'}: {error.strerror or error}")
         return FAILED
     except MemoryError:
-        say("out of memory; fewer designs at a time, fewer --jobs, or a smaller file would do")
+        say("out of memory; use fewer designs at a time, fewer --jobs, or a smaller file")
         return FAILED
     except Exception as error:
-        say(
-            f"a mistake of this program ({type(error).__name__}); please report it with {crash_report(error)}"
-        )
+        say(f"internal error ({type(error).__name__}); please report it with {crash_report(error)}")
         return FAILED
 
 
-def obeyed(argv: Sequence[str] | None) -> int:
-    """Run the command of some arguments, with all that it printed gone out; its exit code."""
+def run_command(argv: Sequence[str]) -> int:
+    """Run the command of some arguments and flush its output; returns the exit code."""
     try:
-        words = sys.argv[1:] if argv is None else argv
-        args = parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
+        if not argv:
+            print(parser("").format_help(), end="")
+            return DONE
+        args = parsed(argv)
         from dse.storage.database import patience
 
         with patience(getattr(args, "wait", None)), redirect_stderr(PrintableStream(sys.stderr)):
             return int(args.run(args))
     finally:
         sys.stdout.flush()
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command in any spelling; exits with 2 where they are wrong."""
+    words = current_command(argv)
+    command = next((word for word in words if not word.startswith("-")), "")
+    top = parser(command)
+    if command in COMMANDS:
+        words = current_options(words, known_options(top.commands[command]))
+    args, unknown = top.parse_known_args(words)
+    if unknown:
+        top.commands[command].refuse(unknown)
+    return args
 
 
 def crash_report(error: Exception) -> str:
@@ -163,33 +161,52 @@ def replace_unprintable() -> None:
             stream.reconfigure(errors="replace")
 
 
-def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The command line, with the arguments of one command, or of every one."""
+def parser(command: str | None = None) -> Parser:
+    """The command line, with the arguments of one command, or of every command."""
     top = Parser(
         prog="dse",
         description=DESCRIPTION,
-        epilog=EXAMPLES,
+        epilog=f"{command_list()}\n\n{EXAMPLES}",
+        usage="dse COMMAND ...",
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    top.add_argument(
-        "--version", action="version", version=f"dse {__version__}", help="print the version and exit"
-    )
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, own in COMMANDS.items():
-        one = commands.add_parser(name, help=own.help, formatter_class=HelpFormatter, allow_abbrev=False)
+    version = f"dse {__version__}"
+    top.add_argument("--version", action="version", version=version, help="print the version and exit")
+    commands = top.add_subparsers(prog="dse", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    top.commands = commands.choices
+    for name in COMMANDS:
+        one = commands.add_parser(name, formatter_class=HelpFormatter, allow_abbrev=False)
         if command in (None, name):
-            words = import_module(f"dse.cli.{own.room}.words")
-            getattr(words, own.module.split(":")[-1])(one)
-            one.set_defaults(run=partial(carried_out, own))
+            module = import_module(f"dse.cli.commands.{'import_model' if name == 'import' else name}")
+            module.arguments(one)
+            one.set_defaults(run=module.run)
+            one.usage = short_usage(one)
     return top
 
 
-def carried_out(command: Command, args: argparse.Namespace) -> int:
-    """Run a command, whose module is imported now; its exit code."""
-    module, colon, name = command.module.partition(":")
-    run = getattr(import_module(f"dse.cli.{command.room}.{module}"), f"run_{name}" if colon else "run")
-    return int(run(args))
+def command_list() -> str:
+    """The commands in their groups, one a line."""
+    lines = []
+    for group, commands in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {name:<10} {text}" for name, text in commands.items())]
+    return "\n".join(lines[1:])
+
+
+def short_usage(command: argparse.ArgumentParser) -> str:
+    """The usage of a command: its positional arguments and its required options."""
+    words = [command.prog]
+    for action in command._actions:
+        if not action.option_strings:
+            words.append(f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar))
+        elif action.required:
+            words.append(f"{action.option_strings[0]} {action.metavar}")
+    return " ".join([*words, "[options]"])
+
+
+def known_options(command: argparse.ArgumentParser) -> set[str]:
+    """Every option of a command, such as ``--gpus``."""
+    return {word for action in command._actions for word in action.option_strings}
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -197,13 +214,30 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26)
-        self._action_max_length = 16  # argparse forgets that commands are indented
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that says which word was probably meant."""
+    """An argument parser whose mistakes are one line with a way on."""
+
+    commands: Mapping[str, Parser]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = list(map(str, action.choices))
-            raise argparse.ArgumentError(action, f"{value!r} is not one{suggestion(str(value), known)}")
+            if isinstance(action, argparse._SubParsersAction):
+                self.error(f"unknown command {value!r}{suggestion(str(value), known)}; `dse help` lists all")
+            raise argparse.ArgumentError(action, f"unknown value {value!r}{suggestion(str(value), known)}")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Say which argument is unknown, and the nearest one that the command has."""
+        option = next((word for word in words if word.startswith("-")), "")
+        if not option:
+            self.error(f"unexpected argument {words[0]!r}")
+        self.error(f"unknown option {option}{option_hint(option, known_options(self))}")
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with 2."""
+        message = message.removeprefix("argument ")
+        help_of = f"{self.prog} --help" if self.prog != "dse" else "dse help"
+        say(f"{message.rstrip('.')}. See `{help_of}`" if "dse help" not in message else message)
+        raise SystemExit(2)

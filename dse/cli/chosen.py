@@ -21,9 +21,7 @@ def changed_space(args: argparse.Namespace) -> Space:
     DseError
         If it does not load, or cannot be changed so.
     """
-    if not args.space:
-        raise DseError("name a space (`dse spaces` lists those that ship), or a launch file")
-    return chosen_space(args.space, **changes_of(args))
+    return chosen_space(args.design if "design" in args else args.space, **changes_of(args))
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -39,7 +37,7 @@ def say_what_was_open(space: Space, params: Params) -> None:
     """Name the parameters that the user did not, with what they were taken to be."""
     taken = {p.name: params[p.name] for p in space.parameters if len(p.choices or "open") > 1}
     if taken:
-        print(f"dse: not named by --set, so taken: {design_text(space, taken)}", file=sys.stderr)
+        print(f"dse: unset parameters get: {design_text(space, taken)}", file=sys.stderr)
 
 
 def refuse_same(read: Path | None, written: Path | None) -> None:

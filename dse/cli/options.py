@@ -1,10 +1,11 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from costmodel.formats.quantity import count_value, plain_number
 from costmodel.profiles.registry import design_profiles
@@ -29,126 +30,131 @@ DEFAULT_BUDGET = 500
 
 
 def describe(parser: argparse.ArgumentParser, *, about: str, examples: Sequence[str]) -> None:
-    """Give the help of a command what it does, and examples."""
+    """Set the description and the examples of a command's help."""
     parser.description = about
     parser.epilog = "\n".join(["examples:", *(f"  {example}" for example in examples)])
 
 
-def add_study(parser: argparse.ArgumentParser) -> None:
-    """The name of a study, of commands that read one."""
-    parser.add_argument("study", metavar="STUDY", help="name of a study (`dse studies` lists them)")
+def add_study(parser: argparse._ActionsContainer) -> None:
+    """``STUDY``: the name of a study."""
+    parser.add_argument("study", metavar="STUDY", help="name of a study; `dse studies` lists them")
 
 
-def add_trial(parser: argparse.ArgumentParser) -> None:
+def add_trial(parser: argparse._ActionsContainer) -> None:
     """``--trial``: one design of a study."""
     parser.add_argument(
-        "--trial", metavar="N", type=natural, help="which trial (default: the best of the first objective)"
+        "--trial",
+        metavar="N",
+        type=natural,
+        help="number of the trial (default: the best trial of the first objective)",
     )
 
 
-def add_storage(parser: argparse.ArgumentParser) -> None:
+def add_storage(parser: argparse._ActionsContainer) -> None:
     """``--storage URL``."""
     parser.add_argument(
         "--storage",
         metavar="URL",
         help="database of the studies: sqlite:///FILE or postgresql://USER@HOST/NAME "
-        "($DSE_STORAGE, else sqlite:///dse.db)",
+        "(default: $DSE_STORAGE, else sqlite:///dse.db)",
     )
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
         type=partial(bounded, 0, 1e9, "a number of seconds, such as 60"),
-        help="how long to wait for another program that has locked the database (default: 60)",
+        help="time to wait for a database that another program has locked (default: 60)",
     )
 
 
-def add_space(parser: argparse.ArgumentParser, *, default: str | None = None, optional: bool = False) -> None:
-    """``SPACE`` with ``--set`` and ``--objective``."""
+def add_space(parser: argparse._ActionsContainer, *, default: str | None = None) -> None:
+    """``SPACE``, with the options of `add_changes`."""
     usual = f" (default: {default})" if default else ""
     parser.add_argument(
         "space",
         metavar="SPACE",
-        nargs="?" if default or optional else None,
+        nargs="?" if default else None,
         default=default,
-        help=f"name of a shipped space (`dse spaces`), or a YAML file{usual}",
+        help=f"built-in space (`dse list spaces`) or YAML file{usual}",
     )
     add_changes(parser)
 
 
-def add_changes(parser: argparse.ArgumentParser) -> None:
-    """``--set``, ``--objective`` and ``--tokens``: what to change in a space."""
+def add_changes(parser: argparse._ActionsContainer) -> None:
+    """``--set``, ``--layout``, ``--objective`` and ``--tokens``: changes of a space."""
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         type=pin,
-        help="pin a parameter, or change what the space holds fixed; repeatable",
+        help="set a parameter or a fixed value of the space, such as tp=8; repeatable",
     )
     parser.add_argument(
-        "--layout",
-        metavar="NAME",
-        help="pin the parameters that a layout of the space names, those of --set aside",
+        "--layout", metavar="NAME", help="start from a named layout of the space; --set overrides its values"
     )
     parser.add_argument(
         "--objective",
         metavar="NAME",
         action="append",
         default=[],
-        help="replace the objectives by this column of the breakdown, such as step_time or "
+        help="optimize this column instead of the objectives of the space, such as step_time or "
         "maximize:tokens_per_second; repeatable",
     )
     parser.add_argument(
         "--tokens",
         metavar="N",
         type=tokens,
-        help="judge whole training runs of so many tokens, such as 15T: adds run_time, run_cost, goodput",
+        help="training tokens, such as 15T; adds days, GPU-hours and cost of the whole run",
     )
 
 
-def add_robust(parser: argparse.ArgumentParser) -> None:
+def add_robust(parser: argparse._ActionsContainer) -> None:
     """``--robust``."""
     parser.add_argument(
         "--robust",
         action="store_true",
-        help="rank by the 95th percentile of the step time, the upper end of its 90 %% interval, wherever "
-        "objectives and limits read a time, a rate or mfu",
+        help="rank by the 95th percentile of the step time (the upper end of its 90 %% interval) instead of "
+        "the expected step time",
     )
 
 
-def add_profile(parser: argparse.ArgumentParser, note: str = "") -> None:
+def add_profile(parser: argparse._ActionsContainer, note: str = "") -> None:
     """``--profile NAME``."""
     parser.add_argument(
         "--profile",
         choices=design_profiles(),
-        help=f"rules of the cost model{note}: native (default); simai: arithmetic of native, the rest by "
-        "SimAI's closed forms; or a generation of DFModel's",
+        help=f"cost model{note}: native (default); simai: SimAI's communication and overlap formulas; or a "
+        "generation of DFModel",
     )
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
+def add_format(parser: argparse._ActionsContainer) -> None:
     """``--format table|json``."""
-    text = "a report to read, or one JSON object (default: table)"
+    text = "table (default) or one JSON object"
     parser.add_argument("--format", choices=["table", "json"], default="table", help=text)
 
 
-def add_jobs(parser: argparse.ArgumentParser) -> None:
+def add_jobs(parser: argparse._ActionsContainer) -> None:
     """``--jobs N``."""
     parser.add_argument(
-        "--jobs", metavar="N", type=positive, default=1, help="processes that price designs (default: 1)"
+        "--jobs",
+        metavar="N",
+        type=positive,
+        default=1,
+        help="number of processes that evaluate designs (default: 1)",
     )
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """``--jobs``, ``--backend`` and ``--scheduler``: who evaluates."""
+def add_workers(parser: argparse._ActionsContainer) -> None:
+    """``--jobs``, ``--backend`` and ``--scheduler``: where designs are evaluated."""
     add_jobs(parser)
     parser.add_argument(
         "--backend",
         choices=("processes", "dask"),
         default="processes",
-        help="who evaluates: --jobs processes of this machine (default), or the workers of a Dask cluster",
+        help="where to evaluate: local processes (default) or a Dask cluster",
     )
-    parser.add_argument("--scheduler", metavar="URL", help="of the Dask cluster, such as tcp://10.0.0.1:8786")
+    parser.add_argument("--scheduler", metavar="URL", help="Dask scheduler, such as tcp://10.0.0.1:8786")
 
 
 def bounded(low: float, high: float, expected: str, text: str) -> float:
@@ -204,3 +210,29 @@ def pin(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, such as tp=8")
     return name, value
+
+
+def number(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = plain_number(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return value
+
+
+def name_list(text: str) -> list[str]:
+    """Names between commas."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected names between commas, such as tp,mfu")
+    return names
+
+
+def add_output(parser: argparse._ActionsContainer, note: str = "") -> None:
+    """``-o FILE``."""
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help=f"write to FILE instead of stdout{note}"
+    )

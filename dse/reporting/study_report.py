@@ -77,7 +77,7 @@ def study_report(study: BaseStudy, width: int, *, storage: str | None = None) ->
     return [
         *wrapped([("", heading), *front_lines(study.space, front, commands)], width),
         Text(),
-        *front_report(study.space, front, width, more=f"dse pareto {name}"),
+        *front_report(study.space, front, width, more=f"dse show {name}"),
     ]
 
 
@@ -300,7 +300,7 @@ def plan_report(
     return [
         *wrapped(answer, width),
         Text(),
-        *front_report(space, front, width, more=f"dse pareto {study.name}"),
+        *front_report(space, front, width, more=f"dse show {study.name}"),
         Text(),
         *(Text(note) for note in notes),
         Text(f"{counts} Stored as study {study.name}."),

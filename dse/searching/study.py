@@ -227,7 +227,7 @@ class BaseStudy:
         if changed := self.changes():
             raise OtherStudy(
                 f"study {self.name!r}: its trials were evaluated differently: {'; '.join(changed)}; "
-                f"`dse check {quote(self.name)}` lists what differs; {self._anew}"
+                f"`dse studies {quote(self.name)} --check` lists what differs; {self._anew}"
             )
 
     def differing(self, jobs: Jobs = 1, *, most: int | None = None) -> Iterator[tuple[int, list[Mismatch]]]:

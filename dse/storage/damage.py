@@ -18,11 +18,11 @@ def unreadable(study: str, where: str, table: str, error: Exception) -> DseError
 
     >>> print(unreadable("s", "sqlite:///dse.db", "study_directions", KeyError("SIDEWAYS")))
     study 's' of sqlite:///dse.db cannot be read: study_directions: KeyError('SIDEWAYS'); restore a copy of \
-the database, or delete the study with `dse delete s`
+the database, or delete the study with `dse studies s --delete`
     """
     failure = str(error).partition("\n")[0] if isinstance(error, DseError) else repr(error)
     what = failure if len(failure) <= QUOTED else f"{failure[:QUOTED]}..."
     return DseError(
         f"study {study!r} of {where} cannot be read: {table}: {what}; restore a copy of the database, or "
-        f"delete the study with `dse delete {quote(study)}`"
+        f"delete the study with `dse studies {quote(study)} --delete`"
     )

@@ -19,7 +19,7 @@ from costmodel.profiles.deepflow.file import load_configuration
 from costmodel.profiles.dfmodel.files import load_setup, setup_file
 from costmodel.profiles.simai.files.aicb import load_workload
 from costmodel.profiles.simai.files.busbw import load_busbw
-from dse.cli import parser
+from dse.cli import parsed
 from dse.exporting.launch.forms import read_launch
 from dse.searching.named.design_file import read_designs
 from dse.spaces.formulas.expressions import Expression, Name
@@ -56,7 +56,7 @@ def command(name: str, *options: str, file: str = "{}") -> Reader:
 
     @cache
     def arguments(path: Path) -> Any:
-        return parser().parse_args([name, file.format(path), *options])
+        return parsed([name, file.format(path), *options])
 
     def run(path: Path) -> object:
         args = arguments(path)

@@ -24,9 +24,7 @@ from dse.exporting.launch.megatron_read import launch_of
 BLACKWELL: Final = 10
 #: Most branches that depend on the machine. [-]
 MOST_BRANCHES: Final = 32
-_LOG: Final = (
-    "; a log of the run, in which Megatron-LM prints its arguments, is exact: --from-megatron run.log"
-)
+_LOG: Final = "; a log of the run, in which Megatron-LM prints its arguments, is exact: dse evaluate run.log"
 
 
 #: Setting and value -> package that Megatron-LM's own requirements leave out (moe/README.md, fp8_utils.py,

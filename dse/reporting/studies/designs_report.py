@@ -48,11 +48,11 @@ def ends_report(study: BaseStudy, part: Selection, table: TrialTable, width: int
     feasible = [*table.feasible[:rows].tolist(), *table.feasible[-rows:].tolist()]
     notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
     varying = [p.name for p in space.parameters if p.options is None or p.options.size > 1]
-    command = "pareto" if part == "front" else "trials"
+    words, file = (study.name, "front") if part == "front" else (f"{study.name} --trials", "trials")
     return [
         *design_table(space, records, width, notes, varying=varying),
         Text(f"the first and the last {rows} of {counted(count, 'design' if part == 'front' else 'trial')}; "
-             f"all of them: dse {command} {study.name} -o {command}.csv"),
+             f"all of them: dse show {words} -o {file}.csv"),
     ]  # fmt: skip
 
 

@@ -332,6 +332,6 @@ def refuse_several(name: str, written: Any) -> None:
     if isinstance(written, str) and "," in written and name != "pipeline_layout":
         values = ", ".join(part.strip(" []") for part in written.split(","))
         raise DseError(
-            f"{name}={written}: --set pins one value; to open several, write {name}: [{values}] under "
-            "parameters of a space file of your own (`dse spaces NAME > mine.yaml` prints one to start from)"
+            f"{name}={written}: --set takes one value; to open several, write {name}: [{values}] under "
+            "parameters of a space file (`dse list spaces NAME > mine.yaml` prints one to edit)"
         )

@@ -1,1 +1,0 @@
-"""Commands that take and give files, and price what is named."""

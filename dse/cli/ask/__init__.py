@@ -1,1 +1,0 @@
-"""Commands that ask for designs: plan, search, enumerate."""

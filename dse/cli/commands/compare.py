@@ -1,0 +1,96 @@
+"""`dse compare`: two studies, two systems, or a study under another cost model or on another system."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from costmodel import load_system
+from costmodel.errors import DseError
+from costmodel.formats import shipped
+from costmodel.profiles.registry import design_profiles
+from dse.cli.options import add_format, add_storage, describe
+from dse.library.study import Study
+from dse.records.tables import json_text
+from dse.records.text import show
+from dse.reporting.designs.system_comparison import differing, system_report
+from dse.reporting.studies.comparison import comparison, comparison_report, usual_profile
+from dse.reporting.studies.study_comparison import study_pair, study_pair_report
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse compare`."""
+    describe(
+        parser,
+        about="Compare two studies (fronts, dominance, best designs) or two systems (quantities that\n"
+        "differ). With one study and --system or --profile, evaluate its feasible designs there too and\n"
+        "compare the ranking by the first objective.",
+        examples=[
+            "dse compare gpt3_175b_1024_a100 gpt3_without_sp",
+            "dse compare gpt3_175b_1024_a100 --system h100",
+            "dse compare a100_80g_dgx h100_80g_dgx      also files: ./mychip.yaml",
+            "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
+        ],
+    )
+    parser.add_argument("study", metavar="A", help="study (`dse studies`), system, or system file")
+    parser.add_argument("other", metavar="B", nargs="?", help="second study or system")
+    parser.add_argument(
+        "--system", metavar="NAME", help="second system for study A: built-in (`dse list systems`) or a file"
+    )
+    add_format(parser)
+    advanced = parser.add_argument_group("advanced")
+    advanced.add_argument(
+        "--profile",
+        choices=design_profiles(),
+        help="second cost model for study A (default: native, or simai for a native study)",
+    )
+    add_storage(advanced)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare studies, systems or cost models."""
+    if sum(map(bool, (args.other, args.profile, args.system))) > 1:
+        raise DseError("compare: another study, --profile and --system: name one of them")
+    systems = [word for word in (args.study, args.other) if word and is_system(word)]
+    if len(systems) == 2:
+        return machines(args.study, args.other, args.format)
+    if systems and args.other:
+        raise DseError(
+            f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}"
+        )
+    study = Study.load(args.study, storage=args.storage)
+    if args.other:
+        return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
+    found = comparison(study, args.profile or (None if args.system else usual_profile(study)), args.system)
+    if args.format == "json":
+        print(json_text(found.record()))
+        return 0
+    show(sys.stdout, lambda width: comparison_report(found, width))
+    return 0
+
+
+def is_system(word: str) -> bool:
+    """True for the name of a built-in system, or a file."""
+    return shipped.current_name(word, "systems") in shipped.names("systems") or word.endswith(
+        (".yaml", ".yml")
+    )
+
+
+def machines(one: str, other: str, form: str) -> int:
+    """Two systems."""
+    both = load_system(one), load_system(other)
+    if form == "json":
+        print(json_text({"systems": [one, other], "quantities": differing(*both)}))
+        return 0
+    show(sys.stdout, lambda _: system_report(*both))
+    return 0
+
+
+def side_by_side(one: Study, other: Study, form: str) -> int:
+    """Two studies."""
+    pair = study_pair(one, other)
+    if form == "json":
+        print(json_text(pair.to_json()))
+        return 0
+    show(sys.stdout, lambda _: study_pair_report(pair))
+    return 0

@@ -1,0 +1,254 @@
+"""`dse enumerate`: the exact Pareto front of a space, and the distance of a study from it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Final, NoReturn, TextIO
+
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
+from dse.cli.chosen import changed_space
+from dse.cli.options import add_changes, add_output, add_profile, add_storage, add_workers, bounded, describe
+from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
+from dse.library.study import Study
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Workers
+from dse.records.tables import encoded_front, exact_record, json_text
+from dse.records.text import show
+from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report, reference_text
+from dse.searching.exact.bounded import EVALUATIONS, study_bound
+from dse.searching.exact.certificate import Certificate, best_costs, certificate, sought_space
+from dse.searching.exact.exact_front import ExactFront, Headway, exact_front
+from dse.searching.exact.long_search import reference
+from dse.spaces.space import Space
+
+#: Least time between two lines. [s]
+LINE_INTERVAL: Final = 1.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse enumerate`."""
+    describe(
+        parser,
+        about="Compute the exact Pareto front of a space: evaluate every legal design, or rule it out by\n"
+        "bounds. --certify prints the distance of a study from the exact front.",
+        examples=[
+            "dse enumerate gpt3_175b_1024_a100",
+            "dse enumerate gpt_1t_codesign --jobs 2 -o front.parquet",
+            "dse enumerate --certify gpt3_175b_1024_a100      the space is that of the study",
+            "dse enumerate --bound my_codesign --evaluations 1e5",
+        ],
+    )
+    parser.add_argument(
+        "space",
+        metavar="SPACE",
+        nargs="?",
+        help="built-in space (`dse list spaces`) or YAML file (default: that of --certify)",
+    )
+    add_changes(parser)
+    add_comparisons(parser)
+    parser.add_argument(
+        "--method",
+        choices=("auto", "list", "bounds"),
+        default="auto",
+        help="list: evaluate every design; bounds: rule most designs out by bounds; auto (default): bounds "
+        "for large spaces. All methods give the same front",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("table", "json", "csv", "parquet"),
+        help="default: by the ending of FILE, else table",
+    )
+    add_output(parser)
+    advanced = parser.add_argument_group("advanced")
+    add_profile(advanced, ", that of the study with --certify")
+    add_workers(advanced)
+    add_storage(advanced)
+
+
+def add_comparisons(parser: argparse._ActionsContainer) -> None:
+    """Add the options that name a study."""
+    parser.add_argument(
+        "--certify", metavar="STUDY", help="print the distance of this study from the exact front"
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="STUDY",
+        help="compare this study with a very long search, for spaces too large to enumerate",
+    )
+    parser.add_argument(
+        "--bound",
+        metavar="STUDY",
+        help="print a proven lower bound and the largest possible gap of this study to it",
+    )
+    parser.add_argument(
+        "--evaluations",
+        metavar="N",
+        type=partial(bounded, 1, 1e18, "a number above 0"),
+        help="number of designs that --bound evaluates; more give a tighter bound (default: 1e6)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Enumerate; 1 when nothing is feasible."""
+    if args.evaluations is not None and not args.bound:
+        raise DseError("enumerate: --evaluations is for --bound STUDY")
+    if args.reference or args.bound:
+        return run_beside(args)
+    form = form_of(args.format, args.output)  # what cannot be written is refused before the work
+    checked_place(args.output)
+    study, space = subject(args)
+    exact = exact_front(
+        space,
+        rules=rules_for(space, study.profile if study else args.profile or NATIVE),
+        workers=Workers(args.jobs, args.backend, args.scheduler),
+        method=args.method,
+        best=best_costs(study).tolist() if study else None,
+        progress=headway_lines(sys.stderr),
+        partial_too=True,
+    )
+    if exact.is_partial:
+        write_partial(exact, form, args.output)
+    certified = certificate(study, exact) if study else None
+    write_result(lambda where: write(exact, certified, form, where), args.output, ENDINGS[form])
+    if len(exact.costs):
+        return 0
+    print(f"dse: no feasible design: all {exact.legal:,} legal ones break a limit", file=sys.stderr)
+    return 1
+
+
+def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn:
+    """The front of what was evaluated before an interruption, in a file of another name.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Always, saying what was written.
+    """
+    where = output and output.with_stem(f"{output.stem}.partial")
+    write_result(lambda where: write(exact, None, form, where), where, ENDINGS[form])
+    done = f"interrupted after {exact.priced:,} of {exact.legal:,} designs"
+    raise KeyboardInterrupt(f"{done}; the front of these alone is {f'in {where}' if where else 'above'}")
+
+
+def run_beside(args: argparse.Namespace) -> int:
+    """Compare a study with a long search, or with what bounds leave possible."""
+    kind = "reference" if args.reference else "bound"
+    both = args.reference and args.bound
+    if args.space or args.certify or args.set or args.objective or args.output or both:
+        raise DseError(
+            f"enumerate --{kind}: the space is the study's own; it takes no other, no --certify, no second "
+            "comparison and no -o"
+        )
+    study = Study.load(args.reference or args.bound, storage=args.storage)
+    workers = Workers(args.jobs, args.backend, args.scheduler)
+    if args.reference:
+        compared = reference(study, workers)
+        record, text = asdict(compared), reference_text(compared)
+    else:
+        update = headway_lines(sys.stderr)
+        bound = study_bound(
+            study,
+            workers,
+            evaluations=args.evaluations or EVALUATIONS,
+            progress=lambda priced, boxes: update(boxed(priced, boxes)),
+        )
+        record, text = asdict(bound), bound_text(bound, study.space)
+    if args.format == "json":
+        print(json_text({kind: record}))
+    else:
+        show(sys.stdout, lambda width: [text])
+    return 0
+
+
+def boxed(priced: int, boxes: int) -> Headway:
+    """How far a branch and bound is."""
+    return Headway(priced, None, None, boxes)
+
+
+def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
+    """The study to certify, if any, and the space to enumerate.
+
+    Raises
+    ------
+    DseError
+        If neither is named, or they do not belong together.
+    """
+    if args.certify is None:
+        if args.space is None:
+            raise DseError("enumerate: name a SPACE (`dse list spaces` shows all), or a study with --certify")
+        return None, changed_space(args)
+    study = Study.load(args.certify, storage=args.storage)
+    if args.profile not in (None, study.profile):
+        raise DseError(f"study {study.name!r}: is priced by {study.profile}; leave --profile out")
+    if args.space is None:
+        if args.set or args.objective:
+            raise DseError("enumerate: --set and --objective change a SPACE; the study's own stays as it is")
+        return study, sought_space(study)
+    space = changed_space(args)
+    if space.fingerprint != study.space.fingerprint:
+        raise DseError(
+            f"study {study.name!r}: searches another space than this; leave SPACE out to take the study's own"
+        )
+    return study, sought_space(study)
+
+
+def headway_lines(stream: TextIO) -> Callable[[Headway], None]:
+    """Says about once a second how many designs are evaluated, how fast, and how long the rest will take."""
+    start = last = monotonic()
+
+    def update(headway: Headway) -> None:
+        nonlocal last
+        now = monotonic()
+        if now - last < LINE_INTERVAL:
+            return
+        last = now
+        print(headway_text(headway, now - start), file=stream, flush=True)
+
+    return update
+
+
+def headway_text(headway: Headway, seconds: float) -> str:
+    """How far an enumeration is.
+
+    >>> from dse.searching.exact.exact_front import Headway
+    >>> headway_text(Headway(200_000, 1_000_000, 12_000), 2.0)
+    '200,000/1,000,000 designs, 12,000 feasible, 100,000/s, 8 s left'
+    >>> headway_text(Headway(200_000, None, None, boxes=512), 2.0)
+    '200,000 designs evaluated, 100,000/s, 512 boxes left'
+    """
+    rate = headway.priced / seconds
+    if headway.total is None:
+        return f"{headway.priced:,} designs evaluated, {rate:,.0f}/s, {headway.boxes:,} boxes left"
+    left = (headway.total - headway.priced) / rate
+    return (
+        f"{headway.priced:,}/{headway.total:,.0f} designs, {headway.feasible:,} feasible, {rate:,.0f}/s, "
+        f"{readable(left, 's')} left"
+    )
+
+
+def write(exact: ExactFront, certified: Certificate | None, form: str, output: Path | None) -> None:
+    """The front and the certificate in one of the forms."""
+    if form == "table":
+        write_report(lambda width: report(exact, certified, width), output)
+        return
+    content = [as_json(exact, certified)] if form == "json" else encoded_front(exact, form)
+    write_content(content, form, output)
+
+
+def as_json(exact: ExactFront, certified: Certificate | None) -> bytes:
+    """One JSON object."""
+    more = {"certificate": asdict(certified)} if certified else {}
+    return (json_text(exact_record(exact) | more) + "\n").encode()
+
+
+def report(exact: ExactFront, certified: Certificate | None, width: int) -> Report:
+    """The front, and the certificate below it."""
+    shown = exact_report(exact, width)
+    return [*shown, "", certificate_text(exact.space, certified)] if certified else shown

@@ -1,0 +1,190 @@
+"""`dse explain`: where time and memory of a design go, what would change them, and how much."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import Final
+
+from rich.text import Text
+
+from costmodel.errors import DseError
+from dse.cli.chosen import changed_space, changes_of, say_what_was_open
+from dse.cli.options import add_changes, add_output, add_profile, add_storage, add_trial, describe, pin
+from dse.cli.output import form_of, write_content, write_report
+from dse.explaining import explanation as explaining
+from dse.explaining.difference import Difference
+from dse.explaining.explanation import Explanation
+from dse.explaining.neighbours import binding, neighbours
+from dse.explaining.sensitivity import sensitivity
+from dse.library.designs import explain, with_number
+from dse.library.study import Study
+from dse.records.tables import json_text
+from dse.records.text import design_text
+from dse.reporting.designs.difference_report import difference_report
+from dse.reporting.designs.explanation_report import explanation_report, heading
+from dse.reporting.designs.neighbours_report import neighbours_report
+from dse.reporting.designs.sensitivity_report import importance_report, sensitivity_report, table_text
+
+#: Ending of a file -> what is written there.
+ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", ".svg": "svg"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse explain`."""
+    describe(
+        parser,
+        about="Show where time and memory of one design go, kernel by kernel, the bottleneck, the changes\n"
+        "that would free memory or time, and the neighbours of the design. --against compares it with\n"
+        "another design. The design is a trial of a study, or of a space with --set.\n"
+        "--sensitivity shows how the step time changes with each parameter and hardware constant: counts\n"
+        "move by one step, the others by 1 %. --importance shows which parameters matter in a study.",
+        examples=[
+            "dse explain gpt3_175b_1024_a100",
+            "dse explain gpt3_175b_1024_a100 --trial 12 --against 40",
+            'dse explain gpt3_175b_1024_a100 --against "tp=8 pp=16"',
+            "dse explain llama3_70b_512_h100 --set tp=4 --set pp=4 --format json | jq .time",
+            "dse explain gpt3_175b_1024_a100 --sensitivity -o tornado.svg",
+            "dse explain gpt3_175b_1024_a100 --importance",
+        ],
+    )
+    parser.add_argument(
+        "design", metavar="DESIGN", help="study (`dse studies`); with --set or --layout, also a space"
+    )
+    add_trial(parser)
+    parser.add_argument(
+        "--against",
+        metavar="DESIGN",
+        help='second design: the number of a trial, or changed values, such as "tp=8 pp=16"',
+    )
+    parser.add_argument("--all", action="store_true", help="every kernel, collective, neighbour and quantity")
+    parser.add_argument("--sensitivity", action="store_true", help="sensitivity of the step time instead")
+    parser.add_argument(
+        "--importance", action="store_true", help="importance of parameters in the study instead"
+    )
+    parser.add_argument(
+        "--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table"
+    )
+    add_output(parser, "; FILE.svg is a picture of --sensitivity")
+    add_changes(parser)
+    advanced = parser.add_argument_group("advanced")
+    add_profile(advanced, ", by default that of the study")
+    add_storage(advanced)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain a design, or print sensitivities or importances."""
+    if args.sensitivity and args.importance:
+        raise DseError("--sensitivity and --importance: choose one")
+    if args.against and (args.sensitivity or args.importance):
+        raise DseError("--against: compares two designs; leave out --sensitivity and --importance")
+    form = form_of(args.format, args.output, ENDINGS)
+    if args.sensitivity:
+        return sensitivities(args, form)
+    if form in ("csv", "svg"):
+        raise DseError(f"--format {form}: only with --sensitivity; use table or json")
+    return importance(args, form) if args.importance else explanation(args, form)
+
+
+def sensitivities(args: argparse.Namespace, form: str) -> int:
+    """Print how the step time changes with each parameter and each constant of the system."""
+    found = sensitivity(named_design(args))
+    if form == "table":
+        write_report(lambda _: sensitivity_report(found, everything=args.all), args.output)
+        return 0
+    if form == "svg":
+        from costmodel.plotting import svg
+        from dse.reporting.pictures.tornado import tornado
+
+        text = svg(tornado(found))
+    else:
+        text = table_text(found) if form == "csv" else json_text(found.to_json()) + "\n"
+    write_content([text.encode()], form, args.output)
+    return 0
+
+
+def importance(args: argparse.Namespace, form: str) -> int:
+    """Print which parameters matter for each objective."""
+    if args.set or args.layout or args.trial is not None:
+        raise DseError("--importance: is of all trials of a study; leave out --set, --layout and --trial")
+    study = Study.load(args.design, storage=args.storage)
+    found = study.importance()
+    if form == "json":
+        write_content(
+            [f"{json_text({'study': study.name, **found.to_json()})}\n".encode()], form, args.output
+        )
+    else:
+        write_report(lambda width: importance_report(study.name, found, width), args.output)
+    return 0
+
+
+def explanation(args: argparse.Namespace, form: str) -> int:
+    """Explain where time and memory of a design go."""
+    explained = named_design(args)
+    difference = Difference(explained, other_design(args, explained)) if args.against else None
+    near = neighbours(explained)
+    bound = binding(explained, near)
+    if form == "json":
+        record = {
+            **explained.to_json(),
+            "binding": bound.to_json(),
+            "levers": [lever.to_json() for lever in bound.levers],
+            "neighbours": [design.to_json() for design in near],
+            **(difference.to_json() if difference else {}),
+        }
+        write_content([f"{json_text(record)}\n".encode()], form, args.output)
+        return 0
+    if difference:
+        report = [*heading(explained), Text(), *difference_report(difference, everything=args.all)]
+    else:
+        report = explanation_report(explained, everything=args.all)
+        report += [Text(), *neighbours_report(explained, near, bound, everything=args.all)]
+    write_report(lambda _: report, args.output)
+    return 0
+
+
+def named_design(args: argparse.Namespace) -> Explanation:
+    """The design that the arguments name: a trial of a study, or a design of a space.
+
+    Raises
+    ------
+    DseError
+        If there is no such design, or the cost model has no number for it.
+    """
+    if not (args.set or args.layout):
+        study = Study.load(args.design, storage=args.storage)
+        return study.explain(args.trial, objective=args.objective, profile=args.profile)
+    if args.trial is not None:
+        raise DseError(
+            f"--trial {args.trial}: names a design; leave out --set and --layout, or use --against"
+        )
+    pinned = changed_space(args)
+    say_what_was_open(pinned, pinned.completed({}))
+    return explain(args.design, profile=args.profile, **changes_of(args))
+
+
+def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanation:
+    """What ``--against`` names: a trial of the same study, or the same design but for some values.
+
+    Raises
+    ------
+    DseError
+        If there is no such design.
+    """
+    text, profile = args.against.strip(), explanation.profile
+    if text.isascii() and text.isdigit():
+        if explanation.trial is None:
+            raise DseError(f"--against {text}: needs a study; name changed values, such as tp=8")
+        number, params = Study.load(args.design, storage=args.storage).design(int(text))
+        return with_number(explaining.explain(explanation.space, params, profile=profile, trial=number))
+    try:
+        pins = dict(pin(word) for word in re.split(r"[\s,]+(?=\w+\s*=)", text))
+    except argparse.ArgumentTypeError as error:
+        raise DseError(f"--against {text!r}: {error}, or the number of a trial") from None
+    space = explanation.space.pinned(pins)
+    params = space.completed(explanation.params)
+    moved = {n: v for n, v in params.items() if v != explanation.params[n] and n not in pins}
+    if moved:
+        print(f"dse: changed too, to be legal: {design_text(space, moved)}", file=sys.stderr)
+    return with_number(explaining.explain(space, params, profile=profile))

@@ -1,0 +1,64 @@
+"""`dse import`: a model file from the configuration of a Hugging Face model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from costmodel.formats.hugging_face import import_model
+from costmodel.formats.strict_yaml import dump
+from dse.cli.chosen import refuse_same
+from dse.cli.options import add_output, describe, positive
+from dse.cli.output import form_of
+from dse.records.tables import json_text, write_file
+from dse.reporting.catalogue import model_text
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse import`."""
+    describe(
+        parser,
+        about="Write the model of a Hugging Face config.json as a model file, which spaces read.\n"
+        "`dse plan` also takes the config.json itself. docs/planning.md lists the model families.",
+        examples=[
+            "dse import Llama-3.1-405B/config.json -o llama.yaml",
+            "dse import config.json --format json | jq .parameters",
+        ],
+    )
+    parser.add_argument(
+        "config", metavar="CONFIG", type=Path, help="config.json, or the folder that holds it"
+    )
+    add_output(parser)
+    parser.add_argument(
+        "--format", choices=["yaml", "json"], help="default: by the ending of FILE, else yaml"
+    )
+    parser.add_argument(
+        "--seq-len",
+        metavar="TOKENS",
+        type=positive,
+        help="training sequence length (default: that of the first training stage, at most 8192)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write a model file from a config.json of Hugging Face."""
+    refuse_same(args.config, args.output)
+    form = form_of(args.format, args.output, {".yaml": "yaml", ".yml": "yaml", ".json": "json"})
+    found = import_model(args.config, seq_len=args.seq_len)
+    for note in found.notes:
+        print(f"dse: {note}", file=sys.stderr)
+    if form == "json":
+        counts = {
+            "parameters": found.model.num_parameters,
+            "active_parameters": found.model.active_parameters,
+        }
+        record = {"model": dict(found.fields), **{name: int(count) for name, count in counts.items()}}
+        text = json_text(record | {"notes": list(found.notes)}) + "\n"
+    else:
+        text = dump(found.fields) + model_text(found.model)
+    if args.output:
+        write_file(args.output, text.encode())
+    else:
+        sys.stdout.write(text)
+    return 0

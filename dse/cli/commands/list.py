@@ -1,0 +1,149 @@
+"""`dse list`: built-in models, systems, spaces and frameworks, and the columns of a space."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import Any, Final
+
+import pandas as pd
+
+from costmodel.errors import DseError
+from costmodel.formats import shipped
+from dse.cli.options import add_output, describe
+from dse.cli.output import form_of, write_content, write_report
+from dse.library.designs import names_with
+from dse.records.tables import json_text
+from dse.reporting import catalogue
+from dse.reporting.study_report import listing
+from dse.spaces.listed_names import ListedName
+from dse.spaces.space import Space
+
+#: Ending of a file -> what is written there.
+ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json"}
+#: Kinds of built-in files, with a name of each.
+KINDS: Final = {
+    "models": "gpt3_175b",
+    "systems": "a100_80g_dgx",
+    "spaces": "gpt3_175b_1024_a100",
+    "frameworks": "megatron_core",
+}
+#: Heading of each group of columns.
+HEADINGS: Final = {
+    "parameters": "Parameters of designs; --set fixes one",
+    "given": "Fixed values of the space; --set changes one",
+    "derived": "Derived columns",
+    "margins": "Margins of constraints, in tables and JSON",
+    "results": "Results; --objective and constraints may use them",
+    "machine": "Quantities of the system; --set changes one, a parameter of a space opens one",
+    "model": "Dimensions of the model, for formulas",
+    "design": "Columns of designs that the space leaves at their defaults; --set changes one",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse list`."""
+    describe(
+        parser,
+        about="List the built-in models, systems, spaces or training frameworks, or print the file of one,\n"
+        "to edit a copy. `columns` lists every name that formulas, --set, --objective and --columns of a\n"
+        "space may use.",
+        examples=[
+            "dse list models",
+            "dse list models llama",
+            "dse list systems h100_80g_dgx > mychip.yaml",
+            "dse list columns gpt_1t_codesign memory",
+            "dse list columns my_space.yaml --format csv -o columns.csv",
+        ],
+    )
+    parser.add_argument(
+        "kind", metavar="KIND", nargs="?", choices=[*KINDS, "columns"], help=f"{', '.join(KINDS)} or columns"
+    )
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="name to print, or text to look for; a SPACE for columns"
+    )
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", default="", help="columns with this text in name or meaning"
+    )
+    parser.add_argument(
+        "--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table"
+    )
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List built-in files or columns; 1 where nothing is found."""
+    if args.kind == "columns":
+        return columns(args)
+    if args.text:
+        raise DseError(f"dse list {args.kind} {args.name}: unexpected argument {args.text!r}")
+    form = form_of(args.format, args.output, ENDINGS)
+    if args.kind is None:
+        kinds = [(kind, str(len(shipped.names(kind))), f"dse list {kind}") for kind in KINDS]
+        print("\n".join(f"{count:>4} {kind:<11} {command}" for kind, count, command in kinds))
+        return 0
+    rows: list[dict[str, Any]] = catalogue.LISTS[args.kind]()
+    if args.name:
+        near = [row for row in rows if args.name.lower() in " ".join(map(str, row.values())).lower()]
+        name = shipped.current_name(args.name, args.kind)
+        if name in shipped.names(args.kind) or not near:
+            write_content([catalogue.text_of(name, args.kind).encode()], "yaml", args.output)
+            return 0
+        rows = near
+    if form == "json":
+        write_content([f"{json_text({args.kind: rows})}\n".encode()], form, args.output)
+    elif form == "csv":
+        write_content([str(pd.DataFrame(rows).to_csv(index=False)).encode()], form, args.output)
+    else:
+        write_report(lambda width: listing(rows, width), args.output)
+    return 0
+
+
+def columns(args: argparse.Namespace) -> int:
+    """List the names of a space; 1 where none has the text."""
+    if not args.name:
+        raise DseError("dse list columns: name a space, such as `dse list columns gpt3_175b_1024_a100`")
+    form, space = form_of(args.format, args.output, ENDINGS), Space.load(args.name)
+    found = names_with(space, args.text)
+    write_content([written(space.name, found, form).encode()], form, args.output)
+    if found:
+        return 0
+    print(f"dse: no name of space {space.name} contains {args.text!r}, nor does a meaning", file=sys.stderr)
+    return 1
+
+
+def written(space: str, found: list[ListedName], form: str) -> str:
+    """The names as a table, CSV or JSON."""
+    if form == "json":
+        return json_text({"space": space, "columns": [asdict(own) for own in found]}) + "\n"
+    if form == "csv":
+        columns = ["group", "name", "unit", "value", "meaning"]
+        return str(pd.DataFrame([asdict(own) for own in found], columns=columns).to_csv(index=False))
+    return table(found)
+
+
+def table(found: list[ListedName]) -> str:
+    """A table for each group, columns aligned through all."""
+    names = max((len(own.name) for own in found), default=0)
+    units = max((len(own.unit) for own in found), default=0)
+    lines: list[str] = []
+    for group, heading in HEADINGS.items():
+        rows = [own for own in found if own.group == group]
+        if rows:
+            lines += ["", heading, ""] if lines else [heading, ""]
+        for own in rows:
+            said = own.meaning if not own.value else f"{own.meaning} [{shortened(own.value)}]"
+            lines.append(
+                f"  {own.name:<{names}}  {'' if own.unit == '-' else own.unit:<{units}}  {said}".rstrip()
+            )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def shortened(value: str, most: int = 60) -> str:
+    """A value in a line.
+
+    >>> shortened("a" * 70)[-5:], shortened("8")
+    ('aa...', '8')
+    """
+    return value if len(value) <= most else value[: most - 3] + "..."

@@ -1,0 +1,263 @@
+"""`dse plan`: the best parallel layouts of a model on N GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from dse.cli.options import (
+    DEFAULT_BUDGET,
+    add_format,
+    add_storage,
+    add_workers,
+    describe,
+    number,
+    pin,
+    positive,
+    tokens,
+)
+from dse.cli.progress import progress_of
+from dse.exporting.launch.forms import LAUNCH_FORMS
+from dse.library.searching import PlannedStudy, plan
+from dse.pricing.workers import Workers
+from dse.records.tables import json_text, study_record
+from dse.records.text import show
+from dse.reporting.study_report import plan_report
+
+#: Letters of large counts.
+SCALES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+_AMOUNT: Final = re.compile(
+    r"\s*([\d_,]*\.?\d+(?:[eE]\d+)?)\s*([KMBT]?)\s*(tokens|sequences)?\s*", re.IGNORECASE | re.ASCII
+)
+#: Powers of two, as lengths of sequences are counted: 8k is 8,192.
+_BINARY: Final = {"k": 1024, "m": 1024**2}
+
+
+ABOUT: Final = (
+    "Find the best parallel layout of a model on N GPUs. Every legal layout is evaluated and the\n"
+    "Pareto front is kept as a study, which `dse explain`, `dse export` and `dse report` read. Options\n"
+    "that you omit get defaults; the command prints them."
+)
+EXAMPLES: Final = (
+    "dse plan llama3_70b --gpus 256 --system h100 --tokens 15T",
+    "dse plan meta-llama/Llama-3.1-405B --gpus 16384 --system h100 --set tp=8",
+    "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200 --precision bf16,fp8",
+    "dse plan llama3_70b --gpus 512 --system h100 --seq-len 128k --save long.yaml",
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse plan`."""
+    describe(parser, about=ABOUT, examples=EXAMPLES)
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="built-in model (`dse list models`), name on the Hugging Face Hub, model file, or config.json",
+    )
+    parser.add_argument("--gpus", metavar="N", type=positive, required=True, help="number of GPUs")
+    parser.add_argument(
+        "--system",
+        metavar="S",
+        required=True,
+        help="GPU or system (`dse list systems`), such as h100, or a file",
+    )
+    add_workload(parser)
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=pin,
+        help="fix a value of the layout, such as tp=8; repeatable",
+    )
+    parser.add_argument(
+        "--objective",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="optimize this instead of step_time and peak_memory, such as energy_per_step; repeatable",
+    )
+    add_results(parser)
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Add where results go, and the advanced options."""
+    parser.add_argument("--save", metavar="FILE", type=Path, help="also write the search space to FILE")
+    parser.add_argument("--study", metavar="NAME", help="name of the study (default: plan_MODEL_N)")
+    add_format(parser)
+    advanced = parser.add_argument_group("advanced")
+    advanced.add_argument(
+        "--budget",
+        metavar="N",
+        type=positive,
+        default=DEFAULT_BUDGET,
+        help=f"number of trials where the layouts are too many to list (default: {DEFAULT_BUDGET})",
+    )
+    add_workers(advanced)
+    add_storage(advanced)
+
+
+def add_workload(parser: argparse._ActionsContainer) -> None:
+    """Add the options of the training job."""
+    parser.add_argument(
+        "--seq-len",
+        metavar="TOKENS",
+        type=sequence,
+        help="sequence length, such as 8192 or 128k (default: that of the model)",
+    )
+    parser.add_argument(
+        "--global-batch-size",
+        metavar="N",
+        type=batch,
+        help="sequences of a step, such as 2048, or tokens, such as 16M (default: by the size of the model)",
+    )
+    parser.add_argument(
+        "--tokens",
+        metavar="N",
+        type=tokens,
+        help="training tokens, such as 15T; adds days, GPU-hours, cost and energy of the run",
+    )
+    parser.add_argument(
+        "--max-days",
+        metavar="DAYS",
+        type=days,
+        help="show only layouts that finish within DAYS (needs --tokens)",
+    )
+    add_software(parser)
+
+
+def add_software(parser: argparse._ActionsContainer) -> None:
+    """Add the options of numerics, framework and memory."""
+    parser.add_argument(
+        "--precision",
+        metavar="FORMAT,...",
+        type=str.lower,
+        default="",
+        help="formats of matrix products to try: bf16 (default), fp16, fp8, fp8_blockwise, mxfp8, nvfp4",
+    )
+    parser.add_argument(
+        "--framework",
+        metavar="NAME",
+        default="",
+        help="training framework (`dse list frameworks`; default: megatron_core, maxtext on TPUs)",
+    )
+    parser.add_argument(
+        "--imbalance",
+        metavar="RATIO",
+        type=number,
+        help="tokens of the fullest expert rank over the mean; 1: forced balance (default: by the balancing "
+        "method of the model)",
+    )
+    parser.add_argument(
+        "--headroom",
+        metavar="SIZE",
+        help="memory of a GPU that stays free, such as 4GB or 5%%; 0: none (default: the error of predicted "
+        "peaks of the framework)",
+    )
+
+
+def amount(text: str) -> tuple[float, str, str]:
+    """A count, its letter and its noun: ``16M tokens`` -> (16e6, "M", "tokens")."""
+    match = _AMOUNT.fullmatch(text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a count, such as 2048, 16M tokens or 15T")
+    value = float(match[1].replace("_", "").replace(",", "")) * SCALES[match[2].upper()]
+    if not 0 < value < 1e18:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a count above 0")
+    return value, match[2].upper(), (match[3] or "").lower()
+
+
+def batch(text: str) -> tuple[int | None, float | None]:
+    """Sequences of a step, or tokens of one.
+
+    >>> batch("2048"), batch("16M tokens"), batch("4M")
+    ((2048, None), (None, 16000000.0), (None, 4000000.0))
+    """
+    value, letter, noun = amount(text)
+    if noun == "tokens" or (letter and noun != "sequences"):
+        return None, value
+    if not value.is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole sequences")
+    return int(value), None
+
+
+def sequence(text: str) -> int:
+    """Length of a sequence; ``k`` is 1,024.
+
+    >>> sequence("8k"), sequence("8192"), sequence("128K")
+    (8192, 8192, 131072)
+    """
+    scale = _BINARY.get(text[-1:].lower(), 1)
+    return positive(text[:-1] if scale > 1 else text) * scale
+
+
+def days(text: str) -> float:
+    """Days, with or without the word.
+
+    >>> days("10"), days("10d"), days("10 days")
+    (10.0, 10.0, 10.0)
+    """
+    return number(re.sub(r"\s*d(ays?)?$", "", text, flags=re.IGNORECASE))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan; 1 when nothing fits."""
+    sequences, batch_tokens = args.global_batch_size or (None, None)
+    own = (
+        "gpus",
+        "system",
+        "seq_len",
+        "tokens",
+        "max_days",
+        "framework",
+        "imbalance",
+        "headroom",
+        "objective",
+        "budget",
+        "study",
+    )
+    found = plan(
+        args.model,
+        **{name: getattr(args, name) for name in (*own, "save", "storage")},
+        global_batch_size=sequences,
+        batch_tokens=batch_tokens,
+        precision=[word.strip() for word in args.precision.split(",") if word.strip()],
+        jobs=Workers(args.jobs, args.backend, args.scheduler),
+        progress_of=lambda space: progress_of(space, sys.stderr),
+        note=lambda text: print(f"dse: {text}", file=sys.stderr),
+    )
+    write(args, found)
+    return 0 if found.study.table.feasible.any() else 1
+
+
+def write(args: argparse.Namespace, found: PlannedStudy) -> None:
+    """The results, to stdout."""
+    study, legal = found.study, found.legal
+    if args.format == "json":
+        counted = {} if legal is None else {"n_legal": legal[0], "n_legal_infeasible": legal[1]}
+        faster = asdict(found.faster) if found.faster else None
+        more = {"exact": legal is not None, **counted, "any_software": faster, "assumed": [*found.assumed]}
+        print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
+        return
+    notes = [str(found.faster)] if found.faster else []
+    show(sys.stdout, lambda width: plan_report(study, str(found), notes, next_commands(args, found), width))
+
+
+def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
+    """Commands that launch the best layout and explain it."""
+    study = found.study
+    best = study.table.front().numbers[0]
+    usual, framework = found.planned.space.system.framework, found.planned.framework
+    forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
+    storage = f" --storage {quote(args.storage)}" if args.storage else ""
+    exported = [
+        f"dse export {quote(study.name)}{storage} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"
+        for form in forms[:1]
+    ]
+    return [*exported, f"dse explain {quote(study.name)}{storage}"]

@@ -1,0 +1,91 @@
+"""`dse show`: the Pareto front or the trials of a study as a table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from costmodel.errors import DseError
+from dse.cli.options import add_output, add_robust, add_storage, add_study, describe, name_list
+from dse.cli.output import form_of, write_content, write_report
+from dse.library.study import Study
+from dse.records.tables import csv_pieces, encoded, parquet_pieces
+from dse.reporting.studies.designs_report import chosen_frame, chosen_report, designs_report
+from dse.reporting.studies.nothing_feasible import nothing_feasible
+from dse.searching.robust import RobustStudy
+from dse.searching.study import BaseStudy
+from dse.searching.trials.trial_table import Selection
+
+#: Most rows of a table that a terminal shows in full; of more, the first and the last rows.
+ROWS_ON_A_TERMINAL = 1000
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse show`."""
+    describe(
+        parser,
+        about="Print the Pareto front of a study, or all its finished trials. Every format but the table\n"
+        "holds the whole breakdown of each design.",
+        examples=[
+            "dse show gpt3_175b_1024_a100",
+            "dse show gpt3_175b_1024_a100 --trials -o trials.parquet",
+            "dse show gpt3_175b_1024_a100 --columns tp,pp,mfu,step_time",
+        ],
+    )
+    add_study(parser)
+    parser.add_argument("--trials", action="store_true", help="every finished trial instead of the front")
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=name_list,
+        help="only these columns, such as tp,clock,mfu (`dse list columns SPACE` shows all names)",
+    )
+    add_robust(parser)
+    parser.add_argument(
+        "--format",
+        choices=("table", "csv", "json", "parquet"),
+        help="default: by the ending of FILE, else table",
+    )
+    add_output(parser)
+    add_storage(parser.add_argument_group("advanced"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the front or the trials; 1 where the front is empty."""
+    study: BaseStudy = Study.load(args.study, storage=args.storage)
+    if args.robust and args.trials:
+        raise DseError("--robust ranks the front; leave out --trials")
+    if args.robust and study.space.robust().fingerprint != study.space.fingerprint:
+        study = RobustStudy(study)
+    write(args, study, "trials" if args.trials else "front")
+    table = study.table
+    if args.trials or table.feasible.any():
+        return 0
+    print(f"dse: {nothing_feasible(study.space, table.each_record(), study.profile)}", file=sys.stderr)
+    return 1
+
+
+def write(args: argparse.Namespace, study: BaseStudy, part: Selection) -> None:
+    """The front or the trials of a study, as `--format` and `-o` say."""
+    form = form_of(args.format, args.output)
+    if args.columns:
+        write_columns(args, study, part, form)
+        return
+    if form != "table":
+        write_content(encoded(study, part, form), form, args.output)
+        return
+    most = ROWS_ON_A_TERMINAL if sys.stdout.isatty() and not args.output else None
+    write_report(lambda width: designs_report(study, part, width, most=most), args.output)
+
+
+def write_columns(args: argparse.Namespace, study: BaseStudy, part: Selection, form: str) -> None:
+    """The columns that `--columns` names."""
+    if form == "json":
+        raise DseError("--columns: JSON holds every column; choose among them with jq, or write csv")
+    if form == "table":
+        shown = chosen_report(study, part, args.columns)
+        write_report(lambda width: shown, args.output)
+        return
+    table = study.table.front() if part == "front" else study.table
+    chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())
+    write_content(csv_pieces(chosen) if form == "csv" else parquet_pieces(chosen), form, args.output)

@@ -1,0 +1,151 @@
+"""`dse studies`: list the studies of a database; check, delete or browse them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from costmodel.errors import DseError, printable
+from dse.cli.options import add_format, add_storage, add_workers, describe, port
+from dse.library.study import SAMPLE, Study
+from dse.pricing.workers import Workers
+from dse.records.tables import json_text
+from dse.records.text import show
+from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
+from dse.reporting.study_report import studies_table
+from dse.searching.study_attributes import SPACE_NAME
+from dse.searching.summaries import studies
+from dse.storage.dashboard import dashboard
+from dse.storage.database import storage_url
+from dse.storage.deletion import count_trials, delete_study
+from dse.storage.optuna_store import Store
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse studies`."""
+    describe(
+        parser,
+        about="List the studies of a database with their trials and their best feasible values. With a\n"
+        "STUDY, check or delete it. --dashboard shows all of them in Optuna's dashboard.",
+        examples=[
+            "dse studies",
+            "dse studies --storage postgresql://me@host/dse --format json",
+            "dse studies gpt3_175b_1024_a100 --check",
+            "dse studies no_recompute --delete --yes",
+            "dse studies --dashboard --port 8000",
+        ],
+    )
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="study to check or to delete")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument(
+        "--check",
+        action="store_true",
+        help="evaluate 100 stored trials again and report every value that no longer matches; exits with 1 "
+        "if any differs",
+    )
+    actions.add_argument(
+        "--delete", action="store_true", help="delete the study and all its trials; asks first"
+    )
+    actions.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="serve optuna-dashboard on this machine until Ctrl-C (pip install 'dse-training[dashboard]')",
+    )
+    parser.add_argument("--all", action="store_true", help="--check every trial")
+    parser.add_argument("--yes", action="store_true", help="--delete without asking")
+    parser.add_argument(
+        "--port", metavar="N", type=port, default=8080, help="port of --dashboard (default: 8080; 0: any)"
+    )
+    add_format(parser)
+    advanced = parser.add_argument_group("advanced")
+    add_workers(advanced)
+    add_storage(advanced)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, check, delete or serve."""
+    needed = args.check or args.delete
+    if needed and not args.study:
+        raise DseError(f"--{'check' if args.check else 'delete'}: name a STUDY (`dse studies` lists them)")
+    if args.study and args.dashboard:
+        raise DseError("--dashboard: shows all studies of the database; leave out STUDY")
+    if args.check:
+        return check(args)
+    if args.delete:
+        return delete(args)
+    return serve(args) if args.dashboard else listing(args)
+
+
+def listing(args: argparse.Namespace) -> int:
+    """List the studies, or one."""
+    if args.study:
+        Study.load(args.study, storage=args.storage)
+    found = [own for own in studies(args.storage) if args.study in (None, own.name)]
+    if args.format == "json":
+        print(json_text({"studies": [asdict(summary) for summary in found]}))
+    else:
+        show(sys.stdout, lambda width: studies_table(found))
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Evaluate trials again; 1 where a stored value differs."""
+    study = Study.load(args.study, storage=args.storage)
+    workers = Workers(args.jobs, args.backend, args.scheduler)
+    found = CheckedStudy(study, study.differing(workers, most=None if args.all else SAMPLE))
+    if args.format == "json":
+        sys.stdout.writelines(check_json(found))
+    else:
+        show(sys.stdout, lambda _: check_report(found))
+    return 1 if found.differing else 0
+
+
+def delete(args: argparse.Namespace) -> int:
+    """Delete the study; 1 where the answer is no."""
+    with Store(storage_url(args.storage), "read") as store:
+        study_id = store.study_id(args.study)
+        of = of_space(store, study_id)
+        what = f"study {args.study!r}: {count_trials(store, study_id):,} trials{of}, in {store.where}"
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise DseError(f"{what}: not deleted; add --yes to delete it without a question")
+        print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("dse: nothing was deleted", file=sys.stderr)
+            return 1
+    with Store(storage_url(args.storage), "write") as store:
+        trials = delete_study(store, store.study_id(args.study))
+    print(f"deleted study {args.study!r}: {trials:,} trials{of}")
+    return 0
+
+
+def of_space(store: Store, study_id: int) -> str:
+    """`` of space NAME``, or nothing where the study is damaged."""
+    try:
+        space = store.user_attr(study_id, SPACE_NAME)
+    except DseError:  # a damaged study can be deleted, too
+        return ""
+    return f" of space {printable(space)}" if isinstance(space, str) else ""
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve a database to a browser."""
+    application = dashboard(storage_url(args.storage))
+    try:
+        server = make_server("127.0.0.1", args.port, application, handler_class=Quiet)
+    except OSError as error:
+        raise DseError(f"--port {args.port}: {error.strerror}; choose another port") from None
+    with server:
+        print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C stops it)", file=sys.stderr, flush=True)
+        server.serve_forever()
+    return 0
+
+
+class Quiet(WSGIRequestHandler):
+    """A handler that prints no line for each request."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep requests out of the terminal."""

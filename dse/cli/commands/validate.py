@@ -1,0 +1,68 @@
+"""`dse validate`: compare predictions with measurements."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dse.cli.chosen import refuse_same
+from dse.cli.options import describe
+from dse.cli.output import checked_ending
+from dse.library.files import validate
+from dse.records.tables import json_text, write_file
+from dse.records.text import show
+from dse.reporting.measurements.validation_report import validation_report
+from dse.reporting.pages.validation_page import validation_page
+from dse.validation.summary import validation_record
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `dse validate`."""
+    describe(
+        parser,
+        about="Compare predictions with measured runs, layers, memory and kernels: errors of each data set,\n"
+        "the order of layouts, and the rows that cannot be evaluated, with the reason. Without a file, the\n"
+        "published measurements that come with dse. docs/validation.md lists the columns.",
+        examples=[
+            "dse validate",
+            "dse validate measured.csv -o report.html",
+            "dse validate mine.csv --system my_cluster.yaml --format json | jq .datasets",
+        ],
+    )
+    parser.add_argument(
+        "file",
+        metavar="MEASUREMENTS.csv",
+        nargs="?",
+        type=Path,
+        help="one row for each run, layer or kernel (default: the built-in measurements with their sources)",
+    )
+    parser.add_argument(
+        "--system",
+        metavar="SYSTEM",
+        help="system of all rows: built-in (`dse list systems`) or a file (default: the column hw)",
+    )
+    parser.add_argument(
+        "--format", choices=["text", "json"], default="text", help="tables (default), or one JSON object"
+    )
+    parser.add_argument(
+        "-o", dest="out", metavar="FILE", type=Path, help="also write an HTML page, such as report.html"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 if a row cannot be evaluated (default: 0)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare predictions with measurements."""
+    refuse_same(args.file, args.out)
+    checked_ending(args.out, (".html", ".htm"))
+    found = validate(args.file, system=args.system)
+    if args.out:
+        title = args.file.name if args.file else "published figures"
+        write_file(args.out, validation_page(found, title).encode())
+    if args.format == "json":
+        print(json_text(validation_record(found)))
+    else:
+        show(sys.stdout, lambda width: validation_report(found, width))
+    return int(args.strict and not all(one.expressed for one in found))

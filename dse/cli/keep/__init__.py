@@ -1,1 +1,0 @@
-"""Commands that keep things true: validate, calibrate, check, catalogues, delete."""

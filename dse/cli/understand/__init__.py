@@ -1,1 +1,0 @@
-"""Commands that say why: explain, compare, report, tables of studies."""

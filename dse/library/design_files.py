@@ -1,0 +1,109 @@
+"""Recognizes what a word names: a space, a launch file, or a workload file of another program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Final
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats import shipped
+from costmodel.formats.input_files import content
+from costmodel.profiles.files import FILES
+from dse.exporting.launch.launch import path_and_part
+from dse.library.workload_files import checked_kind
+
+#: The kind of a search space.
+SPACE: Final = "space"
+#: Kind of design -> its name in messages.
+TITLES: Final = {
+    SPACE: "a space",
+    "megatron": "a launch script of Megatron-LM",
+    "nemo": "a configuration of Megatron-Bridge",
+    "torchtitan": "a configuration of torchtitan",
+    "maxtext": "a configuration of MaxText",
+    **{kind.name: kind.title for kind in FILES},
+}
+#: The part of a file that decides its kind. [B]
+HEAD: Final = 1 << 18
+
+#: What a file of each form has in it, in the order in which forms are tried.
+_CONTENT: Final = {
+    SPACE: re.compile(rb"^schema\s*:\s*['\"]?search_space/", re.MULTILINE),
+    "maxtext": re.compile(rb"^['\"]?(ici_|dcn_|base_)\w+['\"]?\s*:", re.MULTILINE),
+    "nemo": re.compile(
+        rb"^model\s*:\s*$(\n^(\s+.*|#.*)?$)*?\n\s+(_target_|\w+_parallel_size)\s*:", re.MULTILINE
+    ),
+    "megatron": re.compile(
+        rb"--(tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py|\btorchrun\b|"
+        rb"\bdeepspeed\b|\bsrun\b|--- (end of )?arguments ---|^\s*tensor_model_parallel_size \.\.\.",
+        re.MULTILINE,
+    ),
+}
+#: Files that are no designs: what they have in them -> what to do with them.
+_OTHERS: Final = (
+    (
+        re.compile(rb"^schema\s*:\s*['\"]?model/", re.MULTILINE),
+        "is a model file; use `dse plan {} --gpus N --system S`",
+    ),
+    (re.compile(rb"^schema\s*:\s*['\"]?system/", re.MULTILINE), "is a system file; use it as --system {}"),
+    (
+        re.compile(rb'"(architectures|model_type)"\s*:'),
+        "is a model configuration; use `dse plan {} --gpus N --system S`",
+    ),
+)
+
+
+def kind_of_design(text: str, profile: str | None = None) -> str:
+    """The kind of design that a word names: a key of `TITLES`.
+
+    Parameters
+    ----------
+    text : str
+        Name of a built-in space, path of a file, ``FILE.py:FUNCTION`` of torchtitan, or the call of a shell
+        script with variables and arguments, such as ``"TP=8 train.sh 7b"``.
+    profile : str, optional
+        A cost model that the user named; it decides the kind of a file whose content does not.
+
+    Raises
+    ------
+    DseError
+        If it names nothing, or a file of no kind of design.
+    """
+    if text in shipped.names("spaces"):
+        return SPACE
+    path = path_and_part(Path(text))[0]
+    if not path.exists():
+        return _absent(text)
+    if path.suffix in (".py", ".toml"):
+        return "torchtitan"
+    head = content(path, HEAD)
+    for kind, pattern in _CONTENT.items():
+        if pattern.search(head):
+            return kind
+    for pattern, advice in _OTHERS:
+        if pattern.search(head):
+            raise DseError(f"{path}: {advice.format(path)}")
+    if path.suffix in (".sh", ".sbatch", ".slurm"):
+        return "megatron"
+    if path.suffix in (".yaml", ".yml") and b"schema" not in head and not profile:
+        raise DseError(
+            f"{path}: unrecognized YAML file: no `schema:` of dse, and no keys of a launch configuration"
+        )
+    return checked_kind(path, profile).name
+
+
+def _absent(text: str) -> str:
+    """The kind of a word that is no file: the call of a script."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    if len(words) > 1 and any(Path(word).is_file() for word in words):
+        return "megatron"
+    known = shipped.names("spaces")
+    if "/" in text or "." in text:
+        raise DseError(f"{text}: no such file")
+    raise DseError(f"{text}: no built-in space and no file of this name{suggestion(text, known)}; "
+                   "`dse list spaces` shows all, `dse explain` reads studies")  # fmt: skip
