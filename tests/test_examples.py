@@ -26,11 +26,11 @@ def helps() -> str:
 
 
 def examples() -> list[str]:
-    """Commands that name a design of a space that ships, or a launch file of Megatron-LM."""
+    """Commands that name a design of a built-in space, or a launch file of Megatron-LM."""
     lines = "\n".join([*(page.read_text() for page in PAGES), helps()]).splitlines()
     found = [line.strip().removeprefix("$ ") for line in lines]
     kinds = tuple(f"dse {command} " for command in ("evaluate", "fit", "cost"))
-    named = (*shipped.names("spaces"), "--from-megatron")
+    named = (*shipped.names("spaces"), "--from-megatron", "train.sh")
     return sorted({
         re.split(r" {2,}#|\s+\||&&", line)[0].strip()
         for line in found
