@@ -6,7 +6,6 @@ own words.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import re
@@ -83,20 +82,20 @@ def from_the_root(name: str) -> str:
 
 
 def commands() -> dict[str, str]:
-    """Name of a command -> its page; `index` lists them."""
+    """Name of a command -> its page; `index` lists them in their groups."""
     os.environ["COLUMNS"] = WIDTH
-    from dse.cli import parser
+    from dse.cli import GROUPS, parser
 
-    [choices] = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
-    about = {action.dest: action.help or "" for action in choices._choices_actions}
-    pages = {
-        name: f"# dse {name}\n\n`dse {name}`: {about[name]}.\n\n```text\n{own.format_help()}```\n"
-        for name, own in choices.choices.items()
-        if name in about
-    }
-    listed = [f"| [`dse {name}`]({name}.md) | {about[name]} |" for name in pages]
-    contents = ["```{toctree}", ":hidden:", *pages, "```", ""]
-    pages["index"] = "\n".join(["# Commands", "", "| command | does |", "|---|---|", *listed, "", *contents])
+    helps = parser().commands
+    pages, index = {}, ["# Commands"]
+    for group, members in GROUPS.items():
+        index += ["", f"## {group}", "", "| command | does |", "|---|---|"]
+        for name, about in members.items():
+            pages[name] = (
+                f"# dse {name}\n\n`dse {name}`: {about}.\n\n```text\n{helps[name].format_help()}```\n"
+            )
+            index.append(f"| [`dse {name}`]({name}.md) | {about} |")
+    pages["index"] = "\n".join([*index, "", "```{toctree}", ":hidden:", *pages, "```", ""])
     return pages
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import costmodel
 import dse
-from dse.cli import parser
+from dse.cli import COMMANDS, GROUPS
 
 pytest.importorskip("sphinx", reason="the site needs the extra: pip install 'dse-training[docs]'")
 
@@ -39,11 +39,11 @@ def site(tmp_path_factory):
 
 def test_every_command_has_a_page_made_from_its_help(site):
     index = (site / "made" / "commands" / "index.html").read_text()
-    listed = re.findall(r"^    (\w+)  ", parser().format_help(), flags=re.MULTILINE)
-    assert {"search", "evaluate", "enumerate"} <= {*listed}
+    listed = [name for group in GROUPS.values() for name in group]
+    assert {"search", "evaluate", "enumerate"} <= {*listed} == {*COMMANDS}
     for name in listed:
         assert f'href="{name}.html"' in index
-        assert f"usage: dse {name} [-h]" in (site / "made" / "commands" / f"{name}.html").read_text()
+        assert f"usage: dse {name} " in (site / "made" / "commands" / f"{name}.html").read_text()
 
 
 def test_every_written_page_and_every_public_name_is_there(site):
