@@ -171,7 +171,7 @@ def test_evaluate_prices_one_design(capsys):
         "sequence_parallel": True, "recompute": "full", "distributed_optimizer": True,
     }  # fmt: skip
     report = printed(capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
-    assert "Fits  tp 8, pp 16, dp 8, micro-batch 1, 192 accumulation steps" in report
+    assert "Fits   tp 8, pp 16, dp 8, micro-batch 1, 192 accumulation steps" in report
 
 
 def test_evaluate_takes_the_simplest_for_what_is_not_named_and_says_so(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -78,7 +79,8 @@ def test_of_two_studies_the_one_that_has_seen_all_is_not_dominated(capsys, stora
 
 def test_a_study_beside_itself_is_alike(capsys, storage):
     text = printed(capsys, storage, "compare", "all", "all").out
-    assert "they search one space" in text
+    assert "Both search one space." in text
+    assert re.match(r"Best step time: [\d.]+ m?s in both \(trials 0 and 0\)\.", text)
     assert "are alike" in text
     assert "No design of either front is better" in text
 
@@ -92,7 +94,10 @@ def test_designs_of_a_study_are_priced_on_another_machine(capsys, storage):
     other = study.space.with_system("h100_80g_dgx")
     best = found["designs"][0]
     assert best["values"]["h100_80g_dgx"] == priced_design(other, best["params"])["values"]["step_time_s"]
-    assert "Median ratio" in printed(capsys, storage, *argv).out
+    out = printed(capsys, storage, *argv).out
+    assert f"median ratio {found['median_ratio']:.3f}" in out
+    change = 100 * (found["median_ratio"] - 1)
+    assert out.startswith(f"On h100_80g_dgx, the step time of the same design changes by {change:.0f} % ")
 
 
 def test_two_machines_differ_in_quantities(capsys, storage):
@@ -133,7 +138,7 @@ def test_a_study_of_an_open_machine_is_not_compared_on_another(capsys, tmp_path)
         (["all", "h100_80g_dgx"], "h100_80g_dgx is a system, the other a study; use STUDY --system"),
         (["h100_80g_dgx", "./none.yaml"], "none.yaml: no such file"),
         (["all", "some", "--system", "h100_80g_dgx"], "name one of them"),
-        (["all", "--system", "a100_80g_dgx"], "is priced on a100_80g_dgx itself"),
+        (["all", "--system", "a100_80g_dgx"], "is evaluated on a100_80g_dgx already"),
         (["all", "--system", "nonsense"], "nonsense"),
         (["all", "nonsense"], "no study 'nonsense'"),
     ],

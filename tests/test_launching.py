@@ -555,7 +555,7 @@ def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
     read = ["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]
     assert main(read) == 0
     text = capsys.readouterr().out
-    assert re.search(r"^(Fits|Tight)  tp 8, pp 16, vpp 3, dp \d+, micro-batch\s+1,", text, flags=re.MULTILINE)
+    assert re.search(r"^(Fits|Tight) +tp 8, pp 16, vpp 3, dp \d+, micro-batch\s+1,", text, flags=re.MULTILINE)
     assert re.search(r"\d s a step", text)
     large = [*read, "--set", "pp=1", "--set", "vpp=1"]
     assert main(large) == 1

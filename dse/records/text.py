@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -44,12 +45,21 @@ class SafeConsole(Console):
 
 
 def console(stream: TextIO) -> Console:
-    """Console as wide as the terminal; elsewhere of plain text, by ``$COLUMNS`` or `PLAIN_WIDTH`."""
+    """Console as wide as the terminal; elsewhere of plain text, as wide as `plain_width`."""
     if stream.isatty():
         return SafeConsole(file=stream, highlight=False, markup=False, emoji=False)
+    return plain_console(stream, plain_width())
+
+
+def plain_width() -> int:
+    """Width of a pipe: ``$COLUMNS``, else of the terminal behind it, at most `PLAIN_WIDTH`. [characters]"""
     wanted = os.environ.get("COLUMNS", "")
-    sensible = wanted.isascii() and wanted.isdecimal() and len(wanted) <= 4 and int(wanted) > 0
-    return plain_console(stream, int(wanted) if sensible else PLAIN_WIDTH)
+    if wanted.isascii() and wanted.isdecimal() and len(wanted) <= 4 and int(wanted) > 0:
+        return int(wanted)
+    for number in (2, 0):  # a pager reads stdout of a command whose messages and keys are of the terminal
+        with suppress(OSError):
+            return min(os.get_terminal_size(number).columns or PLAIN_WIDTH, PLAIN_WIDTH)
+    return PLAIN_WIDTH
 
 
 def plain_console(stream: TextIO, width: int) -> Console:

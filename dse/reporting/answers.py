@@ -9,6 +9,7 @@ machine the cheapest that is nearly as fast.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -66,6 +67,8 @@ SAID: Final = (
     "mfu",
     "peak_memory",
 )
+#: The blank before a unit, at which no line ends.
+UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[kMGTPE]?i?B|[munp]?s|min|h|days|[kMG]?[WJ]|t|GPUs?)(?![\w]))")
 #: Columns by which sentences are indented behind their labels. [characters]
 INDENT: Final = 7
 #: An alternative leaves this share of a GPU's memory free, and this much more than the best design. [-]
@@ -79,7 +82,8 @@ TOO_SLOW: Final = 2.0
 def wrapped(lines: Iterable[Line], width: int) -> list[Text]:
     """Sentences wrapped to a width; those with a label are indented by `INDENT`."""
     made = []
-    for label, text in lines:
+    for label, sentence in lines:
+        text = UNIT.sub("\xa0", sentence)
         first = f"{label:<{INDENT}}" if len(label) < INDENT else f"{label}: "
         own = textwrap.wrap(
             text,

@@ -162,7 +162,7 @@ def evaluation_report(
         text = f"The profile has no number for {layout_text(space, record)}."
         return [*wrapped([*heading, ("", text)], width)]
     lines = [*heading, verdict_line(space, record)]
-    lines += [("Instead", instead)] if instead else []
+    lines += [("Instead", f"{instead}.")] if instead else []
     if "evidence" in record:
         lines.append(("Interval", f"{EVIDENCE_TEXTS[record['evidence']]}."))
     if "run" in record:
@@ -281,7 +281,9 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
         for place, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
     ]
     kept, left_out = fitted(columns, width)
-    below = [Text(f"too wide to show: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
+    below = (
+        [Text(f"Columns that do not fit: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
+    )
     for row in rows:
         if "description" in row:
             sought = f" Objectives: {', '.join(row['objectives'])}." if "objectives" in row else ""

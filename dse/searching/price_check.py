@@ -78,21 +78,7 @@ def mismatches(
     rules: WorkloadRules,
     jobs: Jobs = 1,
 ) -> Iterator[tuple[int, list[Mismatch]]]:
-    """Trials evaluated again, some thousands at a time: how many, and their figures that differ in any bit.
-
-    Parameters
-    ----------
-    store : Store
-        The database, within a transaction.
-    stored : StoredStudy
-        The study.
-    columns : TrialColumns
-        Trials of it.
-    space, rules : Space, WorkloadRules
-        What they search, and what evaluates them now.
-    jobs : int or Workers
-        Processes that evaluate, or who else does. [-]
-    """
+    """Trials evaluated again, some thousands at a time: how many, and their figures that differ."""
     for first in range(0, len(columns.ids), BLOCK):
         some = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
         designs = stored_designs(store, stored, some, space)

@@ -82,7 +82,7 @@ def machines(one: str, other: str, form: str) -> int:
     if form == "json":
         print(json_text({"systems": [one, other], "quantities": differing(*both)}))
         return 0
-    show(sys.stdout, lambda _: system_report(*both))
+    show(sys.stdout, lambda width: system_report(*both, width))
     return 0
 
 
@@ -92,5 +92,5 @@ def side_by_side(one: Study, other: Study, form: str) -> int:
     if form == "json":
         print(json_text(pair.to_json()))
         return 0
-    show(sys.stdout, lambda _: study_pair_report(pair))
+    show(sys.stdout, lambda width: study_pair_report(pair, width))
     return 0

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from rich.text import Text
@@ -183,9 +184,15 @@ def run(args: argparse.Namespace) -> int:
     say_what_was_open(space, record["params"])
     say_why_no_number(args.profile or NATIVE, space, record)
     has_number = math.isfinite(record["breakdown"]["step_time_s"])
-    if has_number and not record["feasible"] and kind == SPACE and args.set:
-        say_the_nearest(args, record)
-    write_result(lambda where: write(space, record, form, where), args.output, ENDINGS[form])
+    asks = has_number and not record["feasible"] and kind == SPACE and args.set
+    instead = nearest_text(args, record) if asks else ""
+    if instead and form == "json":
+        print(f"dse: {instead}", file=sys.stderr)
+    words = "".join(f" --set {quote(f'{name}={value}')}" for name, value in args.set)
+    commands = [f"dse explain {quote(str(args.design))}{words}"] if kind == SPACE and words else []
+    write_result(
+        lambda where: write(space, record, form, where, instead, commands), args.output, ENDINGS[form]
+    )
     return 0 if record["feasible"] else 1
 
 
@@ -225,13 +232,17 @@ def run_fit(args: argparse.Namespace, form: str) -> int:
     return 0
 
 
-def write(space: Space, record: Record, form: str, output: Path | None) -> None:
+def write(
+    space: Space, record: Record, form: str, output: Path | None, instead: str, commands: list[str]
+) -> None:
     """The design as a report, or as one JSON object."""
     if form == "json":
         text = json_text({key: record[key] for key in EVALUATION_KEYS if key in record})
         write_content([f"{text}\n".encode()], form, output)
         return
-    write_report(lambda width: evaluation_report(space, record, width), output)
+    write_report(
+        lambda width: evaluation_report(space, record, width, instead=instead, commands=commands), output
+    )
 
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
@@ -242,23 +253,21 @@ def say_why_no_number(profile: str, space: Space, record: Record) -> None:
         print(f"dse: profile {profile}: no number: {'; '.join(found)}", file=sys.stderr)
 
 
-def say_the_nearest(args: argparse.Namespace, record: Record) -> None:
-    """Name the legal design nearest to one that breaks a limit, and its step; where it is soon found."""
+def nearest_text(args: argparse.Namespace, record: Record) -> str:
+    """The design nearest to one that does not fit, or the command that finds it in a large space."""
     own, asked = loaded_space(args.design), record["params"]
     if own.legal.count > SOON:
-        words = " ".join(f"--set {name}={value}" for name, value in args.set)
-        print(f"dse: the nearest design that fits: dse evaluate {args.design} --fit {words}", file=sys.stderr)
-        return
+        words = " ".join(f"--set {quote(f'{name}={value}')}" for name, value in args.set)
+        return f"dse evaluate {quote(str(args.design))} --fit {words} finds the nearest design that fits"
     fixed = {name: value for name, value in args.set if name not in own.by_name}
     named = {name: own.in_file(name, value) for name, value in asked.items() if name in own.by_name}
     try:
         found = fit(own, profile=args.profile, **changes_of(args) | {"set": named | fixed, "layout": None})
     except DseError as error:
-        print(f"dse: {error}", file=sys.stderr)
-        return
+        return str(error)
     changed = design_text(own, {name: value for name, (_, value) in found.changed.items()})
     here, there = (one["breakdown"]["step_time_s"] for one in (record, found.record))
-    print(f"dse: {changed} would fit, {100 * (there / here - 1):+.1f} % step time", file=sys.stderr)
+    return f"{changed} would fit, {100 * (there / here - 1):+.1f} % step time"
 
 
 #: Most legal designs among which the nearest is looked for unasked.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
+from shlex import quote
 from typing import Final
-
-from rich.text import Text
 
 from costmodel.errors import DseError
 from dse.cli.chosen import changed_space, changes_of, say_what_was_open
@@ -16,15 +16,14 @@ from dse.cli.output import form_of, write_content, write_report
 from dse.explaining import explanation as explaining
 from dse.explaining.difference import Difference
 from dse.explaining.explanation import Explanation
-from dse.explaining.neighbours import binding, neighbours
+from dse.explaining.neighbours import Neighbour, binding, neighbours
 from dse.explaining.sensitivity import sensitivity
 from dse.library.designs import explain, with_number
 from dse.library.study import Study
 from dse.records.tables import json_text
 from dse.records.text import design_text
 from dse.reporting.designs.difference_report import difference_report
-from dse.reporting.designs.explanation_report import explanation_report, heading
-from dse.reporting.designs.neighbours_report import neighbours_report
+from dse.reporting.designs.neighbours_report import explained_report
 from dse.reporting.designs.sensitivity_report import importance_report, sensitivity_report, table_text
 
 #: Ending of a file -> what is written there.
@@ -91,7 +90,7 @@ def sensitivities(args: argparse.Namespace, form: str) -> int:
     """Print how the step time changes with each parameter and each constant of the system."""
     found = sensitivity(named_design(args))
     if form == "table":
-        write_report(lambda _: sensitivity_report(found, everything=args.all), args.output)
+        write_report(lambda width: sensitivity_report(found, width, everything=args.all), args.output)
         return 0
     if form == "svg":
         from costmodel.plotting import svg
@@ -136,12 +135,27 @@ def explanation(args: argparse.Namespace, form: str) -> int:
         write_content([f"{json_text(record)}\n".encode()], form, args.output)
         return 0
     if difference:
-        report = [*heading(explained), Text(), *difference_report(difference, everything=args.all)]
-    else:
-        report = explanation_report(explained, everything=args.all)
-        report += [Text(), *neighbours_report(explained, near, bound, everything=args.all)]
-    write_report(lambda _: report, args.output)
+        write_report(lambda width: difference_report(difference, width, everything=args.all), args.output)
+        return 0
+    write_report(
+        lambda width: explained_report(
+            explained, near, bound, width, everything=args.all, commands=next_commands(args, explained, near)
+        ),
+        args.output,
+    )
     return 0
+
+
+def next_commands(args: argparse.Namespace, explained: Explanation, near: Sequence[Neighbour]) -> list[str]:
+    """The command that compares the design with the best design one step away."""
+    if not near:
+        return []
+    storage = f" --storage {quote(args.storage)}" if args.storage else ""
+    trial = "" if explained.trial is None else f" --trial {explained.trial}"
+    changed = {name: new for name, (_, new) in near[0].changes.items() if new is not None}
+    words = "".join(f" --set {quote(f'{name}={value}')}" for name, value in args.set)
+    against = quote(design_text(explained.space, changed))
+    return [f"dse explain {quote(str(args.design))}{words}{trial}{storage} --against {against}"]
 
 
 def named_design(args: argparse.Namespace) -> Explanation:

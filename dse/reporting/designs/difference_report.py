@@ -11,8 +11,9 @@ from costmodel.formats.quantity import readable
 from dse.explaining.difference import Difference, gathered
 from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, summed
 from dse.records.text import design_text
+from dse.reporting.answers import broken_limit_text, broken_limits, wrapped
 from dse.reporting.design_table import ruled_table
-from dse.reporting.designs.explanation_report import PASSES, SLIGHT
+from dse.reporting.designs.explanation_report import PASSES, SLIGHT, heading
 from dse.reporting.designs.neighbours_report import change_text, changes_text, relative
 from dse.reporting.study_report import Report
 
@@ -25,20 +26,25 @@ BRANCHES, DEPTH = 3, 4
 HALF = 14
 
 
-def difference_report(found: Difference, *, everything: bool = False) -> Report:
-    """What the other design changes, and what that costs and saves, part by part."""
+def difference_report(found: Difference, width: int, *, everything: bool = False) -> Report:
+    """The changes of the other design, then the differences of time and memory part by part."""
     one, other = found.one, found.other
     alike = {*found.changes} <= {*one.space.by_name}
     changes = changes_text(one.space, found.changes) if alike else design_text(other.space, other.params)
     slower = other.step_time - one.step_time
     verdict = "as fast" if not slower else "slower" if slower > 0 else "faster"
-    text = f"Against {name_of(other)}: {changes or 'the same parameters'}. "
+    text = f"{changes or 'the same parameters'}. "
     text += f"It is {verdict}" + (f" by {readable(abs(slower), 's')}" if slower else "")
     text += f" ({relative(slower, one.step_time)})" if slower else ""
-    broken = [limit.name for limit in other.space.limits if other.record["margins"].get(limit.key, 0) < 0]
-    text += f", and breaks {', '.join(broken)}." if broken else "."
+    more = other.peak_memory - one.peak_memory
+    text += f", {readable(abs(more), 'B')} {'more' if more > 0 else 'less'} memory" if more else ""
+    broken = [
+        broken_limit_text(other.space, other.record, limit)
+        for limit in broken_limits(other.space, other.record)
+    ]
+    text += f". It does not fit: {', '.join(broken)}." if broken else "."
     return [
-        Text(text),
+        *wrapped([*heading(one), (name_of(other).capitalize(), text)], width),
         Text(),
         waterfall(found, "step_time", everything=everything),
         Text(),
@@ -80,7 +86,7 @@ def waterfall(found: Difference, total: str, *, everything: bool) -> Table:
 def branches(
     found: Difference, tree: pd.DataFrame, column: str, path: Path, *, everything: bool
 ) -> list[tuple[Path, float]]:
-    """What a part's difference is made of, the largest first; not where it is one thing. [of the tree]"""
+    """Components of the difference of a part, the largest first; none if it has one. [of the tree]"""
     own = tree[tree["path"].str[0] == path[0]]
     if everything:
         return [(key[1:], value) for key, value in gathered(own, column, len).items() if len(key) > 1]

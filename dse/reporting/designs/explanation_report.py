@@ -1,4 +1,4 @@
-"""An explanation as a report to read: kernels by pass, what else a step is, and memory."""
+"""Tables of an explanation: kernels by pass, the other parts of a step, and memory."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from costmodel.steps.result.breakdown import PARTS
 from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, label, quantities, summed
-from dse.records.text import bar, design_text, percent
+from dse.records.text import bar, percent
+from dse.reporting.answers import Line, layout_text, numbers_text, question_text
 from dse.reporting.binding import memory_capacity
-from dse.reporting.design_table import ruled_table
-from dse.reporting.study_report import Report
+from dse.reporting.design_table import Column, drawn, fitted, ruled_table
+from dse.reporting.study_report import ROWS_SHOWN, Report
 
 #: Passes whose times are of kernels, as trees name them.
 PASSES = ("forward", "backward", "recompute")
-HEADINGS = {"recompute": "re-\ncompute"}
-#: Share of a step below which kernels of a block stand in one row. [-]
-SMALL = 0.01
+HEADINGS = {"recompute": ("re-", "compute")}
+#: Shares of a step below which kernels of a block stand in one row; the first that leaves few rows. [-]
+SMALL = (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.5, 1.0)
 #: Length of the longest bar. [characters]
 BAR = 10
-#: Children of a part that are named beside it, and the share of it below which they are not. [-]
+#: Width from which rows name the components of a part. [characters]
+WIDE = 76
+#: Components that a row names at most, and the share of the part below which it does not. [-]
 SLIGHT = 0.02
 NAMED = 3
 
 
 @dataclass
 class KernelRow:
-    """A kernel, or several: its time in each pass, and what it does."""
+    """A kernel, or several: its time in each pass, and its work."""
 
     path: Path
     passes: dict[str, float] = field(default_factory=dict)  #: [s]
@@ -49,31 +52,34 @@ class KernelRow:
                 mine[name] = mine.get(name, 0.0) + value
 
 
-def explanation_report(explanation: Explanation, *, everything: bool = False) -> Report:
-    """What a design is, its kernels, what else its step is, and its memory."""
-    report: Report = [*heading(explanation), Text()]
+def explanation_report(explanation: Explanation, width: int, *, everything: bool = False) -> Report:
+    """Kernels of a design, the other parts of its step, and its memory."""
+    report: Report = [Text(text) for text in stage_texts(explanation)]
     if len(explanation.kernels):
-        report += [kernel_lines(explanation, everything=everything), Text()]
-    report += [other_lines(explanation, everything=everything), Text()]
-    return [*report, memory_lines(explanation, everything=everything)]
+        report += [*kernel_lines(explanation, width, everything=everything), Text()]
+    report += [other_lines(explanation, width, everything=everything), Text()]
+    return [*report, memory_lines(explanation, width, everything=everything)]
 
 
-def heading(explanation: Explanation) -> list[Text]:
-    """The design, in two lines."""
+def heading(explanation: Explanation) -> list[Line]:
+    """The question and the design with its numbers."""
     of = "Design" if explanation.trial is None else f"Trial {explanation.trial}"
-    breakdown, stages = explanation.record["breakdown"], explanation.stages
-    lines = [Text(f"{of} of {explanation.space.name}: {design_text(explanation.space, explanation.params)}")]
-    text = f"A step takes {readable(explanation.step_time, 's')}, mfu {percent(breakdown['mfu'])}"
-    if stages and explanation.record["params"].get("pp", 2) != 1:
-        text += (
-            f"; times are those of the slowest pipeline stage, {stages['slowest stage']} (from 0), "
-            f"memory that of the fullest, {stages['fullest stage']}"
-        )
-    return [*lines, Text(f"{text}.")]
+    space, record = explanation.space, explanation.record
+    design = f"{layout_text(space, record)}: {numbers_text(space, record)}"
+    return [("", question_text(space, record)), (of, design)]
+
+
+def stage_texts(explanation: Explanation) -> list[str]:
+    """The pipeline stages that the tables show; none without a pipeline."""
+    stages = explanation.stages
+    if not stages or explanation.record["params"].get("pp", 2) == 1:
+        return []
+    slow, full = stages["slowest stage"], stages["fullest stage"]
+    return [f"Times of the slowest pipeline stage ({slow}, counted from 0); memory of the fullest ({full})."]
 
 
 def kernel_rows(explanation: Explanation) -> list[KernelRow]:
-    """Every kernel of the slowest stage, and what parts of the model wait for launches."""
+    """Every kernel of the slowest stage, and the launches that parts of the model wait for."""
     blocks = {*block_names(explanation.space).values()}
     rows: dict[Path, KernelRow] = {}
     for portion in explanation.portions:
@@ -87,25 +93,44 @@ def kernel_rows(explanation: Explanation) -> list[KernelRow]:
     return [row for row in rows.values() if row.seconds > 0]
 
 
-def kernel_lines(explanation: Explanation, *, everything: bool) -> Table:
-    """Kernels by block: time in each pass, what bounds them, and where they are beneath the roofline."""
-    rows = kernel_rows(explanation)
-    passes = [name for name in PASSES if any(row.passes.get(name) for row in rows)]
+def kernel_lines(explanation: Explanation, width: int, *, everything: bool) -> Report:
+    """Kernels by block: time in each pass, their bottleneck, and their share of the roofline."""
+    kernels = kernel_rows(explanation)
+    passes = [name for name in PASSES if any(row.passes.get(name) for row in kernels)]
     unit, scale, digits = shown_unit(explanation.step_time)
-    table = ruled_table()
-    table.add_column(f"kernels, in {unit}", no_wrap=True, vertical="bottom")
-    for name in (*passes, "in all", "of\nstep"):
-        table.add_column(HEADINGS.get(name, name), justify="right", no_wrap=True, vertical="bottom")
-    table.add_column("bound by", no_wrap=True, vertical="bottom")
-    for name in ("FLOP/B", "TFLOP/s", "of\nroof"):
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    for indent, name, row in listed(rows, explanation.step_time, everything=everything):
-        cells = [f"{row.passes[p] / scale:.{digits}f}" if row.passes.get(p) else "" for p in passes]
-        cells.append(f"{row.seconds / scale:.{digits}f}")
-        share = percent(row.seconds / explanation.step_time)
-        roof = roofline_cells(explanation, row) if len(row.path) > 1 else []
-        table.add_row("  " * indent + name, *cells, share, *roof)
-    return table
+    rows = shown_rows(kernels, explanation.step_time, everything=everything)
+
+    def seconds(value: float) -> str:
+        return f"{value / scale:.{digits}f}" if value else ""
+
+    names = ["  " * indent + name for indent, name, _ in rows]
+    shares = [percent(row.seconds / explanation.step_time) for _, _, row in rows]
+    roofs = [roofline_cells(explanation, row) if len(row.path) > 1 else [""] * 4 for _, _, row in rows]
+    table = [
+        Column(f"kernels, in {unit}", (f"kernels, in {unit}",), names, left=True),
+        *(
+            Column(p, HEADINGS.get(p, (p,)), [seconds(row.passes.get(p, 0.0)) for *_, row in rows], 5)
+            for p in passes
+        ),
+        Column("in all", ("in all",), [seconds(row.seconds) for *_, row in rows]),
+        Column("of step", ("of", "step"), shares, 1),
+        Column("bound by", ("bound by",), [roof[0] for roof in roofs], 2, left=True),
+        Column("FLOP/B", ("FLOP/B",), [roof[1] for roof in roofs], 7),
+        Column("TFLOP/s", ("TFLOP/s",), [roof[2] for roof in roofs], 6),
+        Column("of roof", ("of", "roof"), [roof[3] for roof in roofs], 3),
+    ]
+    return [*drawn(fitted(table, width)[0])]
+
+
+def shown_rows(
+    kernels: Sequence[KernelRow], step_time: float, *, everything: bool
+) -> list[tuple[int, str, KernelRow]]:
+    """Rows of `listed`, at most `ROWS_SHOWN` of them unless everything is asked for."""
+    for small in SMALL:
+        rows = [*listed(kernels, step_time, small, everything=everything)]
+        if everything or len(rows) <= ROWS_SHOWN:
+            break
+    return rows
 
 
 def shown_unit(step_time: float) -> tuple[str, float, int]:
@@ -116,14 +141,14 @@ def shown_unit(step_time: float) -> tuple[str, float, int]:
 
 
 def listed(
-    rows: Sequence[KernelRow], step_time: float, *, everything: bool
+    rows: Sequence[KernelRow], step_time: float, small_share: float, *, everything: bool
 ) -> Iterable[tuple[int, str, KernelRow]]:
-    """Indentation, name and row: each part and block with what is in it, the small ones in one row."""
+    """Indentation, name and row of parts, blocks and kernels; small kernels share a row."""
     parts = summed((row.path[:1], row.seconds) for row in rows)
     for part, seconds in parts.items():
         own = [row for row in rows if row.path[:1] == part]
         if len(own) == 1 and not everything:
-            if seconds >= SMALL**2 * step_time:
+            if seconds >= SMALL[0] ** 2 * step_time:
                 yield 0, part[0], own[0]
             continue
         yield 0, part[0], total(part, own)
@@ -131,15 +156,13 @@ def listed(
             inside = [row for row in own if row.path[1:-1] == block]
             if block:
                 yield 1, block[0], total(part, inside)
-            small = [row for row in inside if row.seconds < SMALL * step_time and not everything]
+            small = [row for row in inside if row.seconds < small_share * step_time and not everything]
             small = small if len(small) > 1 else []
             for row in inside:
                 if row not in small:
                     yield 2 if block else 1, row.path[-1], row
-            if small:
-                rest = total((*part, "others"), small)
-                others = "others" if len(small) < len(inside) else "kernels"
-                yield 2 if block else 1, f"{len(small)} {others}", rest
+            if 0 < len(small) < len(inside):  # the row of the block says what all of its kernels take
+                yield 2 if block else 1, f"{len(small)} others", total((*part, "others"), small)
 
 
 def total(path: Path, rows: Iterable[KernelRow]) -> KernelRow:
@@ -151,13 +174,13 @@ def total(path: Path, rows: Iterable[KernelRow]) -> KernelRow:
 
 
 def roofline_cells(explanation: Explanation, row: KernelRow) -> list[str]:
-    """What bounds a kernel, its intensity, what it attains, and the share of its ceiling that this is."""
+    """Bottleneck of a kernel, its intensity, its rate, and the share of the roofline that it reaches."""
     if not row.work.get("launches"):
-        return []
+        return [""] * 4
     found = quantities(row.work, explanation.system)
     intensity, attained, ceiling = (float(found[name]) for name in ("intensity", "attained", "ceiling"))
     if not ceiling:
-        return [str(found["bound"])]
+        return [str(found["bound"]), "", "", ""]
     return [
         str(found["bound"]),
         f"{intensity:,.0f}" if intensity >= 9.95 else f"{intensity:.1f}",
@@ -166,19 +189,19 @@ def roofline_cells(explanation: Explanation, row: KernelRow) -> list[str]:
     ]
 
 
-def other_lines(explanation: Explanation, *, everything: bool) -> Table:
-    """What a step is beside its kernels: exchanges, the bubble, the optimizer, the host."""
+def other_lines(explanation: Explanation, width: int, *, everything: bool) -> Table:
+    """Parts of a step other than kernels: communication, the bubble, the optimizer, the host."""
     tree, hidden = explanation.time, explanation.hidden
     table = ruled_table()
     with_kernels = len(explanation.kernels) > 0
-    title = "beside kernels" if with_kernels else "parts of a step"
-    table.add_column(title, overflow="fold", min_width=20)
+    table.add_column("parts of the step", overflow="fold", min_width=20)
     for name in ("time", "of step"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=BAR)
     if len(hidden):
         table.add_column("hidden", justify="right", no_wrap=True)
-    if not everything and any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
+    named = not everything and width >= WIDE
+    if named and any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
         table.add_column("of which", overflow="fold")
     behind = summed((path[:1], value) for path, value in zip(*columns(hidden), strict=True))
     parts = [label(part) for part in PARTS["step_time"]]
@@ -203,13 +226,14 @@ def other_lines(explanation: Explanation, *, everything: bool) -> Table:
                 share = percent(value / explanation.step_time)
                 table.add_row(f"  {' > '.join(path[1:])}", readable(value, "s"), share)
         else:
-            table.add_row(part, *cells, *unseen, *([children(own, "s", everything=False)] if below else []))
+            components = [children(own, "s", everything=False)] if below and named else []
+            table.add_row(part, *cells, *unseen, *components)
     cells = [readable(explanation.step_time, "s"), "100 %", ""]
     table.add_row("step", *cells, style="bold")
     return table
 
 
-def memory_lines(explanation: Explanation, *, everything: bool) -> Table:
+def memory_lines(explanation: Explanation, width: int, *, everything: bool) -> Table:
     """Peak memory by part, with the room that is left."""
     tree, peak = explanation.memory, explanation.peak_memory
     capacity = memory_capacity(explanation.space, explanation.record)
@@ -218,21 +242,22 @@ def memory_lines(explanation: Explanation, *, everything: bool) -> Table:
     for name in ("bytes", "of chip"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=BAR)
-    table.add_column("of which", overflow="fold")
+    if width >= WIDE:
+        table.add_column("of which", overflow="fold")
     parts = summed((path[:1], value) for path, value in zip(*columns(tree), strict=True))
     for (part,), value in parts.items():
         own = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}
         drawn = bar(value / max(parts.values()), BAR)
-        below = children(own, "B", everything=everything)
-        table.add_row(part, readable(value, "B"), percent(value / capacity), drawn, below)
+        below = [children(own, "B", everything=everything)] if width >= WIDE else []
+        table.add_row(part, readable(value, "B"), percent(value / capacity), drawn, *below)
     left = f"{readable(abs(capacity - peak), 'B')} {'free' if capacity >= peak else 'too much'}"
-    of = f"of {readable(capacity, 'B')}: {left}"
-    table.add_row("peak", readable(peak, "B"), percent(peak / capacity), "", of, style="bold")
+    of = [f"of {readable(capacity, 'B')}: {left}"] if width >= WIDE else []
+    table.add_row("peak", readable(peak, "B"), percent(peak / capacity), "", *of, style="bold")
     return table
 
 
 def children(leaves: Mapping[Path, float], unit: str, *, everything: bool) -> str:
-    """What a part is made of, the largest first, each named by what tells it from the others."""
+    """The components of a part, the largest first, named by the words in which they differ."""
     depth = 2
     below = {path: value for path, value in leaves.items() if len(path) > 1}
     if everything:

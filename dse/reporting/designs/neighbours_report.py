@@ -1,68 +1,77 @@
-"""What binds a design, what would relax it, and what one step in each direction would change."""
+"""The bottleneck of a design, changes that free memory or time, and its neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.explaining.explanation import Explanation
 from dse.explaining.neighbours import Binding, Neighbour
 from dse.records.text import counted, parameter_text
-from dse.reporting.binding import sentence
-from dse.reporting.design_table import lines_of, ruled_table
+from dse.reporting.answers import next_lines, wrapped
+from dse.reporting.binding import bottleneck_text, sentence
+from dse.reporting.design_table import Column, drawn, fitted, lines_of
+from dse.reporting.designs.explanation_report import explanation_report, heading
 from dse.reporting.study_report import Report
 from dse.spaces.space import Space
 
 #: Rows of each table, unless all are asked for.
-LEVERS_SHOWN, NEIGHBOURS_SHOWN = 5, 12
+LEVERS_SHOWN, NEIGHBOURS_SHOWN = 3, 10
 
 
-def neighbours_report(
-    explanation: Explanation, beside: Sequence[Neighbour], bound: Binding, *, everything: bool = False
+def explained_report(
+    explanation: Explanation,
+    near: Sequence[Neighbour],
+    bound: Binding,
+    width: int,
+    *,
+    everything: bool = False,
+    commands: Sequence[str] = (),
 ) -> Report:
-    """The sentence that says what binds, levers, and neighbours."""
-    lines: Report = [
-        Text(sentence(explanation.space, explanation.record)),
-        Text(binding_text(explanation.space, bound)),
-    ]
-    shown = beside if everything else beside[:NEIGHBOURS_SHOWN]
+    """The bottleneck and the first changes to try; then kernels, parts, memory and neighbours."""
+    lines = [*heading(explanation), ("Bottleneck", f"{bottleneck_text(explanation.record)}.")]
+    lines.append(("Faster", faster_text(explanation, near, bound)))
     if bound.levers:
-        lines.append(Text(levers_text(explanation, bound)))
+        lines.append((f"To free {freed_name(bound)}", levers_text(explanation, bound)))
+    report: Report = [*wrapped([*lines, *next_lines(commands)], width), Text()]
+    report += [*explanation_report(explanation, width, everything=everything), Text()]
+    report.append(Text(sentence(explanation.space, explanation.record)))
+    shown = near if everything else near[:NEIGHBOURS_SHOWN]
     if shown:
         title = f"one step away, best {explanation.space.objectives[0].name} first"
-        lines += [Text(), neighbour_table(explanation, shown, title, bound)]
-    hidden = len(beside) - len(shown)
-    if hidden:
-        lines.append(Text(f"{counted(hidden, 'more neighbour')}: --all shows them"))
-    return lines
+        report += [Text(), *neighbour_table(explanation, shown, title, bound, width)]
+    hidden = len(near) - len(shown)
+    return [*report, Text(f"{counted(hidden, 'more neighbour')}: --all shows them")] if hidden else report
 
 
-def binding_text(space: Space, bound: Binding) -> str:
-    """Whether a limit keeps faster designs out, or how much room is left."""
-    if bound.limit is None:
-        return "The space has no limits."
-    name, unit = bound.limit.name, bound.limit.unit
-    if bound.margin < 0:
-        return f"It breaks {name} by {readable(-bound.margin, unit)}."
-    if not bound.faster:
-        room = readable(bound.margin, unit)
-        return f"No limit binds: no neighbour that is faster breaks {name}, which has {room} to spare."
+def faster_text(explanation: Explanation, near: Sequence[Neighbour], bound: Binding) -> str:
+    """The fastest design one step away that fits, else the fastest that does not."""
+    space = explanation.space
+    fitting = [each for each in near if each.feasible and each.step_time_change < 0]
+    if fitting:
+        best = min(fitting, key=lambda each: each.step_time)
+        change = relative(best.step_time_change, explanation.step_time)
+        return f"{changes_text(space, best.changes)}: {change} time."
+    if bound.limit is None or not bound.faster:
+        return "no design one step away is faster."
     best = bound.faster[0]
-    gain = readable(-best.step_time_change, "s")
-    worst = readable(-best.margins[bound.limit.key], unit)
+    change = relative(best.step_time_change, explanation.step_time)
     return (
-        f"{name} binds: {counted(len(bound.faster), 'neighbour')} would be faster but "
-        f"break{'s' if len(bound.faster) == 1 else ''} it, such as {changes_text(space, best.changes)}, "
-        f"faster by {gain}, over by {worst}."
+        f"no design one step away that fits; {changes_text(space, best.changes)} ({change} time): "
+        f"{verdict(space, best, bound.limit.key)}."
     )
 
 
+def freed_name(bound: Binding) -> str:
+    """The resource that levers free: memory, or the limit by its name."""
+    return "memory" if bound.limit is None or bound.limit.unit == "B" else f"{bound.limit.name}"
+
+
 def levers_text(explanation: Explanation, bound: Binding) -> str:
-    """Changes that make room beneath the limit, the cheapest first, with what they cost."""
+    """Changes that make room below the limit, the cheapest first, with the time that they cost."""
     space, limit = explanation.space, bound.limit
     texts = []
     for lever in bound.levers[:LEVERS_SHOWN]:
@@ -70,51 +79,50 @@ def levers_text(explanation: Explanation, bound: Binding) -> str:
         room = readable(freed, "B" if limit is None else limit.unit)
         cost = relative(lever.step_time_change, explanation.step_time)
         texts.append(
-            f"{changes_text(space, lever.changes)} ({room} more for {'no' if cost == '=' else cost} time)"
+            f"{changes_text(space, lever.changes)} saves {room}, {'no' if cost == '=' else cost} time"
         )
-    return f"Levers on {limit.name if limit else 'memory'}, the cheapest first: {'; '.join(texts)}."
+    return f"{'; '.join(texts)}."
 
 
-def neighbour_table(explanation: Explanation, rows: Sequence[Neighbour], title: str, bound: Binding) -> Table:
-    """A row for each neighbour: what it changes, and by how much step, memory and objectives move."""
-    space, table = explanation.space, ruled_table()
-    table.add_column(title, overflow="fold", min_width=30, vertical="bottom")
+def neighbour_table(
+    explanation: Explanation, rows: Sequence[Neighbour], title: str, bound: Binding, width: int
+) -> Report:
+    """A row for each neighbour: its changes, and the change of step time, memory and objectives."""
+    space, time = explanation.space, explanation.step_time
     others = [o for o in space.objectives if o.name not in ("step_time", "peak_memory")]
-    limit = bound.limit
-    names = ["step time", "change", "memory", *([] if others else ["change"])]
-    for name in (*names, *("\n".join(lines_of(o.name)) for o in others)):
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    if space.limits:
-        title = "limits" if len(space.limits) == 1 else "breaks"
-        table.add_column(title, no_wrap=True, vertical="bottom")
-    for row in rows:
-        cells = [readable(row.step_time, "s"), relative(row.step_time_change, explanation.step_time)]
-        if not others:
-            cells.append(readable(row.peak_memory, "B"))
-        cells.append(change_text(row.peak_memory_change, "B"))
-        for objective in others:
-            own = float(explanation.record["values"][objective.key])
-            cells.append(relative(row.values[objective.key] - own, abs(own)))
-        if limit:
-            cells.append(verdict(space, row, limit.key))
-        table.add_row(changes_text(space, row.changes), *cells)
-    return table
+    memory = [change_text(row.peak_memory_change, "B") for row in rows]
+    columns = [
+        Column("design", (title,), [changes_text(space, row.changes) for row in rows], left=True),
+        Column("step time", ("step time",), [readable(row.step_time, "s") for row in rows], 4),
+        Column("change", ("change",), [relative(row.step_time_change, time) for row in rows]),
+    ]
+    if not others:
+        columns.append(Column("memory", ("memory",), [readable(row.peak_memory, "B") for row in rows], 3))
+    columns.append(Column("memory change", ("memory", "change"), memory, 1))
+    for objective in others:
+        own = float(explanation.record["values"][objective.key])
+        changes = [relative(row.values[objective.key] - own, abs(own)) for row in rows]
+        columns.append(Column(objective.name, lines_of(objective.name), changes, 3))
+    if bound.limit:
+        cells = [verdict(space, row, bound.limit.key) for row in rows]
+        columns.append(Column("limits", ("limits",), cells, 2, left=True))
+    return [*drawn(fitted(columns, width)[0])]
 
 
 def verdict(space: Space, row: Neighbour, key: str) -> str:
-    """Which limits a neighbour breaks; of a single one by how much."""
+    """Whether a neighbour fits; if not, by how much, or the limits that it breaks."""
     broken = [limit for limit in space.limits if row.margins[limit.key] < 0]
     if not broken:
-        return "kept" if len(space.limits) == 1 else ""
+        return "fits"
     first = next((limit for limit in broken if limit.key == key), broken[0])
     if len(space.limits) == 1:
-        return f"over by {readable(-row.margins[first.key], first.unit)}"
+        return f"{readable(-row.margins[first.key], first.unit)} too much"
     more = f" +{len(broken) - 1}" if len(broken) > 1 else ""
-    return f"{first.name}{more}"
+    return f"breaks {first.name}{more}"
 
 
 def changes_text(space: Space, changes: Mapping[str, tuple[Any, Any]]) -> str:
-    """What a neighbour changes, in a line: ``tp 8 to 4, pp 8 to 16``."""
+    """The changes of a neighbour in a line: ``tp 8 to 4, pp 8 to 16``."""
     texts = []
     for name, pair in changes.items():
         old, new = ("-" if value is None else parameter_text(space.by_name[name], value) for value in pair)

@@ -12,6 +12,7 @@ from costmodel.formats.quantity import readable
 from dse.explaining.importance import DRAWN, Importance
 from dse.explaining.sensitivity import Sensitivity
 from dse.records.text import bar, parameter_text, percent
+from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of
 from dse.reporting.designs.difference_report import signed_bar
 from dse.reporting.designs.explanation_report import heading
@@ -23,7 +24,7 @@ BAR = 8
 
 
 def importance_report(name: str, found: Importance, width: int) -> Report:
-    """For each objective what the best trials share, and what explains all designs."""
+    """Importance of each parameter for each objective: among the best trials, and over all designs."""
     order = np.argsort(-(found.trials[0] + found.designs[0]), kind="stable").tolist()
     columns = [Column("parameter", ("parameter",), [found.parameters[at] for at in order], left=True)]
     for row, objective in enumerate(found.space.objectives):
@@ -46,11 +47,11 @@ def importance_report(name: str, found: Importance, width: int) -> Report:
         Text("designs. Parameters of legal designs depend on each other: shares overlap and do not add up."),
     ]
     names = [column for column in left_out if column]
-    return [*lines, Text(f"too wide to show: {', '.join(names)}")] if names else lines
+    return [*lines, Text(f"Columns that do not fit: {', '.join(names)}")] if names else lines
 
 
 #: Rows of each part, unless all are asked for.
-ROWS_SHOWN = 18
+ROWS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class TornadoRow:
     faint: bool = False  #: of a design that breaks a limit
 
 
-def sensitivity_report(found: Sensitivity, *, everything: bool = False) -> Report:
+def sensitivity_report(found: Sensitivity, width: int, *, everything: bool = False) -> Report:
     """Tornados: steps of parameters, steps of counts, and elasticities of the hardware."""
-    report: Report = [*heading(found.explanation), Text()]
+    report: Report = [*wrapped(heading(found.explanation), width), Text()]
     parts = {
         "one step of a parameter": parameter_rows(found),
         "more parts of a chip": count_rows(found),
@@ -76,7 +77,9 @@ def sensitivity_report(found: Sensitivity, *, everything: bool = False) -> Repor
         if not shown:
             continue
         longest = max(abs(row.share) for row in rows) or 1.0
-        limits = [Column("limits", ("limits",), ["broken" if r.faint else "" for r in shown], left=True)]
+        limits = [
+            Column("limits", ("limits",), ["does not fit" if r.faint else "" for r in shown], left=True)
+        ]
         report += [
             *drawn(
                 [
@@ -95,7 +98,7 @@ def sensitivity_report(found: Sensitivity, *, everything: bool = False) -> Repor
         if len(rows) > len(shown):
             report.append(Text(f"{len(rows) - len(shown)} more: --all shows them"))
         report.append(Text())
-    return [*report, Text(f"{found.without} other quantities do not matter to the step time.")]
+    return [*report, Text(f"{found.without} other quantities do not change the step time.")]
 
 
 def parameter_rows(found: Sensitivity) -> list[TornadoRow]:

@@ -43,7 +43,7 @@ def sweep_report(found: NamedDesigns, width: int) -> list[RenderableType]:
         Text(),
         *drawn(kept),
         *alike_lines(found, records, [p for p in parameters if p not in shown]),
-        *([Text(f"too wide to show: {', '.join(left_out)}")] if left_out else []),
+        *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []),
         *rule_lines(records),
     ]
 

@@ -44,7 +44,7 @@ def validation_report(rows: Sequence[ComparedRow], width: int) -> list[Renderabl
             for place, (heading, values) in enumerate(zip(headings, zip(*cells, strict=True), strict=True))
         ]
         kept, left_out = fitted(columns, width)
-        below = [Text(f"too wide to show: {', '.join(left_out)}")] if left_out else []
+        below = [Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []
         shown += [Text(), Text(title), Text(), *drawn(kept), *below]
     lacking = reason_rows(rows)
     if lacking:

@@ -107,7 +107,7 @@ def heaviest_table(rows: Sequence[Record], width: int) -> list[RenderableType]:
     if any(names):
         shown.append(Column("in the program", ("in the program",), names, 5, left=True))
     kept, left_out = fitted(shown, width)
-    return [*drawn(kept), *([Text(f"too wide to show: {', '.join(left_out)}")] if left_out else [])]
+    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else [])]
 
 
 def program_name(op_name: str, room: int) -> str:

@@ -100,7 +100,7 @@ def sweep_report(record: Record, width: int) -> list[RenderableType]:
     kept, left_out = fitted(columns, width)
     shown += drawn(kept)
     if left_out:
-        shown.append(Text(f"too wide to show: {', '.join(left_out)}"))
+        shown.append(Text(f"Columns that do not fit: {', '.join(left_out)}"))
     return [*shown, *(Text(f"Note: {note}") for note in record["notes"])]
 
 

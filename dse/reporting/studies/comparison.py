@@ -14,7 +14,10 @@ from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
+from dse.records.text import counted
+from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
+from dse.reporting.designs.neighbours_report import relative
 from dse.reporting.study_report import spread
 
 if TYPE_CHECKING:
@@ -24,12 +27,12 @@ if TYPE_CHECKING:
     from dse.spaces.space import Params
 
 #: Designs that a comparison shows.
-ROWS_SHOWN = 20
+ROWS_SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The feasible designs of a study, the best by its own prices first."""
+    """The feasible designs of a study, the best under its own cost model first."""
 
     __repr__ = short_repr
 
@@ -40,7 +43,7 @@ class Comparison:
     designs: list[Params]
     objective: FloatArray  #: (designs, 2) first objective under each profile [its unit]
     ranks: FloatArray  #: (designs, 2) 1 is the best; equal values share the middle of their ranks [-]
-    feasible: BoolArray  #: (designs,) whether all limits are kept under the other too
+    feasible: BoolArray  #: (designs,) whether each fits under the other too
 
     @property
     def rank_correlation(self) -> float:
@@ -117,7 +120,7 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
     names = (study.space.system.name, other.system.name) if system else (study.profile, profile)
     if names[0] == names[1]:
         raise DseError(
-            f"study {study.name!r}: is priced {'on' if system else 'by'} {names[0]} itself; compare with "
+            f"study {study.name!r}: is evaluated {'on' if system else 'by'} {names[0]} already; compare with "
             f"another {'--system' if system else '--profile'}"
         )
     trials = study.table.take(np.flatnonzero(study.table.feasible)).trials
@@ -162,7 +165,7 @@ def middle_ranks(costs: FloatArray) -> FloatArray:
 
 
 def comparison_report(found: Comparison, width: int) -> Report:
-    """The designs with their values and ranks, and how well the rankings agree."""
+    """Whether the other is faster and the rankings agree; then designs with their values and ranks."""
     objective, space = found.study.space.objectives[0], found.study.space
     records: list[Record] = [{"params": params} for params in found.designs]
     rows = spread(len(found.trials), ROWS_SHOWN, [0, int(found.ranks[:, 1].argmin())])
@@ -173,19 +176,35 @@ def comparison_report(found: Comparison, width: int) -> Report:
         ranks = [f"{found.ranks[row, place]:g}" for row in rows]
         columns += [
             Column(name, (name, *lines_of(objective.name)), shown),
-            Column(f"{name} rank", (name, "rank"), ranks),
+            Column(f"{name} rank", (name, "rank"), ranks, 1),
         ]
-    own, other = found.names
-    heading = (
-        f"Study {found.study.name}: {len(found.trials)} feasible designs by {objective.name}, "
-        f"{'on' if found.kind == 'systems' else 'under'} {own} and {other}. "
-        f"Rank correlation {found.rank_correlation:.3f}."
-    )
     if found.kind == "systems":
         ratios = (found.objective[rows, 1] / found.objective[rows, 0]).tolist()
         columns.append(Column("ratio", ("ratio",), [f"{ratio:.3f}" for ratio in ratios]))
-        heading += f" Median ratio {found.median_ratio:.3f}; {found.feasible.sum():,} keep all limits there."
-        if not found.feasible[rows].all():
-            verdicts = ["" if kept else "broken" for kept in found.feasible[rows].tolist()]
-            columns.append(Column("limits", ("limits",), verdicts, left=True))
-    return [Text(heading), Text(), *drawn(fitted(columns, width)[0])]
+    if not found.feasible[rows].all():
+        verdicts = ["fits" if fits else "does not fit" for fits in found.feasible[rows].tolist()]
+        columns.append(Column("limits", ("limits",), verdicts, 1, left=True))
+    return [
+        *wrapped([("", text) for text in verdict_texts(found)], width),
+        Text(),
+        *drawn(fitted(columns, width)[0]),
+    ]
+
+
+def verdict_texts(found: Comparison) -> list[str]:
+    """Sentences of a comparison: the change of the objective, the best designs, the agreement of ranks."""
+    objective, (own, other) = found.study.space.objectives[0], found.names
+    on, name = "on" if found.kind == "systems" else "under", objective.name.replace("_", " ")
+    change = relative(found.median_ratio - 1, 1.0)
+    best, second = (found.trials[int(found.ranks[:, at].argmin())] for at in (0, 1))
+    same = (
+        f"trial {best} is the best design {on} both"
+        if best == second
+        else (f"the best design is trial {best} {on} {own} and trial {second} {on} {other}")
+    )
+    return [
+        f"{on.capitalize()} {other}, the {name} of the same design changes by {change} from {own} (median).",
+        f"Of {counted(len(found.trials), 'feasible design')} of study {found.study.name}, {same}.",
+        f"Rank correlation {found.rank_correlation:.3f}; median ratio {found.median_ratio:.3f}; "
+        f"{found.feasible.sum():,} fit {on} {other}.",
+    ]

@@ -34,19 +34,7 @@ SHORTEST, LONGEST = 0.02, 0.5
 
 
 class BatchClaims:
-    """The batches of a study, as one process takes and stores them.
-
-    Parameters
-    ----------
-    store : Store
-        The database, open for writing.
-    study_id : int
-        The study. [-]
-    history : History
-        What is known of it.
-    budget : int
-        Trials in all. [-]
-    """
+    """The batches of a study, as one process takes and stores them."""
 
     def __init__(self, store: Store, study_id: int, history: History, budget: int) -> None:
         self._store = store

@@ -62,20 +62,7 @@ class Batch:
 
 
 class History:
-    """Proposes batches of a study from the batches before them, and learns what came of them.
-
-    Parameters
-    ----------
-    space, plan : Space, Plan
-        What the study searches, and how.
-    store : Store
-        Where it is stored.
-    stored : StoredStudy
-        The study, as the database holds it. Only trials that dse evaluated count; other programs may add
-        theirs.
-    rules : WorkloadRules, optional
-        What evaluates designs; by default the native cost model.
-    """
+    """Proposes batches of a study from the batches before them, and learns what came of them."""
 
     def __init__(
         self,

@@ -37,17 +37,6 @@ class LearningStudy:
     It grows by what it asks for, one for each share; where the sampler reads but a few trials, it is made
     anew from these after `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are
     known by their places, from 0, among the finished ones.
-
-    Parameters
-    ----------
-    directions : sequence of Direction
-        One per objective.
-    lessons : Lessons
-        Which trials the sampler reads.
-    batch_size : int
-        Trials of a batch, which is a generation. [-]
-    concurrency : int
-        Batches that may be under way at a time. [-]
     """
 
     def __init__(
@@ -91,15 +80,7 @@ class LearningStudy:
             self._grown[places.stop] = self._study, [*self._places, *places]
 
     def study(self, full: int, memory: Mapping[str, Any]) -> optuna.Study:
-        """A study that knows what the sampler reads of the first `full` trials, which fill their batches.
-
-        Parameters
-        ----------
-        full : int
-            How many. [-]
-        memory : mapping
-            What `memory` gave at their end.
-        """
+        """A study that knows what the sampler reads of the first `full` trials, which fill their batches."""
         self._study, self._places = self._grown.pop(full, (None, []))
         if self._study is None or (self._lessons != "all" and len(self._places) >= MOST_TRIALS):
             known = [place for place in sorted(self._trials) if place < full]

@@ -74,23 +74,6 @@ def search(
     interruption, or a database that fails, loses the batch that the process has and nothing else: it follows
     from those before it, so that the next run proposes it again.
 
-    Parameters
-    ----------
-    store : Store
-        The database, open for writing.
-    stored, space, plan : StoredStudy, Space, Plan
-        The study as the database holds it, what it searches, and how.
-    budget : int
-        Finished trials in all. [-]
-    rules : WorkloadRules, optional
-        What evaluates designs; by default the native cost model.
-    jobs : int or Workers
-        Processes that evaluate designs, or who else does. [-]
-    progress : callable, optional
-        Called at the start and after every batch.
-    stops : callable, optional
-        Called with the trials of each batch that this process stored; the search ends where it says so.
-
     Returns
     -------
     outcome : Outcome

@@ -42,15 +42,6 @@ def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple
 
     Columns that tables of designs have beside parameters are passed over.
 
-    Parameters
-    ----------
-    space : Space
-        What they are designs of.
-    path : Path
-        A CSV or Parquet file.
-    note : callable
-        Told what is passed over.
-
     Raises
     ------
     DseError

@@ -159,15 +159,6 @@ def _array(text: str) -> FloatArray:
 def least_beaten(costs: FloatArray, front: FloatArray, n: int) -> IntArray:
     """Rows of the `n` designs that the front beats by least, the least first.
 
-    Parameters
-    ----------
-    costs : (designs, objectives) array
-        Less is better; NaN where infeasible. [the unit of each]
-    front : (others, objectives) array
-        What nothing beats. [the unit of each]
-    n : int
-        [-]
-
     Notes
     -----
     A design is beaten by the least share of the front's span that would have to be taken off all of its

@@ -35,15 +35,7 @@ def memories_of(base: int, concurrency: int) -> range:
 
 @dataclass(frozen=True)
 class DesignShare:
-    """The designs that may become trials of a batch.
-
-    Parameters
-    ----------
-    number, concurrency : int
-        Which of how many. [-]
-    parameters : sequence of Parameter
-        Those that tell designs apart.
-    """
+    """The designs that may become trials of a batch."""
 
     number: int
     concurrency: int
@@ -63,15 +55,7 @@ class DesignShare:
 
 @dataclass(frozen=True)
 class Known:
-    """Designs that are trials of the batches up to one.
-
-    Parameters
-    ----------
-    batches : mapping
-        Design -> the batch that it is of.
-    last : int
-        The last batch that counts. [-]
-    """
+    """Designs that are trials of the batches up to one."""
 
     batches: Mapping[Key, int]
     last: int

@@ -68,21 +68,7 @@ class Candidates:
 
 
 class InnerSearch:
-    """Finds the best inner designs of outer ones, and knows what those of a study have found.
-
-    Parameters
-    ----------
-    space : Space
-        With exact parameters.
-    rules : WorkloadRules
-        What prices designs.
-    box : Box
-        Where the hypervolume of the study is measured.
-    batch_size : int
-        Trials of a batch. [-]
-    concurrency : int
-        Batches that may be under way at a time: how many fronts of the past are kept. [-]
-    """
+    """Finds the best inner designs of outer ones, and knows what those of a study have found."""
 
     def __init__(
         self, space: Space, rules: WorkloadRules, box: Box, batch_size: int, concurrency: int
@@ -107,19 +93,7 @@ class InnerSearch:
             self._fronts.pop(last - self.concurrency, None)
 
     def whole(self, proposals: Sequence[Params], jobs: Jobs, *, base: int, begun: bool) -> list[WholeDesign]:
-        """The designs that some outer ones become, one after the other: each counts for those after it.
-
-        Parameters
-        ----------
-        proposals : sequence of Params
-            The outer designs.
-        jobs : int or Workers
-            Processes that price, or who else does. [-]
-        base : int
-            The last batch whose trials count. [-]
-        begun : bool
-            Whether those of the batch in progress count, too.
-        """
+        """The designs that some outer ones become, one after the other: each counts for those after it."""
         # The same boxes wherever a batch was interrupted, so that sums round alike.
         front = self._fronts[base]
         left = Undominated(self.box.reference, front)
@@ -178,17 +152,7 @@ class InnerSearch:
 def winner_values(
     keys: Sequence[str], columns: TrialColumns, winners: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> list[FloatArray]:
-    """Values of all that finished trials have found, (winners, objectives) each, the representative first.
-
-    Parameters
-    ----------
-    keys : sequence of str
-        Names of the values.
-    columns : TrialColumns
-        The trials.
-    winners : mapping
-        Trial identity -> the trial's attribute `WINNERS`.
-    """
+    """Values of all that finished trials have found, (winners, objectives) each, the representative first."""
     others = [
         [[own["values"][key] for key in keys] for own in winners.get(i, ())] for i in columns.ids.tolist()
     ]

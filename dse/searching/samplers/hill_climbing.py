@@ -75,19 +75,7 @@ class Climbers:
         front: FloatArray,
         rng: Generator,
     ) -> Climbers:
-        """The climbers a step further; who finds no better neighbour starts again from a fresh design.
-
-        Parameters
-        ----------
-        parents : (neighbours,) array
-            Climber that each neighbour is one of. [-]
-        near, fresh : arrays
-            Neighbours, and designs at random: places, costs, violations.
-        front : (designs, objectives) array
-            Costs of the front, by which objectives are scaled. [the unit of each]
-        rng : Generator
-            Source of all random numbers.
-        """
+        """The climbers a step further; who finds no better neighbour starts again from a fresh design."""
         count = len(self.places)
         nearby = scores(near[1], near[2], self.weights[parents], front)
         order = np.lexsort((nearby, parents))

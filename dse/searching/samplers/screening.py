@@ -46,28 +46,7 @@ Priced = tuple[FloatArray, FloatArray, FloatArray]
 
 
 class Screening:
-    """The search for the designs of one batch.
-
-    Parameters
-    ----------
-    lattice : Lattice
-        The designs of a space.
-    price : callable
-        Prices some of them.
-    archive : Archive
-        What earlier batches have found.
-    budget : int
-        Designs to be priced; polishing prices some hundreds more. [-]
-    rng : Generator
-        Source of all random numbers.
-    own : callable, optional
-        Where other batches are under way at the same time, which of some designs are this one's: their
-        neighbours come before those of others.
-    polished : collection of int, optional
-        Objectives whose best designs are polished; all by default.
-    rounds : int
-        Rounds of a batch at least. [-]
-    """
+    """The search for the designs of one batch."""
 
     def __init__(
         self,

@@ -56,19 +56,7 @@ def winner_columns(
 def winner_trials(
     space: Space, profile: str, trials: Sequence[FrozenTrial], places: Sequence[int]
 ) -> list[FrozenTrial]:
-    """Trials as if one of their winners were the trial, with all that pricing says of it.
-
-    Parameters
-    ----------
-    space : Space
-        What they search.
-    profile : str
-        Name of the rules that priced them.
-    trials : sequence of FrozenTrial
-        One for each winner.
-    places : sequence of int
-        Which winner of each; the trial itself is the first. [-]
-    """
+    """Trials as if one of their winners were the trial, with all that pricing says of it."""
     found = list(trials)
     rows = [row for row, place in enumerate(places) if place]
     if not rows:

@@ -1,0 +1,209 @@
+"""The first lines of plan, search, evaluate, explain and compare: the facts, and the width they keep to."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from costmodel.formats.quantity import readable
+from dse import Study
+from dse.cli import main
+from dse.reporting.answers import INDENT, wrapped
+
+WIDTHS = [60, 80, 100, 200]
+PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx", "--tokens", "1T"]
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    """A database with a plan, and searches of a layout and of an open machine."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('answers')}/dse.db"
+    for argv in (
+        PLAN,
+        ["search", "gpt3_175b_1024_a100", "--budget", "40"],
+        ["search", "gpt_1t_codesign", "--budget", "40"],
+    ):
+        assert main([*argv, "--storage", url]) == 0
+    return url
+
+
+def commands(storage):
+    """A command of each kind, with its exit code."""
+    at = ["--storage", storage]
+    return {
+        "plan": ([*PLAN, *at], 0),
+        "search": (["search", "gpt3_175b_1024_a100", "--budget", "40", *at], 0),
+        "machine": (["search", "gpt_1t_codesign", "--budget", "40", *at], 0),
+        "evaluate": (["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=4"], 1),
+        "explain": (["explain", "gpt3_175b_1024_a100", *at], 0),
+        "compare": (["compare", "plan_llama3_8b_8", "gpt3_175b_1024_a100", *at], 0),
+        "systems": (["compare", "h100_80g_dgx", "b200_180g_dgx"], 0),
+        "sensitivity": (["explain", "gpt3_175b_1024_a100", "--sensitivity", *at], 0),
+    }
+
+
+def printed(capsys, monkeypatch, command, width):
+    """Lines of a command on a terminal of a width."""
+    argv, code = command
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(argv) == code
+    return capsys.readouterr().out.splitlines()
+
+
+def answer(lines):
+    """Lines above the first blank one."""
+    return lines[: lines.index("")]
+
+
+def facts(study):
+    """The numbers that an answer says of the best design of a study, by the study's own columns."""
+    row = study.pareto_front().iloc[0]
+    low, high = (readable(row[name], "s").split()[0] for name in ("step_time_low_s", "step_time_high_s"))
+    return [
+        f"tp {row['tp']}",
+        f"pp {row['pp']}",
+        f"dp {row['dp']:.0f}",
+        f"{row['gradient_accumulation_steps']:.0f} accumulation steps",
+        f"{readable(row['step_time_s'], 's')} a step (90 %: {low} to {high} s)",
+        f"{row['tokens_per_second_per_gpu']:,.0f} tokens/s/GPU",
+        f"{100 * row['mfu']:.0f} % MFU",
+        f"{readable(row['peak_memory_bytes'], 'B').split()[0]} of ",
+    ]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "name", ["plan", "search", "machine", "evaluate", "explain", "compare", "systems", "sensitivity"]
+)
+def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(
+    name, width, storage, capsys, monkeypatch
+):
+    lines = printed(capsys, monkeypatch, commands(storage)[name], width)
+    assert [line for line in lines if len(line) > width and "dse " not in line] == []
+    rules = [place for place, line in enumerate(lines) if line.startswith("──")]
+    for rule in rules:
+        rows = 0
+        for line in lines[rule + 1 :]:
+            if not line or re.match(r"[A-Z*]|\d+ more", line):
+                break
+            rows += not line.startswith("      ") or name in ("plan", "search", "machine")
+        # Rows of parts of a step and of memory are as many as there are parts.
+        assert rows <= 10 or lines[rule - 1].startswith(("parts", "memory")), lines[rule - 1]
+
+
+def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one(storage, capsys, monkeypatch):
+    lines = answer(printed(capsys, monkeypatch, commands(storage)["plan"], 200))
+    assert len(lines) <= 6
+    assert lines[0] == "Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step"
+    study = Study.load("plan_llama3_8b_8", storage=storage)
+    front = study.pareto_front()
+    assert lines[1].startswith("Use ")
+    assert [fact for fact in facts(study) if fact not in lines[1]] == []
+    best, capacity = front.iloc[0], float(study.space.system.dram.capacity)
+    free = 1 - front["peak_memory_bytes"] / capacity
+    roomy = front[(free >= max(0.25, free.iloc[0] + 0.1)) & (front["step_time_s"] <= 2 * best["step_time_s"])]
+    second = roomy.sort_values("step_time_s").iloc[0]
+    change = 100 * (second["step_time_s"] / best["step_time_s"] - 1)
+    assert lines[2].startswith("Or ")
+    assert f"(trial {second['trial']}): {readable(second['step_time_s'], 's')} ({change:+.1f} %)" in lines[2]
+    assert f"({readable(capacity - second['peak_memory_bytes'], 'B')} free)" in lines[2]
+    price = best["run_cost"] / best["gpu_hours"]
+    assert lines[3].startswith(f"Run    1T tokens: {readable(best['run_time'], 's')}, ")
+    assert lines[3].endswith(f"{readable(best['run_cost'], '$')} at ${price:.2f} per GPU-hour (owned)")
+    words = [shlex.split(line.removeprefix("Next"))[:2] for line in lines[4:]]
+    assert words == [["dse", "export"], ["dse", "explain"]]
+
+
+def test_a_search_begins_with_counts_and_the_fastest_layout(storage, capsys, monkeypatch):
+    lines = answer(printed(capsys, monkeypatch, commands(storage)["search"], 200))
+    study = Study.load("gpt3_175b_1024_a100", storage=storage)
+    front = len(study.pareto_front())
+    assert lines[0] == f"{study.designs_priced:,} layouts evaluated, {front} on the Pareto front."
+    assert [fact for fact in facts(study) if fact not in " ".join(" ".join(lines).split())] == []
+    assert "hypervolume" not in " ".join(lines)
+    assert lines[-2].startswith("Next   dse explain gpt3_175b_1024_a100")
+
+
+def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as_fast(
+    storage, capsys, monkeypatch
+):
+    out = printed(capsys, monkeypatch, commands(storage)["machine"], 200)
+    text = " ".join(" ".join(answer(out)).split())
+    front = Study.load("gpt_1t_codesign", storage=storage).pareto_front()
+    best = front.iloc[0]
+    near = front[front["step_time_s"] <= 1.2 * best["step_time_s"]]
+    cheapest = near.sort_values("system_price_usd").iloc[0]
+    fastest, _, other = text.partition(" Or ")
+    assert f"dram bandwidth {readable(best['dram_bandwidth'], 'B/s')}" in fastest
+    assert f"system price {readable(best['system_price_usd'], '$')}" in fastest
+    if cheapest["trial"] != best["trial"]:
+        assert other.startswith("cheapest within 20 %: with ")
+        assert f"(trial {cheapest['trial']})" in other
+        assert f"system price {readable(cheapest['system_price_usd'], '$')}" in other
+    narrow = printed(capsys, monkeypatch, commands(storage)["machine"], 80)
+    heading = narrow[next(at for at, line in enumerate(narrow) if line.startswith("──")) - 1].split()
+    assert {"clock", "bandwidth"} & {*heading}  # what the space opens of the machine, before the layout
+    assert not {"tp", "pp", "nodes"} & {*heading}
+
+
+def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would(storage, capsys, monkeypatch):
+    argv, code = commands(storage)["evaluate"]
+    lines = answer(printed(capsys, monkeypatch, (argv, code), 200))
+    assert main([*argv, "--format", "json"]) == code
+    record = json.loads(capsys.readouterr().out)
+    over = readable(-record["margins"]["fits_in_memory_bytes"], "B")
+    assert lines[1].startswith(f"Does not fit: {over} too much. tp 8, pp 4, dp 32, ")
+    assert re.match(r"Instead: distributed_optimizer=true would fit, -\d\.\d % step time\.", lines[2])
+    assert lines[3].startswith(
+        "Interval: based on measured runs of this kind with this framework on this GPU"
+    )
+    assert lines[4] == "Next   dse explain gpt3_175b_1024_a100 --set tp=8 --set pp=4"
+    assert main(shlex.split(lines[4])[2:]) == 0
+
+
+def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage, capsys, monkeypatch):
+    argv, _ = commands(storage)["explain"]
+    lines = answer(printed(capsys, monkeypatch, (argv, 0), 200))
+    assert main([*argv, "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    study = Study.load("gpt3_175b_1024_a100", storage=storage)
+    assert [fact for fact in facts(study) if fact not in " ".join(" ".join(lines).split())] == []
+    lines = [line for line in lines if not line.startswith("   ")]
+    assert lines[2].startswith("Bottleneck: arithmetic, ")
+    lever = record["levers"][0]
+    saved = readable(-lever["peak_memory_change_bytes"], "B")
+    names = ", ".join(f"{name} {change['from']} to" for name, change in lever["changes"].items())
+    assert lines[4].startswith(f"To free memory: {names}")
+    assert f" saves {saved}, " in lines[4]
+    assert len(lines) <= 6
+    assert main([*shlex.split(lines[-1].removeprefix("Next"))[1:]]) == 0
+
+
+def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage, capsys, monkeypatch):
+    lines = answer(printed(capsys, monkeypatch, commands(storage)["compare"], 200))
+    one, two = (
+        Study.load(name, storage=storage).pareto_front()
+        for name in ("plan_llama3_8b_8", "gpt3_175b_1024_a100")
+    )
+    times = sorted([one["step_time_s"].min(), two["step_time_s"].min()])
+    change = 100 * (times[0] / times[1] - 1)
+    winner = "plan_llama3_8b_8" if times[0] == one["step_time_s"].min() else "gpt3_175b_1024_a100"
+    assert lines[0].startswith(f"Best step time: {winner} with {readable(times[0], 's')} ")
+    assert re.search(rf"\({change:+.{0 if abs(change) >= 9.95 else 1}f} %\)", lines[0])
+    assert lines[1].startswith("Best peak memory: ")
+
+
+def test_two_systems_are_compared_by_their_rates_first(storage, capsys, monkeypatch):
+    lines = printed(capsys, monkeypatch, commands(storage)["systems"], 200)
+    assert lines[0].startswith("b200_180g_dgx has 2.27 x peak_flop_rate, ")
+    assert "2.39 x dram_bandwidth" in lines[0]  # 8 over 3.35 TB/s, by the datasheets
+    assert re.match(r"\d+ more: ", lines[-1])
+
+
+def test_a_sentence_breaks_between_items_and_is_indented():
+    lines = [line.plain for line in wrapped([("Use", "tp\xa08, micro-batch\xa01: 14.9 s a step")], 24)]
+    assert lines == ["Use    tp 8,", "       micro-batch 1:", "       14.9 s a step"]
+    assert all(line[:INDENT].strip() in ("Use", "") for line in lines)
