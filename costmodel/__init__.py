@@ -29,53 +29,28 @@ if TYPE_CHECKING:
     from costmodel.training.model import ModelShape
 
 __all__ = [
-    "Breakdown",
-    "Chip",
-    "DesignPoints",
-    "DseError",
-    "Host",
-    "LinkTier",
-    "LstmDesign",
-    "LstmShape",
-    "MemoryLevel",
-    "ModelShape",
-    "PipelineTimes",
-    "Software",
-    "System",
-    "load_model",
-    "load_system",
-    "lstm_step",
-    "model_names",
-    "pipeline_times",
-    "resolve_sharding",
-    "step",
-    "system_names",
-]
+    "Breakdown", "Chip", "DesignPoints", "DseError", "Host", "LinkTier", "LstmDesign", "LstmShape",
+    "MemoryLevel", "ModelShape", "PipelineTimes", "Software", "System", "load_model", "load_system",
+    "lstm_step", "model_names", "pipeline_times", "resolve_sharding", "step", "system_names",
+]  # fmt: skip
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
 _HOMES = {
-    "Breakdown": "costmodel.steps.result.breakdown",
-    "Chip": "costmodel.machine.system",
-    "DesignPoints": "costmodel.training.design",
-    "DseError": "costmodel.errors",
-    "Host": "costmodel.machine.system",
-    "LinkTier": "costmodel.machine.system",
-    "LstmDesign": "costmodel.profiles.lstm_model",
-    "LstmShape": "costmodel.profiles.lstm_model",
-    "MemoryLevel": "costmodel.machine.system",
-    "ModelShape": "costmodel.training.model",
-    "PipelineTimes": "costmodel.steps.pipeline.timed_pipelines",
-    "Software": "costmodel.machine.system",
-    "System": "costmodel.machine.system",
-    "load_model": "costmodel.formats.model_file",
-    "load_system": "costmodel.formats.system_file",
-    "lstm_step": "costmodel.profiles.lstm.step",
-    "model_names": "costmodel.formats.model_file",
-    "pipeline_times": "costmodel.steps.pipeline.timed_pipelines",
-    "resolve_sharding": "costmodel.steps.transformer",
-    "settled_sharding": "costmodel.steps.transformer",
-    "step": "costmodel.steps.transformer",
-    "system_names": "costmodel.formats.system_file",
+    name: home
+    for home, names in {
+        "costmodel.errors": "DseError",
+        "costmodel.formats.model_file": "load_model model_names",
+        "costmodel.formats.system_file": "load_system system_names",
+        "costmodel.machine.system": "Chip Host LinkTier MemoryLevel Software System",
+        "costmodel.profiles.lstm.step": "lstm_step",
+        "costmodel.profiles.lstm_model": "LstmDesign LstmShape",
+        "costmodel.steps.pipeline.timed_pipelines": "PipelineTimes pipeline_times",
+        "costmodel.steps.result.breakdown": "Breakdown",
+        "costmodel.steps.transformer": "resolve_sharding settled_sharding step",
+        "costmodel.training.design": "DesignPoints",
+        "costmodel.training.model": "ModelShape",
+    }.items()
+    for name in names.split()
 }
 
 #: Earlier names that still do -> what they are called now.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from costmodel.formats.model_file import load_model
     from costmodel.formats.system_file import load_system
     from costmodel.installation import __version__ as __version__
+    from dse.explaining.measured_gap import measured_gap
     from dse.library.designs import (
         columns,
         evaluate_design,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
         sweep,
     )
     from dse.library.files import calibrate, catalogue, compare_systems, validate
+    from dse.library.launch_files import compare_launches, launch_design
     from dse.library.searching import plan, search
+    from dse.library.side_by_side import compare_plans
     from dse.library.study import Study
     from dse.library.workload_files import cost
     from dse.pricing.evaluation import evaluate
@@ -43,59 +46,36 @@ if TYPE_CHECKING:
     from dse.spaces.space import Space
 
 __all__ = [
-    "DseError",
-    "Space",
-    "Study",
-    "calibrate",
-    "catalogue",
-    "columns",
-    "compare_systems",
-    "cost",
-    "evaluate",
-    "evaluate_design",
-    "evaluate_designs",
-    "exact_front",
-    "explain",
-    "fit",
-    "formula_function",
-    "import_model",
-    "load_model",
-    "load_system",
-    "plan",
-    "search",
-    "sensitivity",
-    "studies",
-    "sweep",
-    "validate",
-]
+    "DseError", "Space", "Study", "calibrate", "catalogue", "columns", "compare_launches", "compare_plans",
+    "compare_systems", "cost", "evaluate", "evaluate_design", "evaluate_designs", "exact_front", "explain",
+    "fit", "formula_function", "import_model", "launch_design", "load_model", "load_system", "measured_gap",
+    "plan", "search", "sensitivity", "studies", "sweep", "validate",
+]  # fmt: skip
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
 _HOMES = {
-    "DseError": "costmodel.errors",
-    "Space": "dse.spaces.space",
-    "Study": "dse.library.study",
-    "__version__": "costmodel.installation",
-    "calibrate": "dse.library.files",
-    "catalogue": "dse.library.files",
-    "columns": "dse.library.designs",
-    "compare_systems": "dse.library.files",
-    "cost": "dse.library.workload_files",
-    "evaluate": "dse.pricing.evaluation",
-    "evaluate_design": "dse.library.designs",
-    "evaluate_designs": "dse.library.designs",
-    "exact_front": "dse.library.designs",
-    "explain": "dse.library.designs",
-    "fit": "dse.library.designs",
-    "formula_function": "dse.spaces.formulas.functions",
-    "import_model": "costmodel.formats.hugging_face",
-    "load_model": "costmodel.formats.model_file",
-    "load_system": "costmodel.formats.system_file",
-    "plan": "dse.library.searching",
-    "search": "dse.library.searching",
-    "sensitivity": "dse.library.designs",
-    "studies": "dse.searching.summaries",
-    "sweep": "dse.library.designs",
-    "validate": "dse.library.files",
+    name: home
+    for home, names in {
+        "costmodel.errors": "DseError",
+        "costmodel.formats.hugging_face": "import_model",
+        "costmodel.formats.model_file": "load_model",
+        "costmodel.formats.system_file": "load_system",
+        "costmodel.installation": "__version__",
+        "dse.explaining.measured_gap": "measured_gap",
+        "dse.library.designs": "columns evaluate_design evaluate_designs exact_front explain fit sensitivity "
+        "sweep",
+        "dse.library.files": "calibrate catalogue compare_systems validate",
+        "dse.library.launch_files": "compare_launches launch_design",
+        "dse.library.searching": "plan search",
+        "dse.library.side_by_side": "compare_plans",
+        "dse.library.study": "Study",
+        "dse.library.workload_files": "cost",
+        "dse.pricing.evaluation": "evaluate",
+        "dse.searching.summaries": "studies",
+        "dse.spaces.formulas.functions": "formula_function",
+        "dse.spaces.space": "Space",
+    }.items()
+    for name in names.split()
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from costmodel.errors import DseError
-from costmodel.formats.hugging_face_families import ALIASES, FAMILIES, REFUSED, Family
+from costmodel.formats.hugging_face_families import ALIASES, REFUSED, Family, families
 from costmodel.formats.hugging_face_numerics import read_numerics
 from costmodel.formats.model_file import read_model
 from costmodel.formats.strict_yaml import Section, Source, read_json
@@ -105,7 +105,7 @@ class _ConfigurationReader:
 
     def _family(self) -> Family:
         """The family of the model, by its type or else by its architecture."""
-        known = {**{word: word for word in FAMILIES}, **ALIASES}
+        known = {**{word: word for word in families()}, **ALIASES}
         types = [section.data.get("model_type") for section in (self.section, self.outer)]
         words = [word for word in types if isinstance(word, str)]
         classes = self.outer.data.get("architectures")
@@ -115,7 +115,7 @@ class _ConfigurationReader:
         for word in [*words, flat.get(short, "")]:
             for name in (word, word.removesuffix("_text")):
                 if name in known:
-                    return FAMILIES[known[name]]
+                    return families()[known[name]]
                 if name in REFUSED:
                     raise DseError(f"{self.outer.source.name}: model_type: {word!r} is not supported: it has "
                                    f"{REFUSED[name]}")  # fmt: skip

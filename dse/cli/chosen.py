@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodel.errors import DseError
 from dse.library.chosen_space import chosen_space
+from dse.library.launch_files import launch_design
 from dse.records.text import design_text
 from dse.spaces.space import Params, Space
 
@@ -22,6 +23,21 @@ def changed_space(args: argparse.Namespace) -> Space:
         If it does not load, or cannot be changed so.
     """
     return chosen_space(args.design if "design" in args else args.space, **changes_of(args))
+
+
+def launched_space(args: argparse.Namespace, form: str = "") -> Space:
+    """The space of the one design that a launch file runs; settings that are not read go to stderr."""
+    if not args.system:
+        raise DseError(f"{args.design}: add --system, such as --system h100 (`dse list systems` shows all)")
+    space = launch_design(args.design, form=form, system=args.system, gpus=args.gpus,
+                          framework=args.framework, set=dict(args.set), note=note)  # fmt: skip
+    space = space.with_tokens(args.tokens) if args.tokens else space
+    return space.with_objectives(args.objective) if args.objective else space
+
+
+def note(text: str) -> None:
+    """Print a note to stderr."""
+    print(f"dse: {text}", file=sys.stderr)
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, Any]:

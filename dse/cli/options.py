@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from costmodel.formats.quantity import count_value, plain_number
+from costmodel.formats.quantity import count_value, plain_number, quantity
 from costmodel.profiles.registry import design_profiles
 
 #: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
@@ -235,4 +235,29 @@ def add_output(parser: argparse._ActionsContainer, note: str = "") -> None:
     """``-o FILE``."""
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help=f"write to FILE instead of stdout{note}"
+    )
+
+
+def amount(unit: str, example: str) -> Callable[[str], float]:
+    """A type of arguments: a quantity above 0 of a unit, such as ``80GB``; seconds may go without."""
+
+    def parsed(text: str) -> float:
+        bare = unit == "s" and text.replace(".", "", 1).isdigit()
+        try:
+            found = quantity(f"{text} s" if bare else text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        if found.dimension != quantity(f"1 {unit}").dimension or found.value <= 0:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a quantity such as {example}")
+        return found.value
+
+    return parsed
+
+
+def add_launch(parser: argparse._ActionsContainer, system: str) -> None:
+    """Add the options of launch files."""
+    parser.add_argument("--system", metavar="NAME", help=system)
+    parser.add_argument("--gpus", metavar="N", type=positive, help="GPUs of a launch file that does not say")
+    parser.add_argument(
+        "--framework", metavar="NAME", default="", help="framework that evaluates a launch file"
     )

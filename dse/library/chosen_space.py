@@ -17,13 +17,9 @@ Pins = Mapping[str, Any] | None
 
 
 def chosen_space(
-    space: AnySpace,
-    *,
-    set: Pins = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
+    space: AnySpace, *, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
-) -> Space:
+) -> Space:  # fmt: skip
     """A space with what options of a command change in it.
 
     Parameters

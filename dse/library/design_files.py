@@ -11,6 +11,7 @@ from costmodel.errors import DseError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.profiles.files import FILES
+from dse.exporting.launch.forms import LAUNCH_FORMS
 from dse.exporting.launch.launch import path_and_part
 from dse.library.workload_files import checked_kind
 
@@ -41,13 +42,15 @@ _CONTENT: Final = {
         re.MULTILINE,
     ),
 }
+#: A system file.
+_SYSTEM: Final = re.compile(rb"^(schema\s*:\s*['\"]?system/|base\s*:)", re.MULTILINE)
 #: Files that are no designs: what they have in them -> what to do with them.
 _OTHERS: Final = (
     (
         re.compile(rb"^schema\s*:\s*['\"]?model/", re.MULTILINE),
         "is a model file; use `dse plan {} --gpus N --system S`",
     ),
-    (re.compile(rb"^schema\s*:\s*['\"]?system/", re.MULTILINE), "is a system file; use it as --system {}"),
+    (_SYSTEM, "is a system file; use it as --system {}"),
     (
         re.compile(rb'"(architectures|model_type)"\s*:'),
         "is a model configuration; use `dse plan {} --gpus N --system S`",
@@ -92,6 +95,12 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
             f"{path}: unrecognized YAML file: no `schema:` of dse, and no keys of a launch configuration"
         )
     return checked_kind(path, profile).name
+
+
+def is_launch(text: str) -> bool:
+    """True for a launch file, and for the call of a launch script."""
+    path = path_and_part(Path(text.split()[-1] if text.split() else ""))[0]
+    return path.is_file() and not _SYSTEM.search(content(path, HEAD)) and kind_of_design(text) in LAUNCH_FORMS
 
 
 def _absent(text: str) -> str:

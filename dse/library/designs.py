@@ -34,15 +34,9 @@ from dse.spaces.sweeps import swept_values
 
 
 def evaluate_design(
-    space: AnySpace,
-    set: Pins = None,
-    *,
-    best: bool = False,
-    profile: str | None = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
-    tokens: float | str | None = None,
-) -> Record:
+    space: AnySpace, set: Pins = None, *, best: bool = False, profile: str | None = None,
+    layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Record:  # fmt: skip
     """What a design costs, as the JSON of `dse evaluate`: ``params``, ``values``, ``breakdown``, ``margins``.
 
     Parameters
@@ -76,16 +70,10 @@ def evaluate_design(
 
 
 def sweep(
-    space: AnySpace,
-    values: Mapping[str, Sequence[Any] | str],
-    *,
-    profile: str | None = None,
-    jobs: Jobs = 1,
-    set: Pins = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
+    space: AnySpace, values: Mapping[str, Sequence[Any] | str], *, profile: str | None = None,
+    jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
-) -> NamedDesigns:
+) -> NamedDesigns:  # fmt: skip
     """Every combination of some values, evaluated; `to_frame` of it is a table with a row for each.
 
     Parameters
@@ -129,16 +117,10 @@ def values_of(space: Space, name: str, text: str) -> list[Any]:
 
 
 def evaluate_designs(
-    space: AnySpace,
-    designs: Mapping[str, Sequence[Any]] | pd.DataFrame,
-    *,
-    profile: str | None = None,
-    jobs: Jobs = 1,
-    set: Pins = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
+    space: AnySpace, designs: Mapping[str, Sequence[Any]] | pd.DataFrame, *, profile: str | None = None,
+    jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
-) -> NamedDesigns:
+) -> NamedDesigns:  # fmt: skip
     """Designs of a table, evaluated: a column for each parameter that is named, a row for each design.
 
     Parameters
@@ -166,14 +148,9 @@ def evaluate_designs(
 
 
 def explain(
-    space: AnySpace,
-    set: Pins = None,
-    *,
-    profile: str | None = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
-    tokens: float | str | None = None,
-) -> Explanation:
+    space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Explanation:  # fmt: skip
     """Why a design of a space costs what it does: ``.time`` and ``.memory`` are tables that add up.
 
     Parameters
@@ -209,14 +186,9 @@ def with_number(explanation: Explanation) -> Explanation:
 
 
 def sensitivity(
-    space: AnySpace,
-    set: Pins = None,
-    *,
-    profile: str | None = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
-    tokens: float | str | None = None,
-) -> Sensitivity:
+    space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Sensitivity:  # fmt: skip
     """Changes of a design's step time with each parameter and quantity; arguments are those of `explain`."""
     explanation = explain(space, set, profile=profile, layout=layout, objective=objective, tokens=tokens)
     return sensitivities.sensitivity(explanation)
@@ -274,14 +246,9 @@ class NearestFit:
 
 
 def fit(
-    space: AnySpace,
-    set: Pins = None,
-    *,
-    layout: str | None = None,
-    profile: str | None = None,
-    objective: Sequence[str] = (),
-    tokens: float | str | None = None,
-) -> NearestFit:
+    space: AnySpace, set: Pins = None, *, layout: str | None = None, profile: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> NearestFit:  # fmt: skip
     """The legal design nearest to some values that keeps all limits, and what of them it changed.
 
     Parameters
@@ -332,16 +299,10 @@ def nothing_near(space: Space) -> str:
 
 
 def exact_front(
-    space: AnySpace,
-    *,
-    method: Method = "auto",
-    profile: str | None = None,
-    jobs: Jobs = 1,
-    set: Pins = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
+    space: AnySpace, *, method: Method = "auto", profile: str | None = None, jobs: Jobs = 1,
+    set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
-) -> ExactFront:
+) -> ExactFront:  # fmt: skip
     """The exact Pareto front of all legal designs, as `dse enumerate` finds it; `to_frame` of it is a table.
 
     Parameters

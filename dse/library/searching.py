@@ -26,7 +26,7 @@ from dse.searching.exact.exact_front import ExactFront
 from dse.searching.named.planned_study import closest, fits, listed_front, searched, stored_front
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.searching.starting_designs import front_designs, named_starts
-from dse.spaces.question import Planned, Question, planned_space, space_text, with_chips
+from dse.spaces.question import NothingFits, Planned, Question, planned_space, space_text, with_chips
 from dse.spaces.space import Params, Space
 
 #: What `Study.run` takes as its progress.
@@ -38,25 +38,12 @@ MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
 
 def search(
-    space: AnySpace,
-    *,
-    budget: int = 500,
-    study: str | None = None,
-    storage: str | None = None,
-    sampler: str | None = None,
-    seed: int | None = None,
-    start: Sequence[str] = (),
-    warm_start: str | None = None,
-    robust: bool = False,
-    focus: str | None = None,
-    profile: str | None = None,
-    jobs: Jobs = 1,
-    progress: Shown = None,
-    set: Pins = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
-    tokens: float | str | None = None,
-) -> Study:
+    space: AnySpace, *, budget: int = 500, study: str | None = None, storage: str | None = None,
+    sampler: str | None = None, seed: int | None = None, start: Sequence[str] = (),
+    warm_start: str | None = None, robust: bool = False, focus: str | None = None,
+    profile: str | None = None, jobs: Jobs = 1, progress: Shown = None, set: Pins = None,
+    layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Study:  # fmt: skip
     """Search a space: run its study, or continue it, until it holds `budget` finished trials in all.
 
     Parameters
@@ -92,22 +79,11 @@ def search(
 
 
 def opened_study(
-    space: AnySpace,
-    study: str | None = None,
-    *,
-    storage: str | None = None,
-    sampler: str | None = None,
-    seed: int | None = None,
-    start: Sequence[str] = (),
-    warm_start: str | None = None,
-    robust: bool = False,
-    focus: str | None = None,
-    profile: str | None = None,
-    set: Pins = None,
-    layout: str | None = None,
-    objective: Sequence[str] = (),
-    tokens: float | str | None = None,
-) -> Study:
+    space: AnySpace, study: str | None = None, *, storage: str | None = None, sampler: str | None = None,
+    seed: int | None = None, start: Sequence[str] = (), warm_start: str | None = None, robust: bool = False,
+    focus: str | None = None, profile: str | None = None, set: Pins = None, layout: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Study:  # fmt: skip
     """The study of a space, new or as it stands, with the designs that it starts from and what it seeks.
 
     Parameters
@@ -197,28 +173,15 @@ class PlannedStudy:
 
 
 def plan(
-    model: str | Path,
-    *,
-    gpus: int,
-    system: str | Path,
-    tokens: float | str | None = None,
-    objective: Sequence[str] = (),
-    budget: int = 500,
-    study: str | None = None,
-    save: str | Path | None = None,
-    storage: str | None = None,
-    jobs: Jobs = 1,
+    model: str | Path, *, gpus: int, system: str | Path, tokens: float | str | None = None,
+    objective: Sequence[str] = (), budget: int = 500, study: str | None = None,
+    save: str | Path | None = None, storage: str | None = None, jobs: Jobs = 1,
     progress_of: Callable[[Space], AbstractContextManager[Shown]] = lambda space: nullcontext(),
-    seq_len: int | None = None,
-    global_batch_size: int | None = None,
-    batch_tokens: float | None = None,
-    precision: Sequence[str] = (),
-    framework: str = "",
-    imbalance: float | None = None,
-    headroom: str | None = None,
-    max_days: float | None = None,
+    seq_len: int | None = None, global_batch_size: int | None = None, batch_tokens: float | None = None,
+    precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
+    headroom: str | None = None, max_days: float | None = None,
     note: Callable[[str], None] = lambda text: None,
-) -> PlannedStudy:
+) -> PlannedStudy:  # fmt: skip
     """How to split a model over so many chips: every legal layout is priced, the best are kept as a study.
 
     Parameters
@@ -282,17 +245,10 @@ def plan(
 
 
 def planned_study(
-    question: Question,
-    *,
-    objective: Sequence[str],
-    budget: int,
-    study: str | None,
-    save: str | Path | None,
-    storage: str | None,
-    workers: Workers,
-    progress_of: Callable[[Space], AbstractContextManager[Shown]],
-    note: Callable[[str], None],
-) -> PlannedStudy:
+    question: Question, *, objective: Sequence[str], budget: int, study: str | None,
+    save: str | Path | None, storage: str | None, workers: Workers,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]], note: Callable[[str], None],
+) -> PlannedStudy:  # fmt: skip
     """The study of the best layouts that a question asks for; other arguments are those of `plan`."""
     planned = planned_space(question)
     for text in planned.model.notes:
@@ -309,21 +265,14 @@ def planned_study(
 
 
 def answer(
-    question: Question,
-    planned: Planned,
-    space: Space,
-    name: str,
-    budget: int,
-    progress_of: Callable[[Space], AbstractContextManager[Shown]],
-    *,
-    storage: str | None,
-    again: bool,
+    question: Question, planned: Planned, space: Space, name: str, budget: int,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]], *, storage: str | None, again: bool,
     workers: Workers,
-) -> PlannedStudy:
+) -> PlannedStudy:  # fmt: skip
     """The study of the best layouts that a question asks for; a `DseError` if none fits."""
     exact = listed_front(space, workers)
     if exact is not None and not len(exact.costs):
-        raise ParameterError(what_would_do(question, planned))
+        raise NothingFits(what_would_do(question, planned))
     if exact is not None:
         found = stored_front(exact, name, storage=storage, again=again)
     else:

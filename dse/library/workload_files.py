@@ -34,30 +34,15 @@ Note = Callable[[str], None]
 
 
 def cost(
-    file: str | Path,
-    *,
-    profile: str | None = None,
-    note: Note = lambda text: None,
-    system: str | None = None,
-    barriers: Literal["barrier", "element"] | None = None,
-    resolve: bool | None = None,
-    prefer: str | None = None,
-    most_groups: int | None = None,
-    tile_size: int | None = None,
-    gpus: int | None = None,
-    gpus_per_server: int | None = None,
-    busbw: str | Path | None = None,
-    gpu_type: str | None = None,
-    nvlink_bandwidth: float | None = None,
-    nics_per_server: int | None = None,
-    nic_type: str | None = None,
-    nic_bandwidth: float | None = None,
-    dp_overlap: float | None = None,
-    tp_overlap: float | None = None,
-    ep_overlap: float | None = None,
-    pp_overlap: float | None = None,
-    strict_compat: bool | None = None,
-) -> dict[str, Any]:
+    file: str | Path, *, profile: str | None = None, note: Note = lambda text: None,
+    system: str | None = None, barriers: Literal["barrier", "element"] | None = None,
+    resolve: bool | None = None, prefer: str | None = None, most_groups: int | None = None,
+    tile_size: int | None = None, gpus: int | None = None, gpus_per_server: int | None = None,
+    busbw: str | Path | None = None, gpu_type: str | None = None, nvlink_bandwidth: float | None = None,
+    nics_per_server: int | None = None, nic_type: str | None = None, nic_bandwidth: float | None = None,
+    dp_overlap: float | None = None, tp_overlap: float | None = None, ep_overlap: float | None = None,
+    pp_overlap: float | None = None, strict_compat: bool | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Evaluate an HLO module, or a file of a reference model: the JSON of `dse evaluate FILE`.
 
     Parameters
@@ -153,19 +138,10 @@ class SimaiCost:
 
 
 def simai_cost(
-    path: Path,
-    *,
-    profile: str = "simai",
-    asked: bool = False,
-    gpus: int | None = None,
-    strict_compat: bool = False,
-    dp_overlap: float = 0.0,
-    tp_overlap: float = 0.0,
-    ep_overlap: float = 0.0,
-    pp_overlap: float = 1.0,
-    note: Note = lambda text: None,
-    **machine: Any,
-) -> SimaiCost:
+    path: Path, *, profile: str = "simai", asked: bool = False, gpus: int | None = None,
+    strict_compat: bool = False, dp_overlap: float = 0.0, tp_overlap: float = 0.0, ep_overlap: float = 0.0,
+    pp_overlap: float = 1.0, note: Note = lambda text: None, **machine: Any,
+) -> SimaiCost:  # fmt: skip
     """Price an AICB workload.
 
     Parameters
@@ -228,17 +204,10 @@ def usual_chunks(file: WorkloadFile, say: Note) -> StepRows:
 
 
 def network_of(
-    revision: str,
-    say: Note,
-    *,
-    busbw: str | Path | None = None,
-    gpus_per_server: int = 8,
-    gpu_type: str | None = None,
-    nvlink_bandwidth: float | None = None,
-    nics_per_server: int | None = None,
-    nic_type: str = "cx7",
-    nic_bandwidth: float | None = None,
-) -> tuple[Busbw | Links, str]:
+    revision: str, say: Note, *, busbw: str | Path | None = None, gpus_per_server: int = 8,
+    gpu_type: str | None = None, nvlink_bandwidth: float | None = None, nics_per_server: int | None = None,
+    nic_type: str = "cx7", nic_bandwidth: float | None = None,
+) -> tuple[Busbw | Links, str]:  # fmt: skip
     """The bandwidths of a file or of a machine [B/s], and the revision that takes them."""
     if revision == "simai":
         revision = WITH_FILE if busbw else WITH_LINKS

@@ -45,6 +45,10 @@ FEW_EXPERTS: Final = 16
 PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
 
 
+class NothingFits(ParameterError):
+    """No layout of a question is legal, or none fits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """The question which split of a model over so many chips is best."""
@@ -131,7 +135,7 @@ def planned_space(question: Question) -> Planned:
     data = plan.data(question.chips)
     space = space_of(data)
     if space.legal.count == 0:
-        raise DseError(plan.refusal(space))
+        raise NothingFits(plan.refusal(space))
     assumed = (*plan.assumed(question.chips),)
     return Planned(data, space, model, plan.framework, not question.any_software, assumed)
 

@@ -9,10 +9,14 @@ from costmodel import load_system
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.profiles.registry import design_profiles
-from dse.cli.options import add_format, add_storage, describe
+from dse.cli.chosen import note
+from dse.cli.options import add_format, add_launch, add_storage, amount, describe
+from dse.library.design_files import is_launch
+from dse.library.launch_files import compare_launches
 from dse.library.study import Study
 from dse.records.tables import json_text
 from dse.records.text import show
+from dse.reporting.designs.launch_report import pair_report
 from dse.reporting.designs.system_comparison import differing, system_report
 from dse.reporting.studies.comparison import comparison, comparison_report, usual_profile
 from dse.reporting.studies.study_comparison import study_pair, study_pair_report
@@ -22,21 +26,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `dse compare`."""
     describe(
         parser,
-        about="Compare two studies (fronts, dominance, best designs) or two systems (quantities that\n"
-        "differ). With one study and --system or --profile, evaluate its feasible designs there too and\n"
-        "compare the ranking by the first objective.",
+        about="Compare two launch files (faster or slower, and which settings make the difference), two\n"
+        "studies (fronts, dominance, best designs) or two systems (quantities that differ). With one\n"
+        "study and --system or --profile, evaluate its feasible designs there too and compare the\n"
+        "ranking by the first objective.",
         examples=[
+            "dse compare old.sh new.sh --system h100",
+            "dse compare old.sh new.sh --system h100 --max-memory 80GB --max-step-time 15",
             "dse compare gpt3_175b_1024_a100 gpt3_without_sp",
             "dse compare gpt3_175b_1024_a100 --system h100",
             "dse compare a100_80g_dgx h100_80g_dgx      also files: ./mychip.yaml",
             "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
         ],
     )
-    parser.add_argument("study", metavar="A", help="study (`dse studies`), system, or system file")
-    parser.add_argument("other", metavar="B", nargs="?", help="second study or system")
     parser.add_argument(
-        "--system", metavar="NAME", help="second system for study A: built-in (`dse list systems`) or a file"
+        "study", metavar="A", help="launch file, study (`dse studies`), system or system file"
     )
+    parser.add_argument("other", metavar="B", nargs="?", help="second launch file, study or system")
+    add_launch(parser, "system of the launch files; or second system for study A")
+    parser.add_argument(
+        "--max-memory", metavar="SIZE", type=amount("B", "80GB"),
+        help="exit with 1 if the second launch file needs more memory on a GPU, such as 80GB",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-step-time", metavar="SECONDS", type=amount("s", "15"),
+        help="exit with 1 if a step of the second launch file takes longer, such as 15",
+    )  # fmt: skip
     add_format(parser)
     advanced = parser.add_argument_group("advanced")
     advanced.add_argument(
@@ -49,6 +64,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare studies, systems or cost models."""
+    if args.other and is_launch(args.study) and is_launch(args.other):
+        return launches(args)
+    if args.max_memory or args.max_step_time or args.gpus or args.framework:
+        raise DseError("--max-memory, --max-step-time, --gpus, --framework: only with two launch files")
     if sum(map(bool, (args.other, args.profile, args.system))) > 1:
         raise DseError("compare: another study, --profile and --system: name one of them")
     systems = [word for word in (args.study, args.other) if word and is_system(word)]
@@ -67,6 +86,21 @@ def run(args: argparse.Namespace) -> int:
         return 0
     show(sys.stdout, lambda width: comparison_report(found, width))
     return 0
+
+
+def launches(args: argparse.Namespace) -> int:
+    """Two launch files; 1 where the second one exceeds a limit or does not fit."""
+    if not args.system:
+        raise DseError(f"{args.study}: add --system, such as --system h100 (`dse list systems` shows all)")
+    pair = compare_launches(
+        args.study, args.other, system=args.system, gpus=args.gpus, framework=args.framework, note=note
+    )
+    exceeded = pair.exceeded(args.max_memory, args.max_step_time)
+    if args.format == "json":
+        print(json_text({**pair.to_json(), "exceeded": exceeded}))
+    else:
+        show(sys.stdout, lambda width: pair_report(pair, exceeded, width))
+    return 1 if exceeded else 0
 
 
 def is_system(word: str) -> bool:

@@ -17,8 +17,7 @@ from rich.text import Text
 from costmodel.errors import DseError
 from costmodel.profiles.files import kind_named
 from costmodel.profiles.registry import PROFILES, design_profiles
-from dse.cli.chosen import changed_space, changes_of, say_what_was_open
-from dse.cli.files.launch import launched_space
+from dse.cli.chosen import changed_space, changes_of, launched_space, note, say_what_was_open
 from dse.cli.files.options import COSTS, add_dfmodel, add_hlo, add_launch_files, add_simai
 from dse.cli.options import add_changes, add_output, add_workers, describe
 from dse.cli.output import (
@@ -177,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
         raise DseError("--best: a launch file leaves nothing open; change it with --set or --sweep")
     if args.fit:
         return run_fit(args, form)
-    space = changed_space(args) if kind == SPACE else launched_space(args.design, kind, args)
+    space = changed_space(args) if kind == SPACE else launched_space(args, kind)
     if args.sweep or args.designs or form not in ("table", "json"):
         return run_sweep(args, space, form)
     record = evaluate_design(space, best=args.best, profile=args.profile)
@@ -343,8 +342,3 @@ def json_pieces(found: NamedDesigns) -> Iterator[bytes]:
         yield f"{separator}\n    {json.dumps(only_finite(own), allow_nan=False)}".encode()
         separator = ","
     yield b"\n  ]\n}\n"
-
-
-def note(text: str) -> None:
-    """Print a note to stderr."""
-    print(f"dse: {text}", file=sys.stderr)

@@ -10,19 +10,33 @@ from shlex import quote
 from typing import Final
 
 from costmodel.errors import DseError
-from dse.cli.chosen import changed_space, changes_of, say_what_was_open
-from dse.cli.options import add_changes, add_output, add_profile, add_storage, add_trial, describe, pin
+from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open
+from dse.cli.options import (
+    add_changes,
+    add_launch,
+    add_output,
+    add_profile,
+    add_storage,
+    add_trial,
+    amount,
+    describe,
+    number,
+    pin,
+)
 from dse.cli.output import form_of, write_content, write_report
 from dse.explaining import explanation as explaining
 from dse.explaining.difference import Difference
 from dse.explaining.explanation import Explanation
+from dse.explaining.measured_gap import measured_gap
 from dse.explaining.neighbours import Neighbour, binding, neighbours
 from dse.explaining.sensitivity import sensitivity
+from dse.library.design_files import is_launch
 from dse.library.designs import explain, with_number
 from dse.library.study import Study
 from dse.records.tables import json_text
 from dse.records.text import design_text
 from dse.reporting.designs.difference_report import difference_report
+from dse.reporting.designs.launch_report import gap_report
 from dse.reporting.designs.neighbours_report import explained_report
 from dse.reporting.designs.sensitivity_report import importance_report, sensitivity_report, table_text
 
@@ -44,12 +58,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             "dse explain gpt3_175b_1024_a100 --trial 12 --against 40",
             'dse explain gpt3_175b_1024_a100 --against "tp=8 pp=16"',
             "dse explain llama3_70b_512_h100 --set tp=4 --set pp=4 --format json | jq .time",
+            "dse explain train.sh --system h100 --measured-mfu 0.30",
             "dse explain gpt3_175b_1024_a100 --sensitivity -o tornado.svg",
             "dse explain gpt3_175b_1024_a100 --importance",
         ],
     )
     parser.add_argument(
-        "design", metavar="DESIGN", help="study (`dse studies`); with --set or --layout, also a space"
+        "design",
+        metavar="DESIGN",
+        help="study (`dse studies`); launch file with --system; space with --set or --layout",
     )
     add_trial(parser)
     parser.add_argument(
@@ -57,11 +74,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DESIGN",
         help='second design: the number of a trial, or changed values, such as "tp=8 pp=16"',
     )
+    add_measured(parser)
     parser.add_argument("--all", action="store_true", help="every kernel, collective, neighbour and quantity")
-    parser.add_argument("--sensitivity", action="store_true", help="sensitivity of the step time instead")
-    parser.add_argument(
-        "--importance", action="store_true", help="importance of parameters in the study instead"
-    )
     parser.add_argument(
         "--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table"
     )
@@ -70,6 +84,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     advanced = parser.add_argument_group("advanced")
     add_profile(advanced, ", by default that of the study")
     add_storage(advanced)
+
+
+def add_measured(parser: argparse.ArgumentParser) -> None:
+    """Add the options of launch files, of a measured step, and of other answers."""
+    parser.add_argument("--sensitivity", action="store_true", help="sensitivity of the step time instead")
+    parser.add_argument(
+        "--importance", action="store_true", help="importance of parameters in the study instead"
+    )
+    add_launch(parser, "system of a launch file, such as h100")
+    parser.add_argument(
+        "--measured-step-time", metavar="SECONDS", type=amount("s", "20"),
+        help="measured time of a step, such as 20: prints causes that could explain the gap",
+    )  # fmt: skip
+    parser.add_argument(
+        "--measured-mfu", metavar="SHARE", type=number, help="measured MFU in place of the time, such as 0.30"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
         return sensitivities(args, form)
     if form in ("csv", "svg"):
         raise DseError(f"--format {form}: only with --sensitivity; use table or json")
+    if args.measured_mfu or args.measured_step_time:
+        return gap(args, form)
     return importance(args, form) if args.importance else explanation(args, form)
 
 
@@ -158,6 +190,18 @@ def next_commands(args: argparse.Namespace, explained: Explanation, near: Sequen
     return [f"dse explain {quote(str(args.design))}{words}{trial}{storage} --against {against}"]
 
 
+def gap(args: argparse.Namespace, form: str) -> int:
+    """Hold a measured step against the prediction, and rank causes of the gap."""
+    found = measured_gap(
+        named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu
+    )
+    if form == "json":
+        write_content([f"{json_text(found.to_json())}\n".encode()], form, args.output)
+    else:
+        write_report(lambda width: gap_report(found, width), args.output)
+    return 0
+
+
 def named_design(args: argparse.Namespace) -> Explanation:
     """The design that the arguments name: a trial of a study, or a design of a space.
 
@@ -166,6 +210,8 @@ def named_design(args: argparse.Namespace) -> Explanation:
     DseError
         If there is no such design, or the cost model has no number for it.
     """
+    if args.system or is_launch(args.design):
+        return explain(launched_space(args), profile=args.profile)
     if not (args.set or args.layout):
         study = Study.load(args.design, storage=args.storage)
         return study.explain(args.trial, objective=args.objective, profile=args.profile)
@@ -196,9 +242,10 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
         pins = dict(pin(word) for word in re.split(r"[\s,]+(?=\w+\s*=)", text))
     except argparse.ArgumentTypeError as error:
         raise DseError(f"--against {text!r}: {error}, or the number of a trial") from None
-    space = explanation.space.pinned(pins)
-    params = space.completed(explanation.params)
-    moved = {n: v for n, v in params.items() if v != explanation.params[n] and n not in pins}
+    space = explanation.space.pinned(pins, replace=bool(args.system))
+    kept = explanation.params if not args.system else {}  # a launch file opens nothing
+    params = space.completed(kept)
+    moved = {n: v for n, v in params.items() if v != explanation.params.get(n, v) and n not in pins}
     if moved:
         print(f"dse: changed too, to be legal: {design_text(space, moved)}", file=sys.stderr)
     return with_number(explaining.explain(space, params, profile=profile))

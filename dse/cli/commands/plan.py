@@ -6,16 +6,20 @@ import argparse
 import re
 import sys
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from shlex import quote
-from typing import Final
+from typing import Any, Final
 
+from costmodel.errors import DseError
+from dse.cli.chosen import note
 from dse.cli.options import (
     DEFAULT_BUDGET,
     add_format,
     add_storage,
     add_workers,
     describe,
+    name_list,
     number,
     pin,
     positive,
@@ -24,10 +28,13 @@ from dse.cli.options import (
 from dse.cli.progress import progress_of
 from dse.exporting.launch.forms import LAUNCH_FORMS
 from dse.library.searching import PlannedStudy, plan
+from dse.library.side_by_side import compare_plans, prices_of
 from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record
 from dse.records.text import show
+from dse.reporting.designs.side_by_side_report import side_by_side_report
 from dse.reporting.study_report import plan_report
+from dse.spaces.question import NothingFits
 
 #: Letters of large counts.
 SCALES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -45,6 +52,7 @@ ABOUT: Final = (
     "that you omit get defaults; the command prints them."
 )
 EXAMPLES: Final = (
+    "dse plan llama3_70b --gpus 128,256 --system h100,b200 --tokens 15T --gpu-hour-price h100=2.5,b200=4.2",
     "dse plan llama3_70b --gpus 256 --system h100 --tokens 15T",
     "dse plan meta-llama/Llama-3.1-405B --gpus 16384 --system h100 --set tp=8",
     "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200 --precision bf16,fp8",
@@ -60,12 +68,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="built-in model (`dse list models`), name on the Hugging Face Hub, model file, or config.json",
     )
-    parser.add_argument("--gpus", metavar="N", type=positive, required=True, help="number of GPUs")
+    parser.add_argument(
+        "--gpus", metavar="N,...", type=counts, required=True, help="number of GPUs; or several: 128,256"
+    )
     parser.add_argument(
         "--system",
-        metavar="S",
+        metavar="S,...",
+        type=name_list,
         required=True,
-        help="GPU or system (`dse list systems`), such as h100, or a file",
+        help="GPU or system (`dse list systems`), such as h100, or a file; several side by side: h100,b200",
     )
     add_workload(parser)
     parser.add_argument(
@@ -88,6 +99,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """Add where results go, and the advanced options."""
+    parser.add_argument(
+        "--gpu-hour-price", metavar="PRICE", type=prices,
+        help="rent of a GPU for an hour in $, such as 2.50, or of each system: h100=2.5,b200=4.2",
+    )  # fmt: skip
     parser.add_argument("--save", metavar="FILE", type=Path, help="also write the search space to FILE")
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: plan_MODEL_N)")
     add_format(parser)
@@ -162,6 +177,22 @@ def add_software(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def counts(text: str) -> list[int]:
+    """Numbers of GPUs between commas."""
+    return [positive(word) for word in name_list(text)]
+
+
+def prices(text: str) -> float | dict[str, float]:
+    """One price, or one for each system.
+
+    >>> prices("2.50"), prices("h100=2.5,b200=$4.2")
+    (2.5, {'h100': 2.5, 'b200': 4.2})
+    """
+    if "=" not in text:
+        return number(text.strip().removeprefix("$"))
+    return {name: number(price.removeprefix("$")) for name, price in map(pin, text.split(","))}
+
+
 def amount(text: str) -> tuple[float, str, str]:
     """A count, its letter and its noun: ``16M tokens`` -> (16e6, "M", "tokens")."""
     match = _AMOUNT.fullmatch(text)
@@ -210,8 +241,6 @@ def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
     sequences, batch_tokens = args.global_batch_size or (None, None)
     own = (
-        "gpus",
-        "system",
         "seq_len",
         "tokens",
         "max_days",
@@ -222,18 +251,49 @@ def run(args: argparse.Namespace) -> int:
         "budget",
         "study",
     )
-    found = plan(
-        args.model,
+    workload = {
         **{name: getattr(args, name) for name in (*own, "save", "storage")},
-        global_batch_size=sequences,
-        batch_tokens=batch_tokens,
-        precision=[word.strip() for word in args.precision.split(",") if word.strip()],
-        jobs=Workers(args.jobs, args.backend, args.scheduler),
-        progress_of=lambda space: progress_of(space, sys.stderr),
-        note=lambda text: print(f"dse: {text}", file=sys.stderr),
-    )
+        "global_batch_size": sequences,
+        "batch_tokens": batch_tokens,
+        "precision": [word.strip() for word in args.precision.split(",") if word.strip()],
+        "jobs": Workers(args.jobs, args.backend, args.scheduler),
+        "progress_of": lambda space: progress_of(space, sys.stderr),
+    }
+    if len(args.gpus) * len(args.system) > 1 or args.gpu_hour_price:
+        return side_by_side(args, workload)
+    found = plan(args.model, gpus=args.gpus[0], system=args.system[0], note=note, **workload)
     write(args, found)
     return 0 if found.study.table.feasible.any() else 1
+
+
+def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
+    """Plan every system and number of GPUs; 1 where nothing fits."""
+    if args.save or args.study:
+        raise DseError(f"--{'save' if args.save else 'study'}: of one system and one number of GPUs")
+    prices_of(args.system, args.gpu_hour_price)  # refused before anything is planned
+    said = set[str]()
+
+    def once(text: str) -> None:
+        if text not in said:
+            note(text)
+        said.add(text)
+
+    plans: dict[tuple[str, int], PlannedStudy | NothingFits] = {}
+    for system, gpus in product(args.system, args.gpus):
+        try:
+            plans[system, gpus] = plan(args.model, gpus=gpus, system=system, note=once, **workload)
+        except NothingFits as error:
+            plans[system, gpus] = error
+    table = compare_plans(plans, gpu_hour_price=args.gpu_hour_price)
+    if args.format == "json":
+        print(
+            json_text(
+                {"model": args.model, "tokens": args.tokens, "rows": [row.to_json() for row in table.rows]}
+            )
+        )
+    else:
+        show(sys.stdout, lambda width: side_by_side_report(table, width))
+    return 0 if table.fastest else 1
 
 
 def write(args: argparse.Namespace, found: PlannedStudy) -> None:

@@ -1,293 +1,34 @@
-"""What each name that a formula may use means, in a line: the one place where that is written down."""
+"""Meaning of each name that a formula may use, in a line: `meanings.yaml` has them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from functools import cache
+from pathlib import Path
 
-#: Columns of designs.
-DESIGN: Final[Mapping[str, str]] = {
-    "tp": "ranks that share each layer: tensor parallelism",
-    "cp": "ranks that share each sequence: context parallelism",
-    "pp": "stages of the pipeline",
-    "vpp": "model chunks of a pipeline rank; more than 1 interleaves",
-    "dp": "replicas of the model: data parallelism",
-    "ep": "ranks that share out the experts of a layer",
-    "etp": "ranks that share each expert",
-    "rank_order": "which groups stand together in a node",
-    "micro_batch_size": "sequences of a micro-batch",
-    "gradient_accumulation_steps": "micro-batches of a replica and step",
-    "global_batch_size": "sequences of a step",
-    "world_size": "chips of the run",
-    "nodes": "nodes of the run",
-    "schedule": "in what order pipeline ranks run their passes",
-    "group_size": "micro-batches that pass a chunk before the next when interleaved; 0: pp",
-    "first_stage_layers": "layers of the first stage; 0: as even as can be",
-    "last_stage_layers": "layers of the last stage; 0: as even as can be",
-    "count_embedding": "the embedding counts as a layer where stages share them out",
-    "count_loss": "the loss counts as a layer where stages share them out",
-    "pipeline_layout": "layers of every chunk, as Megatron-LM writes them",
-    "overlap_p2p": "messages between stages keep no rank waiting to send",
-    "sequence_parallel": "activations between tensor-parallel products are shared out by tokens",
-    "tp_overlap": "which tensor-parallel collectives run beside products",
-    "overlap_tp": "tensor-parallel collectives run in pieces beside products",
-    "cp_communication": "how ranks that share a sequence see each other's keys",
-    "cp_a2a": "ranks that exchange heads, where cp_communication is a2a_p2p",
-    "recompute": "what layers compute again in the backward pass instead of keeping it",
-    "recompute_method": "which layers of a chunk are recomputed",
-    "recompute_layers": "layers that are recomputed, of a chunk or a checkpoint; 0: all",
-    "recompute_core_attn": "attention cores are recomputed",
-    "recompute_layernorm": "norms are recomputed",
-    "recompute_mla_up_proj": "up-projections of latent attention are recomputed",
-    "recompute_moe_act": "activation functions of experts are recomputed",
-    "recompute_mlp": "MLPs are recomputed",
-    "recompute_shared_experts": "shared experts are recomputed",
-    "recompute_moe": "mixtures of experts are recomputed",
-    "zero": "what replicas share out: 1 optimizer states, 2 gradients too, 3 weights too",
-    "distributed_optimizer": "replicas share out optimizer states: zero 1 by another name",
-    "reshard_after_forward": "in zero 3, weights are gathered again to go back",
-    "shard_replicas": "copies of sharded states",
-    "optimizer": "which optimizer updates the weights",
-    "moments": "format of the optimizer's moments",
-    "store_param_remainders": "of master weights, the 16 bits alone that weights lack are stored",
-    "offload_optimizer": "share of the optimizer's states that hosts hold",
-    "offload_activations": "share of what layers keep that hosts hold in between",
-    "precision": "format of the products of layers",
-    "fp8_parameters": "weights are kept and gathered in that format",
-    "gradient_reduction": "format in which gradients are summed over replicas",
-    "gradient_accumulation_fusion": "products add to the gradients of weights",
-    "gradient_copy": "16-bit gradients are kept beside those that are added to",
-    "attention": "kernels of the attention core",
-    "overlap_grad_reduce": "gradients are summed beside the backward pass",
-    "overlap_param_gather": "gathered weights hide too",
-    "dispatcher": "how tokens come to the ranks of their experts",
-    "imbalance": "tokens of the fullest rank of experts over the mean; 1 is balance by force",
-    "capacity_factor": "rows of an expert over its mean share, others dropped; 0: none are",
-    "overlap_ep": "exchanges between experts hide behind another micro-batch",
-    "overlap_shared_expert": "exchanges hide behind the shared expert",
-    "sharding": "how kernels are split: as Megatron-LM does, solved, or sampled",
-    "tiling": "tiles of kernels: solved, or sampled",
-    "hidden_kind": "how the hidden layers of an LSTM are split",
-    "hidden_dim1": "ranks along the first axis of that split",
-    "hidden_dim2": "ranks along the second axis of that split",
-    "softmax_kind": "how the softmax layer of an LSTM is split",
-    "softmax_dim1": "ranks along the first axis of that split",
-    "softmax_dim2": "ranks along the second axis of that split",
-    "topology": "shape of the network, under DFModel's rules",
-    "tile_size": "tokens of a tile, under DFModel's rules",
-    "overlap": "whether communication hides, under DFModel's rules",
-    "execution": "how kernels follow each other, under DFModel's rules",
-}
+import yaml
 
-#: Dimensions of models.
-MODEL: Final[Mapping[str, str]] = {
-    "num_parameters": "parameters, but for multi-token prediction",
-    "num_layers": "layers",
-    "hidden_size": "features of a token between layers",
-    "num_attention_heads": "query heads",
-    "num_query_groups": "key heads",
-    "head_size": "features of a head",
-    "ffn_hidden_size": "features inside an MLP",
-    "seq_len": "tokens of a sequence that are worked on",
-    "context_len": "tokens before them whose keys and values are there already",
-    "vocab_size": "entries of the vocabulary",
-    "norms_per_layer": "norms of a layer",
-    "moe_layer_freq": "every so many layers have experts",
-    "q_lora_rank": "features of compressed queries; 0: not compressed",
-    "kv_lora_rank": "features of compressed keys and values",
-    "qk_nope_head_dim": "features of a head's key without position",
-    "qk_rope_head_dim": "features of a head's key with position",
-    "v_head_dim": "features of a head's value",
-    "window": "keys that a query sees in layers without full attention",
-    "full_attention_every": "every so many layers have full attention; 0: none",
-    "linear_key_heads": "key heads of linear attention; of Mamba-2 groups of heads",
-    "linear_value_heads": "value heads of linear attention",
-    "linear_head_dim": "features of a head of linear attention",
-    "linear_conv_kernel": "tokens of the convolution before linear attention",
-    "linear_state_size": "width of the states of a head of Mamba-2",
-    "num_experts": "experts of a layer",
-    "moe_topk": "experts that a token visits",
-    "moe_ffn_hidden_size": "features inside an expert",
-    "shared_ffn_hidden_size": "features inside all shared experts together",
-    "moe_latent_size": "features on which routed experts act; 0: the hidden ones",
-    "routing_groups": "groups of experts that routing chooses among first",
-    "routing_group_topk": "groups that a token may choose from",
-    "first_dense_layers": "first layers, which have no experts",
-    "mtp_layers": "layers that look one token further ahead",
-    "learned_positions": "rows of the table of learned positions; 0: seq_len",
-    "vocab_multiple": "tensor-parallel ranks hold multiples of so many entries",
-    "batch_size": "sequences of a program's step",
-    "projection_size": "features that the projection of an LSTM makes",
-    "gates": "gates of an LSTM's cell",
-}
 
-#: Quantities of the chip, the host and the software.
-MACHINE: Final[Mapping[str, str]] = {
-    "cores": "cores of a chip",
-    "arrays_per_core": "matrix units of a core",
-    "array_height": "rows of a matrix unit",
-    "array_width": "columns of a matrix unit",
-    "clock": "nominal clock of the cores",
-    "sustained": "share of the clock that hours of dense matrix work can hold",
-    "matrix_efficiency": "share of cycles in which a busy matrix unit multiplies",
-    "flash_2_efficiency": "rate of FlashAttention-2 over that of fused attention",
-    "fp8_speedup": "rate of 8-bit products over that of 16 bits; 0: it has none",
-    "mx_speedup": "rate of MX products over that of 16 bits; 0: it has none",
-    "fp4_speedup": "rate of 4-bit products over that of 16 bits; 0: it has none",
-    "fp8_efficiency": "efficiency of 8-bit products over that of 16 bits",
-    "fp4_efficiency": "efficiency of 4-bit products over that of 16 bits",
-    "compute_capability": "compute capability of CUDA, such as 9 for Hopper; 0: the chip has no CUDA",
-    "vector_lanes": "fp32 multiply-adds of a core and cycle outside the matrix units",
-    "kernel_launch": "floor of a kernel's time",
-    "expert_latency": "time of each further expert whose product one kernel makes",
-    "sorting_efficiency": "rate of sorting tokens by expert, over that of streaming",
-    "tile_latency": "time to fill and drain the pipeline of an output tile",
-    "collective_cores": "cores that a running collective takes from kernels beside it",
-    "tp_collective_cores": "cores that tensor-parallel collectives take",
-    "cp_collective_cores": "cores that context-parallel collectives take",
-    "ep_collective_cores": "cores that exchanges between experts take",
-    "dp_collective_cores": "cores that data-parallel collectives take",
-    "reserved_memory": "memory that the driver and its context take",
-    "energy_per_flop": "energy of an operation of a matrix unit",
-    "nominal_clock": "clock from which voltage follows; 0: it does not",
-    "least_voltage": "least voltage, over that at the nominal clock",
-    "defect_density": "faults that spoil a die, by area",
-    "defect_clustering": "the more, the less do faults come in clusters",
-    "idle_power": "power of an idle chip",
-    "fixed_area": "die area that no quantity here changes",
-    "array_area": "die area of a multiply-add of the matrix units",
-    "sram_area": "die area of on-chip memory",
-    "area_price": "price of die area",
-    "base_price": "price of package, board and the seller's margin",
-    "tdp": "power of the package that its parts share out",
-    "core_fraction": "share of that power which the cores take",
-    "host_dispatch": "time of the host to prepare a kernel",
-    "host_step_overhead": "time once a step: data, logs, loss scaling",
-    "host_straggler": "added share of compute time at twice as many nodes",
-    "host_power": "a chip's share of the host's power",
-    "host_price": "a chip's share of the host's price",
-    "host_power_price": "price of supplying and cooling a watt",
-    "host_power_overhead": "power of the facility over that of the machine",
-    "host_link_bandwidth": "bandwidth between host and chip, either direction",
-    "host_memory_bandwidth": "a chip's share of the host's memory bandwidth",
-    "software_pointwise_kernels": "kernels in place of each fused one",
-    "software_kept_activations": "what layers keep, over what those of fused kernels do",
-    "software_fragmentation": "memory that the allocator holds beyond that of tensors, over theirs",
-    "software_blocking_launches": "share of launches that wait for the kernel before",
-    "software_collective_launches": "work of the host for a collective, over that for a kernel",
-}
-
-#: Quantities of a memory level (`{0}` is its name), and of a tier of links.
-OF_A_MEMORY: Final[Mapping[str, str]] = {
-    "capacity": "usable capacity of {0}",
-    "nominal": "capacity of {0} as it is sold",
-    "bandwidth": "bandwidth of {0}",
-    "efficiency": "share of {0}'s bandwidth that streaming kernels reach",
-    "energy": "energy of a byte moved to or from {0}",
-    "price": "price of {0}, by its size",
-    "bandwidth_price": "price of {0}, by its bandwidth",
-}
-OF_A_TIER: Final[Mapping[str, str]] = {
-    "size": "chips that a {0} joins",
-    "bandwidth": "bandwidth of a chip in its {0}, one direction",
-    "efficiency": "share of it that large collectives reach",
-    "latency": "time of a step of a collective in the {0}",
-    "launch": "floor of a collective's time in the {0}",
-    "ramp": "bytes sent while a collective's pipelines fill",
-    "own_share": "cost of copying a byte of one's own over that of sending one",
-    "in_switch": "1 where switches of the {0} reduce",
-    "in_switch_rate": "rate of sending to switches that reduce over that of rings",
-    "used": "most chips of a {0} that a run takes",
-    "oversubscription": "what members of the {0} could send over what it carries",
-    "peer_bandwidth": "bandwidth between two chips of the {0}, one direction",
-    "torus_x": "chips along the first axis of a torus; 0: links are switched",
-    "torus_y": "chips along the second axis of a torus",
-    "torus_z": "chips along the third axis of a torus",
-    "torus_wrap": "an axis closes to a ring where this divides its chips",
-    "energy": "energy of a byte sent in the {0}",
-    "price": "price of bandwidth in the {0}: links and switches",
-}
-
-#: What evaluation finds: columns of a breakdown, and ends of intervals.
-RESULTS: Final[Mapping[str, str]] = {
-    "step_time": "time of an optimizer step",
-    "forward_time": "forward kernels of the slowest rank, in a step",
-    "backward_time": "backward kernels",
-    "recompute_time": "kernels that run again in the backward pass",
-    "tp_communication_time": "tensor-parallel communication that does not hide",
-    "cp_communication_time": "context-parallel communication that does not hide",
-    "ep_communication_time": "exchanges between experts that do not hide",
-    "offload_time": "activations on their way to hosts and back that do not hide",
-    "pp_communication_time": "messages between stages that do not hide",
-    "bubble_time": "time in which pipeline ranks wait",
-    "dp_communication_time": "data-parallel communication that does not hide",
-    "optimizer_time": "update of the weights",
-    "host_time": "waiting for hosts, and for stragglers",
-    "peak_memory": "memory of the fullest chip at its fullest",
-    "weights_memory": "weights",
-    "gradients_memory": "gradients",
-    "optimizer_memory": "states of the optimizer",
-    "activations_memory": "activations kept for the backward pass",
-    "buffers_memory": "buffers of communication and logits",
-    "reserved_memory": "driver, allocator and buffers of communication libraries",
-    "energy_per_step": "energy of a step, of all chips with hosts and facility",
-    "compute_energy": "energy of arithmetic",
-    "memory_energy": "energy of memory traffic",
-    "link_energy": "energy of links",
-    "idle_energy": "energy that flows whatever runs",
-    "memory_bound_time": "time in kernels that wait for memory",
-    "launch_bound_time": "time in kernels that wait for their launch",
-    "tokens_per_second": "tokens trained on in a second",
-    "tokens_per_second_per_gpu": "tokens that one chip trains on in a second",
-    "model_flops": "FLOPs of the model in a step: causal attention counts half, recomputation not at all",
-    "mfu": "model FLOPs utilization: model_flops over step time and 16-bit peak, as Megatron-LM counts",
-    "system_price": "price of all chips with hosts and network",
-    "system_power": "power of all chips at full load",
-    "average_power": "power over a step",
-    "step_time_low": "lower end of the interval of step times",
-    "step_time_high": "upper end of the interval of step times",
-    "tokens_per_second_low": "tokens a second at the upper end of step times",
-    "tokens_per_second_per_gpu_low": "tokens a second of one chip at the upper end of step times",
-    "mfu_low": "utilization at the upper end of step times",
-}
-
-#: Columns of whole runs, and what they rest on.
-RUN: Final[Mapping[str, str]] = {
-    "tokens": "tokens of the whole run",
-    "chip_mtbf": "mean time between failures of a chip that stop training",
-    "restart_time": "from a failure to the first new step",
-    "storage_bandwidth": "of a chip to where checkpoints are written",
-    "checkpoint_size": "of a checkpoint",
-    "checkpoint_time": "in which training stands still while one is written",
-    "amortization_time": "time in which machines are paid off",
-    "electricity_price": "price of energy",
-    "grid_intensity": "emissions of energy",
-    "gpu_hour_price": "rent of a chip",
-    "run_steps": "steps of the run",
-    "checkpoint_interval": "useful training between two checkpoints",
-    "goodput": "share of the wall clock that is useful training",
-    "run_time": "wall clock of the run, failures included",
-    "gpu_hours": "chips times hours",
-    "failures": "expected in the run",
-    "downtime": "in which nothing is computed",
-    "run_energy": "energy of the run",
-    "run_emissions": "emissions of the run, as CO2",
-    "run_cost": "rent, or price over its life, and electricity",
-}
+@cache
+def _tables() -> Mapping[str, Mapping[str, str]]:
+    """Group of names -> name -> its meaning."""
+    tables: Mapping[str, Mapping[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    return tables
 
 
 def meaning(name: str, memories: Collection[str] = (), tiers: Collection[str] = ()) -> str:
-    """What a name means, in a line; "" for a name that a space makes up.
+    """Meaning of a name, in a line; "" for a name that a space makes up.
 
     >>> meaning("tp"), meaning("sram_bandwidth", memories=["sram"])
     ('ranks that share each layer: tensor parallelism', 'bandwidth of sram')
     """
-    for table in (DESIGN, RUN, MODEL, MACHINE, RESULTS):
-        if name in table:
-            return table[name]
+    tables = _tables()
+    for group in ("design", "run", "model", "machine", "results"):
+        if name in tables[group]:
+            return tables[group][name]
     if name.endswith("_fraction"):
         return f"share of the package's power which {name.removesuffix('_fraction')} takes"
-    for owners, table in ((memories, OF_A_MEMORY), (tiers, OF_A_TIER)):
+    for owners, table in ((memories, tables["of_a_memory"]), (tiers, tables["of_a_tier"])):
         for owner in owners:
             own = name.removeprefix(f"{owner}_")
             if own != name and own in table:

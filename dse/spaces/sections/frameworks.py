@@ -158,12 +158,9 @@ def _asked(section: Section) -> tuple[str, bool, bool]:
 
 
 def limits_of(
-    framework: Framework,
-    model: ModelShape,
-    named: Collection[str],
-    opened: Mapping[str, Any],
+    framework: Framework, model: ModelShape, named: Collection[str], opened: Mapping[str, Any],
     quantities: Mapping[str, Any],
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """What a framework cannot run of a space's designs, as constraints: those that some design may break.
 
     Parameters
@@ -237,12 +234,9 @@ def broken_rules(
 
 
 def _broken_ones(
-    framework: Framework,
-    model: ModelShape,
-    design: Mapping[str, Any],
-    rules: Iterable[UsualRule],
+    framework: Framework, model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule],
     machine: Mapping[str, float],
-) -> Iterator[str]:
+) -> Iterator[str]:  # fmt: skip
     """Why a design breaks some rules of a framework, a line for each that it breaks."""
     names = _columns(model)
     sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)} | {**machine}

@@ -1,0 +1,200 @@
+"""Launch files side by side, explained, and held against a measured step."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import dse
+from costmodel.errors import DseError
+from dse.cli import main
+
+SCRIPT = """#!/bin/bash
+torchrun --nnodes 8 --nproc_per_node 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 \\
+  --ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention --num-query-groups 8 \\
+  --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256 --swiglu --normalization RMSNorm \\
+  --position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear \\
+  --micro-batch-size 1 --global-batch-size 512 --bf16 --tensor-model-parallel-size 8 \\
+  --pipeline-model-parallel-size 4 --sequence-parallel --use-distributed-optimizer --use-flash-attn \\
+  --recompute-activations
+"""
+
+
+def changed(*pairs):
+    text = SCRIPT
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+NEW = changed(
+    ("tensor-model-parallel-size 8", "tensor-model-parallel-size 4"),
+    ("pipeline-model-parallel-size 4", "pipeline-model-parallel-size 8"),
+    (" \\\n  --recompute-activations", " --overlap-grad-reduce"),
+)
+
+
+@pytest.fixture
+def scripts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.sh").write_text(SCRIPT)
+    (tmp_path / "new.sh").write_text(NEW)
+
+
+def test_the_parts_of_a_comparison_add_up_to_the_difference(scripts):
+    pair = dse.compare_launches("old.sh", "new.sh", system="h100_80g_dgx")
+    one, other = (record["breakdown"] for record in pair.records)
+    for key, part in (("step_time_s", "step_time_change"), ("peak_memory_bytes", "peak_memory_change")):
+        assert sum(getattr(own, part) for own in pair.parts) == pytest.approx(other[key] - one[key])
+    names = [name for own in pair.parts for name in own.changes]
+    assert sorted(names) == ["overlap_grad_reduce", "overlap_param_gather", "pp", "recompute", "tp"]
+    alone = dse.launch_design("old.sh", system="h100_80g_dgx")
+    assert pair.records[0]["breakdown"] == dse.evaluate_design(alone)["breakdown"]
+
+
+def test_the_first_part_is_the_change_with_the_largest_effect_alone(scripts):
+    pair = dse.compare_launches("old.sh", "new.sh", system="h100_80g_dgx")
+    base = pair.records[0]["breakdown"]["step_time_s"]
+    effects = {
+        name: dse.evaluate_design(
+            dse.launch_design("old.sh", system="h100_80g_dgx", set={name: value})
+        )["breakdown"]["step_time_s"] - base
+        for name, value in (("tp", 4), ("pp", 8), ("recompute", "none"), ("overlap_grad_reduce", True))
+    }  # fmt: skip
+    first = max(effects, key=lambda name: abs(effects[name]))
+    assert [*pair.parts[0].changes] == [first]
+    assert pair.parts[0].step_time_change == pytest.approx(effects[first])
+
+
+def test_settings_that_are_legal_only_together_are_one_part(scripts, tmp_path):
+    """On 16 ranks tp 8 leaves 2 stages, and pp 4 leaves tp 4: neither can change alone."""
+    before = changed(
+        ("--nnodes 8", "--nnodes 2"), ("pipeline-model-parallel-size 4", "pipeline-model-parallel-size 2")
+    )
+    after = before.replace("tensor-model-parallel-size 8", "tensor-model-parallel-size 2")
+    after = after.replace("pipeline-model-parallel-size 2", "pipeline-model-parallel-size 8")
+    (tmp_path / "old.sh").write_text(before)
+    (tmp_path / "new.sh").write_text(after)
+    parts = dse.compare_launches("old.sh", "new.sh", system="b200_180g_dgx").parts
+    one, *_ = parts
+    assert {*one.changes} in ({"tp"}, {"tp", "pp"})
+    assert {name for own in parts for name in own.changes} == {"tp", "pp"}
+
+
+def test_other_batches_lengths_and_gpus_are_settings_too(scripts, tmp_path):
+    (tmp_path / "new.sh").write_text(
+        changed(("--nnodes 8", "--nnodes 16"), ("batch-size 512", "batch-size 1024"), ("h 8192", "h 4096"))
+        if "h 8192" in SCRIPT
+        else ""
+    )
+    pair = dse.compare_launches("old.sh", "new.sh", system="h100_80g_dgx")
+    changes = {name: own for part in pair.parts for name, own in part.changes.items()}
+    assert changes == {"GPUs": (64, 128), "global_batch_size": (512, 1024), "seq_len": (8192, 4096)}
+    one, other = (record["breakdown"]["step_time_s"] for record in pair.records)
+    assert sum(part.step_time_change for part in pair.parts) == pytest.approx(other - one)
+
+
+def test_compare_answers_first_and_limits_decide_the_exit_code(scripts, capsys):
+    compare = ["compare", "old.sh", "new.sh", "--system", "h100"]
+    assert main(compare) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"new\.sh is [\d.]+ % faster than old\.sh, with [\d.]+ GB more memory\.", first)
+    assert any(re.match(r"tp 8 to 4 +-[\d.]+ s ", line) for line in rest)
+    assert main([*compare, "--max-memory", "80GB", "--max-step-time", "15", "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert re.fullmatch(r"--max-memory 80 GB: new\.sh needs 80\.\d GB, \d+ MB too much", found["exceeded"][0])
+    assert found["exceeded"][1].startswith("--max-step-time 15 s: new.sh needs")
+    assert found["step_time_change"] < 0
+    assert main([*compare, "--max-memory", "85GB", "--max-step-time", "80 s"]) == 0
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["compare", "old.sh", "new.sh"], "old.sh: add --system, such as --system h100"),
+    (["explain", "old.sh"], "old.sh: add --system, such as --system h100"),
+    (["compare", "h100", "b200", "--max-memory", "80GB"], "only with two launch files"),
+    (["explain", "old.sh", "--system", "h100", "--measured-mfu", "30"], "MFU is a share: 0.30"),
+    (["explain", "old.sh", "--system", "h100", "--measured-mfu", "0.3", "--measured-step-time", "9"],
+     "give one of --measured-step-time and --measured-mfu"),
+])  # fmt: skip
+def test_mistakes_are_one_line(words, message, scripts, capsys):
+    assert main(words) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_design_that_does_not_fit_fails_a_comparison(scripts, tmp_path, capsys):
+    (tmp_path / "new.sh").write_text(
+        changed(("tensor-model-parallel-size 8", "tensor-model-parallel-size 1"))
+    )
+    assert main(["compare", "old.sh", "new.sh", "--system", "h100"]) == 1
+    assert re.search(r"new\.sh does not fit: [\d.]+ GB too much", capsys.readouterr().out)
+
+
+def test_a_launch_file_is_explained_like_a_trial(scripts, capsys):
+    assert main(["explain", "old.sh", "--system", "h100", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    total = sum(row["seconds"] for row in found["time"])
+    assert total == pytest.approx(found["breakdown"]["step_time_s"])
+    assert main(["explain", "old.sh", "--system", "h100", "--against", "tp=4 pp=8"]) == 0
+    assert "tp 8 to 4, pp 4 to 8. It is faster by" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_launch_file_is_refused_by_name(scripts, tmp_path):
+    (tmp_path / "space.yaml").write_text("schema: search_space/v1\n")
+    with pytest.raises(DseError, match=r"space\.yaml: is a space; expected a launch script"):
+        dse.launch_design("space.yaml", system="h100_80g_dgx")
+
+
+# A measured step
+
+
+def test_causes_are_evaluated_alone_and_ranked_by_how_close_they_come(scripts):
+    explanation = dse.explain(dse.launch_design("old.sh", system="h100_80g_dgx"))
+    predicted = explanation.step_time
+    gap = dse.measured_gap(explanation, measured_step_time=1.3 * predicted)
+    closeness = [min(own.share, 1 / own.share) for own in gap.causes]
+    assert closeness == sorted(closeness, reverse=True)
+    [clock] = [own for own in gap.causes if "clock" in own.name]
+    lower = {"clock": 0.8 * float(explanation.system.chip.clock)}
+    again = dse.evaluate_design(dse.launch_design("old.sh", system="h100_80g_dgx", set=lower))
+    assert clock.step_time == again["breakdown"]["step_time_s"]
+    assert clock.share == pytest.approx((clock.step_time - predicted) / (0.3 * predicted))
+    assert "nvidia-smi" in clock.check
+
+
+def test_a_known_cause_is_found_first(scripts):
+    """A step as slow as with half the bandwidth in a node is explained by that, exactly."""
+    explanation = dse.explain(dse.launch_design("old.sh", system="h100_80g_dgx"))
+    half = 0.5 * float(explanation.system.network[0].bandwidth)
+    slow = dse.launch_design("old.sh", system="h100_80g_dgx", set={"node_bandwidth": half})
+    measured = dse.evaluate_design(slow)["breakdown"]["step_time_s"]
+    first = dse.measured_gap(explanation, measured_step_time=measured).causes[0]
+    assert first.name == "node links run at half their bandwidth"
+    assert first.share == pytest.approx(1)
+
+
+def test_mfu_and_time_say_the_same(scripts):
+    explanation = dse.explain(dse.launch_design("old.sh", system="h100_80g_dgx"))
+    mfu = explanation.record["breakdown"]["mfu"]
+    gap = dse.measured_gap(explanation, measured_mfu=mfu / 2)
+    assert gap.measured == pytest.approx(2 * explanation.step_time)
+
+
+def test_the_answer_says_how_far_the_measured_step_is(scripts, capsys):
+    measured = ["explain", "old.sh", "--system", "h100"]
+    assert main([*measured, "--measured-mfu", "0.30"]) == 0
+    out = capsys.readouterr().out
+    assert re.match(r"Measured [\d.]+ s a step, 30 % MFU: \d+ % slower than predicted, outside", out)
+    assert "Check first: " in out
+    assert "Data loading, checkpoints and evaluation are not modelled" in out
+    assert main([*measured, "--measured-step-time", "5"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "faster than predicted" in out
+    assert "More than 100 % MFU is not possible" in out
+    predicted = dse.explain(dse.launch_design("old.sh", system="h100_80g_dgx")).step_time
+    assert main([*measured, "--measured-step-time", f"{predicted * 1.01:.4f}"]) == 0
+    assert "within the accuracy of the prediction" in capsys.readouterr().out

@@ -1,0 +1,108 @@
+"""Plans on several systems and numbers of GPUs in one table."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import dse
+from costmodel.errors import DseError
+from dse.cli import main
+
+PLAN = ["plan", "llama3_8b", "--gpus", "8,16", "--system", "h100,b200", "--global-batch-size", "64"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+
+
+def rows_of(capsys, *words):
+    assert main([*words, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)["rows"]
+
+
+def test_each_combination_is_a_row_and_a_study(capsys):
+    rows = rows_of(capsys, *PLAN)
+    assert [(row["system"], row["gpus"]) for row in rows] == [
+        ("h100", 8), ("h100", 16), ("b200", 8), ("b200", 16)
+    ]  # fmt: skip
+    assert len({row["study"] for row in rows}) == 4
+    for row in rows:
+        front = dse.Study.load(row["study"]).table.front().records()
+        assert row["breakdown"]["step_time_s"] == min(own["breakdown"]["step_time_s"] for own in front)
+    single = dse.plan("llama3_8b", gpus=8, system="b200_180g_dgx", global_batch_size=64)
+    best = single.study.table.front().records()[0]
+    assert rows[2]["breakdown"]["step_time_s"] == best["breakdown"]["step_time_s"]
+
+
+def test_rented_dollars_are_hours_times_the_price(capsys):
+    """GPU-hours at the price of each system; the cheapest and the fastest come first."""
+    words = [*PLAN, "--tokens", "100B", "--gpu-hour-price", "h100=2.5,b200=4.2"]
+    rows = rows_of(capsys, *words)
+    for row in rows:
+        price = {"h100": 2.5, "b200": 4.2}[row["system"]]
+        assert row["cost_usd"] == pytest.approx(price * row["run"]["gpu_hours"])
+        assert row["dollars"] == "rented"
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    cheapest = min(rows, key=lambda row: row["cost_usd"])
+    fastest = max(rows, key=lambda row: row["breakdown"]["tokens_per_second"])
+    same = cheapest == fastest
+    first = "Cheapest and fastest" if same else "Cheapest"
+    assert out.startswith(f"{first}: {cheapest['gpus']} x {cheapest['system']} with ")
+    assert same or f"\nFastest: {fastest['gpus']} x {fastest['system']} with " in out
+    assert "rented, $2.50 a GPU-hour of h100, $4.20 a GPU-hour of b200" in " ".join(out.split())
+
+
+def test_without_a_price_the_dollars_are_the_owners(capsys):
+    rows = rows_of(capsys, *PLAN, "--tokens", "100B")
+    assert all(row["dollars"] == "owned" and row["cost_usd"] == row["run"]["run_cost_usd"] for row in rows)
+    assert main([*PLAN, "--tokens", "100B"]) == 0
+    assert "Dollars: owned" in capsys.readouterr().out
+
+
+def test_a_price_without_tokens_gives_the_rent_of_a_billion(capsys):
+    for row in rows_of(capsys, *PLAN, "--gpu-hour-price", "2"):
+        seconds = 1e9 / row["breakdown"]["tokens_per_second"]
+        assert row["cost_usd"] == pytest.approx(seconds / 3600 * row["gpus"] * 2)
+
+
+def test_a_row_that_does_not_fit_says_so(capsys):
+    words = ["plan", "llama3_70b", "--gpus", "8,64", "--system", "h100"]
+    assert main(words) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "8 x h100: no layout of " in out
+    assert out.startswith("Fastest: 64 x h100 with ")
+    assert main(["plan", "llama3_70b", "--gpus", "2,4", "--system", "h100"]) == 1
+    assert capsys.readouterr().out.startswith("No layout fits on any of these systems.")
+
+
+def test_different_batches_are_named(capsys):
+    assert main(["plan", "llama3_8b", "--gpus", "8,24", "--system", "h100"]) == 0
+    assert re.search(
+        r"Batches differ \(\d+, \d+ sequences a step\)", " ".join(capsys.readouterr().out.split())
+    )
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--gpu-hour-price", "h100=2.5"], "--gpu-hour-price: no price of b200"),
+    (["--gpu-hour-price", "h100=2.5,b200=4,a100=1"], "--gpu-hour-price: a100: not planned"),
+    (["--save", "space.yaml"], "--save: of one system and one number of GPUs"),
+])  # fmt: skip
+def test_mistakes_are_one_line(words, message, capsys):
+    assert main([*PLAN, *words]) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_python_takes_plans_and_their_errors():
+    plans = {("h100_80g_dgx", 8): dse.plan("llama3_8b", gpus=8, system="h100_80g_dgx", global_batch_size=64)}
+    table = dse.compare_plans(plans, gpu_hour_price=2.0)
+    assert table.cheapest is table.fastest is table.rows[0]
+    with pytest.raises(DseError, match=r"^gpu_hour_price: b200: not planned"):
+        dse.compare_plans(plans, gpu_hour_price={"b200": 1.0})
