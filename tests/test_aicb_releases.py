@@ -186,7 +186,7 @@ def test_models_of_deepseek_have_a_row_for_each_product_and_experts_behind_dense
 
 def test_runs_that_a_release_does_not_know_are_refused():
     latent = GeneratorRun.of(**RUN | SHARED | LATENT)
-    with pytest.raises(DseError, match="release 2025-01: knows no latent attention"):
+    with pytest.raises(DseError, match="release 2025-01: has no latent attention"):
         measured(latent, Sections.of(**TIMES), release="2025-01")
     with pytest.raises(DseError, match="latent attention with sequence_parallel has timed rows alone"):
         placeholder(latent)

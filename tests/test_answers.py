@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import shlex
 
@@ -11,7 +13,9 @@ import pytest
 from costmodel.formats.quantity import readable
 from dse import Study
 from dse.cli import main
+from dse.records.text import PLAIN_WIDTH, console
 from dse.reporting.answers import INDENT, wrapped
+from tests.language import found_in
 
 WIDTHS = [60, 80, 100, 200]
 PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx", "--tokens", "1T"]
@@ -201,6 +205,21 @@ def test_two_systems_are_compared_by_their_rates_first(storage, capsys, monkeypa
     assert lines[0].startswith("b200_180g_dgx has 2.27 x peak_flop_rate, ")
     assert "2.39 x dram_bandwidth" in lines[0]  # 8 over 3.35 TB/s, by the datasheets
     assert re.match(r"\d+ more: ", lines[-1])
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", "search", "machine", "evaluate", "explain", "compare", "systems", "sensitivity"]
+)
+def test_answers_are_in_plain_english(name, storage, capsys, monkeypatch):
+    text = " ".join(printed(capsys, monkeypatch, commands(storage)[name], 200))
+    assert found_in(text) == []
+
+
+def test_a_pipe_is_as_wide_as_the_terminal_behind_it(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for columns, width in ((80, 80), (200, PLAIN_WIDTH)):
+        monkeypatch.setattr(os, "get_terminal_size", lambda _, own=columns: os.terminal_size((own, 24)))
+        assert console(io.StringIO()).width == width
 
 
 def test_a_sentence_breaks_between_items_and_is_indented():

@@ -119,7 +119,7 @@ def test_what_somebody_changed_in_the_database_is_found(forged, study, capsys):
     assert figure in {own["column"] for own in found["differences"]}
     assert (found["n_checked"], found["n_differing"]) == (20, 1)
     assert main(command) == 1
-    assert "1 of 20 trials are not as the cost model gives them" in capsys.readouterr().out
+    assert "1 of 20 trials differ from the cost model" in capsys.readouterr().out
 
 
 def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
@@ -135,9 +135,9 @@ def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, capsys, m
     monkeypatch.setattr("dse.cli.commands.studies.SAMPLE", 3)
     command = ["check", "small", "--storage", study.storage]
     assert main(command) == 0
-    assert capsys.readouterr().out == "Study small: 3 trials priced again, all as stored.\n"
+    assert capsys.readouterr().out == "Study small: 3 trials evaluated again, all as stored.\n"
     assert main([*command, "--all"]) == 0
-    assert capsys.readouterr().out == "Study small: 20 trials priced again, all as stored.\n"
+    assert capsys.readouterr().out == "Study small: 20 trials evaluated again, all as stored.\n"
 
 
 def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch):
@@ -155,7 +155,7 @@ def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch, c
     assert re.fullmatch(
         r"dse: study 'small': its trials were evaluated differently: version: dse \S+ stored, 99.0 now; "
         r"trial 0: step_time_s: .* stored, the cost model gives .* \(20 of 20 looked at differ\); "
-        r"`dse studies small --check` lists what differs; begin anew from its best designs: "
+        r"`dse studies small --check` lists the differences; start a new study from its best designs: "
         r"`dse search ... --study NEW --warm-start small`",
         line,
     )

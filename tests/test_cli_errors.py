@@ -28,7 +28,7 @@ MISTAKES = {
     "studies": "no database there",
     "evaluate gpt3_175b_1024_a100 --set pp=5": "pp=5: not an option; pp can be 1, 2, 3, 4, 6, 8",
     "enumerate": "enumerate: name a SPACE",
-    "enumerate gpt_1t_codesign --method list": "legal designs are too many to price",
+    "enumerate gpt_1t_codesign --method list": "legal designs are too many to evaluate",
     "list spaces gpt9": "unknown space 'gpt9'",
     "models llama3_71b": "did you mean 'llama3_70b'?",
     "systems a1000": "unknown system 'a1000'; did you mean 'a100'",
@@ -178,13 +178,13 @@ def test_version(capsys):
         (
             "setup.txt",
             ["--profile", "native"],
-            "is a DFModel set-up, and --profile native does not price one; leave it out",
+            "is a DFModel set-up, and --profile native does not evaluate it; leave --profile out",
         ),
         ("setup.txt", ["--format", "trace"], "a DFModel set-up has no trace; use table, json"),
         (
             "setup.txt",
             ["--profile", "simai", "--resolve"],
-            "is a DFModel set-up, and --profile simai does not price one; leave it out",
+            "is a DFModel set-up, and --profile simai does not evaluate it; leave --profile out",
         ),
         (
             "other.txt",
@@ -213,7 +213,7 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path, ca
         (
             "of no kind that has a mark\n",
             "of no kind that is priced; give an HLO module, an AICB workload, a DeepFlow configuration, "
-            "a DFModel set-up, or say by --profile what it should be",
+            "a DFModel set-up, or name its kind with --profile",
         ),
         (
             "inflection_point: 12.5\ncomp_int: 3\n",

@@ -198,7 +198,7 @@ def test_where_nothing_bounds_designs_they_have_to_be_listed(change):
     data = {**Space.load("gpt_1t_codesign").data, **change}
     with pytest.raises(DseError, match="--method list"):
         exact_front(Space.from_text(dump(data)), method="bounds")
-    with pytest.raises(DseError, match="too many to price"):
+    with pytest.raises(DseError, match="too many to evaluate"):
         exact_front(Space.from_text(dump(data)))
 
 

@@ -259,7 +259,7 @@ def test_an_exact_parameter_may_be_pinned(space):
     ("written", "message"),
     [
         ({"options": [1, 2], "by": "exat"}, "by: 'exat' is not a value; did you mean 'exact'?"),
-        ({"options": [1, 2], "bye": "exact"}, "bye: unknown key beside options; did you mean 'by'?"),
+        ({"options": [1, 2], "bye": "exact"}, "bye: unknown key next to options; did you mean 'by'?"),
         ({"option": [1, 2], "by": "exact"}, "option: unknown key; did you mean 'options'?"),
         ({"options": [], "by": "exact"}, "[]: expected options, such as [1, 2, 4]"),
         ({"options": "divisors(num_layer)", "by": "exact"}, "did you mean 'num_layers'?"),

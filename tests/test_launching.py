@@ -233,7 +233,7 @@ def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
     [refused] = artefacts(plan.space, [params], "megatron")
     assert (plan.runnable, refused.content) == (False, None)
     assert refused.notes[0].startswith("model gemma_3_27b: norms_per_layer=4: Megatron Core")
-    assert refused.notes[0].endswith("; --anyway writes it, with what is lost")
+    assert refused.notes[0].endswith("; --anyway writes it and lists the losses")
     [written] = artefacts(plan.space, [params], "megatron", anyway=True)
     for lost in ("norms_per_layer=4", "embedding_scale=True", "gate=geglu"):
         assert f"model: {lost}".encode() in written.content

@@ -99,7 +99,7 @@ def test_each_row_is_what_the_design_is_priced_alone(layouts):
 
 
 def test_a_rule_is_named_that_no_design_keeps(layouts):
-    """Each is broken by every design of the row that keeps the rules before it."""
+    """Each is too much for every design of the row that keeps the rules before it."""
     found = priced(layouts, combinations({"pp": [3, 5, 8], "vpp": [1, 2, 7]}), 9)
     reasons = [record["reason"].partition(" (")[0].removeprefix("not legal: ") for record in found.records]
     assert reasons[6:8] == [record["reason"] for record in found.records[6:8]]  # of limits, or none
@@ -169,7 +169,7 @@ def test_the_table_leaves_out_what_is_alike(capsys):
     assert "gpt_1t_codesign: 4 designs, 2 feasible, 2 not legal." in shown
     assert "not legal: tp_stays_in_the_node\n" in shown
     assert "tp_stays_in_the_node: tp <= node_size" in shown
-    assert "all have pp=64 " in shown.replace("\n", " ")
+    assert "All have pp=64 " in shown.replace("\n", " ")
     assert "recompute  " not in shown
 
 

@@ -137,8 +137,7 @@ def _nested(earlier: BoolArray, later: BoolArray) -> tuple[IntArray, IntArray]:
 def _refuse_above(size: int, most: int) -> None:
     if size > most:
         raise DseError(
-            f"kernels are too loosely connected: more than {most:,} cases of what may be done before what; "
-            "fix the groups of some"
+            f"kernels are too loosely connected: more than {most:,} possible orders; fix the groups of some"
         )
 
 

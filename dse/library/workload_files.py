@@ -115,9 +115,11 @@ def checked_kind(path: Path, profile: str | None) -> FileKind:
     if kind is None and asked is None:
         what = "empty" if not content(path, 1) else "of no kind that is priced"
         titles = ", ".join(kind.title for kind in FILES)
-        raise DseError(f"{path}: {what}; give {titles}, or say by --profile what it should be")
+        raise DseError(f"{path}: {what}; give {titles}, or name its kind with --profile")
     if kind is not None and asked not in (None, kind.name):
-        raise DseError(f"{path}: is {kind.title}, and --profile {profile} does not price one; leave it out")
+        raise DseError(
+            f"{path}: is {kind.title}, and --profile {profile} does not evaluate it; leave --profile out"
+        )
     return kind or kind_named(str(asked))
 
 

@@ -42,7 +42,7 @@ class PeakSpread:
         """The spread in words."""
         return (
             f"measured peaks of {self.software} are {self.low:g} to {self.high:g} times the predicted ones "
-            f"(8 of 10 of {self.runs} runs)"
+            f"(80 % of {self.runs} runs)"
         )
 
 

@@ -112,7 +112,7 @@ def model_text(model: AnyModel) -> str:
     lines = [f"parameters: {parameters:,.0f}"]
     if isinstance(model, ModelShape):
         if model.mtp_layers:
-            lines.append(f"... of multi-token prediction beside them: {model.mtp_parameters:,.0f}")
+            lines.append(f"... of multi-token prediction in addition: {model.mtp_parameters:,.0f}")
         lines.append(
             f"active parameters: {facts['active_parameters']:,.0f}, "
             f"without the input table {facts['active_parameters_without_input_table']:,.0f}"

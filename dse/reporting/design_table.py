@@ -30,7 +30,7 @@ def run_text(space: Space, record: Record) -> str:
     """The run of a design: ``15T tokens: 73.7 days, 29.0M GPU-hours, $72.5M at $2.50 per GPU-hour``."""
     run = record["run"]
     if "run_time_s" not in run:
-        return f"{readable_count(run['tokens'])} tokens: such a run never ends"
+        return f"{readable_count(run['tokens'])} tokens: the run never ends"
     owned = "rented" if RENTAL in space.given else "owned"
     parts = [readable(run["run_time_s"], "s"), f"{readable_count(run['gpu_hours'])} GPU-hours"]
     if cost := run.get("run_cost_usd"):

@@ -203,7 +203,7 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
         return Text(f"{study}: has found all {certificate.of:,} designs of the exact front.")
     missed = ""
     if certificate.worst_missed is not None:
-        missed = f" Matched worst: {design_text(space, certificate.worst_missed)}."
+        missed = f" Worst match: {design_text(space, certificate.worst_missed)}."
     return Text(
         f"{study}: has {100 * certificate.hypervolume_ratio:.2f} % of the exact hypervolume, "
         f"{certificate.found:,} of the {certificate.of:,} designs of the exact front, and for each of the "
@@ -310,18 +310,22 @@ def plan_report(
 
 
 def bound_text(bound: StudyBound, space: Space) -> Text:
-    """How far a study's best values are at most from the best possible, in words."""
+    """The largest possible distance of the best values of a study from the optimum, in words."""
     units = {own.key: own.unit for own in space.objectives}
     found = [
-        f"{name} no better than {_limit_text(limit, units[key])}, of which the best found is "
-        + (f"within {percent(gap)}" if gap else "that")
+        f"{name}: no design is better than {_limit_text(limit, units[key])}, the best found "
+        + (f"is within {percent(gap)}" if gap else "reaches it")
         for (key, limit), (name, gap) in zip(bound.limits.items(), bound.gaps.items(), strict=True)
     ]
-    left = f"{counted(bound.boxes_left, 'box')} left" if bound.boxes_left else "nothing left"
+    left = (
+        f"{bound.boxes_left:,} box{'es' * (bound.boxes_left != 1)} left"
+        if bound.boxes_left
+        else "nothing left"
+    )
     return Text(
         f"Study {bound.study}, after {counted(bound.trials, 'trial')}: bounds of all legal designs, "
-        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(found)}. This is a bound, no "
-        "certificate: the best possible lies between."
+        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(found)}. This is "
+        "no certificate: the best possible value lies between."
     )
 
 

@@ -199,10 +199,9 @@ class BaseStudy:
 
     @property
     def _anew(self) -> str:
-        """How to go on where its trials cannot be continued."""
-        return (
-            f"begin anew from its best designs: `dse search ... --study NEW --warm-start {quote(self.name)}`"
-        )
+        """Advice where the trials of a study cannot be continued."""
+        command = f"dse search ... --study NEW --warm-start {quote(self.name)}"
+        return f"start a new study from its best designs: `{command}`"
 
     def changes(self) -> list[str]:
         """What has changed since its trials were priced, a line each; none where they would be the same.
@@ -227,7 +226,7 @@ class BaseStudy:
         if changed := self.changes():
             raise OtherStudy(
                 f"study {self.name!r}: its trials were evaluated differently: {'; '.join(changed)}; "
-                f"`dse studies {quote(self.name)} --check` lists what differs; {self._anew}"
+                f"`dse studies {quote(self.name)} --check` lists the differences; {self._anew}"
             )
 
     def differing(self, jobs: Jobs = 1, *, most: int | None = None) -> Iterator[tuple[int, list[Mismatch]]]:

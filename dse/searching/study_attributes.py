@@ -151,7 +151,7 @@ def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluatio
         wanting = remedies(space, profile, {name: column[unpriced] for name, column in designs.items()})
         raise DseError(
             f"space {space.name}: no legal design has finite objectives under profile {profile}"
-            + (f", {wanting}" if wanting else "; check its expressions, and what the profile knows")
+            + (f", {wanting}" if wanting else "; check its expressions and the profile")
         )
     box = Box.around(costs[usable])
     return [box.ideal.tolist(), box.reference.tolist()]

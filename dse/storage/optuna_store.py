@@ -234,7 +234,7 @@ class Store:
 
     def _study_id(self, name: str) -> int | None:
         if printable(name).encode(errors="replace") != name.encode(errors="backslashreplace"):
-            raise DseError(f"study {name!r}: a name is text, without what steers a terminal")
+            raise DseError(f"study {name!r}: a name is text without control characters")
         found = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
         return found[0][0] if found else None
 

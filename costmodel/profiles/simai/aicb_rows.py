@@ -151,7 +151,7 @@ def check_release(run: GeneratorRun, release: str, *, timed: bool) -> None:
     if release not in RELEASES:
         raise DseError(f"AICB release {release}: unknown{suggestion(release, RELEASES)}")
     if release < "2025-09" and run.is_latent.any():
-        raise DseError(f"AICB release {release}: knows no latent attention; take release 2025-09")
+        raise DseError(f"AICB release {release}: has no latent attention; take release 2025-09")
     if timed and release < "2025-09" and ((run.num_experts > 0) & (run.ep == 1)).any():
         raise DseError(f"AICB release {release}: experts need ep above 1; or take release 2025-09")
 

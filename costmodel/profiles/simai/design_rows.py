@@ -281,7 +281,7 @@ def check_designs(run: TransformerRun) -> None:
     """Refuse designs that AICB's rows cannot say."""
     design = run.design
     if (design.cp > 1).any():
-        raise DseError("AICB's rows know no context parallelism; take cp: 1")
+        raise DseError("AICB rows have no context parallelism; take cp: 1")
     if run.model.num_experts and ((design.etp > 1) & (design.etp != design.tp)).any():
         raise DseError("AICB's rows share out experts among all tensor-parallel ranks or none; take etp: 1")
     unlike = recomputes_otherwise(design)

@@ -282,7 +282,7 @@ def refuse(launch: Launch, form: str) -> None:
     """
     if reasons := refusals(launch, launching(form)):
         waived = not launch.anyway and not refusals(replace(launch, anyway=True), launching(form))
-        raise NotExpressible(reasons[0] + "; --anyway writes it, with what is lost" * waived)
+        raise NotExpressible(reasons[0] + "; --anyway writes it and lists the losses" * waived)
 
 
 def refusals(launch: Launch, framework: Framework) -> list[str]:

@@ -369,7 +369,7 @@ def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
             same = [int(place > dense and (place - dense) % freq == 0) for place in range(1, num_layers + 1)]
             if dense >= 0 and same == layers:
                 return {"first_dense_layers": float(dense), "moe_layer_freq": float(freq)}
-    raise DseError("moe_layer_freq: expected dense layers first, then experts in every so many layers")
+    raise DseError("moe_layer_freq: expected dense layers first, then experts in every N-th layer")
 
 
 def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def _content(config: Call) -> dict[str, Any]:
     """Sections of a configuration: name -> settings."""
     spec, parallel = config.call("model_spec"), config.call("parallelism")
     if not spec.name.endswith(".model_registry"):
-        raise DseError("model_spec: expected what model_registry gives, imported from the model's package")
+        raise DseError("model_spec: expected the result of model_registry, imported from the model's package")
     sections = {name: own for name, own in parallel.arguments.items() if not isinstance(own, Call)}
     staged = sections.get("pipeline_parallel_degree", 1) > 1
     training = _read_training(

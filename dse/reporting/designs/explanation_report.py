@@ -202,7 +202,7 @@ def other_lines(explanation: Explanation, width: int, *, everything: bool) -> Ta
         table.add_column("hidden", justify="right", no_wrap=True)
     named = not everything and width >= WIDE
     if named and any(len(path) > 1 and path[0] not in PASSES for path in tree["path"]):
-        table.add_column("of which", overflow="fold")
+        table.add_column("largest components", overflow="fold")
     behind = summed((path[:1], value) for path, value in zip(*columns(hidden), strict=True))
     parts = [label(part) for part in PARTS["step_time"]]
     shown = [part for part in parts if not (with_kernels and part in PASSES)]
@@ -243,7 +243,7 @@ def memory_lines(explanation: Explanation, width: int, *, everything: bool) -> T
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=BAR)
     if width >= WIDE:
-        table.add_column("of which", overflow="fold")
+        table.add_column("largest components", overflow="fold")
     parts = summed((path[:1], value) for path, value in zip(*columns(tree), strict=True))
     for (part,), value in parts.items():
         own = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}

@@ -42,7 +42,7 @@ def importance_report(name: str, found: Importance, width: int) -> Report:
         Text(),
         *drawn(kept),
         Text(),
-        Text("trials: what tells the best tenth of the trials from all (PED-ANOVA); adds up to 100 %."),
+        Text("trials: how the best tenth of the trials differs from all trials (PED-ANOVA); sum 100 %."),
         Text(f"space: share of the variance that a parameter explains alone, over {DRAWN:,} random legal"),
         Text("designs. Parameters of legal designs depend on each other: shares overlap and do not add up."),
     ]

@@ -129,7 +129,7 @@ def alike_lines(
         if not differs(records, "values", o.key) and (value := number(first, "values", o.key)) is not None
     ]
     shared = [text for text in (design, ", ".join(values)) if text]
-    return [Text(f"all have {'; '.join(shared)}")] if shared else []
+    return [Text(f"All have {'; '.join(shared)}")] if shared else []
 
 
 def rule_lines(records: Sequence[Record]) -> list[RenderableType]:

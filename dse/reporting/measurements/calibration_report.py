@@ -67,7 +67,7 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
             *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4),
         ]
     else:
-        shown += [Text(), Text("No constant is fitted: none predicts rows that are held out better.")]
+        shown += [Text(), Text("No constant fitted: none lowers the cross-validated error.")]
     errors = [
         (
             kind,
@@ -85,7 +85,7 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
     for title, reasons in (
         ("Not fitted", [(name, why) for stage in found.stages for name, why in stage.left_out.items()]),
         (
-            "Rows not used, by what they lack",
+            "Rows not used, by missing input",
             [(str(n), why) for why, n in Counter(found.unused.values()).most_common()],
         ),
     ):

@@ -52,7 +52,7 @@ def validation_report(rows: Sequence[ComparedRow], width: int) -> list[Renderabl
         grid.add_column(justify="right")
         for cells_of_reason in lacking:
             grid.add_row(*cells_of_reason)
-        shown += [Text(), Text("Not expressed, by what rows lack"), Text(), grid]
+        shown += [Text(), Text("Rows that the model cannot express, by missing input"), Text(), grid]
     return shown
 
 

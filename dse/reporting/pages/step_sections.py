@@ -41,8 +41,10 @@ def parts_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[
         limits = [memory_capacity(study.space, record) for record in picked] if unit == "B" else None
         figures[total] = bars_of_parts(parts, unit, names, title=total, limits=limits)
     body = "".join(map(plot, figures))
-    about = "What the step time, the memory of the fullest chip and the energy of the notable designs are "
-    about += "made of. A line across a bar is the capacity of the chip's memory."
+    about = (
+        "Parts of the step time, of the memory of the fullest GPU and of the energy of the notable designs. "
+    )
+    about += "A line across a bar is the memory capacity of the GPU."
     return PageSection("parts", "Time, memory and energy", about, body, figures)
 
 
@@ -60,7 +62,7 @@ def timeline_sections(
         text += f"; stages {', '.join(map(str, shown))} are shown." if len(shown) < stages else "."
         return [timeline_figure(events)], text
 
-    about = "What each stage of the pipeline does in one optimizer step; gaps are waiting. Neighbouring "
+    about = "Work of each pipeline stage in one optimizer step; gaps are idle time. Neighbouring "
     about += (
         "micro-batches have two shades. Ctrl and the wheel zoom, dragging moves, a double click shows all."
     )

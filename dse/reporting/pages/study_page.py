@@ -130,7 +130,7 @@ def notable_section(study: BaseStudy, records: Sequence[Record], notable: Mappin
     shared = [p.name for p in space.parameters if p.name not in varying]
     alike = design_text(space, records[0]["params"], shared)
     below = f'<p class="below">All have {escape(alike)}.</p>' if shared else ""
-    about = "The designs of the front that are best at something, and what binds each of them."
+    about = "The best designs of the front by each objective, and the bottleneck of each."
     return PageSection("notable", "Notable designs", about, f'<div class="cards">{cards}</div>{below}')
 
 

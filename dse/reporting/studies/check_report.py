@@ -57,9 +57,9 @@ def check_report(found: CheckedStudy) -> list[RenderableType]:
     foreign, versions = found.study.foreign, found.study.other_version()
     trials = counted(found.trials, "trial")
     if found.differing:
-        verdict = f"{found.differing:,} of {trials} are not as the cost model gives them."
+        verdict = f"{found.differing:,} of {trials} differ from the cost model."
     else:
-        verdict = f"{trials} priced again, all as stored."
+        verdict = f"{trials} evaluated again, all as stored."
     others = f" {counted(foreign, 'trial')} of other programs cannot be checked." if foreign else ""
     report: list[RenderableType] = [Text(f"Study {found.study.name}: {verdict}{others}")]
     report += [Text(line) for line in versions]
@@ -71,7 +71,7 @@ def check_report(found: CheckedStudy) -> list[RenderableType]:
             Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")
         ]
     anew = f"dse search ... --study NEW --warm-start {quote(found.study.name)}"
-    return [*report, Text(), Text(f"{anew}   begins anew from its best designs")]
+    return [*report, Text(), Text(f"{anew}   starts a new study from its best designs")]
 
 
 def figures_table(shown: Sequence[Mismatch]) -> Table:

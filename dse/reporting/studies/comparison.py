@@ -126,7 +126,7 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
     trials = study.table.take(np.flatnonzero(study.table.feasible)).trials
     designs = [trial.params for trial in trials]
     if not designs:
-        raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to compare")
+        raise DseError(f"study {study.name!r}: no feasible design found, nothing to compare")
     both = [
         evaluate(space, space.encode(designs), rules=rules_for(space, name))
         for space, name in ((study.space, study.profile), (other, profile))

@@ -113,7 +113,7 @@ def front_costs(study: BaseStudy, objectives: list[Objective]) -> tuple[FloatArr
     places = [keys.index(objective.key) for objective in objectives]
     rows = np.flatnonzero(table.feasible)
     if not rows.size:
-        raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to compare")
+        raise DseError(f"study {study.name!r}: no feasible design found, nothing to compare")
     costs = as_costs(table.values[rows][:, places], [objective.direction for objective in objectives])
     front = np.flatnonzero(non_dominated(costs))
     designs = [(trial.number, dict(trial.params)) for trial in table.take(rows[front]).trials]

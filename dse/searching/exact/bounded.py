@@ -52,7 +52,7 @@ def study_bound(
     lowest, space = best_costs(study), sought_space(study)
     problem = problem_of(Pricer.of(space, rules_for(space, study.profile)))
     unknown = DseError(
-        f"space {space.name}: no bounds are known, for its machine is closed or more of it may slow a step; "
+        f"space {space.name}: no bounds exist: its machine is closed, or more of a quantity may slow a step; "
         f"compare the study with a long search: --reference {study.name}"
     )
     if problem is None:

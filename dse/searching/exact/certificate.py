@@ -103,7 +103,7 @@ def best_costs(study: BaseStudy) -> FloatArray:
     """
     costs = sought_designs(study).front().costs
     if not len(costs):
-        raise DseError(f"study {study.name!r}: has found nothing feasible, so there is nothing to certify")
+        raise DseError(f"study {study.name!r}: no feasible design found, nothing to certify")
     return np.asarray(costs.min(axis=0), dtype=np.float64)
 
 

@@ -209,7 +209,7 @@ def numbered(space: Space) -> int:
     """
     if MOST_DESIGNS < space.legal.count < np.inf:
         raise DseError(
-            f"space {space.name}: {space.legal.count:.3g} legal designs are too many to price; pin some "
+            f"space {space.name}: {space.legal.count:.3g} legal designs are too many to evaluate; pin some "
             "parameters with --set, or search, and compare the study with a longer search: --reference STUDY"
         )
     next(space.legal.enumerate(1), None)  # says which parameter has no list of options

@@ -99,7 +99,7 @@ def closest(space: Space) -> Closest:
             [params] = space.decode({key: own[[best]] for key, own in designs.items()})
             found = Closest(params, limit.name, float(margins[best, 0]), limit.unit)
     if found is None:
-        raise DseError(f"space {space.name}: no legal design keeps all limits")
+        raise DseError(f"space {space.name}: no legal design fits")
     return found
 
 

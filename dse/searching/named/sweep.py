@@ -182,7 +182,7 @@ def combinations(sweeps: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]
     count = int(np.prod([float(len(values)) for values in sweeps.values()]))
     if count > MOST_ROWS:
         raise DseError(
-            f"--sweep: {count:,} combinations; at most {MOST_ROWS:,} are priced one by one, "
+            f"--sweep: {count:,} combinations; at most {MOST_ROWS:,} are evaluated one by one, "
             "`dse enumerate` finds the front of more"
         )
     rows = list(product(*sweeps.values()))
@@ -279,7 +279,7 @@ def _part(base: Space, settings: dict[str, Any], named: dict[str, list[Any]], ro
     if barred.size:
         checks = blocking_rules(opened.legal, codes, columns, barred)
         reasons[barred] = [
-            f"not legal: {check.name} ({check.text})" if check else "not legal beside the others"
+            f"not legal: {check.name} ({check.text})" if check else "not legal with the other values"
             for check in checks
         ]
     return PartOfDesigns(
@@ -306,7 +306,9 @@ def _infeasible(space: Space, evaluation: Evaluation, profile: str) -> Iterator[
             yield ""
             continue
         broken = [
-            f"{name} broken by {readable(-margin, unit)}" if np.isfinite(margin) else f"{name} has no number"
+            f"{readable(-margin, unit)} too much for {name}"
+            if np.isfinite(margin)
+            else f"{name} has no number"
             for (name, unit), margin in zip(keys, margins, strict=True)
             if margin < 0
         ]

@@ -51,7 +51,7 @@ def screening(space: Space, rules: WorkloadRules, seed: int, **options: Any) -> 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
 SAMPLERS: Mapping[str, Choice] = {
     "screening": Choice(
-        "prices some hundreds of designs for each that it proposes (the default)",
+        "screens some hundreds of designs for each trial (default)",
         50,
         screening,
         concurrency=2,

@@ -269,7 +269,7 @@ class LegalDesigns:
     def _some(self) -> None:
         if self.count == 0:
             reasons = "; ".join(f"{name} ({text})" for name, text in self.blocking())
-            raise DseError(f"space {self.space.name}: no design keeps all rules: {reasons}")
+            raise DseError(f"space {self.space.name}: no design is legal: {reasons}")
 
     def _hopeless(self) -> str:
         names = ", ".join(check.name for check in self._late)

@@ -216,7 +216,9 @@ def _own_words(written: Any, parameter: Parameter) -> tuple[str, ...]:
     if not isinstance(written, list) or not all(_is_word(word) for word in written):
         raise ValueError(f"words: {written!r}: expected words, such as [small, large]")
     if all_columns().get(parameter.name) or not {*parameter.words} <= {*written} or not parameter.words:
-        raise ValueError("words: expected those of a parameter of your own, its options among them")
+        raise ValueError(
+            "words: expected the words of a parameter that the space defines, including its options"
+        )
     return tuple(written)
 
 
@@ -233,7 +235,7 @@ def written_options(written: Any) -> Any:
     if "options" not in written:
         return {key: value for key, value in written.items() if key != "by"}
     if other := next((key for key in written if key not in OPTION_KEYS), None):
-        raise ValueError(f"{other}: unknown key beside options{suggestion(str(other), OPTION_KEYS)}")
+        raise ValueError(f"{other}: unknown key next to options{suggestion(str(other), OPTION_KEYS)}")
     return written["options"]
 
 
