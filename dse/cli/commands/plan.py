@@ -12,6 +12,7 @@ from shlex import quote
 from typing import Any, Final
 
 from costmodel.errors import DseError
+from costmodel.formats.system_file import load_system
 from dse.cli.chosen import note
 from dse.cli.options import (
     DEFAULT_BUDGET,
@@ -268,10 +269,10 @@ def run(args: argparse.Namespace) -> int:
 
 def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
     """Plan every system and number of GPUs; 1 where nothing fits."""
-    if args.save or args.study:
-        raise DseError(f"--{'save' if args.save else 'study'}: of one system and one number of GPUs")
-    prices_of(args.system, args.gpu_hour_price)  # refused before anything is planned
-    said = set[str]()
+    if own := next((name for name in ("save", "study") if getattr(args, name)), ""):
+        raise DseError(f"--{own}: of one system and one number of GPUs")
+    prices_of(args.system, args.gpu_hour_price)  # mistakes are refused before anything is planned
+    said, _ = set[str](), [load_system(name) for name in args.system]
 
     def once(text: str) -> None:
         if text not in said:
