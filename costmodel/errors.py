@@ -65,15 +65,29 @@ def masked(text: str) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'tp'?"`` when a known word is close, else the words that would do, if not too many.
+    """``"; did you mean 'tp'?"`` for the known words that are close, else all words, if not too many.
+
+    A word that others begin with, or that is not very close to any, gets up to three.
 
     >>> suggestion("mirco_batch_size", ["tp", "micro_batch_size"])
     "; did you mean 'micro_batch_size'?"
+    >>> suggestion("llama4", ["llama3_405b", "llama_4_scout", "llama_4_maverick"])
+    "; did you mean 'llama_4_maverick' or 'llama_4_scout'?"
     >>> suggestion("zzz", ["tp", "pp"])
     '; known: pp, tp'
     """
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    plain = {name: re.sub(r"[-_. ]", "", name).lower() for name in known}
+    typed = re.sub(r"[-_. ]", "", word).lower()
+    close = difflib.get_close_matches(word, known, n=1, cutoff=VERY_CLOSE)
+    if not close:
+        close = [name for name in known if len(typed) > 2 and plain[name].startswith(typed)][:3]
+    close = close or difflib.get_close_matches(word, known, n=3)
     if close:
-        return f"; did you mean {close[0]!r}?"
+        *others, last = map(repr, close)
+        return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
     return f"; known: {', '.join(known)}" if 0 < len(known) <= MOST_LISTED else ""
+
+
+#: Likeness of two words, from 0 to 1, beyond which one is taken for the other.
+VERY_CLOSE = 0.75

@@ -238,7 +238,7 @@ def test_the_command_prints_errors_of_rows_held_out(tmp_path, capsys, monkeypatc
     ("rows", "options", "message"),
     [
         (PRODUCTS, "--system nosuch", "unknown system 'nosuch'"),
-        (PRODUCTS, f"--system {SYSTEM} --framework megatron", "megatron: no framework of this name ships"),
+        (PRODUCTS, f"--system {SYSTEM} --framework megatrn", "unknown framework 'megatrn'"),
         ([], f"--system {SYSTEM}", "mine.csv: no rows below its heading"),
         ([replace(RUN, row_type="memory", mem_gb="80")], f"--system {SYSTEM}", "no row to fit; most lack "),
         (

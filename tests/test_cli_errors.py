@@ -31,12 +31,12 @@ MISTAKES = {
     "enumerate gpt_1t_codesign --method list": "legal designs are too many to evaluate",
     "list spaces gpt9": "unknown space 'gpt9'",
     "models llama3_71b": "did you mean 'llama3_70b'?",
-    "systems a1000": "unknown system 'a1000'; did you mean 'a100'",
+    "systems a1000": "unknown system 'a1000'; `dse list systems` shows all",
 }
 
 #: Arguments -> what stderr ends with; exit code 2.
 WRONG_USAGE = {
-    "serch": "unknown command 'serch'; did you mean 'search'?; `dse help` lists all",
+    "serch": "unknown command 'serch'; did you mean 'search'? (`dse help` lists all commands)",
     "search --budget 0": "--budget: '0': expected a whole number of at least 1",
     "search --budget -3": "--budget: '-3': expected a whole number of at least 1",
     "search --budget many": "--budget: 'many': expected a whole number of at least 1",
@@ -45,7 +45,7 @@ WRONG_USAGE = {
     "search --set tp": "--set: 'tp': expected NAME=VALUE, such as tp=8",
     "search --format jsn": "--format: unknown value 'jsn'; did you mean 'json'?",
     "search --bud 5": "unknown option --bud; did you mean --budget?",
-    "pareto": "the following arguments are required: STUDY",
+    "pareto": "missing STUDY; for example: dse show gpt3_175b_1024_a100",
     "dashboard --port 99999": "--port: '99999': expected a port from 0 to 65535",
 }
 
@@ -175,17 +175,9 @@ def test_version(capsys):
         ("step.hlo", ["--nic-type", "cx7"], "does not take --nic-type"),  # though it is the default
         ("setup.txt", ["--gpus", "4"], "is a DFModel set-up, which does not take --gpus"),
         ("setup.txt", ["--barriers", "element"], "does not take --barriers"),
-        (
-            "setup.txt",
-            ["--profile", "native"],
-            "is a DFModel set-up, and --profile native does not evaluate it; leave --profile out",
-        ),
+        ("setup.txt", ["--profile", "native"], "is a DFModel set-up; leave out --profile native"),
         ("setup.txt", ["--format", "trace"], "a DFModel set-up has no trace; use table, json"),
-        (
-            "setup.txt",
-            ["--profile", "simai", "--resolve"],
-            "is a DFModel set-up, and --profile simai does not evaluate it; leave --profile out",
-        ),
+        ("setup.txt", ["--profile", "simai", "--resolve"], "is a DFModel set-up; leave out --profile simai"),
         (
             "other.txt",
             ["--profile", "simai", "--resolve"],
@@ -212,7 +204,7 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path, ca
     [
         (
             "of no kind that has a mark\n",
-            "of no kind that is priced; give an HLO module, an AICB workload, a DeepFlow configuration, "
+            "unrecognized content; give an HLO module, an AICB workload, a DeepFlow configuration, "
             "a DFModel set-up, or name its kind with --profile",
         ),
         (

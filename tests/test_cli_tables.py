@@ -97,7 +97,7 @@ def test_files_hold_words_with_commas(tmp_path):
 
 def test_a_long_table_shows_its_ends_on_a_terminal(storage):
     study = Study.load("small", storage=storage)
-    shown = plain_text(designs_report(study, "trials", 100, most=10), 100)
+    shown = plain_text(designs_report(study, study.table, "trials", 100, most=10), 100)
     rows = [line for line in shown.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
     assert [int(row.split()[0]) for row in rows] == [*range(5), *range(25, 30)]
     assert (

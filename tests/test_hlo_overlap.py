@@ -199,9 +199,9 @@ def test_loops_of_unknown_count_make_times_lower_bounds_in_their_rows(capsys, tm
 WRONG = {
     "--sweep a100_80g_dgx,,": "an empty name between commas",
     "--sweep a100_80g_dgx,a100_80g_dgx": "--sweep: a100_80g_dgx: given twice",
-    "--sweep a100": "no system of this name ships",
+    "--sweep a101": "unknown system 'a101'",
     "--sweep --system a100_80g_dgx": "name one system or several, not both",
-    "--sweep --format trace": "--sweep has no trace; ask for table, json, csv, parquet",
+    "--sweep --format trace": "--sweep has no trace; use table, json, csv, parquet",
     "--format parquet": "has no parquet",
     "-o steps.csv": "has no csv",
     "-o steps.json": "add --sweep",

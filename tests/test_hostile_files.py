@@ -228,7 +228,7 @@ def test_what_is_named_so_as_to_steer_a_terminal_is_shown_as_text(tmp_path, caps
     main(["cost", str(tmp_path / "p.hlo"), "--system", "a100_80g_dgx"])
     assert main(["cost", str(file)]) == 0
     told = capsys.readouterr()
-    assert r"\x1b[31m.hlo: no --system named" in told.err
+    assert r"\x1b[31m.hlo: no --system" in told.err
     assert RED not in told.out + told.err
     stream = io.StringIO()
     plain_console(stream, 40).print(Text(f"a{RED}b"))
@@ -255,7 +255,7 @@ def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, t
     assert main(["models"]) == 1
     told = capsys.readouterr().err
     [report] = tmp_path.iterdir()
-    assert told == f"dse: a mistake of this program (ZeroDivisionError); please report it with {report}\n"
+    assert told == f"dse: internal error (ZeroDivisionError); please report it with {report}\n"
     assert "ZeroDivisionError: postgresql://me:***@host/db" in report.read_text()
 
 
@@ -285,7 +285,9 @@ def test_a_study_that_cannot_be_read_is_named_with_its_table(statement, stored, 
         assert main([*line.split(), "--storage", f"sqlite:///{file}"]) == 1
         [told] = capsys.readouterr().err.splitlines()[-1:]
         assert told.startswith(f"dse: study 's' of sqlite:///{file} cannot be read: {DAMAGE[statement]}")
-        assert told.endswith("restore a copy of the database, or delete the study with `dse delete s`")
+        assert told.endswith(
+            "restore a copy of the database, or delete the study with `dse studies s --delete`"
+        )
     assert main(["delete", "s", "--yes", "--storage", f"sqlite:///{file}"]) == 0
 
 

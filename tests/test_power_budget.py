@@ -167,7 +167,7 @@ WRONG = [
     ("l2: 0.08", "l2: 0.08\n    l3: 0.01", "system.fractions.l3: unknown part"),
     ("tdp: [500 W, 700 W]", "tdp: 700", "system.tdp: 700: expected a number and a unit, such as '400 W'"),
     ("  tdp: [500 W, 700 W]\n", "", "system: tdp: missing; expected a power"),
-    ("open_chip_pod", "open_chip", "system.base: open_chip: no system of this name ships"),
+    ("open_chip_pod", "open_chip", "system.base: unknown system 'open_chip'"),
     ("power_budget", "power_bugdet", "derive: 'power_bugdet' is not a value; did you mean 'power_budget'?"),
     ("  tp: [1", "  cores: [8]\n  tp: [1", "parameters.cores: follows from the power budget of the system"),
 ]  # fmt: skip

@@ -72,7 +72,7 @@ def test_what_the_space_says_of_a_quantity_holds_for_all_machines():
         ([], r"system: expected systems, such as \[a100_80g_dgx, h100_80g_dgx\]"),
         (["a100_80g_dgx", "tpu_v4_pod"], r"tpu_v4_pod has other parts than a100_80g_dgx \(cmem, l2\)"),
         (["a100_80g_dgx", "a100_80g_dgx"], "names a system twice"),
-        (["a100_80g_dgx", "a101"], "a101: no system of this name ships"),
+        (["a100_80g_dgx", "a101"], "unknown system 'a101'"),
         (["a100_80g_dgx", 3], "system: expected a name, a path, or the system itself"),
     ],
 )

@@ -39,9 +39,15 @@ def current_name(text: str, kind: str) -> str:
 @cache
 def _usual_names(kind: str) -> dict[str, str]:
     """Usual name, without case and separators -> name of the built-in file."""
-    section = parse(read_text(ROOT / "names.yaml"), "names.yaml").data.get(kind, {})
     own = {_plain(name): name for name in names(kind)}
-    return {_plain(usual): name for name, usuals in section.items() for usual in usuals} | own
+    return {_plain(usual): name for usual, name in spellings(kind).items()} | own
+
+
+@cache
+def spellings(section: str) -> dict[str, str]:
+    """Spelling that people type -> what it stands for, of a section of ``names.yaml``."""
+    table = parse(read_text(ROOT / "names.yaml"), "names.yaml").data.get(section, {})
+    return {usual: name for name, usuals in table.items() for usual in usuals}
 
 
 def _plain(text: str) -> str:
@@ -133,12 +139,8 @@ def located(name_or_path: str | Path, kind: str, base: Path) -> Path:
             return ROOT / kind / f"{known}.yaml"
     if is_path:
         return base / text
+    hint = suggestion(text, names(kind))
     raise DseError(
-        f"unknown {kind.removesuffix('s')} {text!r}{suggestion(text, [*names(kind), *_shown_names(kind)])}; "
+        f"unknown {kind.removesuffix('s')} {text!r}{hint}{' ' if hint.endswith('?') else '; '}"
         f"`dse list {kind}` shows all; a file of your own needs a path, such as ./{text}.yaml"
     )
-
-
-def _shown_names(kind: str) -> list[str]:
-    """Short usual names, for suggestions; those on the Hub are for matching alone."""
-    return [name for name in _usual_names(kind) if len(name) > 3] if kind != "models" else []

@@ -137,10 +137,9 @@ def _of_software(
     """Rows with a framework where their software is not known, and what it says of machines. [SI units]"""
     if framework is None:
         return [*rows], {}
+    framework = shipped.current_name(framework, "frameworks")
     if framework not in framework_names():
-        raise DseError(
-            f"{framework}: no framework of this name ships{suggestion(framework, framework_names())}"
-        )
+        raise DseError(f"unknown framework {framework!r}{suggestion(framework, framework_names())}")
     named = [
         replace(row, framework=framework) if convention_of(row) in (PLAIN, LATER) else row for row in rows
     ]

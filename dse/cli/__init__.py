@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
@@ -225,7 +226,11 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             known = list(map(str, action.choices))
             if isinstance(action, argparse._SubParsersAction):
-                self.error(f"unknown command {value!r}{suggestion(str(value), known)}; `dse help` lists all")
+                from costmodel.formats.shipped import spellings
+
+                hint = spellings("commands").get(str(value).lower())
+                hint = f"; {hint}" if hint else suggestion(str(value), known)
+                self.error(f"unknown command {value!r}{hint} (`dse help` lists all commands)")
             raise argparse.ArgumentError(action, f"unknown value {value!r}{suggestion(str(value), known)}")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
@@ -238,6 +243,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
         message = message.removeprefix("argument ")
-        help_of = f"{self.prog} --help" if self.prog != "dse" else "dse help"
-        say(f"{message.rstrip('.')}. See `{help_of}`" if "dse help" not in message else message)
+        if missing := re.match(r"the following arguments are required: (.*)", message):
+            example = re.search(rf"^ *({self.prog} .*)$", self.epilog or "", flags=re.MULTILINE)
+            message = f"missing {missing[1]}" + (f"; for example: {example[1]}" if example else "")
+        say(message if self.prog == "dse" else f"{message} (see `{self.prog} --help`)")
         raise SystemExit(2)

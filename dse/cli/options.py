@@ -134,20 +134,10 @@ def add_format(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--format", choices=["table", "json"], default="table", help=text)
 
 
-def add_jobs(parser: argparse._ActionsContainer) -> None:
-    """``--jobs N``."""
-    parser.add_argument(
-        "--jobs",
-        metavar="N",
-        type=positive,
-        default=1,
-        help="number of processes that evaluate designs (default: 1)",
-    )
-
-
 def add_workers(parser: argparse._ActionsContainer) -> None:
     """``--jobs``, ``--backend`` and ``--scheduler``: where designs are evaluated."""
-    add_jobs(parser)
+    text = "number of processes that evaluate designs (default: 1)"
+    parser.add_argument("--jobs", metavar="N", type=positive, default=1, help=text)
     parser.add_argument(
         "--backend",
         choices=("processes", "dask"),

@@ -18,61 +18,14 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "check": ["studies", "--check"],
     "delete": ["studies", "--delete"],
     "dashboard": ["studies", "--dashboard"],
-    "exact": ["enumerate"],
     **{kind: ["list", kind] for kind in ("models", "systems", "spaces", "frameworks", "columns")},
-}
-
-#: Option that people type -> options of ours, the first of which the command has.
-OPTIONS: Final[Mapping[str, Sequence[str]]] = {
-    **dict.fromkeys(("--seq", "--seq-length", "--sequence-length", "--context"), ("--seq-len",)),
-    **dict.fromkeys(("--batch", "--gbs", "--batch-size"), ("--global-batch-size",)),
-    **dict.fromkeys(("--num-gpus", "--ngpus", "--n-gpus", "--chips", "--world-size"), ("--gpus",)),
-    **dict.fromkeys(("--hw", "--hardware", "--machine", "--cluster", "--gpu"), ("--system",)),
-    **dict.fromkeys(("--trials", "--n-trials", "--num-trials", "--iterations"), ("--budget",)),
-    **dict.fromkeys(("--limit", "--constraint", "--where", "--filter"), ("--focus", "--where")),
-    **dict.fromkeys(("--dtype", "--format-of-products", "--prec"), ("--precision",)),
-    **dict.fromkeys(("--objectives", "--optimize", "--minimize"), ("--objective",)),
-    **dict.fromkeys(("--output", "--out", "--file"), ("--output", "--out", "-o")),
-    **dict.fromkeys(("--days", "--max-time"), ("--max-days",)),
-    **dict.fromkeys(("--gpu-price", "--gpu-hour", "--price", "--rent"), ("--gpu-hour-price",)),
-    **dict.fromkeys(("--order", "--order-by", "--sort-by"), ("--sort",)),
-    **dict.fromkeys(("--head", "-n", "--rows", "--limit-rows"), ("--top",)),
-    **dict.fromkeys(("--cols", "--column"), ("--columns",)),
-    **dict.fromkeys(("--mfu",), ("--measured-mfu",)),
-    **dict.fromkeys(("--step-time",), ("--measured-step-time",)),
-    **dict.fromkeys(("--db", "--database"), ("--storage",)),
-    **dict.fromkeys(("-j", "--workers", "--processes"), ("--jobs",)),
-    **dict.fromkeys(("--token",), ("--tokens",)),
-    **dict.fromkeys(("-f",), ("--format",)),
 }
 
 #: Option without a value -> a value of ``--format``.
 FORMATS: Final = {"--json": "json", "--csv": "csv", "--parquet": "parquet", "--table": "table"}
 
-#: Short name of a column of designs -> its name.
-COLUMNS: Final = {
-    "mbs": "micro_batch_size",
-    "micro_batch": "micro_batch_size",
-    "gbs": "global_batch_size",
-    "batch": "global_batch_size",
-    "seq": "seq_len",
-    "seq_length": "seq_len",
-    "ga": "gradient_accumulation_steps",
-    "gas": "gradient_accumulation_steps",
-    "grad_accum": "gradient_accumulation_steps",
-    "gradient_accumulation": "gradient_accumulation_steps",
-    "num_microbatches": "gradient_accumulation_steps",
-    "sp": "sequence_parallel",
-    "zero_stage": "zero",
-    "recomputation": "recompute",
-    "tensor_parallel": "tp",
-    "tensor_model_parallel_size": "tp",
-    "pipeline_parallel": "pp",
-    "pipeline_model_parallel_size": "pp",
-    "data_parallel": "dp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-}
+#: Options of work that dse does not evaluate.
+NOT_COVERED: Final = ("--lora", "--qlora", "--peft", "--adapter", "--adapters")
 
 #: What spaces hold fixed and ``--set`` changes.
 GIVEN: Final = ("global_batch_size", "seq_len", "world_size")
@@ -102,11 +55,9 @@ def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        if word == "--":
-            return [*found, word, *rest]
         if not name.startswith("-") or name in known:
             found.append(word)
-        elif target := next((own for own in OPTIONS.get(name, ()) if own in known), ""):
+        elif target := usual_option(name, known):
             found += [target, value] if equals else [target]
         elif name in FORMATS and "--format" in known:
             found += ["--format", FORMATS[name]]
@@ -119,10 +70,19 @@ def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
     return found
 
 
+def usual_option(option: str, known: Collection[str]) -> str:
+    """The option of a command that a usual spelling stands for; "" if there is none."""
+    from costmodel.formats.shipped import spellings
+
+    return next((own for own in spellings("options").get(option, "").split() if own in known), "")
+
+
 def design_column(option: str) -> str:
     """The column of designs that an option such as ``--micro-batch-size`` names; "" if it names none."""
     name = option.lstrip("-").replace("-", "_").lower()
-    name = COLUMNS.get(name, name)
+    from costmodel.formats.shipped import spellings
+
+    name = spellings("columns").get(name, name)
     from costmodel.training.design import DesignPoints
 
     known = {*DesignPoints.__dataclass_fields__, *DesignPoints.aliases, *GIVEN}
@@ -131,9 +91,14 @@ def design_column(option: str) -> str:
 
 def option_hint(option: str, known: Collection[str]) -> str:
     """What to type in place of an option that a command does not have."""
-    if target := next((own for own in OPTIONS.get(option, ()) if own in known), ""):
+    if target := usual_option(option, known):
         return f"; did you mean {target}?"
     if "--set" in known and design_column(option):
         return f"; use --set {design_column(option)}=VALUE"
-    near = difflib.get_close_matches(option.partition("=")[0], sorted(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if option == "--system":
+        return ": a space names its system. `dse plan MODEL --gpus N --system S` plans on another one"
+    if option in NOT_COVERED:
+        return ": dse evaluates training of all weights, without adapters such as LoRA"
+    near_names = sorted(own.strip("-") for own in known)
+    near = difflib.get_close_matches(option.partition("=")[0].strip("-"), near_names, n=1)
+    return f"; did you mean {'--' if len(near[0]) > 1 else '-'}{near[0]}?" if near else ""

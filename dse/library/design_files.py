@@ -10,10 +10,8 @@ from typing import Final
 from costmodel.errors import DseError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
-from costmodel.profiles.files import FILES
-from dse.exporting.launch.forms import LAUNCH_FORMS
-from dse.exporting.launch.launch import path_and_part
-from dse.library.workload_files import checked_kind
+from costmodel.profiles.files import FILES, FileKind, kind_named, kind_of
+from costmodel.profiles.registry import profile_named
 
 #: The kind of a search space.
 SPACE: Final = "space"
@@ -26,6 +24,7 @@ TITLES: Final = {
     "maxtext": "a configuration of MaxText",
     **{kind.name: kind.title for kind in FILES},
 }
+_LAUNCHES: Final = ("megatron", "nemo", "torchtitan", "maxtext")
 #: The part of a file that decides its kind. [B]
 HEAD: Final = 1 << 18
 
@@ -76,7 +75,7 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
     """
     if text in shipped.names("spaces"):
         return SPACE
-    path = path_and_part(Path(text))[0]
+    path = _file(text)
     if not path.exists():
         return _absent(text)
     if path.suffix in (".py", ".toml"):
@@ -90,17 +89,20 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
             raise DseError(f"{path}: {advice.format(path)}")
     if path.suffix in (".sh", ".sbatch", ".slurm"):
         return "megatron"
-    if path.suffix in (".yaml", ".yml") and b"schema" not in head and not profile:
-        raise DseError(
-            f"{path}: unrecognized YAML file: no `schema:` of dse, and no keys of a launch configuration"
-        )
+    if path.suffix in (".yaml", ".yml") and b"schema: deepflow" not in head and not profile:
+        return SPACE  # which says what is missing
     return checked_kind(path, profile).name
+
+
+def _file(text: str) -> Path:
+    """The file of a word: of ``FILE.py:FUNCTION`` too."""
+    return Path(re.sub(r"(\.py):\w+$", r"\1", text))
 
 
 def is_launch(text: str) -> bool:
     """True for a launch file, and for the call of a launch script."""
-    path = path_and_part(Path(text.split()[-1] if text.split() else ""))[0]
-    return path.is_file() and not _SYSTEM.search(content(path, HEAD)) and kind_of_design(text) in LAUNCH_FORMS
+    path = _file(text.split()[-1] if text.split() else "")
+    return path.is_file() and not _SYSTEM.search(content(path, HEAD)) and kind_of_design(text) in _LAUNCHES
 
 
 def _absent(text: str) -> str:
@@ -114,5 +116,18 @@ def _absent(text: str) -> str:
     known = shipped.names("spaces")
     if "/" in text or "." in text:
         raise DseError(f"{text}: no such file")
-    raise DseError(f"{text}: no built-in space and no file of this name{suggestion(text, known)}; "
-                   "`dse list spaces` shows all, `dse explain` reads studies")  # fmt: skip
+    raise DseError(f"{text}: no built-in space and no file of this name{suggestion(text, known)} "
+                   "(`dse list spaces` shows all; `dse explain` reads studies)")  # fmt: skip
+
+
+def checked_kind(path: Path, profile: str | None) -> FileKind:
+    """The kind of a file; a `DseError` if it is none, or not the one that a profile prices."""
+    kind = kind_of(path)
+    asked = profile_named(profile).file if profile else None
+    if kind is None and asked is None:
+        what = "empty" if not content(path, 1) else "unrecognized content"
+        titles = ", ".join(kind.title for kind in FILES)
+        raise DseError(f"{path}: {what}; give {titles}, or name its kind with --profile")
+    if kind is not None and asked not in (None, kind.name):
+        raise DseError(f"{path}: is {kind.title}; leave out --profile {profile}, which does not evaluate it")
+    return kind or kind_named(str(asked))

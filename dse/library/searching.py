@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodel.columns import short_repr
 from costmodel.errors import ParameterError
@@ -179,7 +179,7 @@ def plan(
     progress_of: Callable[[Space], AbstractContextManager[Shown]] = lambda space: nullcontext(),
     seq_len: int | None = None, global_batch_size: int | None = None, batch_tokens: float | None = None,
     precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
-    headroom: str | None = None, max_days: float | None = None,
+    headroom: str | None = None, max_days: float | None = None, set: Mapping[str, Any] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> PlannedStudy:  # fmt: skip
     """How to split a model over so many chips: every legal layout is priced, the best are kept as a study.
@@ -223,6 +223,8 @@ def plan(
         measured peaks of the framework exceed predicted ones.
     max_days : float, optional
         Days that the run of `tokens` may take. [-]
+    set : mapping, optional
+        Values of the layout to fix, such as ``{"tp": 8}``.
     note : callable
         Called with each line on what was read and assumed, before layouts are evaluated.
 
@@ -236,7 +238,8 @@ def plan(
     question = Question(
         model=str(model), system=str(system), chips=gpus, seq_len=seq_len, sequences=global_batch_size,
         batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
-        headroom=headroom, max_days=max_days, tokens=counted_tokens(tokens) if tokens else None,
+        headroom=headroom, max_days=max_days, pins=set or {},
+        tokens=counted_tokens(tokens) if tokens else None,
     )  # fmt: skip
     return planned_study(
         question, objective=objective, budget=budget, study=study, save=save, storage=storage,
@@ -349,7 +352,7 @@ def too_slow(question: Question, planned: Planned, days: float) -> str:
         took = shortest_days(other) if other else math.inf
         if took <= days:
             return f"{text}; {times * question.chips:,} chips take {took:.1f}"
-    return f"{text}; nor would {MULTIPLES[-1]} times as many chips at this batch"
+    return f"{text}; nor would {MULTIPLES[-1]} times as many at this batch: try a larger --global-batch-size"
 
 
 def shortest_days(space: Space) -> float:

@@ -10,16 +10,15 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from costmodel.errors import DseError, ParameterError
-from costmodel.formats.input_files import content
 from costmodel.profiles import deepflow
 from costmodel.profiles.deepflow.file import load_configuration
-from costmodel.profiles.files import FILES, FileKind, kind_named, kind_of
 from costmodel.profiles.registry import profile_named
 from costmodel.profiles.simai import REVISIONS, Busbw, Links, Overlap, SimaiReport, missing, price
 from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
 from costmodel.profiles.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, load_workload
 from costmodel.profiles.simai.files.busbw import load_busbw
 from costmodel.profiles.simai.workload_rows import StepRows
+from dse.library.design_files import checked_kind
 from dse.reporting.programs import deepflow_report, dfmodel_report
 from dse.reporting.programs.cost_record import ModuleCost
 from dse.reporting.programs.simai_report import simai_record
@@ -106,21 +105,6 @@ def evaluated_file(
     if kind.name == "deepflow":
         return head | {"figures": deepflow_report.figures(deepflow.price(load_configuration(path)))}
     return simai_cost(path, profile=rules, asked=profile is not None, note=note, **own).to_json()
-
-
-def checked_kind(path: Path, profile: str | None) -> FileKind:
-    """The kind of a file; a `DseError` if it is none, or not the one that a profile prices."""
-    kind = kind_of(path)
-    asked = profile_named(profile).file if profile else None
-    if kind is None and asked is None:
-        what = "empty" if not content(path, 1) else "of no kind that is priced"
-        titles = ", ".join(kind.title for kind in FILES)
-        raise DseError(f"{path}: {what}; give {titles}, or name its kind with --profile")
-    if kind is not None and asked not in (None, kind.name):
-        raise DseError(
-            f"{path}: is {kind.title}, and --profile {profile} does not evaluate it; leave --profile out"
-        )
-    return kind or kind_named(str(asked))
 
 
 @dataclass(frozen=True)

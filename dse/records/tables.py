@@ -99,11 +99,10 @@ def only_finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def encoded(study: BaseStudy, part: Selection, form: str) -> Iterator[bytes]:
+def encoded(study: BaseStudy, shown: TrialTable, part: Selection, form: str) -> Iterator[bytes]:
     """The front or the trials as a "csv", "json" or "parquet" file, piece by piece."""
     if form == "json":
-        return json_pieces(study, part)
-    shown = study.table.front() if part == "front" else study.table
+        return json_pieces(study, shown, part)
     pieces = csv_pieces if form == "csv" else parquet_pieces
     return pieces(timeless(shown.frames()))
 
@@ -113,9 +112,8 @@ def timeless(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     return (frame.drop(columns=COMPLETED) for frame in frames)
 
 
-def json_pieces(study: BaseStudy, part: Selection) -> Iterator[bytes]:
-    """What `study_record` says, as text, without holding it all."""
-    shown = study.table.front() if part == "front" else study.table
+def json_pieces(study: BaseStudy, shown: TrialTable, part: Selection) -> Iterator[bytes]:
+    """`study_record` as text, in pieces."""
     head, _, end = json_text({**study_summary(study), part: []}).rpartition("[]")
     yield f"{head}[".encode()
     separator = ""
@@ -212,7 +210,7 @@ def write_study(study: BaseStudy, directory: Path) -> None:
         write_file(directory / f"{name}.csv", csv_pieces(timeless(table.frames())))
         write_file(directory / f"{name}.parquet", parquet_pieces(timeless(table.frames())))
     write_file(directory / "hypervolume.csv", csv_pieces([study.hypervolume_history()]))
-    write_file(directory / "study.json", encoded(study, "front", "json"))
+    write_file(directory / "study.json", encoded(study, study.table.front(), "front", "json"))
 
 
 def writable_directory(directory: Path) -> None:

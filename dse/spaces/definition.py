@@ -307,7 +307,10 @@ class _Reader:
         if name not in known or known[name].words:
             columns = [n for n in known if n not in self.names.of_key and not known[n].words]
             hint = suggestion(name, columns)
-            section.mistake(direction, f"{name}: no column of this name{hint}; 'derived' names formulas")
+            if name in runs.UNITS:
+                section.mistake(direction, f"{name}: needs the tokens of the run: add --tokens, such as 15T")
+            else:
+                section.mistake(direction, f"{name}: no column of this name{hint}; 'derived' names formulas")
             return None
         self.names.used.add(name)
         formula = Expression.parse(name).compiled(known)

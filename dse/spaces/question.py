@@ -7,8 +7,8 @@ layers where they share out, context parallelism for long sequences, and what ex
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +70,7 @@ class Question:
     any_software: bool = False  #: whether layouts count that the framework cannot run
     tokens: float | None = None  #: of the whole run
     max_days: float | None = None  #: that the whole run may take
+    pins: Mapping[str, Any] = field(default_factory=dict)  #: values of the layout that are fixed
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
     shape = load_model(word)
     if not isinstance(shape, ModelShape):
         raise DseError(f"{word}: no transformer; plans are of transformers")
-    if word in shipped.names("models"):
-        return PlannedModel(shape.name, word, shape)
+    if (known := shipped.current_name(word, "models")) in shipped.names("models") and not Path(word).exists():
+        return PlannedModel(shape.name, known, shape)
     data = parse(read_text(Path(word)), word).data
     return PlannedModel(shape.name, {"name": shape.name, **data}, shape)
 
@@ -136,6 +137,9 @@ def planned_space(question: Question) -> Planned:
     space = space_of(data)
     if space.legal.count == 0:
         raise NothingFits(plan.refusal(space))
+    if question.pins:
+        space = space.pinned(question.pins)
+        data = {**space.data}
     assumed = (*plan.assumed(question.chips),)
     return Planned(data, space, model, plan.framework, not question.any_software, assumed)
 
@@ -145,6 +149,7 @@ def with_chips(question: Question, planned: Planned, chips: int) -> Space | None
     plan = _Layouts(question, planned.model, planned.space.system)
     data = plan.data(chips, batch=planned.data["given"]["global_batch_size"])
     space = space_of(data) if plan.may_split(chips, data["given"]["global_batch_size"]) else None
+    space = space.set_to(question.pins) if space and question.pins else space
     return space if space and space.legal.count else None
 
 

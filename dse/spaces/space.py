@@ -234,7 +234,10 @@ class Space(Definition):
 
     def _as_named(self, pins: Mapping[str, Any]) -> dict[str, Any]:
         """Values by the names that the space has: an alias is off where the column that it sets is named."""
-        named, own, usual = dict(pins), {*self.given, *self.by_name}, DesignPoints().columns()
+        own, usual = {*self.given, *self.by_name}, DesignPoints().columns()
+        named = {self._full_name(name): value for name, value in pins.items()}
+        if len(named) < len(pins):
+            raise DseError(f"{', '.join(pins)}: two of these are one name")
         for name, alias in DesignPoints.aliases.items():
             if name in own and alias.column in named:
                 named.setdefault(name, False)
@@ -292,6 +295,11 @@ class Space(Definition):
         if isinstance(value, str):
             return scalar(value) if unit == "-" else value
         return value if unit == "-" or isinstance(value, bool) else f"{float(value)!r} {unit}"
+
+    def _full_name(self, name: str) -> str:
+        """The name that a short or a capital spelling stands for, such as ``mbs`` or ``TP``."""
+        full = shipped.spellings("columns").get(name.lower(), name.lower())
+        return full if name not in self.settable and full in self.settable else name
 
     @cached_property
     def settable(self) -> frozenset[str]:

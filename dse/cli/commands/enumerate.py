@@ -157,7 +157,7 @@ def run_beside(args: argparse.Namespace) -> int:
             study,
             workers,
             evaluations=args.evaluations or EVALUATIONS,
-            progress=lambda priced, boxes: update(boxed(priced, boxes)),
+            progress=lambda priced, boxes: update(Headway(priced, None, None, boxes)),
         )
         record, text = asdict(bound), bound_text(bound, study.space)
     if args.format == "json":
@@ -165,11 +165,6 @@ def run_beside(args: argparse.Namespace) -> int:
     else:
         show(sys.stdout, lambda width: [text])
     return 0
-
-
-def boxed(priced: int, boxes: int) -> Headway:
-    """How far a branch and bound is."""
-    return Headway(priced, None, None, boxes)
 
 
 def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:

@@ -58,7 +58,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         ],
     )
     parser.add_argument(
-        "kind", metavar="KIND", nargs="?", choices=[*KINDS, "columns"], help=f"{', '.join(KINDS)} or columns"
+        "kind",
+        metavar="KIND",
+        nargs="?",
+        type=plural,
+        choices=[*KINDS, "columns"],
+        help=f"{', '.join(KINDS)} or columns",
     )
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="name to print, or text to look for; a SPACE for columns"
@@ -70,6 +75,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table"
     )
     add_output(parser)
+
+
+def plural(kind: str) -> str:
+    """A kind by its plural: ``model`` is models."""
+    return f"{kind}s" if f"{kind}s" in (*KINDS, "columns") else kind
 
 
 def run(args: argparse.Namespace) -> int:

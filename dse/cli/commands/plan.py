@@ -241,22 +241,14 @@ def days(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
     sequences, batch_tokens = args.global_batch_size or (None, None)
-    own = (
-        "seq_len",
-        "tokens",
-        "max_days",
-        "framework",
-        "imbalance",
-        "headroom",
-        "objective",
-        "budget",
-        "study",
-    )
+    own = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "budget",
+           "study", "save", "storage")  # fmt: skip
     workload = {
-        **{name: getattr(args, name) for name in (*own, "save", "storage")},
+        **{name: getattr(args, name) for name in own},
         "global_batch_size": sequences,
         "batch_tokens": batch_tokens,
         "precision": [word.strip() for word in args.precision.split(",") if word.strip()],
+        "set": dict(args.set),
         "jobs": Workers(args.jobs, args.backend, args.scheduler),
         "progress_of": lambda space: progress_of(space, sys.stderr),
     }

@@ -6,15 +6,16 @@ import argparse
 import sys
 
 from costmodel.errors import DseError
-from dse.cli.options import add_output, add_robust, add_storage, add_study, describe, name_list
+from dse.cli.options import add_output, add_robust, add_storage, add_study, describe, name_list, positive
 from dse.cli.output import form_of, write_content, write_report
 from dse.library.study import Study
 from dse.records.tables import csv_pieces, encoded, parquet_pieces
 from dse.reporting.studies.designs_report import chosen_frame, chosen_report, designs_report
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.searching.robust import RobustStudy
+from dse.searching.selection import selected
 from dse.searching.study import BaseStudy
-from dse.searching.trials.trial_table import Selection
+from dse.searching.trials.trial_table import Selection, TrialTable
 
 #: Most rows of a table that a terminal shows in full; of more, the first and the last rows.
 ROWS_ON_A_TERMINAL = 1000
@@ -29,7 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         examples=[
             "dse show gpt3_175b_1024_a100",
             "dse show gpt3_175b_1024_a100 --trials -o trials.parquet",
-            "dse show gpt3_175b_1024_a100 --columns tp,pp,mfu,step_time",
+            "dse show gpt3_175b_1024_a100 --columns tp,pp,mfu,step_time --sort mfu --descending --top 5",
+            "dse show gpt3_175b_1024_a100 --where 'peak_memory < 40 GB'",
         ],
     )
     add_study(parser)
@@ -40,6 +42,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=name_list,
         help="only these columns, such as tp,clock,mfu (`dse list columns SPACE` shows all names)",
     )
+    parser.add_argument(
+        "--where", metavar="CONDITION", help="only designs that satisfy it, such as 'step_time < 15 s'"
+    )
+    parser.add_argument("--sort", metavar="NAME", help="sort by a column, smallest first, such as mfu")
+    parser.add_argument("--descending", action="store_true", help="sort from the largest value")
+    parser.add_argument("--top", metavar="N", type=positive, help="at most N rows")
     add_robust(parser)
     parser.add_argument(
         "--format",
@@ -57,35 +65,35 @@ def run(args: argparse.Namespace) -> int:
         raise DseError("--robust ranks the front; leave out --trials")
     if args.robust and study.space.robust().fingerprint != study.space.fingerprint:
         study = RobustStudy(study)
-    write(args, study, "trials" if args.trials else "front")
-    table = study.table
-    if args.trials or table.feasible.any():
+    part: Selection = "trials" if args.trials else "front"
+    chosen = {name: getattr(args, name) for name in ("where", "sort", "descending", "top")}
+    write(args, study, selected(study, part, **chosen), part)
+    if args.trials or study.table.feasible.any():
         return 0
-    print(f"dse: {nothing_feasible(study.space, table.each_record(), study.profile)}", file=sys.stderr)
+    print(f"dse: {nothing_feasible(study.space, study.table.each_record(), study.profile)}", file=sys.stderr)
     return 1
 
 
-def write(args: argparse.Namespace, study: BaseStudy, part: Selection) -> None:
+def write(args: argparse.Namespace, study: BaseStudy, table: TrialTable, part: Selection) -> None:
     """The front or the trials of a study, as `--format` and `-o` say."""
     form = form_of(args.format, args.output)
     if args.columns:
-        write_columns(args, study, part, form)
+        write_columns(args, study, table, form)
         return
     if form != "table":
-        write_content(encoded(study, part, form), form, args.output)
+        write_content(encoded(study, table, part, form), form, args.output)
         return
     most = ROWS_ON_A_TERMINAL if sys.stdout.isatty() and not args.output else None
-    write_report(lambda width: designs_report(study, part, width, most=most), args.output)
+    write_report(lambda width: designs_report(study, table, part, width, most=most), args.output)
 
 
-def write_columns(args: argparse.Namespace, study: BaseStudy, part: Selection, form: str) -> None:
+def write_columns(args: argparse.Namespace, study: BaseStudy, table: TrialTable, form: str) -> None:
     """The columns that `--columns` names."""
     if form == "json":
         raise DseError("--columns: JSON holds every column; choose among them with jq, or write csv")
     if form == "table":
-        shown = chosen_report(study, part, args.columns)
+        shown = chosen_report(study, table, args.columns)
         write_report(lambda width: shown, args.output)
         return
-    table = study.table.front() if part == "front" else study.table
     chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())
     write_content(csv_pieces(chosen) if form == "csv" else parquet_pieces(chosen), form, args.output)

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         plain = ", ".join(form for form in COSTS["hlo"].formats if form not in ("csv", "parquet"))
         raise DseError(f"{args.design}: an HLO module has no {args.format}; use {plain}, or add --sweep")
     if args.output:
-        raise DseError(f"{args.design}: -o writes the table of a --sweep; redirect stdout instead")
+        raise DseError(f"{args.design}: -o writes the table of a --sweep: add --sweep, or redirect stdout")
     if args.format in GRAPHS and args.system:
         raise DseError(f"{args.design}: {args.format} is the graph without a system; leave out --system")
     cost = ModuleCost.of(args.design, args.barriers, args.system)

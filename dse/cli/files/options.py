@@ -52,7 +52,7 @@ def _launch_file(form: str, text: str) -> tuple[str, Path]:
 class CostedFile:
     """The module that evaluates files of a kind, the formats it writes, and the defaults of its options."""
 
-    module: str
+    action: str  #: module and function of `dse.cli.files`
     formats: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -60,12 +60,12 @@ class CostedFile:
 #: Kind of file -> how `dse evaluate` evaluates it.
 COSTS: Final[Mapping[str, CostedFile]] = {
     "hlo": CostedFile(
-        "dse.cli.files.hlo",
+        "hlo:run",
         ("table", "json", "csv", "parquet", "trace", "dfmodel"),
         {"system": None, "barriers": "barrier", "sweep": None, "output": None},
     ),
     "aicb": CostedFile(
-        "dse.cli.files.simai",
+        "workloads:aicb",
         ("table", "json", "csv"),
         {
             **dict.fromkeys(
@@ -81,11 +81,11 @@ COSTS: Final[Mapping[str, CostedFile]] = {
         },
     ),
     "dfmodel": CostedFile(
-        "dse.cli.files.dfmodel",
+        "workloads:dfmodel",
         ("table", "json"),
         {"resolve": False, "prefer": None, "groups": None, "tile_size": None},
     ),
-    "deepflow": CostedFile("dse.cli.files.deepflow", ("table", "json")),
+    "deepflow": CostedFile("workloads:deepflow", ("table", "json")),
 }
 
 

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from dse.searching.trials.trial_table import Selection, TrialTable
 
 
-def designs_report(study: BaseStudy, part: Selection, width: int, *, most: int | None = None) -> Report:
-    """The whole front, or all finished trials, as one table; of more than `most`, both ends."""
-    table = study.table.front() if part == "front" else study.table
+def designs_report(
+    study: BaseStudy, table: TrialTable, part: Selection, width: int, *, most: int | None = None
+) -> Report:
+    """Designs of the front, or trials, as one table; of more than `most`, both ends."""
     if not len(table):
-        return [Text(f"Study {study.name}: none so far.")]
+        return [Text(f"Study {study.name}: no such design.")]
     if most is not None and len(table) > most:
         return ends_report(study, part, table, width, most // 2)
     feasible = table.feasible.tolist()
@@ -64,18 +65,18 @@ def in_short(record: Record) -> Record:
     return {**kept, "breakdown": shown}
 
 
-def chosen_report(study: BaseStudy, part: Selection, names: Sequence[str]) -> Report:
-    """The front or the trials of a study with some columns, in the order in which they are named.
+def chosen_report(study: BaseStudy, table: TrialTable, names: Sequence[str]) -> Report:
+    """Designs of a study with some columns, in the order in which they are named.
 
     Raises
     ------
     DseError
         If one is no column.
     """
-    records = (study.table.front() if part == "front" else study.table).records()
+    records = table.records()
     if not records:
-        raise DseError(f"study {study.name!r}: no designs to show yet")
-    columns = [column_of(study.space, records, name) for name in names]
+        raise DseError(f"study {study.name!r}: no such design")
+    columns = [column_of(study.space, records, name) for name in names if name != "trial"]
     return [*drawn([*trial_columns(records), *columns])]
 
 

@@ -83,6 +83,7 @@ class Parameter:
         """A value as the column holds it: a word's place, 0 or 1 for a boolean, else the number. [unit]"""
         if not isinstance(value, str):
             return float(value)
+        value = value if value in self.words else value.lower()
         if value not in self.words:
             raise DseError(f"{self.name}: {value!r} is not a value{suggestion(value, self.words)}")
         return float(self.words.index(value))
@@ -178,8 +179,8 @@ def written_value(written: object, unit: str, words: Sequence[str], boolean: boo
         If it is not of that kind.
     """
     if words:
-        if written in words:
-            return str(written)
+        if (word := written if written in words else str(written).lower()) in words:
+            return str(word)
         raise ValueError(f"{written!r} is not a value{suggestion(str(written), words)}")
     if boolean:
         if isinstance(written, bool) or written in (0, 1):

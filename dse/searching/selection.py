@@ -1,0 +1,74 @@
+"""Rows of a study's table by condition, order and number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.columns import BoolArray
+from costmodel.errors import DseError, suggestion
+from dse.pricing.evaluation import evaluate
+from dse.pricing.space_rules import rules_for
+from dse.searching.study import BaseStudy
+from dse.searching.trials.trial_table import Selection, TrialTable
+from dse.spaces.space import FOCUS
+
+#: Endings of columns that name a unit.
+UNIT_ENDINGS = ("_s", "_bytes", "_j", "_w", "_usd")
+
+
+def selected(
+    study: BaseStudy,
+    part: Selection,
+    *,
+    where: str | None = None,
+    sort: str | None = None,
+    descending: bool = False,
+    top: int | None = None,
+) -> TrialTable:
+    """The front or the trials of a study, filtered, sorted and cut.
+
+    Parameters
+    ----------
+    study : BaseStudy
+        The study.
+    part : "front" or "trials"
+        The front, or every finished trial.
+    where : str, optional
+        A condition on columns, such as ``"step_time < 15 s"``; infeasible designs may satisfy it, too.
+    sort : str, optional
+        Name of a column, with or without its unit.
+    descending : bool
+        Sort from the largest value.
+    top : int, optional
+        Most rows. [-]
+
+    Raises
+    ------
+    DseError
+        If the condition is invalid, or a column is unknown.
+    """
+    table = study.table.front() if part == "front" else study.table
+    if where and len(table):
+        table = table.take(np.flatnonzero(satisfied(study, table, where)))
+    if sort and len(table):
+        frame = table.to_frame()
+        names = {str(name).removesuffix(unit): name for name in frame for unit in ("", *UNIT_ENDINGS)}
+        if sort not in names:
+            raise DseError(f"--sort: {sort}: no column of this study{suggestion(sort, names)}")
+        order = frame[names[sort]].reset_index(drop=True).sort_values(ascending=not descending, kind="stable")
+        table = table.take(order.index.to_numpy())
+    return table if top is None else table.take(np.arange(min(top, len(table))))
+
+
+def satisfied(study: BaseStudy, table: TrialTable, condition: str) -> BoolArray:
+    """(trials,) True for the designs of a table that satisfy a condition. [-]"""
+    space = study.space.focused(condition)
+    designs = space.encode([trial.params for trial in table.trials])
+    known = space.known_values(designs)
+    for rule in space.rules:
+        if rule.name == FOCUS:  # a condition on parameters alone
+            margin, _ = rule.formula.margins(known)
+            return np.broadcast_to(margin >= 0, len(table))
+    margins = evaluate(space, designs, rules=rules_for(space, study.profile)).margins
+    place = [limit.name for limit in space.limits].index(FOCUS)
+    return np.asarray(margins[:, place] >= 0)

@@ -1,0 +1,157 @@
+"""Names, options and values as people type them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from costmodel.formats import shipped
+from dse import Space
+from dse.cli import COMMANDS, main, parsed
+from dse.cli.spellings import COMMANDS as EARLIER
+from dse.cli.spellings import current_command
+
+SPACE = "gpt3_175b_1024_a100"
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+
+
+@pytest.fixture
+def study(capsys):
+    """A study of five trials."""
+    assert main(["search", "--budget", "5", "--study", "mine"]) == 0
+    capsys.readouterr()
+    return "mine"
+
+
+@pytest.mark.parametrize("earlier", EARLIER)
+def test_an_earlier_command_is_a_present_one(earlier):
+    assert current_command([earlier, "x"])[0] in COMMANDS
+
+
+@pytest.mark.parametrize("words", [[], ["help"]])
+def test_dse_alone_lists_the_commands(words, capsys):
+    code = None
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = stop.code
+    shown = capsys.readouterr().out
+    assert code == 0
+    assert all(f"\n  {name}" in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "value"),
+    [
+        ("--seq 8192", "seq_len", 8192),
+        ("--seq-len 8k", "seq_len", 8192),
+        ("--seq=128K", "seq_len", 131072),
+        ("--batch 1024", "global_batch_size", (1024, None)),
+        ("--gbs 16M", "global_batch_size", (None, 16e6)),
+        ("--json", "format", "json"),
+        ("--max-days 10d", "max_days", 10.0),
+        ("--precision FP8,BF16", "precision", "fp8,bf16"),
+        (
+            "--tp 8 --mbs=2 --micro-batch-size 4",
+            "set",
+            [("tp", "8"), ("micro_batch_size", "2"), ("micro_batch_size", "4")],
+        ),
+        ("--recompute full", "set", [("recompute", "full")]),
+    ],
+)
+def test_usual_options_of_plan(typed, name, value):
+    args = parsed(["plan", "llama3_70b", "--num-gpus", "256", "--hw", "h100", *typed.split()])
+    assert (args.gpus, args.system) == ([256], ["h100"])
+    assert getattr(args, name) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "name"),
+    [
+        ("systems", "h100", "h100_80g_dgx"),
+        ("systems", "H100-SXM", "h100_80g_dgx"),
+        ("systems", "mi300x", "mi300x_192g"),
+        ("systems", "B200", "b200_180g_dgx"),
+        ("frameworks", "megatron", "megatron_core"),
+        ("models", "meta-llama/Llama-3.1-70B", "llama3_70b"),
+        ("models", "meta-llama/Llama-3.3-70B-Instruct", "llama3_70b"),
+        ("models", "deepseek-ai/DeepSeek-V3-0324", "deepseek_v3"),
+        ("models", "Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3_235b_a22b"),
+        ("models", "mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral_8x7b"),
+        ("models", "unsloth/Llama-3.1-70B-bnb-4bit", "unsloth/Llama-3.1-70B-bnb-4bit"),  # other weights
+    ],
+)
+def test_usual_names_stand_for_built_in_files(kind, typed, name):
+    assert shipped.current_name(typed, kind) == name
+
+
+def test_every_usual_name_is_of_a_file_that_is_there():
+    for kind in ("models", "systems", "frameworks"):
+        assert {*shipped._usual_names(kind).values()} <= {*shipped.names(kind)}
+
+
+def test_values_of_a_layout_may_be_short_or_in_capitals():
+    space = Space.load(SPACE)
+    long = space.pinned({"tp": 8, "micro_batch_size": 1, "recompute": "full"})
+    assert space.pinned({"TP": "8", "mbs": "1", "Recompute": "FULL"}).fingerprint == long.fingerprint
+
+
+def test_a_plan_keeps_the_values_that_are_set(capsys):
+    words = ["plan", "llama3_8b", "--gpus", "16", "--system", "h100", "--tp", "4", "--json"]
+    assert main(words) == 0
+    front = json.loads(capsys.readouterr().out)["front"]
+    assert {design["params"].get("tp", 4) for design in front} == {4}
+    assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "h100", "--set", "tp=3"]) == 1
+    assert "tp=3: not an option; tp can be 1, 2, 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("plan llama4 --gpus 8 --system h100", "did you mean 'llama_4_maverick' or 'llama_4_scout'?"),
+        ("plan llama3_70b --gpus 8", "missing --system; for example: dse plan llama3_70b"),
+        ("plan llama3_70b --gpus 8 --system h100 --bugdet 4", "did you mean --budget?"),
+        ("plan llama3_8b --gpus 8 --system h100 --objective run_cost", "add --tokens, such as 15T"),
+        ("finetune llama3_8b", "dse plan MODEL --gpus N --system S"),
+        ("search --system h100", "dse plan MODEL --gpus N --system S"),
+        ("search --lora", "without adapters such as LoRA"),
+        (f"evaluate {SPACE} --tp 8 --busbw x", "is a space, which does not take --busbw"),
+        ("evaluate config.json", "dse plan config.json --gpus N --system S"),
+        ("evaluate notes.txt", "give an HLO module"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_way_on(typed, said, tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "notes.txt").write_text("some notes\n")
+    try:
+        code = main(typed.split())
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code in (1, 2)
+    [line] = [line for line in err.splitlines() if not line.startswith("dse: assumed")]
+    assert said in line
+
+
+def test_show_filters_sorts_and_cuts(study, capsys):
+    assert main(["show", study, "--trials", "--json"]) == 0
+    trials = json.loads(capsys.readouterr().out)["trials"]
+    times = {trial["trial"]: trial["values"]["step_time_s"] for trial in trials}
+    limit = sorted(times.values())[2]
+    words = ["show", study, "--trials", "--where", f"step_time <= {limit!r} s", "--sort", "step_time"]
+    assert main([*words, "--descending", "--json"]) == 0
+    shown = [trial["trial"] for trial in json.loads(capsys.readouterr().out)["trials"]]
+    assert shown == sorted((n for n in times if times[n] <= limit), key=lambda n: -times[n])
+    assert main([*words, "--top", "1", "--json"]) == 0
+    [first] = json.loads(capsys.readouterr().out)["trials"]
+    assert first["trial"] == min(times, key=lambda n: times[n])
+    tp = trials[0]["params"]["tp"]
+    assert main(["show", study, "--trials", "--where", f"tp == {tp}", "--json"]) == 0
+    shown = {trial["trial"] for trial in json.loads(capsys.readouterr().out)["trials"]}
+    assert shown == {trial["trial"] for trial in trials if trial["params"]["tp"] == tp}
