@@ -224,7 +224,7 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(
 
     monkeypatch.setattr("dse.cli.commands.enumerate.headway_lines", lambda stream: interrupted)
     assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 130
-    said = f"dse: interrupted after 40 of {legal} designs; the front of these alone is in front.partial.csv\n"
+    said = f"dse: interrupted after 40 of {legal} designs; their front is in front.partial.csv\n"
     assert capsys.readouterr().err == said
     assert not (tmp_path / "front.csv").exists()
     assert len(pd.read_csv(tmp_path / "front.partial.csv"))

@@ -467,7 +467,7 @@ def test_a_certificate_is_by_the_profile_of_the_study(small, capsys):
     assert main(["enumerate", "--certify", "rings", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["certificate"]["hypervolume_ratio"] <= 1
     assert main(["enumerate", "--certify", "rings", "--profile", "dfmodel-gen3"]) == 1
-    assert "study 'rings': is priced by dfmodel-gen1; leave --profile out" in capsys.readouterr().err
+    assert "study 'rings': is evaluated by dfmodel-gen1; leave --profile out" in capsys.readouterr().err
     assert main(["compare", "rings", "--profile", "dfmodel-gen3"]) == 0
 
 

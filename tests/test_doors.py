@@ -161,5 +161,5 @@ def test_what_an_own_sampler_proposes_is_made_legal_and_new(storage):
 
 
 def test_a_profile_that_ships_is_not_replaced():
-    with pytest.raises(dse.DseError, match="'simai': is one that ships"):
+    with pytest.raises(dse.DseError, match="'simai': is built in"):
         register_profile(Profile("simai", "another"))

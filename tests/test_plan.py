@@ -219,16 +219,18 @@ def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step(capsys):
 
 
 def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
-    with pytest.raises(DseError, match="no legal split of llama3_405b at 64 sequences a step; 4 or 8 chips"):
+    with pytest.raises(
+        DseError, match="no legal layout of llama3_405b on 7 GPUs with 64 sequences a step; use gpus 4 or 8"
+    ):
         planned("llama3_405b", 7, sequences=64)
     planned("llama3_405b", 8, sequences=64)
 
 
 @pytest.mark.parametrize(("argv", "message"), [
     (("llama3_405b", "--gpus", "8", "--system", "h100_80g_dgx"),
-     "fits: the closest lacks 841 GB a chip, tp=8 pp=1 vpp=1 micro_batch_size=1 recompute=full zero=1; 128 "
-     "chips would do"),
-    ((*LLAMA_8B, "--tokens", "15T", "--max-days", "60"), "no layout on 8 chips ends within 60 days: the "),
+     "needs 841 GB more per GPU (tp=8 pp=1 vpp=1 micro_batch_size=1 recompute=full zero=1); enough: --gpus "
+     "128"),
+    ((*LLAMA_8B, "--tokens", "15T", "--max-days", "60"), "no layout on 8 GPUs finishes within 60 days: the "),
     ((*LLAMA_8B, "--max-days", "60"), "--max-days: of how many tokens? name them with --tokens"),
     ((*LLAMA_8B, "--precision", "fp7"), "'fp7' is not a value; known: bf16, fp16,"),
     (("llama3_8b", "--gpus", "8", "--system", "a100_80g_dgx", "--precision", "fp8"), "breaks chip_has_fp8"),

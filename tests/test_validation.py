@@ -305,8 +305,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 WRONG = [
-    ("", "runs.csv: empty; a table of measurements has a heading with row_type, dataset"),
-    ("a,b\n1,2\n", "runs.csv: no column row_type, dataset; a table of"),
+    ("", "runs.csv: empty; the first line names the columns, row_type, dataset"),
+    ("a,b\n1,2\n", "runs.csv: no column row_type, dataset; the first line"),
     (HEADING, "runs.csv: no rows below its heading"),
     (HEADING + '"' + ROW, "not a CSV file ("),
 ]

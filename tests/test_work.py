@@ -110,7 +110,7 @@ def test_a_kind_of_work_is_known_and_fits_the_model(space):
         Space.from_text(SPACE.replace("prefill", "decode"))
     with pytest.raises(DseError, match="gpt2_xl is no model for it"):
         Space.from_text(SPACE.replace("prefill", "lstm_training"))
-    with pytest.raises(DseError, match="work 'training': is one that ships"):
+    with pytest.raises(DseError, match="work 'training': is built in"):
         register_work(Rules(work=work.TRAINING, design=DesignPoints, cost=prefill))
     with pytest.raises(DseError, match="profile simai: knows transformers only"):
         registry.design_rules("simai", space.workload)

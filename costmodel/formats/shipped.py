@@ -142,5 +142,5 @@ def located(name_or_path: str | Path, kind: str, base: Path) -> Path:
     hint = suggestion(text, names(kind))
     raise DseError(
         f"unknown {kind.removesuffix('s')} {text!r}{hint}{' ' if hint.endswith('?') else '; '}"
-        f"`dse list {kind}` shows all; a file of your own needs a path, such as ./{text}.yaml"
+        f"`dse list {kind}` shows all. Files need a path, such as ./{text}.yaml"
     )

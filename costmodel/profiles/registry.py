@@ -116,7 +116,7 @@ def register_profile(profile: Profile) -> None:
         If a profile of that name ships.
     """
     if any(profile.name == shipped.name for shipped in SHIPPED):
-        raise DseError(f"profile {profile.name!r}: is one that ships; choose another name")
+        raise DseError(f"profile {profile.name!r}: is built in; choose another name")
     rules = profile.designs() if profile.designs else ()
     columns = {name for own in rules for name in own.domains} - {*_native_domains()}
     works = tuple(own.work.name for own in rules)
@@ -141,7 +141,7 @@ def register_work(rules: Rules[Any]) -> None:
 
     work = rules.work
     if any(work.name == own.work.name for own in RULES):
-        raise DseError(f"work {work.name!r}: is one that ships; choose another name")
+        raise DseError(f"work {work.name!r}: is built in; choose another name")
     WORKS[work.name] = work
     _REGISTERED_WORK[work.name] = rules
     native = PROFILES[NATIVE]

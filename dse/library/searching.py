@@ -315,7 +315,7 @@ def faster_elsewhere(
 
 
 def what_would_do(question: Question, planned: Planned) -> str:
-    """Why no layout is feasible, and how many chips would do."""
+    """The reason why no layout fits, and a number of GPUs that is enough."""
     days = question.max_days or math.inf
     if question.max_days:
         question = replace(question, max_days=None)
@@ -325,34 +325,32 @@ def what_would_do(question: Question, planned: Planned) -> str:
     if found.margin >= 0:
         return too_slow(question, planned, days)
     text = (
-        f"no layout of {space.legal.count:,.0f} on {question.chips:,} chips fits: the closest lacks "
-        f"{readable(-found.margin, found.unit)} a chip, {design_text(space, found.params)}"
+        f"none of {space.legal.count:,.0f} layouts fits on {question.chips:,} GPUs: the smallest needs "
+        f"{readable(-found.margin, found.unit)} more per GPU ({design_text(space, found.params)})"
     )
     if question.headroom != NO_HEADROOM and fits(
         planned_space(replace(question, headroom=NO_HEADROOM)).space
     ):
-        text += "; layouts fit that leave less room free: {headroom} 0 allows them"
+        text += "; without free memory some fit: {headroom} 0"
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)
         if other and fits(other):
-            return f"{text}; {times * question.chips:,} chips would do"
-    return (
-        f"{text}; nor would {MULTIPLES[-1]} times as many chips do: more memory would, or shorter sequences"
-    )
+            return f"{text}; enough: {{gpus}} {times * question.chips}"
+    return f"{text}; {MULTIPLES[-1]} times as many GPUs are not enough: try shorter sequences"
 
 
 def too_slow(question: Question, planned: Planned, days: float) -> str:
-    """How long the run takes at best, and how many chips would end in time."""
+    """The days of the fastest layout, and a number of GPUs that is enough."""
     text = (
-        f"no layout on {question.chips:,} chips ends within {days:g} days: "
-        f"the fastest takes {shortest_days(planned.space):,.0f}"
+        f"no layout on {question.chips:,} GPUs finishes within {days:g} days: "
+        f"the fastest takes {shortest_days(planned.space):,.0f} days"
     )
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)
         took = shortest_days(other) if other else math.inf
         if took <= days:
-            return f"{text}; {times * question.chips:,} chips take {took:.1f}"
-    return f"{text}; nor would {MULTIPLES[-1]} times as many at this batch: try a larger --global-batch-size"
+            return f"{text}; {{gpus}} {times * question.chips} takes {took:.1f} days"
+    return f"{text}; so does none on {MULTIPLES[-1]} times as many: try a larger {{global_batch_size}}"
 
 
 def shortest_days(space: Space) -> float:

@@ -393,21 +393,17 @@ class _Layouts:
             yield f"--imbalance {said['imbalance']} (experts balanced by {method})"
 
     def refusal(self, space: Space) -> str:
-        """Why nothing is legal, and which number of chips would do."""
+        """The reason why no layout is legal, and numbers of GPUs that have legal layouts."""
         chips, batch = self.question.chips, self.batch(self.question.chips)
         asked = self.question.sequences
-        message = f"{chips:,} chips: no legal split of {self.model.name}"
+        message = f"no legal layout of {self.model.name} on {chips:,} GPUs"
         if self.may_split(chips, batch):
             reasons = "; ".join(f"{name} ({text})" for name, text in space.legal.blocking())
             return f"{message}: breaks {reasons}"
         near = [other for other in self.near(chips) if self.may_split(other, asked or self.batch(other))]
         others = sorted(near[:1] + [other for other in near if (other > chips) != (near[0] > chips)][:1])
-        message += f" at {batch:,} sequences a step"
-        return (
-            f"{message}; {' or '.join(f'{other:,}' for other in others)} chips would do"
-            if others
-            else message
-        )
+        message += f" with {batch:,} sequences a step"
+        return f"{message}; use {{gpus}} {' or '.join(map(str, others))}" if others else message
 
     def near(self, chips: int) -> Iterator[int]:
         """Numbers of chips around one, the nearest first, up to twice as many and half as many."""

@@ -142,8 +142,8 @@ def read_table(path: Path) -> list[MeasuredRow]:
     if lacking:
         what = f"no column {', '.join(lacking)}" if heading else "empty"
         raise DseError(
-            f"{path}: {what}; a table of measurements has a heading with {', '.join(NEEDED)} and columns "
-            "as docs/validation.md lists them"
+            f"{path}: {what}; the first line names the columns, {', '.join(NEEDED)} among them: row_type is "
+            "step, layer, memory, ..., dataset any name (docs/validation.md lists all)"
         )
     if len(lines) == 1:
         raise DseError(f"{path}: no rows below its heading; expected one for each measurement")

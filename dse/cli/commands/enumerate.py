@@ -134,7 +134,7 @@ def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn
     where = output and output.with_stem(f"{output.stem}.partial")
     write_result(lambda where: write(exact, None, form, where), where, ENDINGS[form])
     done = f"interrupted after {exact.priced:,} of {exact.legal:,} designs"
-    raise KeyboardInterrupt(f"{done}; the front of these alone is {f'in {where}' if where else 'above'}")
+    raise KeyboardInterrupt(f"{done}; their front is {f'in {where}' if where else 'above'}")
 
 
 def run_beside(args: argparse.Namespace) -> int:
@@ -181,7 +181,7 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
         return None, changed_space(args)
     study = Study.load(args.certify, storage=args.storage)
     if args.profile not in (None, study.profile):
-        raise DseError(f"study {study.name!r}: is priced by {study.profile}; leave --profile out")
+        raise DseError(f"study {study.name!r}: is evaluated by {study.profile}; leave --profile out")
     if args.space is None:
         if args.set or args.objective:
             raise DseError("enumerate: --set and --objective change a SPACE; the study's own stays as it is")

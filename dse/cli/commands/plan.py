@@ -53,8 +53,8 @@ ABOUT: Final = (
     "that you omit get defaults; the command prints them."
 )
 EXAMPLES: Final = (
-    "dse plan llama3_70b --gpus 128,256 --system h100,b200 --tokens 15T --gpu-hour-price h100=2.5,b200=4.2",
     "dse plan llama3_70b --gpus 256 --system h100 --tokens 15T",
+    "dse plan llama3_70b --gpus 128,256 --system h100,b200 --tokens 15T --gpu-hour-price h100=2.5,b200=4.2",
     "dse plan meta-llama/Llama-3.1-405B --gpus 16384 --system h100 --set tp=8",
     "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200 --precision bf16,fp8",
     "dse plan llama3_70b --gpus 512 --system h100 --seq-len 128k --save long.yaml",

@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 def prepare(args: argparse.Namespace, space: Space) -> None:
     """Refuse, before the search, results that cannot be written; a `DseError`."""
     if args.emit_all and not args.emit:
-        raise DseError("--emit-all: needs --emit, which says in what form")
+        raise DseError("--emit-all: needs --emit FORMAT")
     if args.emit and space.workloads:
         raise DseError(
             "--emit: the space has several workloads; `dse export STUDY --workload NAME` writes one"
