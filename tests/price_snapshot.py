@@ -304,10 +304,8 @@ SPLIT: Final[Mapping[str, Any]] = {
 EXPORTS: Final = (
     (GPT3, "aicb", (SPLIT, {**SPLIT, "vpp": 3, "recompute": "full"}, {**SPLIT, "sequence_parallel": False})),
     (GPT3, "dfmodel", (SPLIT, {**SPLIT, "tp": 2, "sequence_parallel": False})),
-    (GPT3, "dot", (SPLIT, {**SPLIT, "sequence_parallel": False, "distributed_optimizer": False})),
     ("llama3_70b_512_h100", "aicb", ({**SPLIT, "overlap_grad_reduce": True, "pp": 8},)),
     ("llama3_70b_512_h100", "dfmodel", ({**SPLIT, "overlap_grad_reduce": False, "pp": 8},)),
-    ("llama3_70b_512_h100", "dot", ({**SPLIT, "overlap_grad_reduce": False, "pp": 8},)),
 )
 
 

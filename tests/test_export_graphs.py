@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape
+from costmodel.errors import DseError
 from costmodel.profiles.dfmodel import DataflowDesign, design_setup, evaluate, least_moving, model_graph
 from costmodel.profiles.dfmodel.assigned import (
     design_sharding,
@@ -284,3 +285,12 @@ def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
     assert f"trial_{without:05d}.txt: {said}" in capsys.readouterr().err
     assert main(["export", "two", "--trial", str(without), "--format", "dfmodel"]) == 1
     assert f"trial {without}: {said}" in capsys.readouterr().err
+
+
+def test_an_unknown_form_is_refused_with_the_nearest():
+    """Also one that earlier versions had: nothing falls through to another form."""
+    space = Space.load("gpt3_175b_1024_a100")
+    with pytest.raises(DseError, match="unknown form 'astra_sim'; did you mean 'astra-sim'"):
+        next(artefacts(space, [space.completed({})], "astra_sim"))
+    with pytest.raises(DseError, match="unknown form 'dot'"):
+        next(artefacts(space, [space.completed({})], "dot"))

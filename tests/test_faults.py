@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,9 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_search_that_is_killed_makes_the_same_trials(moment, study, undisturbed, monkeypatch):
-    process = os.fork()
+    with warnings.catch_warnings():  # a test before may have imported JAX, which warns of forks
+        warnings.simplefilter("ignore", RuntimeWarning)
+        process = os.fork()
     if process == 0:
         calls, owner, _, name = 0, *MOMENTS[moment].rpartition(".")
         owner = pkgutil.resolve_name(owner)

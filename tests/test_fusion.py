@@ -146,5 +146,5 @@ def test_groups_more_than_there_are_nodes_for_make_no_other_groupings(seed):
 
 
 def test_nodes_without_edges_are_refused_when_there_are_many():
-    with pytest.raises(DseError, match="kernels are too loosely connected: more than 7,071 cases"):
+    with pytest.raises(DseError, match="kernels are too loosely connected: more than 7,071 possible orders"):
         groupings(*np.zeros((2, 0), int), np.zeros(20, int), np.full(20, 1), 2)

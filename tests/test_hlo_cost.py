@@ -233,7 +233,7 @@ def test_a_trace_has_every_kernel_and_every_edge(capsys):
 
 
 MISTAKES = {
-    "cost {hlo} --profile deepflow": "is an HLO module, and --profile deepflow does not price one",
+    "cost {hlo} --profile deepflow": "is an HLO module; leave out --profile deepflow",
     "cost {hlo} --format csv": "an HLO module has no csv; use table, json, trace, dfmodel",
     "cost {hlo} --system a1000": "unknown system 'a1000'",
     "cost {cut}": "line 3: '{': never closed",

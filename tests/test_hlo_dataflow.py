@@ -298,7 +298,7 @@ def test_what_has_no_graph_is_refused(tmp_path, capsys):
     assert main(["cost", str(module), "--format", "dfmodel"]) == 1
     assert capsys.readouterr().err == f"dse: {module}: runs no kernels, so that there is no graph to write\n"
     assert main(["cost", str(module), "--format", "dfmodel", "--system", "a100_80g_dgx"]) == 1
-    assert "dfmodel is of the graph alone; leave out --system" in capsys.readouterr().err
+    assert "dfmodel is the graph without a system; leave out --system" in capsys.readouterr().err
 
 
 def test_a_gpt_as_a_graph():

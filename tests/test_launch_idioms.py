@@ -236,7 +236,7 @@ def test_what_is_not_followed_is_refused_in_one_line(text, why, tmp_path):
     with pytest.raises(DseError, match=why) as caught:
         megatron.read_script(tmp_path / "train.sh")
     assert "\n" not in str(caught.value)
-    offers = str(caught.value).endswith("is exact: --from-megatron run.log")
+    offers = str(caught.value).endswith("is exact: dse evaluate run.log")
     assert offers == ("DeepSpeed" not in why)
 
 
@@ -346,7 +346,11 @@ def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     evaluate = ["evaluate", "--system", "h100_80g_dgx", "--from-megatron"]
     assert main([*evaluate, "run.log"]) == 0
-    assert "\non 32 GPUs (4 nodes), dp 4, 32 micro-batches\n" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert text.startswith("run on 32 x h100_80g_dgx, ")
+    assert " dp 4, " in text
+    assert " 32 accumulation steps" in " ".join(text.split())
+    assert "\n32 GPUs in 4 nodes\n" in text
     assert (
         main(["evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx", "--format", "json"]) == 0
     )

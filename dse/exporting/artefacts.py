@@ -11,7 +11,7 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from costmodel.columns import IntArray
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.framework_file import framework_names, load_framework
 from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph
 from costmodel.profiles.dfmodel.assigned import design_sharding, unsupported_columns, unsupported_shardings
@@ -83,6 +83,8 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
     DseError
         If such models have no such form.
     """
+    if form not in FORMS:
+        raise ParameterError(f"{{format}}: unknown form {form!r}{suggestion(form, FORMS)}")
     if space.workload.work != TRAINING:
         raise DseError(f"space {space.name}: {form} knows transformers only")
     for start in range(0, len(designs), CHUNK):

@@ -30,7 +30,7 @@ HEAD: Final = 1 << 18
 
 #: What a file of each form has in it, in the order in which forms are tried.
 _CONTENT: Final = {
-    SPACE: re.compile(rb"^schema\s*:\s*['\"]?search_space/", re.MULTILINE),
+    SPACE: re.compile(rb"^[{\s]*['\"]?schema['\"]?\s*:\s*['\"]?search_space/", re.MULTILINE),
     "maxtext": re.compile(rb"^['\"]?(ici_|dcn_|base_)\w+['\"]?\s*:", re.MULTILINE),
     "nemo": re.compile(
         rb"^model\s*:\s*$(\n^(\s+.*|#.*)?$)*?\n\s+(_target_|\w+_parallel_size)\s*:", re.MULTILINE
