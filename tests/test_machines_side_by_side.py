@@ -75,7 +75,7 @@ def test_a_row_that_does_not_fit_says_so(capsys):
     words = ["plan", "llama3_70b", "--gpus", "8,64", "--system", "h100"]
     assert main(words) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "8 x h100: no layout of " in out
+    assert "8 x h100: none of " in out
     assert out.startswith("Fastest: 64 x h100 with ")
     assert main(["plan", "llama3_70b", "--gpus", "2,4", "--system", "h100"]) == 1
     assert capsys.readouterr().out.startswith("No layout fits on any of these systems.")
