@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from costmodel.errors import DseError
+from dse.cli.terminal import say
 from dse.library.chosen_space import chosen_space
 from dse.library.launch_files import launch_design
 from dse.records.text import design_text
@@ -27,17 +28,16 @@ def changed_space(args: argparse.Namespace) -> Space:
 
 def launched_space(args: argparse.Namespace, form: str = "") -> Space:
     """The space of the one design that a launch file runs; settings that are not read go to stderr."""
-    if not args.system:
-        raise DseError(f"{args.design}: add --system, such as --system h100 (`dse list systems` shows all)")
+    require_system(args.system, args.design)
     space = launch_design(args.design, form=form, system=args.system, gpus=args.gpus,
-                          framework=args.framework, set=dict(args.set), note=note)  # fmt: skip
-    space = space.with_tokens(args.tokens) if args.tokens else space
-    return space.with_objectives(args.objective) if args.objective else space
+                          framework=args.framework, set=dict(args.set), note=say)  # fmt: skip
+    return chosen_space(space, objective=args.objective, tokens=args.tokens)
 
 
-def note(text: str) -> None:
-    """Print a note to stderr."""
-    print(f"dse: {text}", file=sys.stderr)
+def require_system(system: str | None, file: object) -> None:
+    """Refuse a launch file without a system; a `DseError`."""
+    if not system:
+        raise DseError(f"{file}: add --system, such as --system h100 (`dse list systems` shows all)")
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -49,11 +49,16 @@ def changes_of(args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def set_words(args: argparse.Namespace) -> str:
+    """The ``--set`` options of a command, as they are typed again; "" without any."""
+    return "".join(f" --set {quote(f'{name}={value}')}" for name, value in args.set)
+
+
 def say_what_was_open(space: Space, params: Params) -> None:
     """Name the parameters that the user did not, with what they were taken to be."""
     taken = {p.name: params[p.name] for p in space.parameters if len(p.choices or "open") > 1}
     if taken:
-        print(f"dse: unset parameters get: {design_text(space, taken)}", file=sys.stderr)
+        say(f"unset parameters get: {design_text(space, taken)}")
 
 
 def refuse_same(read: Path | None, written: Path | None) -> None:

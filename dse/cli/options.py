@@ -228,7 +228,7 @@ def add_output(parser: argparse._ActionsContainer, note: str = "") -> None:
     )
 
 
-def amount(unit: str, example: str) -> Callable[[str], float]:
+def physical(unit: str, example: str) -> Callable[[str], float]:
     """A type of arguments: a quantity above 0 of a unit, such as ``80GB``; seconds may go without."""
 
     def parsed(text: str) -> float:
@@ -247,7 +247,12 @@ def amount(unit: str, example: str) -> Callable[[str], float]:
 def add_launch(parser: argparse._ActionsContainer, system: str) -> None:
     """Add the options of launch files."""
     parser.add_argument("--system", metavar="NAME", help=system)
-    parser.add_argument("--gpus", metavar="N", type=positive, help="GPUs of a launch file that does not say")
     parser.add_argument(
-        "--framework", metavar="NAME", default="", help="framework that evaluates a launch file"
+        "--gpus", metavar="N", type=positive, help="number of GPUs (default: that of the file)"
+    )
+    parser.add_argument(
+        "--framework",
+        metavar="NAME",
+        default="",
+        help="framework of a launch file (default: that of the file)",
     )

@@ -7,13 +7,13 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from rich.console import RenderableType
 
 from costmodel.errors import DseError
 from dse.cli.terminal import discard_output
-from dse.records.tables import NotWritten, write_file
+from dse.records.tables import NotWritten, json_text, write_file
 from dse.records.text import plain_text, show
 from dse.storage.atomic_files import refuges
 
@@ -152,6 +152,11 @@ def write_content(content: Iterable[bytes], form: str, output: Path | None) -> N
     if sys.stdout.isatty():
         raise DseError("parquet is not for reading on a terminal; name a file with -o, or pipe it")
     sys.stdout.buffer.writelines(content)
+
+
+def write_json(value: Any, output: Path | None) -> None:
+    """One JSON object, to the file or to stdout."""
+    write_content([f"{json_text(value)}\n".encode()], "json", output)
 
 
 def write_report(report: Callable[[int], Iterable[RenderableType]], output: Path | None) -> None:

@@ -79,22 +79,17 @@ def usual_option(option: str, known: Collection[str]) -> str:
 
 def design_column(option: str) -> str:
     """The column of designs that an option such as ``--micro-batch-size`` names; "" if it names none."""
-    name = option.lstrip("-").replace("-", "_").lower()
     from costmodel.formats.shipped import spellings
-
-    name = spellings("columns").get(name, name)
     from costmodel.training.design import DesignPoints
 
+    name = option.lstrip("-").replace("-", "_").lower()
+    name = spellings("columns").get(name, name)
     known = {*DesignPoints.__dataclass_fields__, *DesignPoints.aliases, *GIVEN}
     return name if option.startswith("--") and name in known else ""
 
 
 def option_hint(option: str, known: Collection[str]) -> str:
-    """What to type in place of an option that a command does not have."""
-    if target := usual_option(option, known):
-        return f"; did you mean {target}?"
-    if "--set" in known and design_column(option):
-        return f"; use --set {design_column(option)}=VALUE"
+    """The way on from an option that `current_options` does not understand."""
     if option == "--system":
         return ": a space names its system. `dse plan MODEL --gpus N --system S` plans on another one"
     if option in NOT_COVERED:

@@ -24,7 +24,8 @@ TITLES: Final = {
     "maxtext": "a configuration of MaxText",
     **{kind.name: kind.title for kind in FILES},
 }
-_LAUNCHES: Final = ("megatron", "nemo", "torchtitan", "maxtext")
+#: Forms of launch files.
+LAUNCHES: Final = ("megatron", "nemo", "torchtitan", "maxtext")
 #: The part of a file that decides its kind. [B]
 HEAD: Final = 1 << 18
 
@@ -102,7 +103,7 @@ def _file(text: str) -> Path:
 def is_launch(text: str) -> bool:
     """True for a launch file, and for the call of a launch script."""
     path = _file(text.split()[-1] if text.split() else "")
-    return path.is_file() and not _SYSTEM.search(content(path, HEAD)) and kind_of_design(text) in _LAUNCHES
+    return path.is_file() and not _SYSTEM.search(content(path, HEAD)) and kind_of_design(text) in LAUNCHES
 
 
 def _absent(text: str) -> str:

@@ -12,6 +12,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Any, Final
 
 import numpy as np
@@ -269,6 +270,11 @@ def next_lines(commands: Sequence[str]) -> list[Line]:
     return [
         ("Next" if not place else " ", command.replace(" ", "\xa0")) for place, command in enumerate(commands)
     ]
+
+
+def study_words(study: str, storage: str | None = None) -> str:
+    """A study as the arguments of a command, which can be copied."""
+    return quote(study) + (f" --storage {quote(storage)}" if storage else "")
 
 
 def broken_limit_text(space: Space, record: Record, limit: Constraint) -> str:

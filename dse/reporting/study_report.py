@@ -26,6 +26,7 @@ from dse.reporting.answers import (
     picks,
     place_text,
     question_text,
+    study_words,
     verdict_line,
     wrapped,
 )
@@ -72,7 +73,7 @@ def study_report(study: BaseStudy, width: int, *, storage: str | None = None) ->
         heading += f" {infeasible:,} of {counted(len(table), 'trial')} do not fit."
     if not front:
         return [Text(f"Study {study.name}: {heading}")]
-    name = f"{quote(study.name)}{f' --storage {quote(storage)}' if storage else ''}"
+    name = study_words(study.name, storage)
     commands = [f"dse explain {name}", f"dse report {name} -o {quote(study.name)}.html"]
     return [
         *wrapped([("", heading), *front_lines(study.space, front, commands)], width),

@@ -8,6 +8,6 @@ Rooms in the order in which they are read; those on one line do not know each ot
     study_attributes, progress_bar
     price_check
     study, summaries
-    exact, robust, selection, starting_designs
+    exact, robust, starting_designs
     named
 """

@@ -9,8 +9,9 @@ from costmodel import load_system
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.profiles.registry import design_profiles
-from dse.cli.chosen import note
-from dse.cli.options import add_format, add_launch, add_storage, amount, describe
+from dse.cli.chosen import require_system
+from dse.cli.options import add_format, add_launch, add_storage, describe, physical
+from dse.cli.terminal import say
 from dse.library.design_files import is_launch
 from dse.library.launch_files import compare_launches
 from dse.library.study import Study
@@ -45,11 +46,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("other", metavar="B", nargs="?", help="second launch file, study or system")
     add_launch(parser, "system of the launch files; or second system for study A")
     parser.add_argument(
-        "--max-memory", metavar="SIZE", type=amount("B", "80GB"),
+        "--max-memory", metavar="SIZE", type=physical("B", "80GB"),
         help="exit with 1 if the second launch file needs more memory on a GPU, such as 80GB",
     )  # fmt: skip
     parser.add_argument(
-        "--max-step-time", metavar="SECONDS", type=amount("s", "15"),
+        "--max-step-time", metavar="SECONDS", type=physical("s", "15"),
         help="exit with 1 if a step of the second launch file takes longer, such as 15",
     )  # fmt: skip
     add_format(parser)
@@ -90,10 +91,9 @@ def run(args: argparse.Namespace) -> int:
 
 def launches(args: argparse.Namespace) -> int:
     """Two launch files; 1 where the second one exceeds a limit or does not fit."""
-    if not args.system:
-        raise DseError(f"{args.study}: add --system, such as --system h100 (`dse list systems` shows all)")
+    require_system(args.system, args.study)
     pair = compare_launches(
-        args.study, args.other, system=args.system, gpus=args.gpus, framework=args.framework, note=note
+        args.study, args.other, system=args.system, gpus=args.gpus, framework=args.framework, note=say
     )
     exceeded = pair.exceeded(args.max_memory, args.max_step_time)
     if args.format == "json":

@@ -16,6 +16,7 @@ from costmodel.formats.quantity import readable
 from dse.cli.chosen import changed_space
 from dse.cli.options import add_changes, add_output, add_profile, add_storage, add_workers, bounded, describe
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
+from dse.cli.terminal import say
 from dse.library.study import Study
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Workers
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     write_result(lambda where: write(exact, certified, form, where), args.output, ENDINGS[form])
     if len(exact.costs):
         return 0
-    print(f"dse: no feasible design: all {exact.legal:,} legal ones break a limit", file=sys.stderr)
+    say(f"no feasible design: all {exact.legal:,} legal ones break a limit")
     return 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +14,13 @@ from costmodel.profiles.registry import PROFILES, design_profiles
 from dse.cli.files.options import COSTS, add_dfmodel, add_hlo, add_launch_files, add_simai
 from dse.cli.options import add_changes, add_output, add_workers, describe
 from dse.cli.output import form_of
-from dse.library.design_files import SPACE, TITLES, checked_kind, kind_of_design
+from dse.library.design_files import SPACE, TITLES, kind_of_design
 
-#: Options of every design.
-SHARED: Final = ("profile", "format", "output", "sweep")
 #: Options of layouts, be they of a space or of a launch script.
-OF_LAYOUTS: Final = (*SHARED, "set", "objective", "tokens", "best", "designs", "jobs", "backend", "scheduler")
+OF_LAYOUTS: Final = (
+    *("profile", "format", "output", "sweep", "set", "objective", "tokens", "best", "designs"),
+    *("jobs", "backend", "scheduler"),
+)
 #: Options of a space, and of a launch script.
 OF_SPACES: Final = (*OF_LAYOUTS, "layout", "fit")
 OF_LAUNCHES: Final = (*OF_LAYOUTS, "launch", "system", "gpus", "framework")
@@ -146,9 +148,9 @@ def run(args: argparse.Namespace) -> int:
 
 def refuse_foreign(args: argparse.Namespace, kind: str, design: str) -> None:
     """Refuse options that do not belong to a kind of design; a `DseError` that names them."""
-    own = {SPACE: OF_SPACES}.get(kind) or (
-        (*SHARED[:2], *COSTS[kind].defaults) if kind in COSTS else OF_LAUNCHES
-    )
+    own: Sequence[str] = OF_SPACES if kind == SPACE else OF_LAUNCHES
+    if kind in COSTS:
+        own = ("profile", "format", *COSTS[kind].defaults)
     given = [name for name in vars(args) if name in args.defaults and name not in (*own, "design")]
     if given:
         words = ", ".join("--" + name.replace("_", "-") for name in given)
@@ -163,6 +165,6 @@ def run_file(args: argparse.Namespace, kind: str, asked: bool) -> int:
     if args.format not in reader.formats:
         raise DseError(f"{args.design}: {title} has no {args.format}; use {', '.join(reader.formats)}")
     args.profile_is_asked_for = asked
-    args.profile = args.profile or checked_kind(args.design, None).profile(args.design)
+    args.profile = args.profile or kind_named(kind).profile(args.design)
     module, _, action = reader.action.partition(":")
     return int(getattr(import_module(f"dse.cli.files.{module}"), action)(args))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from shlex import quote
 from typing import Final
 
 from costmodel.errors import DseError
-from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open
+from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.options import (
     add_changes,
     add_launch,
@@ -18,12 +17,13 @@ from dse.cli.options import (
     add_profile,
     add_storage,
     add_trial,
-    amount,
     describe,
     number,
+    physical,
     pin,
 )
-from dse.cli.output import form_of, write_content, write_report
+from dse.cli.output import form_of, write_content, write_json, write_report
+from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
 from dse.explaining.difference import Difference
 from dse.explaining.explanation import Explanation
@@ -94,7 +94,7 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
     )
     add_launch(parser, "system of a launch file, such as h100")
     parser.add_argument(
-        "--measured-step-time", metavar="SECONDS", type=amount("s", "20"),
+        "--measured-step-time", metavar="SECONDS", type=physical("s", "20"),
         help="measured time of a step, such as 20: prints causes that could explain the gap",
     )  # fmt: skip
     parser.add_argument(
@@ -142,9 +142,7 @@ def importance(args: argparse.Namespace, form: str) -> int:
     study = Study.load(args.design, storage=args.storage)
     found = study.importance()
     if form == "json":
-        write_content(
-            [f"{json_text({'study': study.name, **found.to_json()})}\n".encode()], form, args.output
-        )
+        write_json({"study": study.name, **found.to_json()}, args.output)
     else:
         write_report(lambda width: importance_report(study.name, found, width), args.output)
     return 0
@@ -164,7 +162,7 @@ def explanation(args: argparse.Namespace, form: str) -> int:
             "neighbours": [design.to_json() for design in near],
             **(difference.to_json() if difference else {}),
         }
-        write_content([f"{json_text(record)}\n".encode()], form, args.output)
+        write_json(record, args.output)
         return 0
     if difference:
         write_report(lambda width: difference_report(difference, width, everything=args.all), args.output)
@@ -185,9 +183,8 @@ def next_commands(args: argparse.Namespace, explained: Explanation, near: Sequen
     storage = f" --storage {quote(args.storage)}" if args.storage else ""
     trial = "" if explained.trial is None else f" --trial {explained.trial}"
     changed = {name: new for name, (_, new) in near[0].changes.items() if new is not None}
-    words = "".join(f" --set {quote(f'{name}={value}')}" for name, value in args.set)
     against = quote(design_text(explained.space, changed))
-    return [f"dse explain {quote(str(args.design))}{words}{trial}{storage} --against {against}"]
+    return [f"dse explain {quote(str(args.design))}{set_words(args)}{trial}{storage} --against {against}"]
 
 
 def gap(args: argparse.Namespace, form: str) -> int:
@@ -196,7 +193,7 @@ def gap(args: argparse.Namespace, form: str) -> int:
         named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu
     )
     if form == "json":
-        write_content([f"{json_text(found.to_json())}\n".encode()], form, args.output)
+        write_json(found.to_json(), args.output)
     else:
         write_report(lambda width: gap_report(found, width), args.output)
     return 0
@@ -247,5 +244,5 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
     params = space.completed(kept)
     moved = {n: v for n, v in params.items() if v != explanation.params.get(n, v) and n not in pins}
     if moved:
-        print(f"dse: changed too, to be legal: {design_text(space, moved)}", file=sys.stderr)
+        say(f"changed too, to be legal: {design_text(space, moved)}")
     return with_number(explaining.explain(space, params, profile=profile))

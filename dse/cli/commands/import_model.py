@@ -11,6 +11,7 @@ from costmodel.formats.strict_yaml import dump
 from dse.cli.chosen import refuse_same
 from dse.cli.options import add_output, describe, positive
 from dse.cli.output import form_of
+from dse.cli.terminal import say
 from dse.records.tables import json_text, write_file
 from dse.reporting.catalogue import model_text
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     form = form_of(args.format, args.output, {".yaml": "yaml", ".yml": "yaml", ".json": "json"})
     found = import_model(args.config, seq_len=args.seq_len)
     for note in found.notes:
-        print(f"dse: {note}", file=sys.stderr)
+        say(note)
     if form == "json":
         counts = {
             "parameters": found.model.num_parameters,

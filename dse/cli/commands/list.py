@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -12,7 +11,8 @@ import pandas as pd
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from dse.cli.options import add_output, describe
-from dse.cli.output import form_of, write_content, write_report
+from dse.cli.output import form_of, write_content, write_json, write_report
+from dse.cli.terminal import say
 from dse.library.designs import names_with
 from dse.records.tables import json_text
 from dse.reporting import catalogue
@@ -93,16 +93,16 @@ def run(args: argparse.Namespace) -> int:
         kinds = [(kind, str(len(shipped.names(kind))), f"dse list {kind}") for kind in KINDS]
         print("\n".join(f"{count:>4} {kind:<11} {command}" for kind, count, command in kinds))
         return 0
-    rows: list[dict[str, Any]] = catalogue.LISTS[args.kind]()
-    if args.name:
-        near = [row for row in rows if args.name.lower() in " ".join(map(str, row.values())).lower()]
-        name = shipped.current_name(args.name, args.kind)
-        if name in shipped.names(args.kind) or not near:
+    name = args.name and shipped.current_name(args.name, args.kind)
+    known = name in shipped.names(args.kind)
+    rows: list[dict[str, Any]] = [] if known else catalogue.LISTS[args.kind]()
+    if name:
+        rows = [row for row in rows if args.name.lower() in " ".join(map(str, row.values())).lower()]
+        if not rows:
             write_content([catalogue.text_of(name, args.kind).encode()], "yaml", args.output)
             return 0
-        rows = near
     if form == "json":
-        write_content([f"{json_text({args.kind: rows})}\n".encode()], form, args.output)
+        write_json({args.kind: rows}, args.output)
     elif form == "csv":
         write_content([str(pd.DataFrame(rows).to_csv(index=False)).encode()], form, args.output)
     else:
@@ -119,7 +119,7 @@ def columns(args: argparse.Namespace) -> int:
     write_content([written(space.name, found, form).encode()], form, args.output)
     if found:
         return 0
-    print(f"dse: no name of space {space.name} contains {args.text!r}, nor does a meaning", file=sys.stderr)
+    say(f"no name of space {space.name} contains {args.text!r}, nor does a meaning")
     return 1
 
 

@@ -8,12 +8,10 @@ import sys
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from shlex import quote
 from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.system_file import load_system
-from dse.cli.chosen import note
 from dse.cli.options import (
     DEFAULT_BUDGET,
     add_format,
@@ -27,12 +25,14 @@ from dse.cli.options import (
     tokens,
 )
 from dse.cli.progress import progress_of
+from dse.cli.terminal import say
 from dse.exporting.launch.forms import LAUNCH_FORMS
 from dse.library.searching import PlannedStudy, plan
 from dse.library.side_by_side import compare_plans, prices_of
 from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record
 from dse.records.text import show
+from dse.reporting.answers import study_words
 from dse.reporting.designs.side_by_side_report import side_by_side_report
 from dse.reporting.study_report import plan_report
 from dse.spaces.question import NothingFits
@@ -254,7 +254,7 @@ def run(args: argparse.Namespace) -> int:
     }
     if len(args.gpus) * len(args.system) > 1 or args.gpu_hour_price:
         return side_by_side(args, workload)
-    found = plan(args.model, gpus=args.gpus[0], system=args.system[0], note=note, **workload)
+    found = plan(args.model, gpus=args.gpus[0], system=args.system[0], note=say, **workload)
     write(args, found)
     return 0 if found.study.table.feasible.any() else 1
 
@@ -264,11 +264,13 @@ def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
     if own := next((name for name in ("save", "study") if getattr(args, name)), ""):
         raise DseError(f"--{own}: of one system and one number of GPUs")
     prices_of(args.system, args.gpu_hour_price)  # mistakes are refused before anything is planned
-    said, _ = set[str](), [load_system(name) for name in args.system]
+    for name in args.system:
+        load_system(name)
+    said = set[str]()
 
     def once(text: str) -> None:
         if text not in said:
-            note(text)
+            say(text)
         said.add(text)
 
     plans: dict[tuple[str, int], PlannedStudy | NothingFits] = {}
@@ -308,9 +310,8 @@ def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
     best = study.table.front().numbers[0]
     usual, framework = found.planned.space.system.framework, found.planned.framework
     forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
-    storage = f" --storage {quote(args.storage)}" if args.storage else ""
+    name = study_words(study.name, args.storage)
     exported = [
-        f"dse export {quote(study.name)}{storage} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}"
-        for form in forms[:1]
+        f"dse export {name} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}" for form in forms[:1]
     ]
-    return [*exported, f"dse explain {quote(study.name)}{storage}"]
+    return [*exported, f"dse explain {name}"]

@@ -6,7 +6,6 @@ import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 
 from costmodel.errors import DseError
 from dse.cli.chosen import changed_space
@@ -32,6 +31,7 @@ from dse.library.study import Study
 from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record, writable_directory, write_study
 from dse.records.text import show
+from dse.reporting.answers import study_words
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.reporting.study_report import certificate_text, study_report
 from dse.searching.batches.loop import Outcome
@@ -176,23 +176,19 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
         write_artefacts(study, args.out / args.emit, part, args.emit, note=say)
     if table.feasible.any():
         return 0
-    print(f"dse: {nothing_feasible(study.space, table.each_record(), study.profile)}", file=sys.stderr)
+    say(nothing_feasible(study.space, table.each_record(), study.profile))
     return 1
 
 
 def resumption(study: Study, args: argparse.Namespace) -> str:
     """The command that continues an interrupted study."""
-    storage = f" --storage {args.storage}" if args.storage else ""
-    return f"dse resume {quote(study.name)}{storage}"
+    return f"dse resume {study_words(study.name, args.storage)}"
 
 
 def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
     """Print notes on the run to stderr."""
     if outcome.failed:
-        print(
-            f"dse: {outcome.failed} trials that another process left unfinished are marked as failed",
-            file=sys.stderr,
-        )
+        say(f"{outcome.failed} trials that another process left unfinished are marked as failed")
     if outcome.exhausted:
         counted = study.space.outer.count == outcome.complete
         legal = study.space.legal.count
@@ -202,12 +198,11 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
             if counted
             else f"no legal design was found besides the {outcome.complete} evaluated"
         )
-        print(f"dse: {ended}; the budget of {study.budget} is not used up", file=sys.stderr)
+        say(f"{ended}; the budget of {study.budget} is not used up")
     elif not outcome.added:
-        print(
-            f"dse: study {study.name} holds {outcome.complete} finished trials already; "
-            "a larger --budget adds more",
-            file=sys.stderr,
+        say(
+            f"study {study.name} holds {outcome.complete} finished trials already; "
+            "a larger --budget adds more"
         )
 
 

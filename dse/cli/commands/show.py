@@ -8,12 +8,13 @@ import sys
 from costmodel.errors import DseError
 from dse.cli.options import add_output, add_robust, add_storage, add_study, describe, name_list, positive
 from dse.cli.output import form_of, write_content, write_report
+from dse.cli.terminal import say
 from dse.library.study import Study
+from dse.records.selection import selected
 from dse.records.tables import csv_pieces, encoded, parquet_pieces
 from dse.reporting.studies.designs_report import chosen_frame, chosen_report, designs_report
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.searching.robust import RobustStudy
-from dse.searching.selection import selected
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import Selection, TrialTable
 
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     write(args, study, selected(study, part, **chosen), part)
     if args.trials or study.table.feasible.any():
         return 0
-    print(f"dse: {nothing_feasible(study.space, study.table.each_record(), study.profile)}", file=sys.stderr)
+    say(nothing_feasible(study.space, study.table.each_record(), study.profile))
     return 1
 
 

@@ -9,7 +9,8 @@ from typing import Final
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel.files import graph_message, setup_text
 from dse.cli.files.options import COSTS, USUAL_SYSTEM
-from dse.cli.output import TABLE_ENDINGS, checked_ending, write_content, write_report
+from dse.cli.output import TABLE_ENDINGS, checked_ending, write_content, write_json, write_report
+from dse.cli.terminal import say
 from dse.records.tables import csv_pieces, json_text, parquet_pieces
 from dse.records.text import show
 from dse.reporting.programs.cost_record import ModuleCost
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise DseError(f"{args.design}: {args.format} is the graph without a system; leave out --system")
     cost = ModuleCost.of(args.design, args.barriers, args.system)
     if not args.system and cost.program.kernels and args.format not in GRAPHS:
-        print(f"dse: {args.design}: no --system, so evaluated on {USUAL_SYSTEM}", file=sys.stderr)
+        say(f"{args.design}: no --system, so evaluated on {USUAL_SYSTEM}")
         cost = cost.on(USUAL_SYSTEM)
     if args.format in GRAPHS:
         return write_graph(args, cost)
@@ -69,13 +70,13 @@ def run_sweep(args: argparse.Namespace) -> int:
     if args.format == "table":
         write_report(lambda width: sweep_report(record, width), args.output)
     elif args.format == "json":
-        write_content([f"{json_text(record)}\n".encode()], args.format, args.output)
+        write_json(record, args.output)
     else:
         pieces = csv_pieces if args.format == "csv" else parquet_pieces
         write_content(pieces([sweep_frame(record)]), args.format, args.output)
     if any(not row["problem"] for row in record["systems"]):
         return 0
-    print(f"dse: {args.design}: fits on none of these systems", file=sys.stderr)
+    say(f"{args.design}: fits on none of these systems")
     return 1
 
 
@@ -83,6 +84,6 @@ def write_graph(args: argparse.Namespace, cost: ModuleCost) -> int:
     """Write the module's graph for DFModel; stderr gets a line for each property that the format lacks."""
     found = cost.dataflow()
     for note in found.notes:
-        print(f"dse: {args.design}: {note}", file=sys.stderr)
+        say(f"{args.design}: {note}")
     print(setup_text(graph_message(found.graph, found.traffic)), end="")
     return 0

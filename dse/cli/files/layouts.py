@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
@@ -14,16 +13,18 @@ from typing import Final
 from rich.text import Text
 
 from costmodel.errors import DseError
-from dse.cli.chosen import changed_space, changes_of, launched_space, note, say_what_was_open
+from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.output import (
     ENDINGS,
     TABLE_ENDINGS,
     checked_place,
     form_of,
     write_content,
+    write_json,
     write_report,
     write_result,
 )
+from dse.cli.terminal import say
 from dse.library.chosen_space import loaded_space
 from dse.library.design_files import SPACE
 from dse.library.designs import evaluate_design, fit, sweep
@@ -57,8 +58,8 @@ def run(args: argparse.Namespace, kind: str) -> int:
     asks = has_number and not record["feasible"] and kind == SPACE and args.set
     instead = nearest_text(args, record) if asks else ""
     if instead and form == "json":
-        print(f"dse: {instead}", file=sys.stderr)
-    words = "".join(f" --set {quote(f'{name}={value}')}" for name, value in args.set)
+        say(instead)
+    words = set_words(args)
     commands = [f"dse explain {quote(str(args.design))}{words}"] if kind == SPACE and words else []
     write_result(
         lambda where: write(space, record, form, where, instead, commands), args.output, ENDINGS[form]
@@ -72,7 +73,7 @@ def run_fit(args: argparse.Namespace, form: str) -> int:
         raise DseError("--fit: changes one design; leave out --best, --sweep, --designs and tables")
     found = fit(args.design, profile=args.profile, **changes_of(args))
     if form == "json":
-        write_content([f"{json_text(found.to_json())}\n".encode()], form, args.output)
+        write_json(found.to_json(), args.output)
         return 0
     changes = [Text(str(found)), Text()]
     write_report(lambda width: [*changes, *evaluation_report(found.space, found.record, width)], args.output)
@@ -84,8 +85,7 @@ def write(
 ) -> None:
     """The design as a report, or as one JSON object."""
     if form == "json":
-        text = json_text({key: record[key] for key in EVALUATION_KEYS if key in record})
-        write_content([f"{text}\n".encode()], form, output)
+        write_json({key: record[key] for key in EVALUATION_KEYS if key in record}, output)
         return
     write_report(
         lambda width: evaluation_report(space, record, width, instead=instead, commands=commands), output
@@ -97,15 +97,15 @@ def say_why_no_number(profile: str, space: Space, record: Record) -> None:
     has_none = math.isnan(record["breakdown"]["step_time_s"])
     found = reasons(space, profile, record["params"]) if has_none else []
     if found:
-        print(f"dse: profile {profile}: no number: {'; '.join(found)}", file=sys.stderr)
+        say(f"profile {profile}: no number: {'; '.join(found)}")
 
 
 def nearest_text(args: argparse.Namespace, record: Record) -> str:
     """The design nearest to one that does not fit, or the command that finds it in a large space."""
     own, asked = loaded_space(args.design), record["params"]
     if own.legal.count > SOON:
-        words = " ".join(f"--set {quote(f'{name}={value}')}" for name, value in args.set)
-        return f"dse evaluate {quote(str(args.design))} --fit {words} finds the nearest design that fits"
+        command = f"dse evaluate {quote(str(args.design))} --fit{set_words(args)}"
+        return f"{command} finds the nearest design that fits"
     fixed = {name: value for name, value in args.set if name not in own.by_name}
     named = {name: own.in_file(name, value) for name, value in asked.items() if name in own.by_name}
     try:
@@ -129,14 +129,14 @@ def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
     refuse_together(args, form, [name for name, _ in values])
     workers = Workers(args.jobs, args.backend, args.scheduler)
     if args.designs:
-        table, rows = read_designs(space, args.designs, note)
+        table, rows = read_designs(space, args.designs, say)
         found = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
     else:
         found = sweep(space, dict(values), profile=args.profile, jobs=workers)
     write_result(lambda where: write_sweep(found, form, where), args.output, ENDINGS[form])
     if found.feasible:
         return 0
-    note(f"nothing feasible among {counted(len(found), 'design')}, {found.legal:,} of them legal")
+    say(f"nothing feasible among {counted(len(found), 'design')}, {found.legal:,} of them legal")
     return 1
 
 

@@ -11,29 +11,15 @@ from typing import Any, Final
 
 from costmodel.errors import suggestion
 from costmodel.formats.quantity import plain_number, si_value
-from dse.cli.options import bounded, positive
-
-#: Forms of launch files that an option of their own names, such as ``--from-megatron FILE``.
-LAUNCH_OPTIONS: Final = ("megatron", "nemo", "torchtitan", "maxtext")
+from dse.cli.options import add_launch, bounded, positive
+from dse.library.design_files import LAUNCHES
 
 
 def add_launch_files(parser: argparse._ActionsContainer) -> None:
     """Add the system and the framework of a launch script."""
-    parser.add_argument(
-        "--system",
-        metavar="NAME",
-        help="system of a launch script or an HLO module, such as h100 (`dse list systems`), or a file",
-    )
-    parser.add_argument(
-        "--gpus", metavar="N", type=positive, help="number of GPUs (default: that of the script or workload)"
-    )
-    parser.add_argument(
-        "--framework",
-        metavar="NAME",
-        default="",
-        help="framework of a launch script (default: that of the script)",
-    )
-    for form in LAUNCH_OPTIONS:
+    text = "system of a launch file or an HLO module, such as h100 (`dse list systems`), or a file"
+    add_launch(parser, text)
+    for form in LAUNCHES:  # earlier spellings: ``--from-megatron FILE``
         parser.add_argument(
             f"--from-{form}",
             dest="launch",
@@ -108,7 +94,7 @@ USUAL_SYSTEM: Final = "a100_80g_dgx"
 def add_simai(parser: argparse.ArgumentParser) -> None:
     """Add the options of AICB workloads."""
     group = parser.add_argument_group("AICB workloads (SimAI)")
-    option = partial(group.add_argument)
+    option = group.add_argument
     option("--gpus-per-server", metavar="N", type=positive, help="GPUs of a server (default: 8)")
     option("--busbw", metavar="FILE", type=Path, help="file of bus bandwidths; without it they follow from:")
     option(

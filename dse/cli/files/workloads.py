@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from dse.cli.files.options import COSTS
+from dse.cli.terminal import say
 from dse.records.tables import json_text
 from dse.records.text import show
 
@@ -20,7 +21,7 @@ def aicb(args: argparse.Namespace) -> int:
         args.design,
         profile=args.profile,
         asked=args.profile_is_asked_for,
-        note=lambda text: print(f"dse: {text}", file=sys.stderr),
+        note=say,
         **{name: getattr(args, name) for name in COSTS["aicb"].defaults},
     )
     if args.format == "csv":
@@ -40,7 +41,7 @@ def dfmodel(args: argparse.Namespace) -> int:
     wanted = Wanted(args.resolve, args.prefer, args.groups, args.tile_size)
     report = priced_file(args.design, generation=profile_named(args.profile).version, wanted=wanted)
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
-        print(f"dse: {args.design}: does not fit: {line}", file=sys.stderr)
+        say(f"{args.design}: does not fit: {line}")
     if args.format == "json":
         print(json_text({"file": str(args.design), "profile": args.profile, **figures(report)}))
     else:
@@ -56,7 +57,7 @@ def deepflow(args: argparse.Namespace) -> int:
 
     config = load_configuration(args.design)
     for note in power_notes(config):
-        print(f"dse: {args.design}: {note}", file=sys.stderr)
+        say(f"{args.design}: {note}")
     report = price(config)
     if args.format == "json":
         print(json_text({"file": str(args.design), "profile": args.profile, "figures": figures(report)}))

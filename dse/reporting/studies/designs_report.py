@@ -11,6 +11,7 @@ from rich.text import Text
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.quantity import readable
 from dse.pricing.record_columns import RECORD_KEYS
+from dse.records.selection import bare_name, column_names
 from dse.records.text import UNITS, Record, column_text, counted
 from dse.reporting.design_table import Column, design_table, drawn, lines_of, trial_columns
 from dse.reporting.study_report import Report
@@ -93,7 +94,7 @@ def _cell(space: Space, record: Record, name: str) -> str | None:
     """A value of a design for people; None where it has none of this name."""
     if name in record["params"]:
         return space.by_name[name].shown(record["params"][name])
-    for unit, key in ((unit, key) for key, unit in UNITS.items() if name in (key, _bare(key, unit))):
+    for unit, key in ((unit, key) for key, unit in UNITS.items() if name in (key, bare_name(key, unit))):
         if key in record["breakdown"]:
             return (
                 column_text(record, key) if unit in ("-", "1/s") else readable(record["breakdown"][key], unit)
@@ -102,7 +103,7 @@ def _cell(space: Space, record: Record, name: str) -> str | None:
         if name in (derived.name, keyed(derived.name, derived.unit)) and derived.name in record["derived"]:
             return readable(record["derived"][derived.name], derived.unit)
     for key, unit, values in _others(space, record):
-        if name in (key, _bare(key, unit)):
+        if name in (key, bare_name(key, unit)):
             return readable(values[key], unit)
     return None
 
@@ -114,12 +115,6 @@ def _others(space: Space, record: Record) -> Iterator[tuple[str, str, Any]]:
         (one.key, one.unit, record["margins"]) for one in space.limits if one.key in record["margins"]
     )
     yield from ((key, "s", record) for key in ("step_time_low_s", "step_time_high_s") if key in record)
-
-
-def _bare(key: str, unit: str) -> str:
-    """A name in tables without its unit."""
-    suffix = keyed("", unit)
-    return key.removesuffix(suffix) if suffix else key
 
 
 def _known(record: Record) -> list[str]:
@@ -136,15 +131,7 @@ def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.
     DseError
         If one is no column.
     """
-    known: dict[str, str] = {str(column): str(column) for column in frame.columns}
-    units = {
-        **UNITS,
-        **{o.key: o.unit for o in space.objectives},
-        **{one.key: one.unit for one in space.limits},
-    }
-    known |= {
-        _bare(key, unit): key for key, unit in units.items() if key in known and _bare(key, unit) not in known
-    }
+    known = column_names(space, frame)
     for name in names:
         if name not in known:
             raise DseError(f"--columns: {name}: no column of this study{suggestion(name, known)}")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from costmodel.columns import BoolArray
 from costmodel.errors import DseError, suggestion
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import rules_for
+from dse.records.text import UNITS
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import Selection, TrialTable
-from dse.spaces.space import FOCUS
-
-#: Endings of columns that name a unit.
-UNIT_ENDINGS = ("_s", "_bytes", "_j", "_w", "_usd")
+from dse.spaces.sections.objectives import keyed
+from dse.spaces.space import FOCUS, Space
 
 
 def selected(
@@ -52,7 +52,7 @@ def selected(
         table = table.take(np.flatnonzero(satisfied(study, table, where)))
     if sort and len(table):
         frame = table.to_frame()
-        names = {str(name).removesuffix(unit): name for name in frame for unit in ("", *UNIT_ENDINGS)}
+        names = column_names(study.space, frame)
         if sort not in names:
             raise DseError(f"--sort: {sort}: no column of this study{suggestion(sort, names)}")
         order = frame[names[sort]].reset_index(drop=True).sort_values(ascending=not descending, kind="stable")
@@ -72,3 +72,17 @@ def satisfied(study: BaseStudy, table: TrialTable, condition: str) -> BoolArray:
     margins = evaluate(space, designs, rules=rules_for(space, study.profile)).margins
     place = [limit.name for limit in space.limits].index(FOCUS)
     return np.asarray(margins[:, place] >= 0)
+
+
+def column_names(space: Space, frame: pd.DataFrame) -> dict[str, str]:
+    """Name of a column, with or without its unit -> the name in a table of a study."""
+    known = {str(column): str(column) for column in frame.columns}
+    units = UNITS | {own.key: own.unit for own in space.objectives}
+    units |= {limit.key: limit.unit for limit in space.limits}
+    return {bare_name(key, unit): key for key, unit in units.items() if key in known} | known
+
+
+def bare_name(key: str, unit: str) -> str:
+    """A name in tables without its unit."""
+    suffix = keyed("", unit)
+    return key.removesuffix(suffix) if suffix else key
