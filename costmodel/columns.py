@@ -123,9 +123,7 @@ def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
     return first.with_columns(joined)
 
 
-def in_rows(
-    pieces: Iterable[tuple[IntArray | slice, AnyColumns]], shape: int | tuple[int, ...]
-) -> AnyColumns:
+def in_rows(pieces: Iterable[tuple[IntArray | slice, AnyColumns]], shape: int | tuple[int, ...]) -> AnyColumns:
     """One table from pieces of it and the rows of each, in any order; all columns are of one shape."""
     joined: dict[str, FloatArray] = {}
     for rows, piece in pieces:

@@ -59,9 +59,7 @@ def chrome_trace(
         shared = {"pid": 0, "name": "data", "cat": "data", "id": number, "args": dict(arrow.details)}
         end = (source.start + source.duration) / MICROSECOND
         events.append({**shared, "ph": "s", "tid": lanes[source.lane], "ts": end})
-        events.append(
-            {**shared, "ph": "f", "bp": "e", "tid": lanes[target.lane], "ts": target.start / MICROSECOND}
-        )
+        events.append({**shared, "ph": "f", "bp": "e", "tid": lanes[target.lane], "ts": target.start / MICROSECOND})
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(details)}
 
 

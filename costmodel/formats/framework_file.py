@@ -42,9 +42,7 @@ class Framework:
     description: str
     #: Column of designs, or quantity of systems -> value, as files write it, or word of `BALANCING` -> value.
     given: Mapping[str, Any]
-    otherwise: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: column -> value where a limit refuses `given`
+    otherwise: Mapping[str, Any] = field(default_factory=dict)  #: column -> value where a limit refuses `given`
     title: str = ""  #: its name as its makers write it
     release: str = ""  #: of which the rest is said
     launch: tuple[str, ...] = ()  #: forms of the files that start it

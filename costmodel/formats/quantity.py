@@ -281,9 +281,7 @@ def unit_name(measures: Dimension) -> str:
             return name
     powers = dict(zip(("s", "B", "J", "m", "$", "FLOP", "kg"), measures, strict=True))
     above = " ".join(f"{symbol}{power if power > 1 else ''}" for symbol, power in powers.items() if power > 0)
-    below = "".join(
-        f"/{symbol}{-power if power < -1 else ''}" for symbol, power in powers.items() if power < 0
-    )
+    below = "".join(f"/{symbol}{-power if power < -1 else ''}" for symbol, power in powers.items() if power < 0)
     return (above or "1") + below
 
 

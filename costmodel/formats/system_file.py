@@ -72,9 +72,7 @@ def _tier(section: Section, name: str) -> LinkTier:
     chips = prod(max(axis, 1.0) for axis in axes)
     if (axes[0] > 0 and chips != tier.size) or sorted(axes, key=lambda axis: axis == 0) != axes:
         section.mistake(
-            None,
-            f"torus of {', '.join(f'{axis:g}' for axis in axes)}: "
-            f"expected axes of {tier.size:g} chips, x first",
+            None, f"torus of {', '.join(f'{axis:g}' for axis in axes)}: expected axes of {tier.size:g} chips, x first"
         )
     return tier
 
@@ -117,9 +115,7 @@ def _check_names(section: Section, names: list[str]) -> None:
     for place, name in enumerate(names):
         if not name.isidentifier() or name in ("host", "software") or name in names[:place]:
             known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
-            section.mistake(
-                None, f"{name}: not a name of its own for a memory level or a tier of links{known}"
-            )
+            section.mistake(None, f"{name}: not a name of its own for a memory level or a tier of links{known}")
 
 
 #: Digits of a constant that is written.

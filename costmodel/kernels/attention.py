@@ -110,9 +110,7 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
     arithmetic = flops / chip.matrix_flop_rate + scores * work.vector_flops / chip.vector_flop_rate
     queries, keys = work.reads
-    seen = np.where(
-        shape.cp_communication == CP_A2A, shape.cp, 1.0
-    )  # ranks that share out the keys of a head
+    seen = np.where(shape.cp_communication == CP_A2A, shape.cp, 1.0)  # ranks that share out the keys of a head
     tokens = fused * shape.micro_batch_size * model.seq_len
     w, keys_each = run.precision.element_bytes, model.key_len / model.seq_len
     key_width = keys_each * keys * model.key_value_size
@@ -121,8 +119,7 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     feed = w * scores * products * size / QUERY_TILE
     traffic = (feed, streamed, *[once for _ in memory[2:]])[: len(memory)]
     transfer = [
-        moved / (level.bandwidth * level.efficiency)
-        for moved, level in zip(traffic[1:], memory[1:], strict=True)
+        moved / (level.bandwidth * level.efficiency) for moved, level in zip(traffic[1:], memory[1:], strict=True)
     ]
     busy = arithmetic * idle
     if flash_2.any():

@@ -116,9 +116,7 @@ def hop_latency(name: str, group: Group, found: Sequence[TierSpan]) -> FloatArra
     return np.minimum(ring, tree)
 
 
-def collective(
-    name: str, message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]
-) -> CollectiveCost:
+def collective(name: str, message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
     """Time and traffic of a collective over a group that may span several tiers.
 
     Parameters

@@ -68,9 +68,7 @@ def reload_factors(
     return of_a, of_b, np.ones_like(of_b)
 
 
-def reload_orders(
-    gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray | float
-) -> tuple[Reload, Reload]:
+def reload_orders(gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray | float) -> tuple[Reload, Reload]:
     """Elements that cross into a memory tiled by `edge`, in either loop order.
 
     Parameters
@@ -171,15 +169,12 @@ def gemm_cost(
     unaligned = is_unaligned(gemms, element_bytes)
     reached = rate * np.where(unaligned, UNALIGNED_RATE, 1.0) if unaligned.any() else rate
     beyond = [
-        reload_traffic(
-            gemms, edge=tile_edge(per_kernel(level.capacity), element_bytes), element_bytes=element_bytes
-        )
+        reload_traffic(gemms, edge=tile_edge(per_kernel(level.capacity), element_bytes), element_bytes=element_bytes)
         for level in levels[1:-1]
     ]
     feed = operand_feed(gemms, system, element_bytes=element_bytes)
     floor = np.maximum(
-        slowest_level(beyond, levels[2:], repeats=gemms.batch),
-        slowest_level([feed], levels[:1], repeats=gemms.batch),
+        slowest_level(beyond, levels[2:], repeats=gemms.batch), slowest_level([feed], levels[:1], repeats=gemms.batch)
     )
     best = fastest_tiling(gemms, system, floor, element_bytes=element_bytes, rate=reached, tiles=tiles)
     transfer = np.maximum(best.filling * seconds_per_byte(system), floor)

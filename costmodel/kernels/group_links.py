@@ -118,10 +118,7 @@ def torus_span(switched: TierSpan, group: Group, unit: FloatArray) -> TierSpan:
     link = tier.rate / np.maximum(2 * sum(np.minimum(axis, 1.0) for axis in tier.axes), 1.0)
     sides = sum(axis.directions / axis.gap for axis in axes)
     middle = np.maximum.reduce(
-        [
-            axis.gap * np.floor(axis.length**2 / 4) / axis.length / np.maximum(axis.directions, 1.0)
-            for axis in axes
-        ]
+        [axis.gap * np.floor(axis.length**2 / 4) / axis.length / np.maximum(axis.directions, 1.0) for axis in axes]
     )
     alone, members = middle == 0, switched.members
     sent = np.where(alone, 1.0, (members - 1) / members)  # what a rank has for itself is not sent

@@ -11,9 +11,7 @@ from costmodel.machine.system import MemoryLevel, System
 from costmodel.workload.kernel_tables import Pointwise
 
 
-def slowest_level(
-    traffic: Sequence[FloatArray], levels: Sequence[MemoryLevel], *, repeats: FloatArray
-) -> FloatArray:
+def slowest_level(traffic: Sequence[FloatArray], levels: Sequence[MemoryLevel], *, repeats: FloatArray) -> FloatArray:
     """Longest of the levels' transfer times. [s]
 
     Parameters

@@ -202,9 +202,7 @@ class _Search:
             some = slice(start, start + step)
             yield _Piece(start * points, self.products.of_kernels(some), self.best.of_kernels(some))
 
-    def _try_block(
-        self, block: CoreBlock, rows: IntArray | None, smaller: CoreBlock | None = None
-    ) -> IntArray:
+    def _try_block(self, block: CoreBlock, rows: IntArray | None, smaller: CoreBlock | None = None) -> IntArray:
         """Try the tiles of a block on some products: one of the largest, others where they may be faster.
 
         Returns
@@ -268,9 +266,7 @@ class _Search:
         return transfer
 
 
-def _try_pieces(
-    own: Products, cores: Cores, tile: Tile, best: Best, filling: FloatArray, rounds: FloatArray
-) -> None:
+def _try_pieces(own: Products, cores: Cores, tile: Tile, best: Best, filling: FloatArray, rounds: FloatArray) -> None:
     """Try the two numbers of pieces of k that may be the best, for tiles that leave cores idle.
 
     Pieces run at once. Their sums are added up in fp32: each writes its own and reads one. More pieces take

@@ -46,9 +46,7 @@ class Chip(MachinePart):
     reserved_memory: FloatArray = column("B")  #: taken by the driver and its context
     energy_per_flop: FloatArray = column("J")  #: at the nominal clock
     nominal_clock: FloatArray = column("Hz", 0)  #: voltage follows the clock from here; 0: it does not
-    least_voltage: FloatArray = column(
-        "-", 1, high=1
-    )  #: over that at the nominal clock; less is not possible
+    least_voltage: FloatArray = column("-", 1, high=1)  #: over that at the nominal clock; less is not possible
     idle_power: FloatArray = column("W")
     fixed_area: FloatArray = column("m2")  #: die area that no quantity here changes
     array_area: FloatArray = column("m2")  #: die area per multiply-add of the matrix units
@@ -276,9 +274,7 @@ class System:
     def quantities(self) -> dict[str, FloatArray]:
         """Name -> values of every quantity, as search spaces write them: ``dram_bandwidth``."""
         return {
-            prefix + name: values
-            for prefix, part in self.parts().items()
-            for name, values in part.columns().items()
+            prefix + name: values for prefix, part in self.parts().items() for name, values in part.columns().items()
         }
 
     def never_slower(self) -> list[str]:
@@ -298,9 +294,7 @@ class System:
     def ranges(self) -> dict[str, Range]:
         """Name -> what every quantity can be."""
         return {
-            prefix + name: own
-            for prefix, part in self.parts().items()
-            for name, own in part_ranges(type(part)).items()
+            prefix + name: own for prefix, part in self.parts().items() for name, own in part_ranges(type(part)).items()
         }
 
     def units(self) -> dict[str, str]:

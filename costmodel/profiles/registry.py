@@ -67,9 +67,7 @@ NATIVE: Final = "native"
 #: Profiles that ship, the default first.
 SHIPPED: Final = (
     Profile(NATIVE, "the native cost model", "hlo", _native, works=("training", "lstm_training", "program")),
-    Profile(
-        "simai", "arithmetic of native, the rest by SimAI's closed forms", "aicb", _simai, works=("training",)
-    ),
+    Profile("simai", "arithmetic of native, the rest by SimAI's closed forms", "aicb", _simai, works=("training",)),
     Profile("simai-2024-10", "SimAI of October 2024: bus bandwidths from a file", "aicb"),
     Profile("simai-2024-12", "SimAI of December 2024: bus bandwidths from a file", "aicb"),
     Profile("simai-2025-07", "SimAI of July 2025: bandwidths from the machine", "aicb"),

@@ -29,9 +29,7 @@ class KindOfWork:
 
 
 TRAINING: Final = KindOfWork("training", "an optimizer step of a transformer", ModelShape, Breakdown)
-LSTM_TRAINING: Final = KindOfWork(
-    "lstm_training", "an optimizer step of an LSTM language model", LstmShape, Breakdown
-)
+LSTM_TRAINING: Final = KindOfWork("lstm_training", "an optimizer step of an LSTM language model", LstmShape, Breakdown)
 PROGRAM: Final = KindOfWork("program", "a step of a compiled program", Program, Breakdown)
 
 #: Kinds of work by name; the first of a type of models is what is done with them where nothing is said.
@@ -54,9 +52,7 @@ class Workload:
         DseError
             If there is no such kind of work, or it is done with other models.
         """
-        known: Mapping[str, KindOfWork] = {
-            name: own for name, own in WORKS.items() if isinstance(model, own.model)
-        }
+        known: Mapping[str, KindOfWork] = {name: own for name, own in WORKS.items() if isinstance(model, own.model)}
         if work and work not in known:
             others = f"; {model.name} is no model for it" if work in WORKS else suggestion(work, known)
             raise DseError(f"work {work!r}: no kind of work here{others}")

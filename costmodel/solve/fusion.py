@@ -114,10 +114,7 @@ def _ideals(feeds: Sequence[int], must: int, may: int) -> BoolArray:
     found, newest = {must}, [must]
     while newest:
         grown = {
-            done | 1 << node
-            for done in newest
-            for node in free
-            if not done >> node & 1 and feeds[node] & ~done == 0
+            done | 1 << node for done in newest for node in free if not done >> node & 1 and feeds[node] & ~done == 0
         }
         newest = list(grown)
         found |= grown
@@ -136,9 +133,7 @@ def _nested(earlier: BoolArray, later: BoolArray) -> tuple[IntArray, IntArray]:
 
 def _refuse_above(size: int, most: int) -> None:
     if size > most:
-        raise DseError(
-            f"kernels are too loosely connected: more than {most:,} possible orders; fix the groups of some"
-        )
+        raise DseError(f"kernels are too loosely connected: more than {most:,} possible orders; fix the groups of some")
 
 
 def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:

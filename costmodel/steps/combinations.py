@@ -60,9 +60,7 @@ class Combinations:
         return cls(own, shape, tuple(np.broadcast_arrays(*places)))
 
     def evaluated(
-        self,
-        chunk: Callable[[TransformerRun], Breakdown],
-        grouping: Callable[[DesignPoints], Sequence[FloatArray]],
+        self, chunk: Callable[[TransformerRun], Breakdown], grouping: Callable[[DesignPoints], Sequence[FloatArray]]
     ) -> Breakdown:
         """Costs of the points; arguments are those of `in_chunks`."""
         surroundings, *others = self.shape

@@ -52,9 +52,7 @@ class PassWork:
 
 def together(one: PassWork, other: PassWork) -> PassWork:
     """Both passes as one. [FLOP], [B]"""
-    return PassWork(
-        one.flops + other.flops, one.dram_bytes + other.dram_bytes, (*one.exchanges, *other.exchanges)
-    )
+    return PassWork(one.flops + other.flops, one.dram_bytes + other.dram_bytes, (*one.exchanges, *other.exchanges))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,7 @@ from costmodel.workload.quantisation import some_narrow
 #: Kinds of events, by their codes. A backward pass is that of inputs and weights unless the schedule has the
 #: gradients of weights apart. The last four are of the whole rank: casts of weights before its first pass;
 #: the exposed part of what replicas exchange, the update, and the host at the end.
-KINDS: Final = (
-    *("forward", "backward", "weight_gradient"),
-    *("weight_cast", "dp_communication", "optimizer", "host"),
-)
+KINDS: Final = (*("forward", "backward", "weight_gradient"), *("weight_cast", "dp_communication", "optimizer", "host"))
 ENDING: Final = ("dp_communication", "optimizer", "host")
 
 #: Columns of a `Timeline`: exposed communication within a pass.
@@ -153,9 +150,7 @@ def _passes(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost) ->
     chain, stage, micro = np.indices(table.forward.shape)
     chunk = stage // p + chain * (table.forward.shape[1] // p)
     found = []
-    for code, (bit, slots) in enumerate(
-        ((FORWARD, table.forward), (BACKWARD, table.backward), (WEIGHT, table.weight))
-    ):
+    for code, (bit, slots) in enumerate(((FORWARD, table.forward), (BACKWARD, table.backward), (WEIGHT, table.weight))):
         there = slots != NONE
         slot, place = slots[there], rank[there]
         end = ends[slot, place]
@@ -201,9 +196,7 @@ def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
     return ends[1:]
 
 
-def _exposed(
-    run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost, bit: int
-) -> dict[str, FloatArray]:
+def _exposed(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost, bit: int) -> dict[str, FloatArray]:
     """Exposed communication of a pass through a chunk of each stage, by column; (stages,) each. [s]"""
     design, costs = run.design, scheduled.costs
     found: dict[str, list[float]] = {name: [] for name in EXPOSED}

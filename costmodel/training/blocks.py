@@ -95,9 +95,7 @@ class Layer:
         found: list[Edge] = []
         for block, stream in zip(self.blocks, [ends[-1], *ends[:-1]], strict=True):
             for edge in block.edges(stream):
-                found.append(
-                    replace(edge, sharing=tuple(other for other in found if edge.shares_collectives(other)))
-                )
+                found.append(replace(edge, sharing=tuple(other for other in found if edge.shares_collectives(other))))
         return tuple(found)
 
     def input_of(self, kernel: Kernel) -> Kernel:

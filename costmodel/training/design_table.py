@@ -124,9 +124,7 @@ class Design(Columns):
         return made
 
     @classmethod
-    def _without_aliases(
-        cls, columns: Mapping[str, FloatArray], named: Collection[str]
-    ) -> dict[str, FloatArray]:
+    def _without_aliases(cls, columns: Mapping[str, FloatArray], named: Collection[str]) -> dict[str, FloatArray]:
         """Columns as aliases among them set those of a table; `DseError` where one that is named differs."""
         columns = dict(columns)
         for name, alias in cls.aliases.items() if cls.aliases.keys() & {*named} else ():

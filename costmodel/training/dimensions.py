@@ -182,8 +182,7 @@ class ModelDimensions:
             "keys_values": self.num_attention_heads * (self.qk_nope_head_dim + self.v_head_dim),
             "delta_in": 2 * (keys + values + self.linear_value_heads),
             "delta_out": values,
-            "mamba_in": 2 * (values + self.linear_key_heads * self.linear_state_size)
-            + self.linear_value_heads,
+            "mamba_in": 2 * (values + self.linear_key_heads * self.linear_state_size) + self.linear_value_heads,
             "mamba_out": values,
             "experts": self.num_experts,
             "expert_in": self.moe_latent_size or self.hidden_size,

@@ -164,9 +164,7 @@ class KernelKind:
 
     def __post_init__(self) -> None:
         if missing := [name for name in FRAMEWORKS if name not in self.words]:
-            raise TypeError(
-                f"kind {self.name}: words: none for {', '.join(missing)}; use an empty text for no word"
-            )
+            raise TypeError(f"kind {self.name}: words: none for {', '.join(missing)}; use an empty text for no word")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ from costmodel.training.kernel_kind import (
 
 #: Shardings of a kernel that treats each element, or each token, for itself ...
 _EACH: Final[Shardings] = {
-    layout: OperatorSharding(layout, layout, layout, layout)
-    for layout in ("replicated", "sequence", "column")
+    layout: OperatorSharding(layout, layout, layout, layout) for layout in ("replicated", "sequence", "column")
 }
 #: ... that needs all features of a token, that is split by heads, or by tokens.
 _TOKENS: Final = {layout: _EACH[layout] for layout in ("replicated", "sequence")}
@@ -142,8 +141,7 @@ def whole_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
 def expert_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product of each expert of a rank with the rows that chose it, in one launch."""
     n, k = (
-        rank.model.features[word] / (rank.etp if word != "expert_in" else 1.0)
-        for word in (kernel.makes, kernel.reads)
+        rank.model.features[word] / (rank.etp if word != "expert_in" else 1.0) for word in (kernel.makes, kernel.reads)
     )
     yield MatrixProduct(kernel.name, (rank.padded_expert_rows, n, k), rank.model.num_experts / rank.ep, 1.0)
 
@@ -330,9 +328,7 @@ def over_copies(forward: ElementCost, backward: ElementCost, *, sorts: bool = Fa
     return partial(passes_over_copies, costs=(forward, backward), sorts=sorts)
 
 
-def words(
-    megatron: str, torchtitan: str, maxtext: str, *, aicb: str = "", dfmodel: str = ""
-) -> dict[str, str]:
+def words(megatron: str, torchtitan: str, maxtext: str, *, aicb: str = "", dfmodel: str = "") -> dict[str, str]:
     """A kind's words in each of `FRAMEWORKS`; "" where it has none."""
     return dict(zip(FRAMEWORKS, (megatron, torchtitan, maxtext, aicb, dfmodel), strict=True))
 

@@ -33,9 +33,7 @@ class ModelShape(ModelDimensions):
     def __post_init__(self) -> None:
         ModelDimensions.__post_init__(self)
         if sum(count for _, count in self.sequence) != self.num_layers:
-            raise DseError(
-                f"model {self.name}: layers: expected {self.num_layers:g} in all, as num_layers says"
-            )
+            raise DseError(f"model {self.name}: layers: expected {self.num_layers:g} in all, as num_layers says")
 
     @property
     def sequence(self) -> tuple[tuple[Layer, float], ...]:

@@ -56,11 +56,7 @@ class Numerics:
 
     def said(self) -> dict[str, Any]:
         """Fields that are not as usual, as a model file has them."""
-        return {
-            own.name: plain(value)
-            for own in fields(self)
-            if (value := getattr(self, own.name)) != own.default
-        }
+        return {own.name: plain(value) for own in fields(self) if (value := getattr(self, own.name)) != own.default}
 
 
 def plain(value: Any) -> Any:

@@ -24,9 +24,7 @@ class OptimizerRule:
     #: Steps of Newton-Schulz iteration that make a matrix's update orthogonal; 0: each parameter by itself.
     newton_schulz_steps: int = 0
 
-    def state_bytes(
-        self, usual: FloatArray | float, moment_bytes: FloatArray, remainders: FloatArray
-    ) -> FloatArray:
+    def state_bytes(self, usual: FloatArray | float, moment_bytes: FloatArray, remainders: FloatArray) -> FloatArray:
         """States of one parameter. [B]
 
         Parameters
@@ -99,9 +97,7 @@ _SUMMED: Final = Exchange("all_reduce", "gradients", "step", "backward", over="c
 #: parallelism. Where sharded states have copies, their gradients are added up once in a step.
 ZERO: Final = (
     ZeroStage((), (Exchange("all_reduce", "gradients", "step", "backward", over="whole"),)),
-    ZeroStage(
-        ("optimizer",), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, _GATHERED)
-    ),
+    ZeroStage(("optimizer",), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, _GATHERED)),
     ZeroStage(("optimizer", "gradients"), (_SCATTERED, _SUMMED, _GATHERED)),
     ZeroStage(
         ("optimizer", "gradients", "weights"),

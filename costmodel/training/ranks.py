@@ -37,9 +37,7 @@ class Group:
         return cls(size, np.ones_like(size))
 
     @classmethod
-    def of_stage(
-        cls, size: FloatArray, stride: FloatArray, together: FloatArray, spread: FloatArray
-    ) -> Group:
+    def of_stage(cls, size: FloatArray, stride: FloatArray, together: FloatArray, spread: FloatArray) -> Group:
         """Ranks of one pipeline stage, numbered within it, where other stages may stand in between.
 
         Parameters
@@ -58,9 +56,7 @@ class Group:
         rows = size / row
         behind = np.where(rows > 1, np.maximum(together, stride) * spread, 1.0)
         single = (row == 1) & (rows > 1)  # rows of one rank each are one row, of ranks farther apart
-        return cls(
-            size, np.where(single, behind, stride), np.where(single, 1.0, rows), np.where(single, 1.0, behind)
-        )
+        return cls(size, np.where(single, behind, stride), np.where(single, 1.0, rows), np.where(single, 1.0, behind))
 
     def columns(self) -> list[FloatArray]:
         """Sizes and strides: all that tells groups apart. [-]"""

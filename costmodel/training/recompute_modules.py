@@ -63,10 +63,7 @@ MODULES: Final = (
     RecomputeModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
     RecomputeModule("layernorm", _is_layer_norm, "output discarded"),
     RecomputeModule(
-        "mla_up_proj",
-        lambda kernel: kernel.makes in ("queries", "keys_values"),
-        "output discarded",
-        pieces=("rotary",),
+        "mla_up_proj", lambda kernel: kernel.makes in ("queries", "keys_values"), "output discarded", pieces=("rotary",)
     ),
     RecomputeModule("moe_act", _by_kind("moe_act"), "output discarded"),
     RecomputeModule("mlp", _by_features("up", "ffn"), "checkpoint"),

@@ -378,9 +378,7 @@ def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatA
     columns = {kernel: sharding_column(kernel) for kernel in assignments.options}
     for name in design.kernel_shardings:
         if name not in columns.values():
-            raise DseError(
-                f"design: {name}: the model has no such kernel{suggestion(name, columns.values())}"
-            )
+            raise DseError(f"design: {name}: the model has no such kernel{suggestion(name, columns.values())}")
     named = assignments.named
     numbers = np.where(design.sharding == MEGATRON_SP, named["megatron_sp"], named["megatron"])
     explicit = design.sharding == SAMPLE
@@ -388,8 +386,7 @@ def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatA
         return numbers
     usual = np.array(named["megatron"])
     places = {
-        kernel: design.kernel_shardings.get(name, assignments.place(usual, kernel))
-        for kernel, name in columns.items()
+        kernel: design.kernel_shardings.get(name, assignments.place(usual, kernel)) for kernel, name in columns.items()
     }
     return np.where(explicit, assignments.numbers(places), numbers)
 

@@ -106,9 +106,7 @@ class Assignments:
 
     def numbers(self, places: Mapping[str, Any]) -> FloatArray:
         """Numbers of assignments from the place of each kernel's option, (points,). [-]"""
-        return np.asarray(
-            sum(self._weights[name] * place for name, place in places.items()), dtype=np.float64
-        )
+        return np.asarray(sum(self._weights[name] * place for name, place in places.items()), dtype=np.float64)
 
     def place(self, numbers: FloatArray, kernel: str) -> IntArray:
         """A kernel's option in numbered assignments: (points,) places among its `options`. [-]"""

@@ -44,9 +44,7 @@ class KernelTable:
     def rows(self, points: IntArray) -> Self:
         """The table of points picked by row, repeats allowed; those of a kernel stand together in memory."""
         arrays = {
-            f.name: np.take(getattr(self, f.name).T, points, axis=1).T
-            for f in fields(self)
-            if f.name != "labels"
+            f.name: np.take(getattr(self, f.name).T, points, axis=1).T for f in fields(self) if f.name != "labels"
         }
         return replace(self, labels=self.labels, **arrays)
 
@@ -58,11 +56,7 @@ class KernelTable:
 
     def repeated(self, points: int) -> Self:
         """A table of one row, that row as often as there are points."""
-        arrays = {
-            f.name: np.repeat(getattr(self, f.name), points, axis=0)
-            for f in fields(self)
-            if f.name != "labels"
-        }
+        arrays = {f.name: np.repeat(getattr(self, f.name), points, axis=0) for f in fields(self) if f.name != "labels"}
         return replace(self, labels=self.labels, **arrays)
 
     def present(self) -> Self:
@@ -79,19 +73,14 @@ class KernelTable:
         return replace(self, labels=(*self.labels, *other.labels), **arrays)
 
     def select(
-        self,
-        of_pass: str | None = None,
-        part: str | None = None,
-        among: Callable[[Label], bool] | None = None,
+        self, of_pass: str | None = None, part: str | None = None, among: Callable[[Label], bool] | None = None
     ) -> IntArray:
         """Places of the kernels of one pass, or one part, or both, and perhaps of some rows alone."""
         return np.array(
             [
                 i
                 for i, label in enumerate(self.labels)
-                if of_pass in (None, label.of_pass)
-                and part in (None, label.part)
-                and (among is None or among(label))
+                if of_pass in (None, label.of_pass) and part in (None, label.part) and (among is None or among(label))
             ],
             dtype=np.intp,
         )
@@ -126,9 +115,7 @@ class Pointwise(KernelTable):
     def stack(cls, rows: Sequence[tuple[Label, Sequence[FloatArray | float]]]) -> Self:
         """From (label, (bytes_moved, flops, count)) per kernel; entries are (points,) or scalar."""
         bytes_moved, flops, count = stacked([values for _, values in rows])
-        return cls(
-            labels=tuple(label for label, _ in rows), bytes_moved=bytes_moved, flops=flops, count=count
-        )
+        return cls(labels=tuple(label for label, _ in rows), bytes_moved=bytes_moved, flops=flops, count=count)
 
     @classmethod
     def of_rows(cls, rows: Sequence[PointwiseRow], *, element_bytes: float) -> Self:
@@ -145,9 +132,7 @@ class Pointwise(KernelTable):
 PointwiseRow = tuple[Label, FloatArray, float, FloatArray | float, float, FloatArray | float]
 
 
-def pointwise_rows(
-    passes: Iterable[PointwisePass], kernel: str, part: str, core: str = ""
-) -> Iterator[PointwiseRow]:
+def pointwise_rows(passes: Iterable[PointwisePass], kernel: str, part: str, core: str = "") -> Iterator[PointwiseRow]:
     """Passes of a kernel over its elements, as rows of the table of a part of the model and of its core."""
     for own in passes:
         runs: Runs = "sorting" if own.sorts else ""
@@ -171,9 +156,7 @@ def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
     return columns
 
 
-def total(
-    *factors: FloatArray, places: Iterable[int] | None = None, where: BoolArray | None = None
-) -> FloatArray:
+def total(*factors: FloatArray, places: Iterable[int] | None = None, where: BoolArray | None = None) -> FloatArray:
     """Sum over kernels of a product of tables, strictly from left to right; (points,).
 
     Parameters

@@ -33,11 +33,7 @@ OPTIMIZER_KERNELS: Mapping[str, WeightKernel] = {
 
 
 def optimizer_work(
-    kernel: str,
-    weights: FloatArray,
-    *,
-    element_bytes: FloatArray | float,
-    accesses: FloatArray | float | None = None,
+    kernel: str, weights: FloatArray, *, element_bytes: FloatArray | float, accesses: FloatArray | float | None = None
 ) -> tuple[FloatArray, FloatArray]:
     """Work and traffic of an optimizer kernel.
 

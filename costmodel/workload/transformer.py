@@ -19,15 +19,7 @@ from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.kinds import ElementCost
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
-from costmodel.workload.kernel_tables import (
-    Gemms,
-    Label,
-    Pointwise,
-    PointwiseRow,
-    Runs,
-    pointwise_rows,
-    total,
-)
+from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, PointwiseRow, Runs, pointwise_rows, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,8 @@ class CalibratedStage:
 
     def given_up(self) -> CalibratedStage:
         """Stage without its constants, which whole steps contradict."""
-        why = {
-            own.name: "whole steps that are held out are better predicted without it"
-            for own in self.constants
-        }
-        return replace(
-            self, constants=(), left_out={**self.left_out, **why}, after=self.before, held_out=self.before
-        )
+        why = {own.name: "whole steps that are held out are better predicted without it" for own in self.constants}
+        return replace(self, constants=(), left_out={**self.left_out, **why}, after=self.before, held_out=self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +126,14 @@ def calibrated(
     return Calibration(base.with_quantities(_fitted(stages)), text, tuple(stages), unused)
 
 
-def _of_software(
-    rows: Sequence[MeasuredRow], framework: str | None
-) -> tuple[list[MeasuredRow], dict[str, float]]:
+def _of_software(rows: Sequence[MeasuredRow], framework: str | None) -> tuple[list[MeasuredRow], dict[str, float]]:
     """Rows with a framework where their software is not known, and what it says of machines. [SI units]"""
     if framework is None:
         return [*rows], {}
     framework = shipped.current_name(framework, "frameworks")
     if framework not in framework_names():
         raise DseError(f"unknown framework {framework!r}{suggestion(framework, framework_names())}")
-    named = [
-        replace(row, framework=framework) if convention_of(row) in (PLAIN, LATER) else row for row in rows
-    ]
+    named = [replace(row, framework=framework) if convention_of(row) in (PLAIN, LATER) else row for row in rows]
     return named, given(framework)[1]
 
 
@@ -212,9 +203,7 @@ def _stage(
             )
         )
     now = {**values, **{own.name: own.after for own in fitted}}
-    before, after = (
-        rows.log_ratios({own: np.array([value]) for own, value in of.items()})[0] for of in (known, now)
-    )
+    before, after = (rows.log_ratios({own: np.array([value]) for own, value in of.items()})[0] for of in (known, now))
     return CalibratedStage(
         name=name,
         rows=tuple(rows.rows),

@@ -69,10 +69,7 @@ OF_STEPS: Final = {
     "host_straggler": (0.0, 0.2, 1e-2),
 }
 #: Kind of rows -> ends of names of constants that steps may tell where there are none of that kind.
-STEPS_TOO: Final = {
-    KERNELS: ("matrix_efficiency", "fp8_efficiency"),
-    COLLECTIVES: ("_efficiency", "_latency"),
-}
+STEPS_TOO: Final = {KERNELS: ("matrix_efficiency", "fp8_efficiency"), COLLECTIVES: ("_efficiency", "_latency")}
 #: Share of the cores that collectives of replicas can take, and its scale. [-]
 CORES_TAKEN: Final = (0.8, 0.05)
 

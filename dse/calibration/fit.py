@@ -37,9 +37,7 @@ class Fit:
     @property
     def values(self) -> dict[str, float]:
         """Fitted values by name of quantity. [SI units]"""
-        return {
-            own.name: own.value(at).item() for own, at in zip(self.constants, self.coordinates, strict=True)
-        }
+        return {own.name: own.value(at).item() for own, at in zip(self.constants, self.coordinates, strict=True)}
 
     @property
     def loss(self) -> float:

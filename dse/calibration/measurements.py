@@ -139,9 +139,7 @@ def _steps(rows: Sequence[ComparedRow], name: str) -> list[MeasuredBatch]:
     return [_step_batch(model, *zip(*members, strict=True)) for model, members in runs.items()]
 
 
-def _step_batch(
-    model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Expressed, ...]
-) -> MeasuredBatch:
+def _step_batch(model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Expressed, ...]) -> MeasuredBatch:
     """Steps of one model."""
     designs = concatenated([run.design() for run in runs])
 
@@ -150,7 +148,6 @@ def _step_batch(
         return step(model, system, again).step_time
 
     settings = (
-        " ".join(f"{key}={value}" for key, value in sorted(run.columns.items()) if key not in SIZES)
-        for run in runs
+        " ".join(f"{key}={value}" for key, value in sorted(run.columns.items()) if key not in SIZES) for run in runs
     )
     return MeasuredBatch(rows, tuple(f"{model.name} {model.seq_len:g} {own}" for own in settings), {}, times)

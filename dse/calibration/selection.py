@@ -118,9 +118,7 @@ def indistinct(
             continue
         rest = column - known @ np.linalg.lstsq(known, column)[0]
         if np.linalg.norm(rest) < ALIKE * size:
-            alike = {
-                one.name: _cosine(column, other) for one, other in zip(fit.constants, known.T, strict=True)
-            }
+            alike = {one.name: _cosine(column, other) for one, other in zip(fit.constants, known.T, strict=True)}
         else:
             alike = {name: _cosine(rest, other) for name, other in usable.items()}
             alike = {name: cosine for name, cosine in alike.items() if cosine**2 > 1 - ALIKE**2}

@@ -12,19 +12,7 @@ import numpy as np
 import pandas as pd
 
 from costmodel.columns import FloatArray
-from costmodel.plotting import (
-    BROKEN,
-    DOMINATED,
-    FRONT,
-    HEIGHT,
-    NOTABLE,
-    SHAPES,
-    WIDTH,
-    quantity,
-    rows,
-    styled,
-    words,
-)
+from costmodel.plotting import BROKEN, DOMINATED, FRONT, HEIGHT, NOTABLE, SHAPES, WIDTH, quantity, rows, styled, words
 from dse.spaces.sections.objectives import Direction
 
 #: Designs that are not on the front, of which at most so many are drawn, evenly spread over the trials.
@@ -159,9 +147,7 @@ def designs(picture: FrontPicture, pair: tuple[int, int], front: pd.DataFrame) -
         .mark_point(filled=True)
         .encode(
             opacity=alt.condition(
-                alt.PredicateComposition({"and": [{"param": brush.name}, KEPT]}),
-                alt.value(1),
-                alt.value(0.15),
+                alt.PredicateComposition({"and": [{"param": brush.name}, KEPT]}), alt.value(1), alt.value(0.15)
             ),
             size=alt.when("datum.row === pointed").then(alt.value(260)).otherwise(alt.value(56)),
             tooltip=[alt.Tooltip(f"{name}:N", title=heading) for name, heading in headings.items()],

@@ -97,9 +97,7 @@ def tree_figure(tree: pd.DataFrame, whole: str) -> alt.LayerChart:
     depth = int(parts["depth"].max()) + 1
     part = alt.selection_point("part", fields=["start", "end"], on="click", toggle=False)
     width = alt.Scale(domainMin=alt.ExprRef(START), domainMax=alt.ExprRef(END), nice=False, zero=False)
-    base = alt.Chart(rows(parts)).encode(
-        y=alt.Y("depth:Q", axis=None, scale=alt.Scale(domain=[depth, 0], nice=False))
-    )
+    base = alt.Chart(rows(parts)).encode(y=alt.Y("depth:Q", axis=None, scale=alt.Scale(domain=[depth, 0], nice=False)))
     boxes = base.mark_rect(clip=True, strokeWidth=1).encode(
         x=alt.X("start:Q", axis=None, scale=width), x2="end:Q", y2="below:Q",
         color=alt.Color("colour:N", scale=None),
@@ -132,9 +130,7 @@ def tree_parts(tree: pd.DataFrame, whole: str, unit: str) -> pd.DataFrame:
     for path, value in values.items():
         start = filled.get(path[:-1], 0.0)
         filled[path], filled[path[:-1]] = start, start + value / total if path else 0.0
-        found.append(
-            (len(path), start, start + value / total, (path or (whole,))[-1], value, hues.get(path[:1]))
-        )
+        found.append((len(path), start, start + value / total, (path or (whole,))[-1], value, hues.get(path[:1])))
     parts = pd.DataFrame(found, columns=["depth", "start", "end", "part", "amount", "colour"])
     return parts.assign(
         middle=(parts["start"] + parts["end"]) / 2,

@@ -77,11 +77,7 @@ def axes(titles: Sequence[str]) -> alt.Chart:
 def line_marks(lines: pd.DataFrame, first: Objective, titles: Sequence[str]) -> alt.Chart:
     """A line for each design; a box over some coordinates keeps those that are in it on all of these."""
     box = alt.selection_interval("box")
-    best = (
-        ["#f0883e", "#8e6bbf", "#2f7de1"]
-        if first.direction == "minimize"
-        else ["#2f7de1", "#8e6bbf", "#f0883e"]
-    )
+    best = ["#f0883e", "#8e6bbf", "#2f7de1"] if first.direction == "minimize" else ["#2f7de1", "#8e6bbf", "#f0883e"]
     shade = alt.Color("first:Q", scale=alt.Scale(range=best), legend=None)
     return (
         alt.Chart(rows(lines))

@@ -53,11 +53,7 @@ def importance_figure(importances: Mapping[str, Mapping[str, float]]) -> alt.Cha
     names = list(dict.fromkeys(name for shares in importances.values() for name in shares))
     names.sort(key=lambda name: -max(shares.get(name, 0.0) for shares in importances.values()))
     frame = pd.DataFrame(
-        [
-            (words(name), words(end), shares.get(name, 0.0))
-            for end, shares in importances.items()
-            for name in names
-        ],
+        [(words(name), words(end), shares.get(name, 0.0)) for end, shares in importances.items() for name in names],
         columns=["parameter", "objective", "share"],
     )
     ends = [words(end) for end in importances]

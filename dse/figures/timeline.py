@@ -71,10 +71,7 @@ def timeline_figure(events: pd.DataFrame) -> alt.Chart:
         x2="end_s:Q",
         y=alt.Y("stage:O", title="stage"),
         color=alt.Color("shade:N", scale=shade, legend=alt.Legend(values=kinds)),
-        tooltip=[
-            "kind:N",
-            *(alt.Tooltip(f"{name}:Q", title=words(name), format=form) for name, form in said),
-        ],
+        tooltip=["kind:N", *(alt.Tooltip(f"{name}:Q", title=words(name), format=form) for name, form in said)],
     )
     about = f"One optimizer step over time: {len(stages)} pipeline stages, {len(shown)} events"
     return styled(drawn.add_params(zoom).properties(width=WIDTH, height=height), about)

@@ -99,9 +99,7 @@ def residuals() -> Residuals:
     return Residuals(classes, chips, kinds, (float(unseen["low"]), float(unseen["high"])))
 
 
-def wider_classes(
-    framework: str, chip: str, scale: str, *, staged: bool, layers: str
-) -> list[tuple[str, ...]]:
+def wider_classes(framework: str, chip: str, scale: str, *, staged: bool, layers: str) -> list[tuple[str, ...]]:
     """The classes that a design is in, the narrowest first: of its chip, of any chip, and all steps.
 
     Versions of Megatron are in those of all of them, too.
@@ -109,12 +107,7 @@ def wider_classes(
     regime = scale, "stages" if staged else "no stages", layers
     software = dict.fromkeys((framework, USUAL) if framework.startswith(USUAL) else (framework,))
     return [
-        *(
-            (name, own, *regime[:depth])
-            for name in software
-            for own in (chip, ANY_CHIP)
-            for depth in (3, 2, 1, 0)
-        ),
+        *((name, own, *regime[:depth]) for name in software for own in (chip, ANY_CHIP) for depth in (3, 2, 1, 0)),
         (),
     ]
 
@@ -214,9 +207,7 @@ def widest(points: int) -> Interval:
     return Interval(np.full(points, ends[0]), np.full(points, ends[1]), np.full(points, EXTRAPOLATED))
 
 
-def _of_class(
-    known: Residuals, framework: str, model: ModelShape, places: Sequence[int]
-) -> tuple[float, float, int]:
+def _of_class(known: Residuals, framework: str, model: ModelShape, places: Sequence[int]) -> tuple[float, float, int]:
     """Low and high of a class or the next wider one that is known, and what its kind rests on."""
     chip, scale, staged, *kind = places
     name = known.chips[chip].name if chip < len(known.chips) else "another chip"

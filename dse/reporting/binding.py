@@ -89,19 +89,13 @@ def binding_tables(space: Space, record: Record, width: int) -> list[Table | Tex
     capacity = memory_capacity(space, record)
     used = record["breakdown"][with_unit_suffix("peak_memory")]
     memory = parts_of(record, "peak_memory")
-    headroom = (
-        [Contribution("headroom_memory", capacity - used, (capacity - used) / used)]
-        if capacity > used
-        else []
-    )
+    headroom = [Contribution("headroom_memory", capacity - used, (capacity - used) / used)] if capacity > used else []
     time = bars(
         f"{readable(record['breakdown'][with_unit_suffix('step_time')], 's')} per step",
         parts_of(record, "step_time"),
         "s",
     )
-    space_used = bars(
-        f"{readable(used, 'B')} of {readable(capacity, 'B')}", [*memory, *headroom], "B", capacity
-    )
+    space_used = bars(f"{readable(used, 'B')} of {readable(capacity, 'B')}", [*memory, *headroom], "B", capacity)
     both: Table | Text
     if width >= 90:
         both = Table.grid(padding=(0, 4, 0, 0))

@@ -33,13 +33,7 @@ UNITS: Final[Mapping[str, str]] = {
 }
 
 #: Facts that a table leaves out, or says below it in words.
-BELOW: Final = (
-    "objectives",
-    "description",
-    "title",
-    "flops_per_token_full",
-    "active_parameters_without_input_table",
-)
+BELOW: Final = ("objectives", "description", "title", "flops_per_token_full", "active_parameters_without_input_table")
 
 #: Endings of such names.
 SUFFIXES: Final = ("_bytes_per_s", "_flop_per_s", "_bytes", "_usd", "_w")
@@ -76,9 +70,7 @@ def model_facts(model: AnyModel) -> dict[str, Any]:
     """What a model is; one without attention has no heads, and every parameter of it is active."""
     facts: dict[str, Any] = {"name": model.name, "parameters": model.num_parameters}
     if isinstance(model, ModelShape):
-        without = model.active_parameters - model.hidden_size * (
-            0.0 if model.tied_embeddings else model.vocab_size
-        )
+        without = model.active_parameters - model.hidden_size * (0.0 if model.tied_embeddings else model.vocab_size)
         facts |= {
             "active_parameters": model.active_parameters,
             "layers": model.num_layers,

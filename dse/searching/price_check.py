@@ -18,14 +18,7 @@ from dse.pricing.space_rules import nominal_rate
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.exact_search import WINNERS
 from dse.searching.study_attributes import leaves
-from dse.searching.trials.trial_attributes import (
-    BREAKDOWN,
-    DERIVED,
-    LAYOUTS,
-    MARGINS,
-    finite,
-    trial_attributes,
-)
+from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, finite, trial_attributes
 from dse.spaces.space import Params, Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns

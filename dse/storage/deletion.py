@@ -11,9 +11,7 @@ OF_TRIALS: Final = (
     *("trial_heartbeats", "trial_intermediate_values", "trial_values", "trial_params"),
     *("trial_system_attributes", "trial_user_attributes"),
 )
-OF_STUDIES: Final = (
-    *("trials", "study_system_attributes", "study_user_attributes", "study_directions", "studies"),
-)
+OF_STUDIES: Final = (*("trials", "study_system_attributes", "study_user_attributes", "study_directions", "studies"),)
 
 
 def delete_study(store: Store, study_id: int) -> int:
@@ -26,9 +24,7 @@ def delete_study(store: Store, study_id: int) -> int:
         trials = count_trials(store, study_id)
         for table in OF_TRIALS:
             store.database.change(
-                f"DELETE FROM {table} WHERE trial_id IN "
-                "(SELECT trial_id FROM trials WHERE study_id = :study_id)",
-                **own,
+                f"DELETE FROM {table} WHERE trial_id IN (SELECT trial_id FROM trials WHERE study_id = :study_id)", **own
             )
         for table in OF_STUDIES:
             store.database.change(f"DELETE FROM {table} WHERE study_id = :study_id", **own)

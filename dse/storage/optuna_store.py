@@ -79,9 +79,7 @@ def read_directions(database: Database, study_id: int) -> tuple[Direction, ...]:
     return tuple(DIRECTIONS[direction] for (direction,) in found)
 
 
-def read_study_attributes(
-    database: Database, kind: str, study_id: int, name: str | None = None
-) -> dict[str, Any]:
+def read_study_attributes(database: Database, kind: str, study_id: int, name: str | None = None) -> dict[str, Any]:
     """The "user" or "system" attributes of a study; only one of them, if one is named."""
     query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
     only = "" if name is None else ' AND "key" = :name'
@@ -264,12 +262,7 @@ class Store:
         return DseError(f"storage {self.where}: no study {name!r}{hint}")
 
     def create_study(
-        self,
-        name: str,
-        directions: Sequence[Direction],
-        *,
-        user_attrs: Mapping[str, Any],
-        metric_names: Sequence[str],
+        self, name: str, directions: Sequence[Direction], *, user_attrs: Mapping[str, Any], metric_names: Sequence[str]
     ) -> StoredStudy:
         """Store a study with its attributes; one that is already there stays as it is."""
         with self.database.transaction(writes=True):
@@ -306,8 +299,7 @@ class Store:
     def named(self, study_id: int, prefix: str) -> list[str]:
         """Names of the attributes of a study that begin so."""
         query = (
-            'SELECT "key" FROM study_user_attributes '
-            'WHERE study_id = :study_id AND substr("key", 1, :size) = :prefix'
+            'SELECT "key" FROM study_user_attributes WHERE study_id = :study_id AND substr("key", 1, :size) = :prefix'
         )
         with self.database.transaction():
             found = self.database.rows(query, study_id=study_id, size=len(prefix), prefix=prefix)
@@ -358,9 +350,7 @@ class Store:
                 trial
                 for first in range(0, len(ids), IDS_AT_ONCE)
                 for trial in read_trials(
-                    self.database,
-                    ", ".join(map(str, ids[first : first + IDS_AT_ONCE].tolist())),
-                    user_attrs=user_attrs,
+                    self.database, ", ".join(map(str, ids[first : first + IDS_AT_ONCE].tolist())), user_attrs=user_attrs
                 )
             ]
         return sorted(found, key=lambda trial: trial.number)
@@ -377,9 +367,7 @@ class Store:
 
     def has(self, stored: StoredStudy, name: str) -> bool:
         """Whether some finished trial of a study has a user attribute."""
-        query = (
-            f'SELECT 1 FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name LIMIT 1'
-        )
+        query = f'SELECT 1 FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name LIMIT 1'
         with self.database.transaction():
             return bool(self.database.rows(query, study_id=stored.study_id, first=0, name=name))
 
@@ -408,9 +396,7 @@ class Store:
         database, study_id = self.database, stored.study_id
         with self.reading(study_id):
             rows = read_last(self.database, study_id)[1]
-            trials = read_columns(
-                database, study_id, len(stored.directions), attribute=attribute, first=first
-            )
+            trials = read_columns(database, study_id, len(stored.directions), attribute=attribute, first=first)
             params = read_params(database, study_id, trials.ids, first=first)
             return Moment(rows, trials, params, read_study_attributes(database, "user", study_id))
 
@@ -425,12 +411,7 @@ class Store:
             yield
 
     def append(
-        self,
-        study_id: int,
-        trials: Sequence[FrozenTrial],
-        *,
-        after: int,
-        user_attrs: Mapping[str, Any] | None = None,
+        self, study_id: int, trials: Sequence[FrozenTrial], *, after: int, user_attrs: Mapping[str, Any] | None = None
     ) -> bool:
         """Store finished trials, all of them or none, if the study still holds `after` trials.
 

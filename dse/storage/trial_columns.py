@@ -24,9 +24,7 @@ INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf")}
 CONSTRAINT, CONSTRAINTS = "constraints:", "constraints"
 
 #: Trials of a study that are finished, from a number on.
-FINISHED = (
-    "SELECT trial_id FROM trials WHERE study_id = :study_id AND state = 'COMPLETE' AND number >= :first"
-)
+FINISHED = "SELECT trial_id FROM trials WHERE study_id = :study_id AND state = 'COMPLETE' AND number >= :first"
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,7 @@ def read_columns(
     return TrialColumns(trials[:, 0], trials[:, 1], values, feasible)
 
 
-def _values(
-    database: Database, meant: dict[str, Any], row_of: Mapping[int, int], objectives: int
-) -> FloatArray:
+def _values(database: Database, meant: dict[str, Any], row_of: Mapping[int, int], objectives: int) -> FloatArray:
     """Objective values of some finished trials, (trials, objectives) in the unit of each."""
     values = np.full((len(row_of), objectives), np.nan)
     places = {objective: objective for objective in range(objectives)}
@@ -142,10 +138,7 @@ def distribution_of(text: str) -> BaseDistribution:
 
 def read_attribute(database: Database, study_id: int, name: str, *, first: int = 0) -> dict[int, Any]:
     """Identity of each finished trial that has a user attribute of some name -> what it is."""
-    query = (
-        "SELECT trial_id, value_json FROM trial_user_attributes "
-        f'WHERE trial_id IN ({FINISHED}) AND "key" = :name'
-    )
+    query = f'SELECT trial_id, value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
     found = database.each(query, study_id=study_id, first=first, name=name)
     return {trial_id: json.loads(text) for trial_id, text in found}
 
@@ -182,8 +175,7 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
 def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str, list[Any]]:
     """Parameter -> its value in each of some trials; arguments as in `read_details`."""
     query = (
-        f"SELECT param_name, param_value FROM trial_params WHERE trial_id IN ({meant}) "
-        "ORDER BY trial_id, param_name"
+        f"SELECT param_name, param_value FROM trial_params WHERE trial_id IN ({meant}) ORDER BY trial_id, param_name"
     )
     found = list(database.each(query))
     if not len(ids):
@@ -218,8 +210,7 @@ def read_keys(database: Database, study_id: int, name: str) -> list[str]:
     """Every key that a user attribute has in finished trials: a mapping whose keys have no quotes."""
     query = f'SELECT value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
     found = {
-        tuple(str(t).split('"')[1::2]): None
-        for (t,) in database.each(query, study_id=study_id, first=0, name=name)
+        tuple(str(t).split('"')[1::2]): None for (t,) in database.each(query, study_id=study_id, first=0, name=name)
     }
     return list(dict.fromkeys(key for keys in found for key in keys))
 

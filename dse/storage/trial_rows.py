@@ -29,9 +29,7 @@ PACKED = ("params", "values", "user_attrs", "system_attrs")
 TIMES = ("datetime_start", "datetime_complete")
 
 
-def write_trials(
-    database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int, last_id: int
-) -> None:
+def write_trials(database: Database, study_id: int, trials: Sequence[FrozenTrial], *, first: int, last_id: int) -> None:
     """Insert finished trials as Optuna would, table by table: from a number on, after a last identity."""
     heads = [
         {
@@ -128,9 +126,7 @@ class _TrialReader:
 
 def packed_trial(trial: FrozenTrial) -> dict[str, Any]:
     """A finished trial as text and numbers that JSON knows, without its number and its distributions."""
-    return {name: getattr(trial, name) for name in PACKED} | {
-        name: utc_text(getattr(trial, name)) for name in TIMES
-    }
+    return {name: getattr(trial, name) for name in PACKED} | {name: utc_text(getattr(trial, name)) for name in TIMES}
 
 
 def unpacked_trial(packed: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:

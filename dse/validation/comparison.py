@@ -160,9 +160,7 @@ def _runs(rows: Sequence[MeasuredRow], runs: Sequence[Expressed], *, own_hardwar
     return found
 
 
-def _run(
-    row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]], *, own_hardware: bool
-) -> ComparedRow:
+def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]], *, own_hardware: bool) -> ComparedRow:
     """A run with its predicted time and memory: the one place where a prediction comes to its row."""
     one = _memory(row, run, costs[0], own_hardware=own_hardware)
     if row.row_type == "memory":
@@ -204,9 +202,7 @@ def layer_time(costs: Sequence[Mapping[str, float]]) -> float:
     return two - one
 
 
-def _memory(
-    row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_hardware: bool
-) -> ComparedRow:
+def _memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_hardware: bool) -> ComparedRow:
     """A run with measured and predicted memory, and whether it fits. [B]"""
     stated = row.hw_mem_gb if own_hardware else 0.0
     spread = peak_spread(convention_of(row).framework)

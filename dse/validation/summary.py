@@ -19,9 +19,7 @@ def validation_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
     """Comparisons as one JSON object: each data set, and each row."""
     names = dict.fromkeys(one.row.dataset for one in rows)
     return {
-        "datasets": [
-            dataset_record(name, [one for one in rows if one.row.dataset == name]) for name in names
-        ],
+        "datasets": [dataset_record(name, [one for one in rows if one.row.dataset == name]) for name in names],
         "rows": [row_record(one) for one in rows],
     }
 
@@ -45,10 +43,7 @@ def dataset_record(name: str, rows: Sequence[ComparedRow]) -> dict[str, Any]:
         "dataset": name,
         "rows": len(rows),
         "expressed": sum(one.expressed for one in rows),
-        "step_time": {
-            **error_record(one.error for one in rows if one.is_step),
-            "kendall_tau": kendall_tau(rows),
-        },
+        "step_time": {**error_record(one.error for one in rows if one.is_step), "kendall_tau": kendall_tau(rows)},
         "memory": memory_record(rows),
         "kernels": {kind: kernel_record(own) for kind, own in kernels_by_kind(rows).items()},
     }

@@ -483,10 +483,7 @@ class _Run:
 
     def choice(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
         """Result of a conditional, which all branches give in the same memory."""
-        roots = [
-            self.run(branch, [operand], path)
-            for branch, operand in zip(each.called, operands[1:], strict=True)
-        ]
+        roots = [self.run(branch, [operand], path) for branch, operand in zip(each.called, operands[1:], strict=True)]
         self.used(tuple(operands))
         made = self.made(each.shape, each)
         for root in roots:

@@ -89,14 +89,10 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
             arguments += buffer.bytes
             if buffer.overwritten:
                 places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=True))
-        elif not buffer.is_constant and (
-            (tpu_kernels and not buffer.is_output) or not _placed(buffer, places)
-        ):
+        elif not buffer.is_constant and ((tpu_kernels and not buffer.is_output) or not _placed(buffer, places)):
             if buffer.is_output:
                 places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=False))
-            elif not tpu_kernels or any(
-                [*own.maker.shape.leaves()][own.output].dims for own in buffer.arrays
-            ):
+            elif not tpu_kernels or any([*own.maker.shape.leaves()][own.output].dims for own in buffer.arrays):
                 heap.append(buffer)
     results = sum(place.bytes for place in places if not place.is_argument)
     chunks = [chunk for chunk in _chunks(heap) if chunk.bytes]
@@ -153,9 +149,7 @@ def _chunks(buffers: Iterable[Buffer]) -> Iterator[_Chunk]:
         array = buffer.arrays[0]
         candidates = (c for operand in array.maker.operands for c in of_maker.get(operand, ()))
         ended = ((c, alone[c].arrays[0]) for c in candidates if c in chains)
-        before = next(
-            (c for c, own in ended if own.end == array.start and _takes_over(own.maker, array)), None
-        )
+        before = next((c for c, own in ended if own.end == array.start and _takes_over(own.maker, array)), None)
         chains[place] = [*(chains.pop(before) if before is not None else ()), buffer]
         of_maker.setdefault(array.maker, []).append(place)
     for chain in chains.values():

@@ -200,9 +200,7 @@ class _Clock:
                 kernels = done[place] = self._wait(kernels, ready, running) + self.times[:, node]
         return self._wait(kernels, messages, running)
 
-    def _wait(
-        self, kernels: FloatArray, until: FloatArray, running: list[tuple[FloatArray, int]]
-    ) -> FloatArray:
+    def _wait(self, kernels: FloatArray, until: FloatArray, running: list[tuple[FloatArray, int]]) -> FloatArray:
         """Kernels wait for messages, which are exposed while they do; when they go on."""
         until = np.maximum(kernels, until)
         open_still = []
@@ -274,9 +272,7 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
     )
 
 
-def _kinds(
-    messages: Sequence[Message | None], names: Mapping[int, str]
-) -> Iterator[tuple[str, str, list[int]]]:
+def _kinds(messages: Sequence[Message | None], names: Mapping[int, str]) -> Iterator[tuple[str, str, list[int]]]:
     """Messages by their collective and what they are for."""
     found: dict[tuple[str, str], list[int]] = {}
     for place, message in enumerate(messages):

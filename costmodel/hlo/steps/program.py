@@ -194,18 +194,14 @@ def _kernel(row: Any, place: int) -> ProgramKernel:
         raise ValueError(f"row {place}: {phase!r} is no phase{suggestion(str(phase), PHASES)}")
     count, moved, flops = _numbers(numbers, 3, place)
     dense = tuple(Dense(*_numbers(product, 6, place)) for product in products)
-    return ProgramKernel(
-        f"{kind}.{place}", str(kind), phase, count, moved, flops, dense, _message(message, place)
-    )
+    return ProgramKernel(f"{kind}.{place}", str(kind), phase, count, moved, flops, dense, _message(message, place))
 
 
 def _message(written: list[Any], place: int) -> Message | None:
     if not written:
         return None
     if written[0] not in MESSAGE_KINDS:
-        raise ValueError(
-            f"row {place}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}"
-        )
+        raise ValueError(f"row {place}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}")
     purpose = written[4] if len(written) == 5 else _purpose(written)
     if purpose not in PURPOSES:
         raise ValueError(f"row {place}: {purpose!r} is no purpose{suggestion(str(purpose), PURPOSES)}")
@@ -253,9 +249,7 @@ def program(analysis: Analysis) -> Program:
     tokens, needs = step_tokens(analysis), memory(analysis)[1]
     return Program(
         name=module.name,
-        kernels=tuple(
-            _program_kernel(analysis, place, kernel) for place, kernel in enumerate(analysis.graph.kernels)
-        ),
+        kernels=tuple(_program_kernel(analysis, place, kernel) for place, kernel in enumerate(analysis.graph.kernels)),
         devices=analysis.devices,
         num_parameters=sum(prod(global_dims(each)) for each in state.weights),
         tokens=tokens[0] * tokens[1] if tokens else nan,

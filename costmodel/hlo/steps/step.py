@@ -89,9 +89,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.flop_energy)[:, np.newaxis]
     compute_energy = flops * per_flop
-    return ProgramCost(
-        time * counts, memory_bound, compute_energy * counts, memory_energy * counts, links * counts
-    )
+    return ProgramCost(time * counts, memory_bound, compute_energy * counts, memory_energy * counts, links * counts)
 
 
 def _at_width(system: System, element_bytes: float) -> System:
@@ -164,11 +162,7 @@ def _priced(program: Program, system: System, points: int) -> Breakdown:
         "link_energy": devices * total(cost.link_energy),
     }
     return assemble_breakdown(
-        parts,
-        system,
-        world_size=devices,
-        tokens=zero + program.tokens,
-        model_flops=zero + program.model_flops,
+        parts, system, world_size=devices, tokens=zero + program.tokens, model_flops=zero + program.model_flops
     )
 
 
@@ -198,8 +192,6 @@ def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
 def _memory_bound_time(program: Program, cost: ProgramCost) -> FloatArray:
     """Time of the kernels before the optimizer that wait for memory, (points,). [s]"""
     places = [
-        place
-        for place, kernel in enumerate(program.kernels)
-        if kernel.message is None and kernel.phase != "optimizer"
+        place for place, kernel in enumerate(program.kernels) if kernel.message is None and kernel.phase != "optimizer"
     ]
     return total(np.where(cost.memory_bound, cost.time, 0.0)[:, places])

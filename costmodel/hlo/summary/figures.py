@@ -234,9 +234,7 @@ def state_figures(analysis: Analysis) -> Figures:
     if not state.is_adam:
         return found
     moments = [each for moment in state.moments for each in moment]
-    updates = [
-        row for row, phase in zip(_rows(analysis), analysis.phases, strict=True) if phase == "optimizer"
-    ]
+    updates = [row for row, phase in zip(_rows(analysis), analysis.phases, strict=True) if phase == "optimizer"]
     read = {leaf.parameter for kernel, *_ in updates for leaf in kernel.reads}
     counters = [int(each.argument) for each in state.counters]
     return found | _named(("state.step_param", "state.adam_count"), counters) | {

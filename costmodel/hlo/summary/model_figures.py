@@ -86,9 +86,7 @@ def _rows(weight: Instruction) -> int:
 def _hands_on(analysis: Analysis, body: tuple[str, ...], slices: Set[FlowStep]) -> bool:
     """Whether the next trip multiplies what products with slices of weights made in this one."""
     flow = analysis.flow
-    carried = [
-        step for step in flow.steps if step.opcode == CARRIED and step.body == body and len(step.reads) > 1
-    ]
+    carried = [step for step in flow.steps if step.opcode == CARRIED and step.body == body and len(step.reads) > 1]
     state: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1}
     sliced: dict[Source, int] = dict.fromkeys(slices, 2)
     marks = flow.after(state | sliced, again=False)
@@ -237,8 +235,7 @@ def transformer_figures(analysis: Analysis, micro_batch: int, tp: int) -> Figure
     hidden = heads * head_dim
     matrices = Counter(dims for each in analysis.state.weights if len(dims := global_dims(each)) == 2)
     tables = sorted(
-        (rows for (rows, columns), count in matrices.items() if columns == hidden and count % layers == 1),
-        reverse=True,
+        (rows for (rows, columns), count in matrices.items() if columns == hidden and count % layers == 1), reverse=True
     )
     widths = [columns for (rows, columns), count in matrices.items() if rows == hidden and count >= layers]
     found |= {"model.hidden": hidden, "model.heads_global": heads, "model.head_dim": head_dim}

@@ -84,9 +84,7 @@ class OptimizerRules:
             return None
         used = {step.opcode for step in own if self.provenance.after_kept.get(step, 0)}
         if _SIGN in used:
-            return (
-                "Lion" if len(kept) == 1 and not used & _ROOTS and self._looks_ahead(kept[0], own) else None
-            )
+            return "Lion" if len(kept) == 1 and not used & _ROOTS and self._looks_ahead(kept[0], own) else None
         if not used & _ROOTS:
             return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
         if not alike:
@@ -154,9 +152,7 @@ class OptimizerRules:
             return False
         after = self.provenance.flow.after(squares, again=False)
         return any(
-            after.get(source, 0) and collected(source)
-            for step in self._leading(weight)
-            for source in step.reads
+            after.get(source, 0) and collected(source) for step in self._leading(weight) for source in step.reads
         )
 
     def _is_linear(self, weight: Instruction) -> bool:
@@ -327,9 +323,7 @@ class _Sums:
         if self._accumulating is None or self._through_pipeline:
             return self._through_pipeline
         path = self._accumulating[-1]
-        runs = {
-            each.count for each in self.analysis.graph.kernels if each.name.rpartition("/")[0] + "/" == path
-        }
+        runs = {each.count for each in self.analysis.graph.kernels if each.name.rpartition("/")[0] + "/" == path}
         outer = {each.count for each in self.analysis.graph.kernels if "/" not in each.name}
         unknown = any(note.startswith(f"{path[:-1]}: trip count") for note in self.analysis.graph.notes)
         return 0 if unknown or len(runs) != 1 or outer - {1} else runs.pop()
@@ -351,9 +345,7 @@ class _Sums:
 
     def _independent(self, body: tuple[str, ...], carried: list[FlowStep]) -> bool:
         """Whether products in a loop depend on none of the arrays of numbers that it changes."""
-        marks: dict[Source, int] = {
-            step: 1 for step in carried if step.shape.size > 1 and "f" in step.shape.dtype
-        }
+        marks: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1 and "f" in step.shape.dtype}
         after = self.flow.after(marks, again=False)
         inside = (step for step in self.flow.steps if step.loops[: len(body)] == body)
         factors = (source for step in inside if multiplies(step) for source in step.reads[:2])

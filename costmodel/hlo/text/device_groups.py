@@ -18,8 +18,7 @@ Groups = tuple[tuple[int, ...], ...]
 _LISTS: Final = re.compile(r"\{((?:\{[\d,\s]*\}[,\s]*)*)\}$")
 _IOTA: Final = re.compile(r"\[([\d,\s]+)\](?:\s*<=\s*\[([\d,\s]+)\])?(?:\s*T\(([\d,\s]+)\))?$")
 _MESH: Final = re.compile(
-    r"@?mesh[\w.]*\s*\[(.*?)\]\s*(?:,\s*device_ids\s*=\s*\((\[[^()]*(?:\([^()]*\))?)\)\s*)?\{(.*)\}$",
-    re.DOTALL,
+    r"@?mesh[\w.]*\s*\[(.*?)\]\s*(?:,\s*device_ids\s*=\s*\((\[[^()]*(?:\([^()]*\))?)\)\s*)?\{(.*)\}$", re.DOTALL
 )
 _AXIS: Final = re.compile(r"['\"]([^'\"]+)['\"]\s*=\s*(\d+)")
 _AXIS_USED: Final = re.compile(r"['\"]([^'\"]+)['\"](?:\s*:\s*\((\d+)\)(\d+))?")
@@ -60,9 +59,7 @@ def groups_of(instruction: Instruction, devices: int) -> Groups:
     try:
         groups = normalised(written)
     except (ValueError, IndexError, ZeroDivisionError) as error:
-        raise DseError(
-            f"{instruction.name}: replica_groups={written[:80]}: no known way to name groups"
-        ) from error
+        raise DseError(f"{instruction.name}: replica_groups={written[:80]}: no known way to name groups") from error
     return groups or (tuple(range(devices)),)
 
 

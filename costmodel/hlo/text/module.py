@@ -17,8 +17,7 @@ BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("s2", "u2"), 2),
     **dict.fromkeys(("s4", "u4", "f4e2m1fn"), 4),
     **dict.fromkeys(
-        ("f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e3m4", "f8e5m2fnuz", "f8e4m3fnuz", "f8e8m0fnu"),
-        8,
+        ("f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e3m4", "f8e5m2fnuz", "f8e4m3fnuz", "f8e8m0fnu"), 8
     ),
     **dict.fromkeys(("s16", "u16", "f16", "bf16"), 16),
     **dict.fromkeys(("s32", "u32", "f32"), 32),

@@ -9,15 +9,7 @@ from math import prod
 from typing import Final, NoReturn
 
 from costmodel.errors import DseError, suggestion
-from costmodel.hlo.text.module import (
-    BITS,
-    Computation,
-    Instruction,
-    Module,
-    Shape,
-    custom_call_target,
-    size_problem,
-)
+from costmodel.hlo.text.module import BITS, Computation, Instruction, Module, Shape, custom_call_target, size_problem
 from costmodel.hlo.text.opcodes import COLLECTIVES, KNOWN, known, parts
 
 #: As much of a file as tells what it is. [B]
@@ -53,9 +45,7 @@ _PATTERNS: Final = tuple((re.compile(pattern), what) for pattern, what in _KINDS
 
 #: A sharding that splits an array: among more than the copies that its last dimension may stand for.
 _SPLIT: Final = re.compile(r"\bdevices=\[([\d,]+)\]")
-_SPLITTING: Final = re.compile(
-    r"Sharding|SPMD(?:FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|local_xla\.sdy\.\w+"
-)
+_SPLITTING: Final = re.compile(r"Sharding|SPMD(?:FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|local_xla\.sdy\.\w+")
 
 
 def other_text(head: bytes) -> str | None:
@@ -263,8 +253,7 @@ def problem(instruction: Instruction) -> str | None:
             return f"{len(called)} branches for {len(operands) - 1} operands"
         pairs = zip(called, operands[1:], strict=True)
         return next(
-            (p for branch, own in pairs if (p := _passing_problem(branch.name, branch.parameters, [own]))),
-            None,
+            (p for branch, own in pairs if (p := _passing_problem(branch.name, branch.parameters, [own]))), None
         )
     if opcode in ("fusion", "call", "async-start", "while"):
         problems = [_passing_problem(each.name, each.parameters, operands) for each in called]
@@ -281,9 +270,7 @@ def _element_problem(instruction: Instruction) -> str | None:
     return None if element == instruction.shape else f"element {index} is {element}, not {instruction.shape}"
 
 
-def _passing_problem(
-    name: str, parameters: Sequence[Instruction], operands: Sequence[Instruction]
-) -> str | None:
+def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Sequence[Instruction]) -> str | None:
     """What is passed to a computation must be what it takes."""
     if len(parameters) != len(operands):
         return f"{name} takes {len(parameters)} operands, got {len(operands)}"
@@ -306,9 +293,7 @@ def parameters_problem(numbers: Sequence[int]) -> str | None:
 
 _NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
 _HEAD: Final = re.compile(rf"\s*HloModule\s+{_NAME}")
-_TABLE: Final = re.compile(
-    r"\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t]*(?:\n[ \t]*\d+[ \t].*)*\n"
-)
+_TABLE: Final = re.compile(r"\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t]*(?:\n[ \t]*\d+[ \t].*)*\n")
 _COMPUTATION: Final = re.compile(rf"\s*(ENTRY\s+)?{_NAME}\s*(?=[({{])")
 _ARROW: Final = re.compile(r"\s*->")
 _OPEN: Final = re.compile(r"\s*\{")
@@ -316,9 +301,7 @@ _INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
 _OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
 _OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
 _ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
-_MESH: Final = re.compile(
-    r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?"
-)
+_MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?")
 #: More digits than a number of any program has.
 _LONG_NUMBER: Final = re.compile(r"\d{1000}")
 _PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
@@ -404,9 +387,7 @@ class _Parser(Cursor):
         self.expect(_OPEN, "'{'")
         computation = self.body(name)
         if result is not None and result != computation.root.shape:
-            self.fail(
-                f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2)
-            )
+            self.fail(f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2))
         wrong = size_problem(computation, self.sizes)
         if wrong:
             self.fail(f"{name}: {wrong}", head.start(2))

@@ -180,12 +180,7 @@ class _Walk:
         return self._made(each, opcode, operands, place, around.loops)
 
     def _made(
-        self,
-        each: Instruction,
-        opcode: str,
-        operands: Sequence[_Value],
-        place: int | None,
-        loops: tuple[str, ...],
+        self, each: Instruction, opcode: str, operands: Sequence[_Value], place: int | None, loops: tuple[str, ...]
     ) -> _Value:
         """A step for each array that an instruction gives."""
         reads, shape = list(arrays_of(tuple(operands))), output_shape(each)

@@ -78,8 +78,7 @@ class Purposes:
         devices = frozenset(device for axis in joined.values() for group in axis for device in group)
         even = [axis for axis in set(joined.values()) if len(set(map(len, axis))) == 1]
         whole = sorted(
-            (axis for axis in even if frozenset().union(*axis) == devices),
-            key=lambda axis: max(map(len, axis)),
+            (axis for axis in even if frozenset().union(*axis) == devices), key=lambda axis: max(map(len, axis))
         )
         return {
             message: next((each for each in whole if axis == each or _is_finer(axis, each)), axis)
@@ -181,9 +180,7 @@ class Purposes:
             return "tensor parallel" if shares else "fully sharded"
         if any(bits is None and self._attends(each) for each, bits in zip(near, weights, strict=True)):
             return "context parallel"
-        return (
-            "data parallel" if near and None not in weights and message.opcode == "all-reduce" else "unknown"
-        )
+        return "data parallel" if near and None not in weights and message.opcode == "all-reduce" else "unknown"
 
     def _attends(self, product: FlowStep) -> bool:
         """Whether a product is one of attention: its scores, what they weigh, or next to these."""
@@ -217,8 +214,7 @@ class Purposes:
     def _goes_round(self, message: FlowStep) -> bool:
         """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
         return any(
-            reader is message
-            or (reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message])
+            reader is message or (reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message])
             for reader in self.provenance.later_readers(message)
         )
 

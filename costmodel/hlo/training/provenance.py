@@ -24,15 +24,7 @@ from costmodel.hlo.buffers.liveness import aliased_outputs
 from costmodel.hlo.text.module import Instruction, Module, names_gradients
 from costmodel.hlo.text.values import reached
 from costmodel.hlo.training.data_flow import CARRIED, Flow, FlowStep, Source, behind
-from costmodel.hlo.training.operations import (
-    LINEAR,
-    MOVING,
-    added_to,
-    elementwise,
-    hands_on,
-    multiplies,
-    summed,
-)
+from costmodel.hlo.training.operations import LINEAR, MOVING, added_to, elementwise, hands_on, multiplies, summed
 
 _TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
 _SOFTENING: Final = ("exponential", "exponential-minus-one", "logistic", "tanh")
@@ -54,9 +46,7 @@ class TrainingState:
     def moments(self) -> tuple[tuple[Instruction, ...], ...]:
         """Copies of the weights' shapes that are kept for each of them; none where their number differs."""
         rows = [self.companions[int(each.argument)] for each in self.weights]
-        same = all(
-            kept_per_element(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row
-        )
+        same = all(kept_per_element(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
         return tuple(zip(*rows, strict=True)) if same and len({len(row) for row in rows}) == 1 else ()
 
     @property
@@ -77,9 +67,7 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
     updates = _updates(module, flow)
     arrays = [each for number, each in enumerate(parameters) if number in updates and each.shape.dims]
     summed_up = [
-        each
-        for each in arrays
-        if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
+        each for each in arrays if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
     ]
     bits = {int(each.argument): 1 << bit for bit, each in enumerate(arrays)}
     marks: dict[Source, int] = dict(bits.items())
@@ -94,9 +82,7 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
     return TrainingState(
         weights=tuple(weights),
         companions=companions,
-        counters=tuple(
-            each for number, each in enumerate(parameters) if number in updates and not each.shape.dims
-        ),
+        counters=tuple(each for number, each in enumerate(parameters) if number in updates and not each.shape.dims),
         others=tuple(each for each in rest if each not in own),
         inputs=tuple(each for number, each in enumerate(parameters) if number not in updates),
         updates=updates,
@@ -113,9 +99,7 @@ def _updates(module: Module, flow: Flow) -> dict[int, Source]:
     memory = aliased_outputs(module)
     made_of = [_terms(module, source) for source in flow.root]
     found = {
-        number: flow.root[place]
-        for place, number in memory.items()
-        if number in made_of[place] or not made_of[place]
+        number: flow.root[place] for place, number in memory.items() if number in made_of[place] or not made_of[place]
     }
     given = {place for place, number in memory.items() if number in found}
     named = names_gradients(module)
@@ -170,10 +154,7 @@ def _trained(
     What is trained decides, by its gradients, at least what any other array does whose new value it decides.
     What is kept for it decides less: a momentum that products make orthogonal, its own weight alone.
     """
-    decides = {
-        number: sum(bits[other] for other, own in decided.items() if own & bit)
-        for number, bit in bits.items()
-    }
+    decides = {number: sum(bits[other] for other, own in decided.items() if own & bit) for number, bit in bits.items()}
 
     def only_feeds(number: int) -> bool:
         fed = decides[number] & ~bits[number]
@@ -185,20 +166,12 @@ def _trained(
 
 
 def _companions(
-    weights: Sequence[Instruction],
-    rest: Sequence[Instruction],
-    bits: Mapping[int, int],
-    decided: Mapping[int, int],
+    weights: Sequence[Instruction], rest: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
 ) -> dict[int, tuple[Instruction, ...]]:
     """Weight -> the arrays that its new value depends on, and that of no other weight does."""
     numbers = [int(each.argument) for each in weights]
-    alone = [
-        each for each in rest if sum(bool(decided[own] & bits[int(each.argument)]) for own in numbers) == 1
-    ]
-    return {
-        number: tuple(each for each in alone if decided[number] & bits[int(each.argument)])
-        for number in numbers
-    }
+    alone = [each for each in rest if sum(bool(decided[own] & bits[int(each.argument)]) for own in numbers) == 1]
+    return {number: tuple(each for each in alone if decided[number] & bits[int(each.argument)]) for number in numbers}
 
 
 def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
@@ -253,9 +226,7 @@ class Provenance:
         marks: dict[Source, int] = {int(each.argument): INPUT for each in self.state.inputs}
         marks |= {int(each.argument): KEPT for each in self.state.kept}
         marks |= {number: 1 << (_FIRST_WEIGHT + place) for number, place in self.weights.items()}
-        return marks | {
-            step: DEVICE for step in self.flow.steps if step.opcode in ("partition-id", "replica-id")
-        }
+        return marks | {step: DEVICE for step in self.flow.steps if step.opcode in ("partition-id", "replica-id")}
 
     @cached_property
     def depends_on(self) -> Mapping[Source, int]:
@@ -319,14 +290,10 @@ class Provenance:
     def after_kept(self) -> Mapping[Source, int]:
         """Bits of what is kept for a weight, by its place, on what depends on it: updates alone."""
         rows = self.state.companions.values()
-        bits: dict[Source, int] = {
-            int(each.argument): 1 << place for row in rows for place, each in enumerate(row)
-        }
+        bits: dict[Source, int] = {int(each.argument): 1 << place for row in rows for place, each in enumerate(row)}
         return self.flow.after(bits, again=False)
 
-    def later_readers(
-        self, step: Source, passes: Callable[[FlowStep], bool] = hands_on
-    ) -> Iterator[FlowStep]:
+    def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
         """Readers of a step, and of what those give that pass on what they read."""
 
         def before(each: Source) -> Iterator[Source]:

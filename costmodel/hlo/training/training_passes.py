@@ -68,9 +68,7 @@ _BACKWARD: Final = re.compile(r"transpose\(")
 _REPEATED: Final = re.compile(r"rematted_computation")
 _REPEATED_REGION: Final = re.compile(r"(?:remat|checkpoint)\(")
 _EMBEDDING: Final = re.compile(r"embed|wte|wpe", re.IGNORECASE)
-_LAYERS: Final = re.compile(
-    r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|attention|attn|mlp", re.IGNORECASE
-)
+_LAYERS: Final = re.compile(r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|attention|attn|mlp", re.IGNORECASE)
 
 
 def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:

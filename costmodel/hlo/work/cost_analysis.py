@@ -141,9 +141,7 @@ def own_work(instruction: Instruction) -> Work:
     if opcode in TRANSCENDENTAL:
         return Work(transcendentals=shape.size)
     counted = _COUNTED.get(opcode)
-    return (
-        Work(flops=counted(instruction)) if counted and not instruction.opcode.endswith("-done") else Work()
-    )
+    return Work(flops=counted(instruction)) if counted and not instruction.opcode.endswith("-done") else Work()
 
 
 def _elements(instruction: Instruction) -> int:
@@ -197,10 +195,7 @@ _REPEATED: Final[Mapping[str, Callable[[Instruction], tuple[int, ...]]]] = {
     "reduce": lambda i: (_elements(i) - _first(i.shape).size,),
     "reduce-window": lambda i: (_window_reductions(i),),
     "scatter": lambda i: (i.operands[-1].shape.size,),
-    "select-and-scatter": lambda i: (
-        i.operands[1].shape.size * (_window_size(i) - 1),
-        i.operands[1].shape.size,
-    ),
+    "select-and-scatter": lambda i: (i.operands[1].shape.size * (_window_size(i) - 1), i.operands[1].shape.size),
 }
 
 
@@ -283,9 +278,7 @@ def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
         return access(alone)
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
     constants = [each.shape for each in body.instructions if each.opcode == "constant"]
-    read = sum(_Users(body, starts).parameter_bytes()) + sum(
-        shape.bytes for shape in constants if shape.size > 1
-    )
+    read = sum(_Users(body, starts).parameter_bytes()) + sum(shape.bytes for shape in constants if shape.size > 1)
     return Access(read, sum(_root_bytes(root) for root in roots))
 
 
@@ -449,10 +442,7 @@ class CostAnalysis:
         transcendentals: float = own.transcendentals
         for called, times in zip(instruction.called, repeats(instruction), strict=False):
             body = self.of(called)
-            flops, transcendentals = (
-                flops + body.flops * times,
-                transcendentals + body.transcendentals * times,
-            )
+            flops, transcendentals = (flops + body.flops * times, transcendentals + body.transcendentals * times)
         return flops, transcendentals
 
     def _added(self, one: CostTotals, other: CostTotals) -> CostTotals:

@@ -160,9 +160,7 @@ def valid_positions(window: WindowDimension, data: int, result: int) -> int:
     if few[0] > LONGEST:
         raise DseError(f"a window of {window.size:,} places; at most {LONGEST:,} are read")
     reach = window.base_dilation * (data - 1)
-    return sum(
-        _multiples(many, window.low - place * few[1], reach, window.base_dilation) for place in range(few[0])
-    )
+    return sum(_multiples(many, window.low - place * few[1], reach, window.base_dilation) for place in range(few[0]))
 
 
 def _multiples(steps: tuple[int, int], first: int, reach: int, modulus: int) -> int:
@@ -269,8 +267,7 @@ def _extents(instruction: Instruction, data: Shape, kernel: Shape, result: Shape
     if not agree:
         raise DseError(f"{instruction.name}: {data} by {kernel} does not give {result}")
     valid = {
-        dim: valid_positions(each, of_data[dim], of_result[dim])
-        for dim, each in zip(spatial, windows, strict=True)
+        dim: valid_positions(each, of_data[dim], of_result[dim]) for dim, each in zip(spatial, windows, strict=True)
     }
     batched = [dim for dim in spatial if valid[dim] == of_kernel[dim] == of_result[dim]]
     others = [dim for dim in spatial if dim not in batched]
@@ -287,9 +284,7 @@ def _extents(instruction: Instruction, data: Shape, kernel: Shape, result: Shape
     )
 
 
-def _named_dims(
-    instruction: Instruction, shapes: Sequence[Shape], spatial: Sequence[str]
-) -> list[dict[str, int]]:
+def _named_dims(instruction: Instruction, shapes: Sequence[Shape], spatial: Sequence[str]) -> list[dict[str, int]]:
     """Sizes of data, kernel and result by the letters and numbers that `dim_labels` give their dimensions."""
     labels = re.match(r"(\w+)_(\w+)->(\w+)$", instruction.attributes.get("dim_labels", ""))
     if labels is None:
@@ -297,9 +292,7 @@ def _named_dims(
     named = []
     for written, shape, features in zip(labels.groups(), shapes, ("bf", "io", "bf"), strict=True):
         if sorted(written) != sorted([*features, *spatial]) or len(written) != len(shape.dims):
-            raise DseError(
-                f"{instruction.name}: dim_labels={labels[0]} do not name the dimensions of {shape}"
-            )
+            raise DseError(f"{instruction.name}: dim_labels={labels[0]} do not name the dimensions of {shape}")
         named.append(dict(zip(written, shape.dims, strict=True)))
     return named
 
@@ -406,9 +399,7 @@ def _attention(instruction: Instruction) -> list[Product]:
         width = query.size // (batch * heads * rows)
         window = int(settings.get("sliding_window_length", 0))
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
-        raise DseError(
-            f"{instruction.name}: attention whose backend_config tells no shape of the scores"
-        ) from None
+        raise DseError(f"{instruction.name}: attention whose backend_config tells no shape of the scores") from None
     value_width = width * value.size // key.size
     seen = _seen_share(rows, columns, causal="CAUSAL" in str(settings.get("mask_type", "")), window=window)
     scores = Shape(query.dtype, (batch, heads, rows, columns))

@@ -277,9 +277,7 @@ def _first_failure(direction: str, start: int, step: int) -> int | None:
     if direction == "EQ":
         return 0 if start else 1 if step else None
     if direction == "NE":
-        return (
-            0 if start == 0 else -start // step if step and start % step == 0 and -start // step > 0 else None
-        )
+        return 0 if start == 0 else -start // step if step and start % step == 0 and -start // step > 0 else None
     if start > 0 or (start == 0 and direction == "LT"):
         return 0
     if step <= 0:

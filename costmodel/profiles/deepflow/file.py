@@ -67,10 +67,7 @@ _ENERGIES: Final = {
     **{part: _above_zero(f"{part}_energy", "J/B") for part in (*LEVELS, "link")},
 }
 _BANKS: Final = {
-    kind: {
-        "capacity": _above_zero(f"{kind}_capacity", "B"),
-        "bandwidth": _above_zero(f"{kind}_bandwidth", "B/s"),
-    }
+    kind: {"capacity": _above_zero(f"{kind}_capacity", "B"), "bandwidth": _above_zero(f"{kind}_bandwidth", "B/s")}
     for kind in ("stack", "bank")
 }
 _DERATES: Final = {part: _share(f"{part}_derate") for part in ("core", "dram")}
@@ -191,9 +188,7 @@ def _check_levels(section: Section, config: Configuration, machine: Hardware) ->
     for level, tile in (("l2", machine.l2_tile), ("shared_memory", machine.shared_memory_tile)):
         if tile[0] == 0:
             share = float(getattr(config, f"{level}_fraction")[0])
-            section.mistake(
-                level, f"{share:g}: the level has no capacity for three elements; give it more power"
-            )
+            section.mistake(level, f"{share:g}: the level has no capacity for three elements; give it more power")
 
 
 def _check_split(section: Section, config: Configuration, machine: Hardware) -> None:
@@ -207,6 +202,4 @@ def _check_split(section: Section, config: Configuration, machine: Hardware) -> 
             owner.mistake(dimension or part, f"{value:g} {what}")
     split = any(config.split(part).sharded[0] for part in ("hidden", "softmax", "projection"))
     if (split or config.dp[0] > 1 or config.lp[0] > 1) and machine.link_bandwidth[0] == 0:
-        section.mistake(
-            None, "a split model needs links: power.fractions.link above 0, and network.topology: mesh"
-        )
+        section.mistake(None, "a split model needs links: power.fractions.link above 0, and network.topology: mesh")

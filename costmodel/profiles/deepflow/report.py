@@ -68,10 +68,7 @@ def footprint(config: Configuration, *, sharded: bool) -> Footprint:
     Shares are true fractions. Weights of the embedding are never shared out.
     """
     whole = Split(np.zeros(1), np.ones(1), np.ones(1))
-    parts = {
-        part: elements(config, config.split(part) if sharded else whole)
-        for part, elements in ELEMENTS.items()
-    }
+    parts = {part: elements(config, config.split(part) if sharded else whole) for part, elements in ELEMENTS.items()}
     stages = config.hlp if sharded else np.ones(1)
     parts["hidden"] = tuple(count / stages for count in parts["hidden"])
     return Footprint(
@@ -270,10 +267,7 @@ def price(config: Configuration) -> DeepflowReport:
 def optimizer_figures(report: DeepflowReport) -> Iterator[Figure]:
     """The optimizer's kernels, part by part."""
     for part in OPTIMIZED:
-        kernels = {
-            "applyGrad": report.optimizer[part, "apply_grad"],
-            "gradclip": report.optimizer[part, "gradclip"],
-        }
+        kernels = {"applyGrad": report.optimizer[part, "apply_grad"], "gradclip": report.optimizer[part, "gradclip"]}
         for name, kernel in kernels.items():
             yield f"{part}.{name}.inflection_point", report.machine.inflection
             yield f"{part}.{name}.comp_int", kernel.intensity

@@ -65,9 +65,7 @@ class DeepflowLinks:
         share = 1.0 if collective == "all_reduce" else 1 / members
         steps, sent = RING[collective](members)
         small = message < SMALLEST_MESSAGE
-        transfer = np.where(
-            small, message * share, steps * config.link_latency + self.exchange(sent * message)
-        )
+        transfer = np.where(small, message * share, steps * config.link_latency + self.exchange(sent * message))
         piece = elements / members
         pieces = roofline(piece, 3 * config.element_bytes * piece, machine) + config.launch_overhead
         whole = (members - 1) * elements
@@ -148,9 +146,7 @@ def passes(
     embedding = 2 * embedded / machine.dram_bandwidth + MEMORY_LATENCY + config.launch_overhead
     hop = links.exchange(embedded) + config.link_latency
     scattered = np.where(config.dp > 1, hop * 2 * (config.dp - 1), 0.0)
-    updates = {
-        part: optimizer[part, "gradclip"].time + optimizer[part, "apply_grad"].time for part, _ in optimizer
-    }
+    updates = {part: optimizer[part, "gradclip"].time + optimizer[part, "apply_grad"].time for part, _ in optimizer}
     return Passes(
         cell_forward=gemm["Cf"] + pointwise["Hidden_f"].time + to_cell + cell_forward,
         cell_backward=gemm["Cb_act"] + gemm["Cb_wt"] + pointwise["Hidden_b"].time + from_cell + cell_backward,
@@ -198,9 +194,7 @@ def step_time(config: Configuration, machine: Hardware, times: Passes) -> FloatA
             (layers + own * (steps - 1)) * cb + hops + reduction,
         ),
         np.where(
-            slow_reduction,
-            (layers - own + 1) * cb + all_hops + own * reduction,
-            layers * cb + all_hops + reduction,
+            slow_reduction, (layers - own + 1) * cb + all_hops + own * reduction, layers * cb + all_hops + reduction
         ),
     )
     outside = (

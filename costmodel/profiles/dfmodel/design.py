@@ -78,8 +78,7 @@ REFUSED: Final = (
         "tile_size",
         lambda run: np.greater(run.model.seq_len % run.design.tile_size, 0),
         lambda run, row: (
-            f"tile_size: {run.design.tile_size[row]:g} does not divide seq_len, {run.model.seq_len:g}; "
-            "take a divisor"
+            f"tile_size: {run.design.tile_size[row]:g} does not divide seq_len, {run.model.seq_len:g}; take a divisor"
         ),
         "1",
     ),
@@ -90,8 +89,7 @@ UNSUPPORTED: Final = (
         "recompute",
         lambda run: np.not_equal(run.design.recompute, RECOMPUTE_NONE),
         lambda run, row: (
-            f"recompute={RECOMPUTE[int(run.design.recompute[row])]}: each kernel runs once; "
-            "take recompute=none"
+            f"recompute={RECOMPUTE[int(run.design.recompute[row])]}: each kernel runs once; take recompute=none"
         ),
         "none",
     ),
@@ -176,9 +174,7 @@ def design_setup(run: DataflowRun) -> Setup:
     return _with_prices(setup, system, [links[role] for role in roles])
 
 
-def _dimensions(
-    design: DataflowDesign, roles: Sequence[str], links: Mapping[str, LinkTier]
-) -> dict[str, Any]:
+def _dimensions(design: DataflowDesign, roles: Sequence[str], links: Mapping[str, LinkTier]) -> dict[str, Any]:
     """Sizes of the network's dimensions, and bandwidths of their links."""
     degrees, axes = _degrees(design), dict(zip(AXES, roles, strict=False))
     return {

@@ -24,9 +24,7 @@ def within_capacity(needed: FloatArray, capacity: FloatArray) -> BoolArray:
     return np.less_equal(needed, np.where(capacity > 0, capacity * (1 + ROUNDING), np.inf))
 
 
-def weight_passes(
-    buffers: FloatArray, weights: FloatArray, capacity: FloatArray, alone: BoolArray
-) -> FloatArray:
+def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray, alone: BoolArray) -> FloatArray:
     """Parts in which the weights of a group pass through SRAM: 1 where they stay.
 
     Parameters
@@ -350,9 +348,7 @@ def _compute_time(load: Loads, within: FloatArray, whole: BoolArray) -> FloatArr
     return np.where(given[:, np.newaxis], summed, cycles / per_kernel(setup.frequency))
 
 
-def _network_time(
-    graph: DfmodelGraph, setup: Setup, part: Shards, sharding: IntArray, generation: str
-) -> FloatArray:
+def _network_time(graph: DfmodelGraph, setup: Setup, part: Shards, sharding: IntArray, generation: str) -> FloatArray:
     """Collectives of each kernel and of the edges that leave it; (points, kernels). [s]"""
     tiles = per_kernel(setup.tiles)
     of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)

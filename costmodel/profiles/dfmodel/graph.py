@@ -43,9 +43,7 @@ class DfmodelGraph:
     end: IntArray  #: consumers
     repeats: FloatArray = field(default_factory=lambda: np.ones(1))
     memory_bytes: FloatArray = field(default_factory=lambda: np.zeros(1))  #: DRAM traffic that a file states
-    streamed: BoolArray = field(
-        default_factory=lambda: np.zeros(1, dtype=bool)
-    )  #: the weight is not held in SRAM
+    streamed: BoolArray = field(default_factory=lambda: np.zeros(1, dtype=bool))  #: the weight is not held in SRAM
     zero_out: BoolArray = field(default_factory=lambda: np.zeros(1, dtype=bool))  #: edges that carry nothing
 
     def __len__(self) -> int:
@@ -232,10 +230,7 @@ def _link(graph: DfmodelGraph, edge: int, ranked: Sequence[Sequence[int]]) -> Li
     wanted = WANTED[consumer_kind(graph, edge)]
     size = float(graph.output_bytes[start])
     cost: FloatArray = np.array(
-        [
-            [size * (edge_collective(PRODUCED[a], wanted[b]) != NOTHING) for b in ranked[end]]
-            for a in ranked[start]
-        ]
+        [[size * (edge_collective(PRODUCED[a], wanted[b]) != NOTHING) for b in ranked[end]] for a in ranked[start]]
     )
     return start, end, cost
 

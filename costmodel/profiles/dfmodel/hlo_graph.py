@@ -47,9 +47,7 @@ def weight_sides(analysis: Analysis, graph: HloGraph) -> list[tuple[int | None, 
 
     sides = []
     for place, kernel in enumerate(graph.kernels):
-        sides.append(
-            tuple(_side(kernel, product, is_weight) for product in product_instructions(kernel.instruction))
-        )
+        sides.append(tuple(_side(kernel, product, is_weight) for product in product_instructions(kernel.instruction)))
         read = [leaf for leaf in kernel.reads if leaf.source is not None or leaf.parameter is not None]
         if read and not kernel.products and all(map(is_weight, read)):
             made |= {(place, output) for output, _ in enumerate(output_shape(kernel.instruction).leaves())}

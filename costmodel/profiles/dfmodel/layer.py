@@ -525,9 +525,7 @@ def _words(given: Words, gated_mlp: bool) -> Words:
         raise DseError("top_k: more than num_experts; a token passes each expert once at most")
     chosen = seq * given["k"]
     if np.any(chosen % given["E"]):
-        raise DseError(
-            "num_experts: does not divide the tokens times top_k; choose a divisor: experts share them out"
-        )
+        raise DseError("num_experts: does not divide the tokens times top_k; choose a divisor: experts share them out")
     return {
         **given,
         "1": np.ones(()),

@@ -49,9 +49,7 @@ class Mapping:
     groups: IntArray  #: group of each kernel, without gaps; (kernels,)
 
 
-def group_windows(
-    graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None
-) -> tuple[IntArray, IntArray]:
+def group_windows(graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None) -> tuple[IntArray, IntArray]:
     """First and last group that each kernel may be in.
 
     Parameters
@@ -207,9 +205,7 @@ def with_tiles(setup: Setup, generation: str) -> Setup:
     return replace(rows, tile_size=np.tile(sizes, setup.num_points))
 
 
-def shortage(
-    graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str
-) -> str:
+def shortage(graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str) -> str:
     """What no mapping has enough of, and by how much, in words: for the closest of designs that none fits."""
     row = setup.take(np.array([_closest(graph, setup, sharding, generation)]))
     load = loads(graph, row, sharding, generation)

@@ -17,11 +17,7 @@ Shares = Mapping[int, Callable[[FloatArray], FloatArray]]
 
 #: Kind of dimension -> collective -> share of the unsharded tensor that passes a link, of a group of g.
 _SHARES: Final[Mapping[str, Shares]] = {
-    "r": {
-        ALL_REDUCE: lambda g: (g - 1) / g,
-        ALL_GATHER: lambda g: (g - 1) / g,
-        ALL_TO_ALL: lambda g: g * g / 8,
-    },
+    "r": {ALL_REDUCE: lambda g: (g - 1) / g, ALL_GATHER: lambda g: (g - 1) / g, ALL_TO_ALL: lambda g: g * g / 8},
     "sw": {ALL_REDUCE: lambda g: (g - 1) / g, ALL_GATHER: lambda g: (g - 1) / g, ALL_TO_ALL: lambda g: g / 4},
     "fc": {ALL_REDUCE: lambda g: 1 / g, ALL_GATHER: lambda g: 1 / g, ALL_TO_ALL: lambda g: g**0},
 }

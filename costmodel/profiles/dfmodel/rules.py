@@ -10,13 +10,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, per_kernel
-from costmodel.profiles.dfmodel.design import (
-    UNSUPPORTED,
-    DataflowDesign,
-    DataflowRun,
-    design_setup,
-    setup_rows,
-)
+from costmodel.profiles.dfmodel.design import UNSUPPORTED, DataflowDesign, DataflowRun, design_setup, setup_rows
 from costmodel.profiles.dfmodel.evaluation import evaluate, loads, within_capacity
 from costmodel.profiles.dfmodel.graph import PERIODIC, DfmodelGraph, kernel_collectives
 from costmodel.profiles.dfmodel.mapping import fastest_groups, sharded_graph, sram_shortage

@@ -39,11 +39,7 @@ TOPOLOGIES: Final = {
 }
 #: What of arithmetic, memory and network happens at once.
 OVERLAPS: Final = ("none", "compute_memory", "perfect")
-ROLES: Final = {
-    1: (("TP",), ("PP",), ("DP",)),
-    2: (("TP", "PP"), ("TP", "DP"), ("PP", "DP")),
-    3: (("TP", "PP", "DP"),),
-}
+ROLES: Final = {1: (("TP",), ("PP",), ("DP",)), 2: (("TP", "PP"), ("TP", "DP"), ("PP", "DP")), 3: (("TP", "PP", "DP"),)}
 AXES: Final = ("x", "y", "z")
 
 #: Decimals to which a count of tiles is a whole number.
@@ -172,7 +168,5 @@ IDLE: Final = (
     *(name for name in column_units(Setup) if name.endswith(("_price", "_power"))),
 )
 #: Columns on which groups depend through the time of the network alone, and the batch beside them.
-NETWORK: Final = (
-    *("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency", "domain_size"),
-)
+NETWORK: Final = (*("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency", "domain_size"),)
 BATCH: Final = ("global_batch_size", "micro_batch_size")

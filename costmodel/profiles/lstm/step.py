@@ -143,23 +143,17 @@ def layout_changes(run: LstmRun, part: str) -> tuple[KernelCost, KernelCost]:
     )
     if part == "head":
         forward += change("all_reduce", 2 * STATISTIC_BYTES * own_rows, split.sharded)
-    backward = change("all_gather", w * m * n, split.is_cr) + change(
-        "reduce_scatter", w * own_rows * k, split.is_rc
-    )
+    backward = change("all_gather", w * m * n, split.is_cr) + change("reduce_scatter", w * own_rows * k, split.is_rc)
     return forward, backward
 
 
-def over_shards(
-    system: System, split: Split, name: str, message: FloatArray, chosen: BoolArray
-) -> KernelCost:
+def over_shards(system: System, split: Split, name: str, message: FloatArray, chosen: BoolArray) -> KernelCost:
     """A collective between the devices that share a product's weights, where it is `chosen`."""
     members = split.weight_shards
     cost = collective(name, message, Group.of_neighbours(members), system.network)
     share = np.where(chosen & (members > 1), 1.0, 0.0)
     return KernelCost(
-        tp_time=share * cost.time,
-        link_energy=share * traffic_energy(cost.bytes_sent, system.network),
-        launches=share,
+        tp_time=share * cost.time, link_energy=share * traffic_energy(cost.bytes_sent, system.network), launches=share
     )
 
 

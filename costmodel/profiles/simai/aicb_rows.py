@@ -170,9 +170,7 @@ def parameters(run: GeneratorRun, release: Release) -> tuple[FloatArray, FloatAr
     copies = 2 if release == "2024-10" else 4  # of the word table
     tables = copies * vocabulary * hidden + run.seq_len * hidden + np.where(shared, head, 0.0)
     leading, layers = run.leading_layers, run.stage_layers
-    dense = (
-        layers * layer + leading * mlp(run) + (layers - leading) * np.where(sparse, shared_expert, mlp(run))
-    )
+    dense = layers * layer + leading * mlp(run) + (layers - leading) * np.where(sparse, shared_expert, mlp(run))
     return dense + tables, (layers - leading) * of_experts
 
 
@@ -235,9 +233,7 @@ def halved(time: FloatArray) -> FloatArray:
 Ways = Sequence[tuple[Pass, BoolArray | bool]]
 
 
-def prologue(
-    gathered: Pass, reduced: Ways, update: FloatArray, cast: FloatArray | float = NOTHING
-) -> list[Row]:
+def prologue(gathered: Pass, reduced: Ways, update: FloatArray, cast: FloatArray | float = NOTHING) -> list[Row]:
     """The gathering of weights, the reduction of gradients in one way or another, the optimizer's time."""
     idle = Pass(NOTHING)
     return [
@@ -396,9 +392,7 @@ def exchanges(run: GeneratorRun, *, happens: tuple[BoolArray, BoolArray], sent: 
 
 def within_experts(whole: FloatArray, happens: BoolArray) -> list[Both]:
     """What ranks that share out experts gather and scatter."""
-    gathered, scattered = (
-        Pass(NOTHING, kind, whole, happens=happens) for kind in ("all_gather", "reduce_scatter")
-    )
+    gathered, scattered = (Pass(NOTHING, kind, whole, happens=happens) for kind in ("all_gather", "reduce_scatter"))
     return [(gathered, scattered), (scattered, gathered)]
 
 

@@ -31,12 +31,7 @@ class Revision:
 
 REVISIONS: Final[Mapping[str, Revision]] = {
     "simai-2024-10": Revision(  # commit bf0a9a77
-        bandwidth="file",
-        bandwidth_unit=1e9,
-        gather="all_reduce",
-        bubble_by="pp",
-        overlaps=False,
-        least_forward_bytes=0,
+        bandwidth="file", bandwidth_unit=1e9, gather="all_reduce", bubble_by="pp", overlaps=False, least_forward_bytes=0
     ),
     "simai-2024-12": Revision(bandwidth="file"),  # commit 4e66932a
     "simai-2025-07": Revision(bandwidth="links"),  # commit 13696181
@@ -312,9 +307,7 @@ def ring_bandwidth(
     return judged(bandwidth, place), by_nvlink
 
 
-def all_to_all_bandwidth(
-    place: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray
-) -> FloatArray:
+def all_to_all_bandwidth(place: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray) -> FloatArray:
     """Bandwidth of an all-to-all: what leaves the node goes over the NICs. [GiB/s]"""
     nodes = np.maximum(place.nodes, 2.0)
     ranks = nodes * place.per_node

@@ -50,9 +50,7 @@ RowTimes = dict[str, list[FloatArray]]
 
 #: Why a model has no rows.
 UNKNOWN_LAYERS: Final = "AICB's rows are of layers of attention and an MLP, all alike"
-UNKNOWN_ORDER: Final = (
-    f"{UNKNOWN_LAYERS}, or of latent attention and experts, behind dense layers if there are any"
-)
+UNKNOWN_ORDER: Final = f"{UNKNOWN_LAYERS}, or of latent attention and experts, behind dense layers if there are any"
 
 
 def check_equal_layers(model: ModelShape) -> None:
@@ -150,9 +148,7 @@ def row_times(run: RankRun, costs: MicroBatch) -> list[RowTimes]:
         passes = costs.forward[place].time, costs.backward[place].time
         if part.layer is None:
             name = "embedding_layer" if place == len(run.model.kinds) else "final_column"
-            found.append(
-                {name: times_beside_layers(table, part.name, costs.forward[place], costs.backward[place])}
-            )
+            found.append({name: times_beside_layers(table, part.name, costs.forward[place], costs.backward[place])})
             continue
         own = layer_times(run, part, table)
         repeated = again_times(run, part, table) if place < len(costs.again) else {}
@@ -163,9 +159,7 @@ def row_times(run: RankRun, costs: MicroBatch) -> list[RowTimes]:
         if repeated:
             share_out(repeated, (0,), costs.again[place].time)
             for name, times in own.items():
-                times[0] = np.where(
-                    run.design.recompute == RECOMPUTE_FULL, 2 * times[0], times[0] + repeated[name][0]
-                )
+                times[0] = np.where(run.design.recompute == RECOMPUTE_FULL, 2 * times[0], times[0] + repeated[name][0])
         found.append(own)
     return found
 
@@ -211,9 +205,7 @@ def share_out(times: RowTimes, places: tuple[int, ...], whole: FloatArray) -> No
             passes[place] = passes[place] * scale
 
 
-def times_beside_layers(
-    table: CostTable, part: str, forward: KernelCost, backward: KernelCost
-) -> list[FloatArray]:
+def times_beside_layers(table: CostTable, part: str, forward: KernelCost, backward: KernelCost) -> list[FloatArray]:
     """Times of the passes over the embedding or the head. [s]"""
     shares = []
     for of_pass in DIRECTIONS["backward"]:
@@ -288,9 +280,7 @@ def check_designs(run: TransformerRun) -> None:
     if kinds_beyond(run.model.kinds):  # whose rows are of modules
         unlike = [name for name in unlike if name == "recompute_layers"]
     if unlike:
-        raise DseError(
-            f"AICB's rows repeat attention cores or whole layers, all of them; leave out {unlike[0]}"
-        )
+        raise DseError(f"AICB's rows repeat attention cores or whole layers, all of them; leave out {unlike[0]}")
 
 
 def rows_know(ranks: RankRun) -> BoolArray:
@@ -301,11 +291,7 @@ def rows_know(ranks: RankRun) -> BoolArray:
 
 
 def filled_rows(
-    run: TransformerRun,
-    ranks: RankRun,
-    costs: MicroBatch,
-    parameters: list[PartMemory],
-    times: list[RowTimes],
+    run: TransformerRun, ranks: RankRun, costs: MicroBatch, parameters: list[PartMemory], times: list[RowTimes]
 ) -> StepRows:
     """The template with times, messages and counts of each design."""
     stage = slowest_stage(run, costs, costs.whole)
@@ -347,9 +333,7 @@ def filled_layer(run: GeneratorRun, ranks: RankRun, times: RowTimes, section: st
         yield from half_rows(run, HALVES[1], times, shared, section)
 
 
-def half_rows(
-    run: GeneratorRun, part: str, times: RowTimes, shared: BoolArray, section: str
-) -> Iterator[Row]:
+def half_rows(run: GeneratorRun, part: str, times: RowTimes, shared: BoolArray, section: str) -> Iterator[Row]:
     """Half a layer: two rows in sequence parallelism, and one without."""
     column, row = (times[f"{part}_{way}"] for way in ("column", "row"))
     yield from aicb.layer_rows(run, part, column, row, shared, section)
@@ -376,9 +360,7 @@ def filled_experts(run: GeneratorRun, ranks: RankRun, times: Times, section: str
         yield Row(EXPERTS_ROW, section, forward, backward, Pass(NOTHING))
 
 
-def closing_rows(
-    run: GeneratorRun, ranks: RankRun, stage: Stage, times: list[RowTimes], modules: int
-) -> Iterator[Row]:
+def closing_rows(run: GeneratorRun, ranks: RankRun, stage: Stage, times: list[RowTimes], modules: int) -> Iterator[Row]:
     """The head; behind it what looks further ahead than one token, each time with the head once more."""
     [head] = times[0].values()
     head = [own * stage.has_head / (1 + modules) for own in head]
@@ -420,9 +402,7 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], generated: Generat
     def ways(owned: FloatArray, group: str) -> tuple[Pass, Ways]:
         gradients = np.floor(owned * stage.copies * run.precision.gradient_bytes)
         weights = np.where(sharded, np.floor(owned * stage.copies * run.precision.element_bytes), 0.0)
-        scattered, reduced = (
-            Pass(NOTHING, kind, gradients, group) for kind in ("reduce_scatter", "all_reduce")
-        )
+        scattered, reduced = (Pass(NOTHING, kind, gradients, group) for kind in ("reduce_scatter", "all_reduce"))
         gathered = Pass(NOTHING, "all_gather", weights, group, happens=sharded)
         return gathered, [(scattered, sharded), (reduced, ~sharded)]
 

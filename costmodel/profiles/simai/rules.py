@@ -80,11 +80,5 @@ def simai_step(run: TransformerRun) -> Breakdown:
 _PARTS: Final = {*BOUNDS, *(name for parts in PARTS.values() for name in parts)} - {"idle_energy"}
 
 RULES: Final = (
-    Rules(
-        work=TRAINING,
-        design=DesignPoints,
-        cost=simai_step,
-        products=TRANSFORMER_TOTALS,
-        unread=MODERN.__contains__,
-    ),
+    Rules(work=TRAINING, design=DesignPoints, cost=simai_step, products=TRANSFORMER_TOTALS, unread=MODERN.__contains__),
 )

@@ -116,8 +116,7 @@ def price(
         takes = {"links": "the links of the machine", "file": "a file of bus bandwidths"}[rules.bandwidth]
         raise DseError(f"{revision}: takes {takes}, and nothing else")
     world = np.broadcast_to(
-        np.asarray(layout.world_size if world_size is None else world_size, dtype=np.float64),
-        (workload.num_points,),
+        np.asarray(layout.world_size if world_size is None else world_size, dtype=np.float64), (workload.num_points,)
     )
     if not (world >= layout.tp * layout.pp).all():
         raise DseError("world size: less than tp * pp of the header; say how many GPUs there are")
@@ -280,9 +279,7 @@ LONGEST_TIME = 2.0**31
 ENDLESS = "a time of 2^31 ns or more, on which SimAI never ends"
 
 
-def missing(
-    report: SimaiReport, network: Busbw | Links, *, revision: str, overlap: Overlap | None = None
-) -> list[str]:
+def missing(report: SimaiReport, network: Busbw | Links, *, revision: str, overlap: Overlap | None = None) -> list[str]:
     """What the first workload of a report of `price` lacks for a whole answer, one text each."""
     texts = [
         *(f"row {name}: {ENDLESS}; split it" for name in endless_rows(report.workload)),

@@ -167,8 +167,7 @@ class StepRows:
         """Places in the template of every row of one design's step, in order. [-]"""
         present = self.present[min(point, len(self.present) - 1)] > 0
         places = {
-            name: [i for i, section in enumerate(self.sections) if section == name and present[i]]
-            for name in SECTIONS
+            name: [i for i, section in enumerate(self.sections) if section == name and present[i]] for name in SECTIONS
         }
         leading = places["leading"] * int(self.leading_layers[min(point, self.leading_layers.size - 1)])
         rest = leading + places["layer"] * int(self.layers[point]) + places["closing"]
@@ -178,9 +177,7 @@ class StepRows:
 
     def scaled(self, *, times: Sequence[float], sizes: Sequence[float]) -> Self:
         """Workload with times and message sizes of each pass multiplied by a number."""
-        return replace(
-            self, time=self.time * np.asarray(times), message_bytes=self.message_bytes * np.asarray(sizes)
-        )
+        return replace(self, time=self.time * np.asarray(times), message_bytes=self.message_bytes * np.asarray(sizes))
 
     def take(self, points: IntArray) -> Self:
         """Workloads of some of the designs."""

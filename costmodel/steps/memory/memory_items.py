@@ -31,9 +31,7 @@ from costmodel.training.run import RankRun, TransformerRun
 from costmodel.workload.transformer import every_part
 
 
-def memory_items(
-    run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory], fullest: FullestStage
-) -> Items:
+def memory_items(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory], fullest: FullestStage) -> Items:
     """What the peak memory adds up, with the rank of the fullest stage and the micro-batches that it holds.
 
     Parameters are those of `fullest_stage`, and what it found; (points,) values. [B], [-]
@@ -81,10 +79,7 @@ def _states(
         if state == "weights":
             found[Item("bytes", "weights_memory", name="copies in fewer bits")] = memory.weights - whole
         here = memory.optimizer / whole if state == "optimizer" else 1.0
-        found |= {
-            Item("bytes", f"{state}_memory", part, name=name): own * here
-            for (part, name), own in each.items()
-        }
+        found |= {Item("bytes", f"{state}_memory", part, name=name): own * here for (part, name), own in each.items()}
     return found
 
 

@@ -75,9 +75,7 @@ def head_parameters(run: TransformerRun, stage: Stage) -> FloatArray:
     return output + model.norm_parameters
 
 
-def stage_activations(
-    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray
-) -> FloatArray:
+def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray) -> FloatArray:
     """Activations that a rank of a stage keeps at its fullest moment. [B]
 
     Parameters
@@ -160,9 +158,7 @@ class FullestStage:
     def memory(self) -> StageMemory:
         """Memory of the fullest stage, without what the system reserves; (points,) columns. [B]"""
         columns = [memory.columns() for memory in self.memories]
-        return StageMemory(
-            **{name: chosen([table[name] for table in columns], self.place) for name in columns[0]}
-        )
+        return StageMemory(**{name: chosen([table[name] for table in columns], self.place) for name in columns[0]})
 
     @property
     def stage(self) -> Stage:
@@ -253,9 +249,7 @@ def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
     }
 
 
-def quantised_weights(
-    stage: Stage, parts: Sequence[PartMemory], each: Mapping[str, FloatArray]
-) -> FloatArray:
+def quantised_weights(stage: Stage, parts: Sequence[PartMemory], each: Mapping[str, FloatArray]) -> FloatArray:
     """Bytes of quantised weights of a rank of a stage, beyond 16 bits of each: `quantised_bytes`. [B]"""
     moved = np.zeros(())
     for name, size in each.items():
@@ -270,12 +264,7 @@ def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
 
 
 def optimizer_memory(
-    run: TransformerRun,
-    stage: Stage,
-    parameters: FloatArray,
-    experts: FloatArray | None,
-    *,
-    usual: FloatArray,
+    run: TransformerRun, stage: Stage, parameters: FloatArray, experts: FloatArray | None, *, usual: FloatArray
 ) -> FloatArray:
     """States of a rank of a stage on its own chip.
 

@@ -165,9 +165,7 @@ def places_reached(places: FloatArray, model: ModelShape) -> FloatArray:
     return places * (1 - missed)
 
 
-def two_hops(
-    model: ModelShape, token_bytes: FloatArray, group: Group, network: Sequence[LinkTier]
-) -> CollectiveCost:
+def two_hops(model: ModelShape, token_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
     """Time and traffic of a dispatch that sends a token once to each node, and there once to each rank.
 
     Parameters
@@ -202,9 +200,7 @@ def two_hops(
 
 def _chosen(where: FloatArray, one: CollectiveCost, other: CollectiveCost) -> CollectiveCost:
     tiers = zip(one.bytes_sent, other.bytes_sent, strict=True)
-    return CollectiveCost(
-        np.where(where, one.time, other.time), tuple(np.where(where, a, b) for a, b in tiers)
-    )
+    return CollectiveCost(np.where(where, one.time, other.time), tuple(np.where(where, a, b) for a, b in tiers))
 
 
 def _sum(one: CollectiveCost, other: CollectiveCost) -> CollectiveCost:

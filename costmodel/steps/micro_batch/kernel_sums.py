@@ -86,9 +86,7 @@ def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
     slowed = replace(cost, time=cost.time + waiting, launch_bound_time=cost.launch_bound_time + waiting)
     points = waiting.shape[-1:]
     return slowed.map(
-        lambda values: (
-            np.broadcast_to(values, np.broadcast_shapes(values.shape, points)) if values.ndim else values
-        )
+        lambda values: np.broadcast_to(values, np.broadcast_shapes(values.shape, points)) if values.ndim else values
     )
 
 
@@ -131,8 +129,7 @@ class CostTable:
         waiting = total(count, costs.time, places=dense, where=costs.memory_bound)
         cost = KernelCost(
             time=time,
-            memory_bound_time=waiting
-            + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
+            memory_bound_time=waiting + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
             compute_energy=work * chip.flop_energy,
             memory_energy=traffic_energy(moved, self.system.memory),
             launches=launches,
@@ -165,10 +162,7 @@ class CostTable:
                 time=self.pointwise_times[..., place],
                 waiting=self.pointwise_memory_bound[..., place],
                 flops=table.count[..., place] * table.flops[..., place],
-                traffic=[
-                    *[0.0 * launched] * (len(self.system.memory) - 1),
-                    launched * table.bytes_moved[..., place],
-                ],
+                traffic=[*[0.0 * launched] * (len(self.system.memory) - 1), launched * table.bytes_moved[..., place]],
                 launches=launched,
             )
             found = added(found, own)
@@ -185,9 +179,7 @@ class CostTable:
             [
                 place
                 for place, label in enumerate(table.labels)
-                if label.of_pass == of_pass
-                and label.kernel in kernels
-                and label.part in (part.name, part.core)
+                if label.of_pass == of_pass and label.kernel in kernels and label.part in (part.name, part.core)
             ]
             for table in (self.gemms, self.pointwise)
         )

@@ -197,9 +197,7 @@ def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
 def fused_cores(chips: RankRun, unique: UniqueRows) -> dict[tuple[Kernel, str], KernelCost]:
     """Core, direction -> cost of the fused attention cores, timed once for points with the same chips."""
     cores = dict.fromkeys(k for part in every_part(chips.model) for k in part.kernels if k.is_core)
-    return {
-        (core, d): costs_of_points(fused_cost(chips, core, d), unique) for core in cores for d in DIRECTIONS
-    }
+    return {(core, d): costs_of_points(fused_cost(chips, core, d), unique) for core in cores for d in DIRECTIONS}
 
 
 def of_chips(kernels: RankRun) -> tuple[RankRun, UniqueRows]:

@@ -11,14 +11,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import EACH_ITS_OWN, BoolArray, FloatArray, IntArray, UniqueRows
-from costmodel.kernels.collectives import (
-    RING,
-    CollectiveCost,
-    all_to_all,
-    collective,
-    exposed_time,
-    input_bytes,
-)
+from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, exposed_time, input_bytes
 from costmodel.kernels.items import Item, Items, labelled, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
 from costmodel.machine.system import System
@@ -103,9 +96,7 @@ def _collectives(run: RankRun, edge: Edge) -> tuple[IntArray, IntArray]:
     start, end = edge.start, edge.end
     starts, ends = run.design.place(start), run.design.place(end)
     forward = _CHANGES[_layouts(start.kind, "gives")[starts], _layouts(end.kind, "needs")[ends]]
-    gradient = _CHANGES[
-        _layouts(end.kind, "gradient_gives")[ends], _layouts(start.kind, "gradient_needs")[starts]
-    ]
+    gradient = _CHANGES[_layouts(end.kind, "gradient_gives")[ends], _layouts(start.kind, "gradient_needs")[starts]]
     return forward, gradient
 
 
@@ -213,11 +204,7 @@ def edge_cost(
 
 
 def exposed_collectives(
-    run: RankRun,
-    changes: Iterable[LayoutChange],
-    unique: UniqueRows,
-    kernels_time: KernelsTime,
-    exchanges: Exchanges,
+    run: RankRun, changes: Iterable[LayoutChange], unique: UniqueRows, kernels_time: KernelsTime, exchanges: Exchanges
 ) -> KernelCost:
     """Time of collectives that no kernels hide, with the cores that hidden ones take; (points,) columns.
 

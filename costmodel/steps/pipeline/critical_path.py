@@ -171,9 +171,7 @@ def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, 
         longest = np.where((few < ahead).any(axis=0), separate, 0.0)
     entries, exits = _entries(there, back, first, pair, ahead), _entries(back, there, last, pair, ahead)
     if has_room:
-        entries, exits = (
-            [(np.maximum.reduce([own for own, _ in ways]), 0 * ahead)] for ways in (entries, exits)
-        )
+        entries, exits = ([(np.maximum.reduce([own for own, _ in ways]), 0 * ahead)] for ways in (entries, exits))
     room = passes - 1 + ahead
     middle = room * pair
     for before, room_before in entries:

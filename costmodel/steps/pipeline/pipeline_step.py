@@ -211,9 +211,7 @@ def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> 
         for forward, backward in zip(costs.forward, costs.backward, strict=True)
     ]
     return replace(
-        costs,
-        forward=tuple(forward for forward, _ in pairs),
-        backward=tuple(backward for _, backward in pairs),
+        costs, forward=tuple(forward for forward, _ in pairs), backward=tuple(backward for _, backward in pairs)
     )
 
 
@@ -226,9 +224,7 @@ def _beside(
         return both
     rest = [cost.total_time - cost.ep_time - cost.launch_bound_time for cost in both]
     hidden = [np.minimum(cost.ep_time, other) for cost, other in zip(both, rest[::-1], strict=True)]
-    exposed = [
-        exposed_time(cost.ep_time, own, system.chip, "ep") for cost, own in zip(both, hidden, strict=True)
-    ]
+    exposed = [exposed_time(cost.ep_time, own, system.chip, "ep") for cost, own in zip(both, hidden, strict=True)]
     launches = forward.launches + backward.launches
     busy = sum([*rest[1:], *exposed], start=rest[0])
     waiting = launch_wait(launches, busy, system) / np.maximum(launches, 1.0)
@@ -254,9 +250,7 @@ def slowest_stage(run: TransformerRun, costs: MicroBatch, whole: Sequence[Kernel
     return chosen_stage(stages, largest([stage_time(run, stage, whole, costs) for stage in stages]))
 
 
-def stage_time(
-    run: TransformerRun, stage: Stage, whole: Sequence[KernelCost], costs: MicroBatch
-) -> FloatArray:
+def stage_time(run: TransformerRun, stage: Stage, whole: Sequence[KernelCost], costs: MicroBatch) -> FloatArray:
     """Time of all passes of a micro-batch on a stage. [s]"""
     own = with_shares(whole, costs, recomputed_shares(run, stage))
     return weighted_sum([cost.total_time for cost in own], stage.counts)

@@ -127,19 +127,13 @@ def simulated_pipelines(design: DesignPoints, passes: TimedPasses) -> PipelineRa
     """Timetables of pipelines, equal ones timed once; (points, ranks) arrays."""
     sizes = [getattr(design, name) for name in SIZES]
     tables = {field.name: getattr(passes, field.name) for field in fields(passes)}
-    unique = UniqueRows.of(
-        *sizes, *(column for table in tables.values() for column in np.atleast_2d(table.T))
-    )
+    unique = UniqueRows.of(*sizes, *(column for table in tables.values() for column in np.atleast_2d(table.T)))
     own = TimedPasses(**{name: unique.pick(table) for name, table in tables.items()})
     return unique.spread(pipeline_ranks(design_pipelines(unique.take(design), own)))
 
 
 def passes_on_ranks(
-    design: DesignPoints,
-    times: StagePasses,
-    message: FloatArray,
-    stages: Sequence[Stage],
-    places: tuple[IntArray, ...],
+    design: DesignPoints, times: StagePasses, message: FloatArray, stages: Sequence[Stage], places: tuple[IntArray, ...]
 ) -> tuple[TimedPasses, IntArray]:
     """Passes on all ranks of some pipelines, and the stage that each rank is like.
 

@@ -11,13 +11,7 @@ from costmodel.columns import FloatArray
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
-from costmodel.steps.pipeline.stages import (
-    Stage,
-    counts_layers,
-    differently_placed,
-    leading_layers,
-    rank_layers,
-)
+from costmodel.steps.pipeline.stages import Stage, counts_layers, differently_placed, leading_layers, rank_layers
 from costmodel.training.design import RECOMPUTE_BLOCK, DesignPoints
 from costmodel.training.run import TransformerRun
 

@@ -123,9 +123,7 @@ def runs(j: IntArray, *pieces: tuple[IntArray | int, IntArray | int, int]) -> In
     >>> runs(np.arange(5), (0, 7, 1), (2, 20, 3))
     array([ 7,  8, 20, 23, 26])
     """
-    slots: IntArray = np.zeros(
-        np.broadcast_shapes(*(np.shape(first) for first, _, _ in pieces), j.shape), np.intp
-    )
+    slots: IntArray = np.zeros(np.broadcast_shapes(*(np.shape(first) for first, _, _ in pieces), j.shape), np.intp)
     for first, slot, step in pieces:
         slots = np.where(j >= first, slot + (j - first) * step, slots)
     return slots
@@ -179,10 +177,7 @@ def dualpipe_v(p: int, v: int, m: int, n: int) -> Timetable:
     second = 2 * (p - 1) - i  # forwards of both chunks in turn
     third = 2 * p + i  # far chunk: backward, weights, forward in turn
     paired = 5 * p - 2 - i  # pairs, with the near chunk's forwards until there are no more
-    near = {
-        "forward": runs(j, (0, i, 1), (2 * rest, second, 2), (rest + p, paired, 2)),
-        "backward": paired + 1 + 2 * j,
-    }
+    near = {"forward": runs(j, (0, i, 1), (2 * rest, second, 2), (rest + p, paired, 2)), "backward": paired + 1 + 2 * j}
     near["forward"][-1, p] -= 1  # where micro-batches turn, the first pair is apart
     far = {
         "forward": runs(j, (0, second + 1, 2), (i + 1, third + 2, 3), (p, paired + 1, 2)),
@@ -247,9 +242,7 @@ SCHEDULES: Mapping[str, Schedule] = {
     "zb_h1": Schedule(slots=split_backward(1), pace=3, rules=(ONE_CHUNK,)),  # [Qi2024]
     "zb_h2": Schedule(slots=split_backward(2), pace=3, rules=(ONE_CHUNK,)),
     "zb_v": Schedule(slots=zero_bubble_v, pace=3, rules=(TWO_CHUNKS,), turns=True),
-    "dualpipe": Schedule(
-        slots=dualpipe, pace=1, rules=(ONE_CHUNK, HALVES, FILLED), pairs=True, both_ends=True
-    ),
+    "dualpipe": Schedule(slots=dualpipe, pace=1, rules=(ONE_CHUNK, HALVES, FILLED), pairs=True, both_ends=True),
     "dualpipe_v": Schedule(
         slots=dualpipe_v, pace=1, rules=(TWO_CHUNKS, FILLED), pairs=True, turns=True
     ),  # [DeepSeek2024]
@@ -258,9 +251,7 @@ SCHEDULES: Mapping[str, Schedule] = {
 
 def of_schedule(design: DesignPoints, holds: Callable[[Schedule], bool]) -> BoolArray:
     """Designs of whose schedule a condition holds; (points,)."""
-    there: BoolArray = np.array([holds(SCHEDULES[word]) for word in SCHEDULE_WORDS])[
-        design.schedule.astype(np.intp)
-    ]
+    there: BoolArray = np.array([holds(SCHEDULES[word]) for word in SCHEDULE_WORDS])[design.schedule.astype(np.intp)]
     return there
 
 

@@ -41,9 +41,7 @@ class TimedPasses:
     def entries(self, points: IntArray, p: int) -> FloatArray:
         """Times of what an entry can be, by its bits; (8, p, points)."""
         times = np.zeros((PAIR + 1, p, points.size))
-        forward, backward, weight = (
-            values[points, :p].T for values in (self.forward, self.backward, self.weight)
-        )
+        forward, backward, weight = (values[points, :p].T for values in (self.forward, self.backward, self.weight))
         times[FORWARD], times[BACKWARD], times[WEIGHT] = forward, backward, weight
         times[BACKWARD | WEIGHT] = backward + weight
         times[PAIR] = self.pair[points, :p].T
@@ -212,13 +210,7 @@ def _places(batch: list[Piece], firsts: IntArray) -> tuple[IntArray, list[IntArr
 
 
 def chunk_by_chunk(
-    p: FloatArray,
-    v: FloatArray,
-    m: FloatArray,
-    *,
-    forward: FloatArray,
-    backward: FloatArray,
-    message: FloatArray,
+    p: FloatArray, v: FloatArray, m: FloatArray, *, forward: FloatArray, backward: FloatArray, message: FloatArray
 ) -> FloatArray:
     """When each rank is done if all micro-batches pass a chunk before the next, and back. [s]
 

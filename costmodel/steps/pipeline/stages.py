@@ -161,9 +161,7 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
     """
     counts, nothing = np.moveaxis(rank_layers(model, design), 0, -1), 0 * design.pp
     copies = _copies(design)
-    return [
-        Stage(tuple(counts_of_rank), nothing + rank, copies) for rank, counts_of_rank in enumerate(counts)
-    ]
+    return [Stage(tuple(counts_of_rank), nothing + rank, copies) for rank, counts_of_rank in enumerate(counts)]
 
 
 def _copies(design: DesignPoints) -> FloatArray:

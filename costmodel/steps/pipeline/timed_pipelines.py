@@ -8,15 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.columns import (
-    BoolArray,
-    Columns,
-    FloatArray,
-    IntArray,
-    broadcast_columns,
-    column,
-    distinct_rows,
-)
+from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, broadcast_columns, column, distinct_rows
 from costmodel.errors import DseError, suggestion
 from costmodel.steps.pipeline.schedules import SCHEDULES, Order, Schedule, order, shortest
 from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
@@ -146,9 +138,7 @@ def design_pipelines(design: DesignPoints, passes: TimedPasses | None = None) ->
 
     def none(columns: Mapping[str, FloatArray]) -> TimedPasses:
         nothing = np.zeros((columns["pp"].size, int(columns["pp"].max())))
-        return TimedPasses(
-            forward=nothing, backward=nothing, weight=nothing, pair=nothing, message=nothing[:, 0]
-        )
+        return TimedPasses(forward=nothing, backward=nothing, weight=nothing, pair=nothing, message=nothing[:, 0])
 
     return checked_pipelines(words, sizes, none if passes is None else lambda columns: passes)
 
@@ -257,9 +247,7 @@ def pipeline_times(
     }
     counts = {"pp": pp, "vpp": vpp, "gradient_accumulation_steps": gradient_accumulation_steps}
     asked = checked_pipelines(
-        schedule,
-        {**counts, "group_size": group_size, **times},
-        lambda columns: scaled_passes(columns, stage_scale),
+        schedule, {**counts, "group_size": group_size, **times}, lambda columns: scaled_passes(columns, stage_scale)
     )
     return pipeline_ranks(asked).times()
 
@@ -335,9 +323,7 @@ class Followers:
             found.setdefault((words[place], p, v, fewer, group), []).append(points[rows])
             turns[points[rows]] = more
         return cls(
-            orders=[order(*key) for key in found],
-            points=[np.concatenate(rows) for rows in found.values()],
-            turns=turns,
+            orders=[order(*key) for key in found], points=[np.concatenate(rows) for rows in found.values()], turns=turns
         )
 
     def of_several_ranks(self) -> tuple[list[Order], list[IntArray]]:

@@ -16,17 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: SI unit -> ending of a column's name in tables and JSON.
-UNIT_SUFFIX = {
-    "s": "_s",
-    "B": "_bytes",
-    "J": "_j",
-    "W": "_w",
-    "$": "_usd",
-    "kg": "_kg",
-    "FLOP": "",
-    "1/s": "",
-    "-": "",
-}
+UNIT_SUFFIX = {"s": "_s", "B": "_bytes", "J": "_j", "W": "_w", "$": "_usd", "kg": "_kg", "FLOP": "", "1/s": "", "-": ""}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -262,9 +262,7 @@ def _memory_of_all(run: TransformerRun) -> FloatArray:
     return np.broadcast_to(_memory(run, numbers, np.asarray), numbers.shape)
 
 
-def _memory(
-    run: TransformerRun, numbers: FloatArray, of_all: Callable[[FloatArray], FloatArray]
-) -> FloatArray:
+def _memory(run: TransformerRun, numbers: FloatArray, of_all: Callable[[FloatArray], FloatArray]) -> FloatArray:
     """Bytes that designs need whose messages are those of numbered assignments.
 
     Parts need what is made of their needs with all assignments, (assignments, points).

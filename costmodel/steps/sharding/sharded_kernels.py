@@ -27,13 +27,7 @@ from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun
 from costmodel.training.sharding import Assignments
 from costmodel.workload.kernel_tables import Label, Pointwise
-from costmodel.workload.transformer import (
-    BIAS_GRADIENTS,
-    bias_gradient_row,
-    biased,
-    every_part,
-    transformer_gemms,
-)
+from costmodel.workload.transformer import BIAS_GRADIENTS, bias_gradient_row, biased, every_part, transformer_gemms
 
 
 def with_options(run: RankRun, places: Mapping[str, int]) -> RankRun:
@@ -94,8 +88,7 @@ class OptionTables:
         run = self.run.with_shape(replace(self.run.design, assignment=numbers))
         kernels = run.with_shape(run.design.of_kernels)
         return micro_batch(
-            run,
-            TimedKernels(kernels, _Chosen(self.tables, kernels, times_alone).table, self.cores, EACH_ITS_OWN),
+            run, TimedKernels(kernels, _Chosen(self.tables, kernels, times_alone).table, self.cores, EACH_ITS_OWN)
         )
 
 

@@ -88,9 +88,7 @@ class Solver:
         least = np.where(even, sent, np.inf).argmin(axis=0).astype(np.float64)
         return np.where(even.any(axis=0), least, self.assignments.named["megatron"])
 
-    def _least(
-        self, costs: Sequence[FloatArray], links: Sequence[Link], fixed: Mapping[int, int]
-    ) -> FloatArray:
+    def _least(self, costs: Sequence[FloatArray], links: Sequence[Link], fixed: Mapping[int, int]) -> FloatArray:
         """Assignments of the least sum of what kernels and edges cost, some kernels at a fixed option."""
         allowed = []
         for place, (whole, own) in enumerate(zip(self.even_options, costs, strict=True)):
@@ -134,8 +132,7 @@ class Solver:
                 firsts, lasts = (range(len(kernel.kind.shardings)) for kernel in (edge.start, edge.end))
                 ends = [[{start: first, end: last} for last in lasts] for first in firsts]
                 table = [
-                    [share * cost(part, edge, with_options(self.run, places), places) for places in row]
-                    for row in ends
+                    [share * cost(part, edge, with_options(self.run, places), places) for places in row] for row in ends
                 ]
                 links.append((nodes.index(start), nodes.index(end), np.array(table)))
         return links

@@ -56,15 +56,11 @@ def part_owners(like: Sequence[Owner], parts: Sequence[PartMemory]) -> list[list
     owners = []
     for part in parts:
         sizes = (part.parameters, part.quantised), (part.expert_parameters, part.quantised_experts)
-        owners.append(
-            [Owner(*own, whole.sharing, whole.ranks) for own, whole in zip(sizes, like, strict=False)]
-        )
+        owners.append([Owner(*own, whole.sharing, whole.ranks) for own, whole in zip(sizes, like, strict=False)])
     return owners
 
 
-def stage_units(
-    run: TransformerRun, stage: Stage, costs: MicroBatch, owners: Sequence[Sequence[Owner]]
-) -> list[Unit]:
+def stage_units(run: TransformerRun, stage: Stage, costs: MicroBatch, owners: Sequence[Sequence[Owner]]) -> list[Unit]:
     """Layers of each kind, the embedding, the head with the last norm, and multi-token prediction.
 
     `owners` are those of `part_owners`.
@@ -216,10 +212,7 @@ def unit_exchanges(
 
 
 def summed_exchanges(
-    costs: ExchangeCosts,
-    exchanges: Sequence[Exchange],
-    units: Sequence[Unit],
-    passes: Mapping[str, FloatArray],
+    costs: ExchangeCosts, exchanges: Sequence[Exchange], units: Sequence[Unit], passes: Mapping[str, FloatArray]
 ) -> ExchangeSums:
     """Sums of some exchanges over the units of a stage.
 
@@ -252,9 +245,7 @@ def summed_exchanges(
     return ExchangeSums(beside, reductions, never_hidden, energy, items)
 
 
-def pass_exposure(
-    units: Sequence[Unit], beside: Sequence[FloatArray], way: str
-) -> tuple[FloatArray, FloatArray]:
+def pass_exposure(units: Sequence[Unit], beside: Sequence[FloatArray], way: str) -> tuple[FloatArray, FloatArray]:
     """What a pass over the units leaves exposed of their exchanges (`beside`), and what it hides. [s]
 
     Each layer hides the exchange of a layer of its kind; the time that layers have left hides exchanges of

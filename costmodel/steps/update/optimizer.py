@@ -43,15 +43,11 @@ def optimizer_step(
     return replace(clipping + update + KernelCost(time=norm.time), items=items)
 
 
-def weight_kernel(
-    kernel: str, weights: FloatArray, system: System, accesses: FloatArray | None = None
-) -> KernelCost:
+def weight_kernel(kernel: str, weights: FloatArray, system: System, accesses: FloatArray | None = None) -> KernelCost:
     """The table of a kernel of `OPTIMIZER_KERNELS`; parameters as for `optimizer_work`."""
     dram, chip = system.dram, system.chip
     flops, moved = optimizer_work(kernel, weights, element_bytes=4.0, accesses=accesses)
     busy = np.maximum(flops / chip.vector_flop_rate, moved / (dram.bandwidth * dram.efficiency))
     return KernelCost(
-        time=busy + chip.kernel_launch,
-        compute_energy=flops * chip.flop_energy,
-        memory_energy=moved * dram.energy,
+        time=busy + chip.kernel_launch, compute_energy=flops * chip.flop_energy, memory_energy=moved * dram.energy
     )

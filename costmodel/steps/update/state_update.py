@@ -24,9 +24,7 @@ from costmodel.workload.kernel_tables import total as sum_of_kernels
 from costmodel.workload.optimizer import ORTHOGONAL_BYTES, WeightMatrix, orthogonal_products, weight_matrices
 
 
-def state_update(
-    run: TransformerRun, stage: Stage, plain: FloatArray, matrices: FloatArray
-) -> KernelCost | None:
+def state_update(run: TransformerRun, stage: Stage, plain: FloatArray, matrices: FloatArray) -> KernelCost | None:
     """Update of the states that a rank owns.
 
     Parameters

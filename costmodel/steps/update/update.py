@@ -86,15 +86,12 @@ def update_step(
         casts = {Item("time", "forward_time", name="casts of weights"): cast.time}
         items = {**(reduced + tied).items, **update.items, **casts}
     columns = {
-        **(
-            {"forward_time": cast.time, "memory_bound_time": cast.memory_bound_time} if cast.present() else {}
-        ),
+        **({"forward_time": cast.time, "memory_bound_time": cast.memory_bound_time} if cast.present() else {}),
         "dp_communication_time": reduced.time + tied.time,
         "optimizer_time": update.time,
         "compute_energy": ranks * update.compute_energy,
         "memory_energy": ranks * (update.memory_energy + cast.memory_energy),
-        "link_energy": ranks * (reduced.link_energy + update.link_energy)
-        + 2 * (ranks / design.pp) * tied.link_energy,
+        "link_energy": ranks * (reduced.link_energy + update.link_energy) + 2 * (ranks / design.pp) * tied.link_energy,
     }
     return columns, items
 
@@ -143,9 +140,7 @@ def stage_owners(
     A rank has the parameters of two stages where a pipeline has two ends.
     """
     quantised, (replicas, of_experts) = stage_quantised(run, stage, parts), sharing
-    owners = [
-        Owner(stage_parameters(run, stage, parts) * stage.copies, quantised[0] * stage.copies, replicas)
-    ]
+    owners = [Owner(stage_parameters(run, stage, parts) * stage.copies, quantised[0] * stage.copies, replicas)]
     if of_experts is not None:
         experts = stage_expert_parameters(stage, parts) * stage.copies
         owners.append(Owner(experts, quantised[1] * stage.copies, of_experts, "edp"))
@@ -282,6 +277,4 @@ def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
             **quantities_of(label, {"time": cost.time, "hidden": 0 * cost.time}),
             **quantities_of(of_all, {"message": message}),
         }
-    return KernelCost(
-        time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items
-    )
+    return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items)

@@ -89,7 +89,6 @@ def phases(collective: str, message: float, sizes: Sequence[int]) -> list[Phase]
     *_, last = tiers
     whole = Phase(last, "ALL_REDUCE", message / inside[last], sizes[last])
     gathered = [
-        Phase(tier, "ALL_GATHER", message / inside[tier] / sizes[tier], sizes[tier])
-        for tier in reversed(tiers[:-1])
+        Phase(tier, "ALL_GATHER", message / inside[tier] / sizes[tier], sizes[tier]) for tier in reversed(tiers[:-1])
     ]
     return [*reduced[:-1], whole, *gathered]

@@ -14,13 +14,7 @@ from costmodel.errors import DseError
 from costmodel.steps.pass_work import rank_grid, step_work
 from costmodel.steps.transformer import resolve_sharding
 from costmodel.training.run import TransformerRun
-from dse.exporting.astra_sim.network import (
-    NetworkDimension,
-    dimensions,
-    memory_file,
-    network_file,
-    system_file,
-)
+from dse.exporting.astra_sim.network import NetworkDimension, dimensions, memory_file, network_file, system_file
 from dse.exporting.astra_sim.placement import GroupNames, RankPlacement, same_tiers
 from dse.exporting.astra_sim.program import Replicas, Rings, StageProgram, rank_traces
 from dse.exporting.chakra.step import NAME, step_traces

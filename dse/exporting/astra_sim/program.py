@@ -44,14 +44,11 @@ class Rings:
         message = exchange.message_bytes * share
         if exchange.collective == "all_gather":  # a rank has a larger part where there are fewer
             message *= prod(all_sizes) / prod(sizes)
-        found = [
-            own.scaled(all_sizes[own.tier]) for own in phases(exchange.collective, message, sizes) if own.size
-        ]
+        found = [own.scaled(all_sizes[own.tier]) for own in phases(exchange.collective, message, sizes) if own.size]
         alone = [own.sent / self.here.rates[own.tier] for own in found]
         time = exchange.time * share
         return [
-            Ring(exchange.group, own, time * part / sum(alone), beside)
-            for own, part in zip(found, alone, strict=True)
+            Ring(exchange.group, own, time * part / sum(alone), beside) for own, part in zip(found, alone, strict=True)
         ]
 
 

@@ -74,8 +74,7 @@ def step_traces(run: TransformerRun, work: StepWork | None = None) -> list[RankT
         of_rank[event.rank].append(event)
     names: dict[tuple[int, ...], str] = {}
     return [
-        _traced(of_rank[rank], StageGraph(rank, work, pipeline, delay, names, metadata))
-        for rank in sorted(of_rank)
+        _traced(of_rank[rank], StageGraph(rank, work, pipeline, delay, names, metadata)) for rank in sorted(of_rank)
     ]
 
 

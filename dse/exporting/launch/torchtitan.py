@@ -13,14 +13,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
 from dse.exporting.launch import torchtitan_design
-from dse.exporting.launch.launch import (
-    PLACEHOLDERS,
-    Launch,
-    NotExpressible,
-    launch_text,
-    path_and_part,
-    refuse,
-)
+from dse.exporting.launch.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse
 from dse.exporting.launch.python_calls import Call, PythonFunctions
 from dse.exporting.launch.torchtitan_design import TORCHTITAN
 

@@ -11,13 +11,7 @@ from costmodel.formats.framework_file import launching
 from costmodel.training.model import ModelShape
 from dse.exporting.launch.launch import Launch, NotExpressible, even_or_written
 from dse.exporting.launch.megatron_read import batch
-from dse.exporting.launch.torchtitan_models import (
-    CONVERTER_WORDS,
-    converters,
-    flavored,
-    flavors,
-    layers_of_chunks,
-)
+from dse.exporting.launch.torchtitan_models import CONVERTER_WORDS, converters, flavored, flavors, layers_of_chunks
 from dse.spaces.sections.frameworks import is_same
 
 #: What torchtitan can do, and what it calls it.

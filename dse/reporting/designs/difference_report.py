@@ -38,10 +38,7 @@ def difference_report(found: Difference, width: int, *, everything: bool = False
     text += f" ({relative(slower, one.step_time)})" if slower else ""
     more = other.peak_memory - one.peak_memory
     text += f", {readable(abs(more), 'B')} {'more' if more > 0 else 'less'} memory" if more else ""
-    broken = [
-        broken_limit_text(other.space, other.record, limit)
-        for limit in broken_limits(other.space, other.record)
-    ]
+    broken = [broken_limit_text(other.space, other.record, limit) for limit in broken_limits(other.space, other.record)]
     text += f". It does not fit: {', '.join(broken)}." if broken else "."
     return [
         *wrapped([*heading(one), (name_of(other).capitalize(), text)], width),
@@ -63,9 +60,7 @@ def waterfall(found: Difference, total: str, *, everything: bool) -> Table:
     tree, column, unit = (found.time, "seconds", "s") if is_time else (found.memory, "bytes", "B")
     start, end = (getattr(each, total) for each in (found.one, found.other))
     table = ruled_table()
-    table.add_column(
-        "why the step differs" if is_time else "why the memory differs", no_wrap=True, min_width=34
-    )
+    table.add_column("why the step differs" if is_time else "why the memory differs", no_wrap=True, min_width=34)
     for name in ("change", "leads to"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("saves" + " " * (HALF - 5) + "costs", no_wrap=True)

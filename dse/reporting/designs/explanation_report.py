@@ -108,10 +108,7 @@ def kernel_lines(explanation: Explanation, width: int, *, everything: bool) -> R
     roofs = [roofline_cells(explanation, row) if len(row.path) > 1 else [""] * 4 for _, _, row in rows]
     table = [
         Column(f"kernels, in {unit}", (f"kernels, in {unit}",), names, left=True),
-        *(
-            Column(p, HEADINGS.get(p, (p,)), [seconds(row.passes.get(p, 0.0)) for *_, row in rows], 5)
-            for p in passes
-        ),
+        *(Column(p, HEADINGS.get(p, (p,)), [seconds(row.passes.get(p, 0.0)) for *_, row in rows], 5) for p in passes),
         Column("in all", ("in all",), [seconds(row.seconds) for *_, row in rows]),
         Column("of step", ("of", "step"), shares, 1),
         Column("bound by", ("bound by",), [roof[0] for roof in roofs], 2, left=True),
@@ -122,9 +119,7 @@ def kernel_lines(explanation: Explanation, width: int, *, everything: bool) -> R
     return [*drawn(fitted(table, width)[0])]
 
 
-def shown_rows(
-    kernels: Sequence[KernelRow], step_time: float, *, everything: bool
-) -> list[tuple[int, str, KernelRow]]:
+def shown_rows(kernels: Sequence[KernelRow], step_time: float, *, everything: bool) -> list[tuple[int, str, KernelRow]]:
     """Rows of `listed`, at most `ROWS_SHOWN` of them unless everything is asked for."""
     for small in SMALL:
         rows = [*listed(kernels, step_time, small, everything=everything)]

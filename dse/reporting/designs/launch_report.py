@@ -75,9 +75,7 @@ def gap_report(gap: MeasuredGap, width: int) -> Report:
         ("", f"Predicted {readable(predicted, 's')}{interval}{f', {percent(mfu)} MFU' if mfu else ''}."),
     ]
     if mfu * predicted > gap.measured:
-        lines.append(
-            ("", "More than 100 % MFU is not possible: check the time, the number of GPUs and the batch.")
-        )
+        lines.append(("", "More than 100 % MFU is not possible: check the time, the number of GPUs and the batch."))
     if inside:
         lines.append(("", "The difference is within the accuracy of the prediction."))
     elif gap.causes:

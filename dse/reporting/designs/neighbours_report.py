@@ -78,9 +78,7 @@ def levers_text(explanation: Explanation, bound: Binding) -> str:
         freed = -lever.peak_memory_change if limit is None else lever.margins[limit.key] - bound.margin
         room = readable(freed, "B" if limit is None else limit.unit)
         cost = relative(lever.step_time_change, explanation.step_time)
-        texts.append(
-            f"{changes_text(space, lever.changes)} saves {room}, {'no' if cost == '=' else cost} time"
-        )
+        texts.append(f"{changes_text(space, lever.changes)} saves {room}, {'no' if cost == '=' else cost} time")
     return f"{'; '.join(texts)}."
 
 

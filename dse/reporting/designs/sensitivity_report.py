@@ -77,19 +77,14 @@ def sensitivity_report(found: Sensitivity, width: int, *, everything: bool = Fal
         if not shown:
             continue
         longest = max(abs(row.share) for row in rows) or 1.0
-        limits = [
-            Column("limits", ("limits",), ["does not fit" if r.faint else "" for r in shown], left=True)
-        ]
+        limits = [Column("limits", ("limits",), ["does not fit" if r.faint else "" for r in shown], left=True)]
         report += [
             *drawn(
                 [
                     Column("name", (title,), [row.name for row in shown], left=True),
                     Column("step", ("step time",), [row.text for row in shown]),
                     Column(
-                        "bar",
-                        ("faster       slower",),
-                        [signed_bar(row.share / longest) for row in shown],
-                        left=True,
+                        "bar", ("faster       slower",), [signed_bar(row.share / longest) for row in shown], left=True
                     ),
                     *(limits if any(row.faint for row in shown) else []),
                 ]
@@ -116,8 +111,7 @@ def parameter_rows(found: Sensitivity) -> list[TornadoRow]:
 def count_rows(found: Sensitivity) -> list[TornadoRow]:
     """A bar for the next larger number of each part of a chip."""
     return [
-        TornadoRow(f"{e.quantity} {e.value:g} to {e.larger:g}", e.change, relative(e.change, 1.0))
-        for e in found.counts
+        TornadoRow(f"{e.quantity} {e.value:g} to {e.larger:g}", e.change, relative(e.change, 1.0)) for e in found.counts
     ]
 
 

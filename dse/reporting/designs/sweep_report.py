@@ -113,9 +113,7 @@ def short_reason(reason: str) -> str:
     return reason.partition(" (")[0] if reason.startswith("not legal: ") else reason
 
 
-def alike_lines(
-    found: NamedDesigns, records: Sequence[Record], alike: Sequence[Parameter]
-) -> list[RenderableType]:
+def alike_lines(found: NamedDesigns, records: Sequence[Record], alike: Sequence[Parameter]) -> list[RenderableType]:
     """What all designs that were priced share."""
     priced = [record for record in records if record["values"]]
     if len(records) < 2 or not priced:

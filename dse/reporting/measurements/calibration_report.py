@@ -62,18 +62,11 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
     shown: list[RenderableType] = [Text(headline(found))]
     constants = [constant_cells(own, stage) for stage in found.stages for own in stage.constants]
     if constants:
-        shown += [
-            Text(),
-            *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4),
-        ]
+        shown += [Text(), *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4)]
     else:
         shown += [Text(), Text("No constant fitted: none lowers the cross-validated error.")]
     errors = [
-        (
-            kind,
-            str(len(before)),
-            *(cell for ratios in (before, after, held_out) for cell in error_cells(ratios)),
-        )
+        (kind, str(len(before)), *(cell for ratios in (before, after, held_out) for cell in error_cells(ratios)))
         for kind, before, after, held_out in error_rows(found.stages)
     ]
     headings = (
@@ -84,19 +77,11 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
     shown += [Text(), Text("|predicted / measured - 1|"), Text(), *_table(headings, errors, 1)]
     for title, reasons in (
         ("Not fitted", [(name, why) for stage in found.stages for name, why in stage.left_out.items()]),
-        (
-            "Rows not used, by missing input",
-            [(str(n), why) for why, n in Counter(found.unused.values()).most_common()],
-        ),
+        ("Rows not used, by missing input", [(str(n), why) for why, n in Counter(found.unused.values()).most_common()]),
     ):
         if reasons:
             wide = max(len(name) for name, _ in reasons)
-            shown += [
-                Text(),
-                Text(title),
-                Text(),
-                *(Text(f"  {name:{wide}}  {why}") for name, why in reasons),
-            ]
+            shown += [Text(), Text(title), Text(), *(Text(f"  {name:{wide}}  {why}") for name, why in reasons)]
     return shown
 
 
@@ -110,11 +95,7 @@ def headline(found: Calibration) -> str:
 def constant_cells(own: CalibratedConstant, stage: CalibratedStage) -> tuple[str, ...]:
     """A constant as it is printed."""
     rows = counted(len(stage.rows), "row") + f" of {stage.name}" + (", at its bound" if own.at_bound else "")
-    return (
-        own.name,
-        *(readable(value, own.unit) for value in (own.before, own.after, own.standard_error)),
-        rows,
-    )
+    return (own.name, *(readable(value, own.unit) for value in (own.before, own.after, own.standard_error)), rows)
 
 
 def error_cells(ratios: FloatArray) -> list[str]:

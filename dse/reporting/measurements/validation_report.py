@@ -174,7 +174,4 @@ def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
         for lacks, counts in reasons(rows).items()
     ]
     rest = sum(int(count) for count, *_ in found[MOST_REASONS:])
-    return [
-        *found[:MOST_REASONS],
-        *([(str(rest), "other reasons (--format json has all)", "")] if rest else []),
-    ]
+    return [*found[:MOST_REASONS], *([(str(rest), "other reasons (--format json has all)", "")] if rest else [])]

@@ -31,13 +31,11 @@ def front_table(space: Space, records: Sequence[Record], notable: Mapping[int, s
         f'<th scope="col"><button>{escape(column.name.replace("_", " "))}</button></th>' for column in columns
     )
     filters = "".join(
-        f'<th><input type="text" placeholder="{escape(column.example)}" '
-        f'aria-label="filter {escape(column.name)}"></th>'
+        f'<th><input type="text" placeholder="{escape(column.example)}" aria-label="filter {escape(column.name)}"></th>'
         for column in columns
     )
     rows = "".join(
-        f'<tr data-row="{row}">{"".join(cell(column, row) for column in columns)}</tr>'
-        for row in range(len(records))
+        f'<tr data-row="{row}">{"".join(cell(column, row) for column in columns)}</tr>' for row in range(len(records))
     )
     return (
         '<div class="tools"><p><span id="shown"></span> designs shown</p>'

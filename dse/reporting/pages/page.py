@@ -39,12 +39,7 @@ def asset(name: str) -> str:
 
 
 def page(
-    title: str,
-    body: str,
-    *,
-    style: str = "",
-    figures: Mapping[str, alt.ChartType],
-    scripts: Sequence[str] = (),
+    title: str, body: str, *, style: str = "", figures: Mapping[str, alt.ChartType], scripts: Sequence[str] = ()
 ) -> str:
     """A whole page, in the look of all."""
     drawn = {name: chart.to_dict() for name, chart in figures.items()}

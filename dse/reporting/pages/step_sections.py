@@ -35,22 +35,17 @@ def parts_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[
     figures = {}
     for total, unit in (("step_time", "s"), ("peak_memory", "B"), ("energy_per_step", "J")):
         parts = {
-            name: [record["breakdown"].get(with_unit_suffix(name), 0.0) for record in picked]
-            for name in PARTS[total]
+            name: [record["breakdown"].get(with_unit_suffix(name), 0.0) for record in picked] for name in PARTS[total]
         }
         limits = [memory_capacity(study.space, record) for record in picked] if unit == "B" else None
         figures[total] = bars_of_parts(parts, unit, names, title=total, limits=limits)
     body = "".join(map(plot, figures))
-    about = (
-        "Parts of the step time, of the memory of the fullest GPU and of the energy of the notable designs. "
-    )
+    about = "Parts of the step time, of the memory of the fullest GPU and of the energy of the notable designs. "
     about += "A line across a bar is the memory capacity of the GPU."
     return PageSection("parts", "Time, memory and energy", about, body, figures)
 
 
-def timeline_sections(
-    study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]
-) -> list[PageSection]:
+def timeline_sections(study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]) -> list[PageSection]:
     """One step of each notable design, where the native cost model timed it."""
     if study.profile != NATIVE:
         return []
@@ -63,15 +58,11 @@ def timeline_sections(
         return [timeline_figure(events)], text
 
     about = "Work of each pipeline stage in one optimizer step; gaps are idle time. Neighbouring "
-    about += (
-        "micro-batches have two shades. Ctrl and the wheel zoom, dragging moves, a double click shows all."
-    )
+    about += "micro-batches have two shades. Ctrl and the wheel zoom, dragging moves, a double click shows all."
     return [one_of_several("timeline", "One step, stage by stage", about, records, notable, drawn)]
 
 
-def kernel_sections(
-    study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]
-) -> list[PageSection]:
+def kernel_sections(study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]) -> list[PageSection]:
     """What each notable design's step is made of, and its kernels, where the native cost model timed it."""
     if study.profile != NATIVE:
         return []
@@ -87,9 +78,7 @@ def kernel_sections(
         parts = [f"{readable(time, 's')} bound by {name!s}" for name, time in binding.items()]
         return figures, f"{step}; of its kernels {', '.join(parts)}." if parts else f"{step}."
 
-    about = (
-        "The step of the slowest stage as a tree, and its kernels beneath the roofline of the chip, as large "
-    )
+    about = "The step of the slowest stage as a tree, and its kernels beneath the roofline of the chip, as large "
     about += "as their time. A click on a part of the tree shows that part alone."
     return [one_of_several("kernels", "Kernels", about, records, notable, drawn)]
 

@@ -39,9 +39,7 @@ def pictures(rows: Sequence[ComparedRow]) -> list[tuple[str, str, dict[str, list
     """What is measured, its unit and its series, of each picture that has points."""
     times = by_name((one.row.dataset, time_point(one)) for one in rows if one.is_step)
     memory = by_name((one.row.dataset, memory_point(one)) for one in rows if math.isfinite(one.memory_error))
-    kernels = by_name(
-        (kind_of(one.row), kernel_point(one)) for one in rows if one.row.is_kernel and one.expressed
-    )
+    kernels = by_name((kind_of(one.row), kernel_point(one)) for one in rows if one.row.is_kernel and one.expressed)
     found = [("step time", "s", times), ("memory", "B", memory), ("kernel time", "s", kernels)]
     return [(what, unit, series) for what, unit, series in found if series]
 
@@ -62,9 +60,7 @@ def time_point(one: ComparedRow) -> Point:
 def memory_point(one: ComparedRow) -> Point:
     """The memory of a row."""
     both = f"{readable(one.predicted_bytes, 'B')} for {readable(one.measured_bytes, 'B')}"
-    return Point(
-        one.measured_bytes, one.predicted_bytes, f"{run_text(one)}\n{both} ({one.memory_error:+.1%})"
-    )
+    return Point(one.measured_bytes, one.predicted_bytes, f"{run_text(one)}\n{both} ({one.memory_error:+.1%})")
 
 
 def kernel_point(one: ComparedRow) -> Point:

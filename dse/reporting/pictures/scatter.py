@@ -65,6 +65,4 @@ def error_lines(low: float, high: float) -> alt.Chart:
     ends = [(end, end * (1 + error), f"{error:+.0%}") for error in ERROR_LINES for end in (low, high)]
     lines = alt.Chart(rows(pd.DataFrame(ends, columns=["measured", "predicted", "error"])))
     dash: Any = alt.when("datum.error === '+0%'").then(alt.value([1, 0])).otherwise(alt.value([5, 4]))
-    return lines.mark_line(clip=True, color="#808a9b", strokeWidth=1.2).encode(
-        detail="error:N", strokeDash=dash
-    )
+    return lines.mark_line(clip=True, color="#808a9b", strokeWidth=1.2).encode(detail="error:N", strokeDash=dash)

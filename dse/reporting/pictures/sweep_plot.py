@@ -41,18 +41,14 @@ def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
         raise DseError("no design of these has a number to draw")
     by_name = {p.name: p for p in parameters_of(found)}
     first, second = by_name[found.names[0]], by_name[found.names[1]] if len(found.names) > 1 else None
-    keys = {
-        value: f"{second.name} {second.shown(value)}" if second else words(objective.name) for value in lines
-    }
+    keys = {value: f"{second.name} {second.shown(value)}" if second else words(objective.name) for value in lines}
     data = pd.DataFrame([
         (place(first, at), record["values"][objective.key], keys[value], record["feasible"])
         for value, line in lines.items() for at, record in line.items()
     ], columns=["x", "y", "line", "feasible"])  # fmt: skip
     across = [record["params"][first.name] for record in found.records]
     up = quantity("y", objective.name, objective.unit, data["y"], zero=True)
-    colour = alt.Color(
-        "line:N", scale=alt.Scale(domain=[*keys.values()], range=[hue(n) for n in range(len(keys))])
-    )
+    colour = alt.Color("line:N", scale=alt.Scale(domain=[*keys.values()], range=[hue(n) for n in range(len(keys))]))
     shape = alt.Scale(domain=[*keys.values()], range=[*islice(cycle(SHAPES), len(keys))])
     legend = alt.Legend(orient="right", columns=1) if second else None
     base = alt.Chart(rows(data)).encode(horizontal(first, across), alt.Y(**up), colour.legend(legend))

@@ -10,13 +10,7 @@ import pandas as pd
 
 from costmodel.plotting import WIDTH, rows, styled
 from dse.explaining.sensitivity import Sensitivity
-from dse.reporting.designs.sensitivity_report import (
-    ROWS_SHOWN,
-    TornadoRow,
-    count_rows,
-    parameter_rows,
-    quantity_rows,
-)
+from dse.reporting.designs.sensitivity_report import ROWS_SHOWN, TornadoRow, count_rows, parameter_rows, quantity_rows
 
 #: Colours of what is faster and slower, and height of a row. [-, -, pixels]
 FASTER, SLOWER, ROW = "#2a9d78", "#d9643a", 20
@@ -39,8 +33,7 @@ def tornado(found: Sensitivity) -> alt.VConcatChart:
 def panel(title: str, bars: Sequence[TornadoRow], what: str, form: str) -> alt.LayerChart:
     """A bar for each row; pale where the design breaks a limit."""
     data = pd.DataFrame(
-        [(bar.name, bar.share, bar.text, bar.faint) for bar in bars],
-        columns=["name", "share", "text", "faint"],
+        [(bar.name, bar.share, bar.text, bar.faint) for bar in bars], columns=["name", "share", "text", "faint"]
     )
     longest = float(data["share"].abs().max()) if len(data) else 1.0
     ends = alt.Scale(domain=[-ROOM * (longest or 1.0), ROOM * (longest or 1.0)], nice=False)

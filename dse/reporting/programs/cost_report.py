@@ -27,10 +27,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
     """A module's record in tables."""
     shown: list[RenderableType] = [Text(heading(record)), Text()]
     sections: list[tuple[str, RenderableType]] = [
-        (
-            "Where the time goes" if record["system"] else "Work and traffic",
-            sums_table(record["kinds"], "kind"),
-        ),
+        ("Where the time goes" if record["system"] else "Work and traffic", sums_table(record["kinds"], "kind")),
         ("By phase", sums_table(record["phases"], "phase")),
     ]
     if record["system"]:
@@ -49,9 +46,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
 def heading(record: Record) -> str:
     """Heading of a report: what is evaluated, and the total."""
     count = sum(row["count"] for row in record["kinds"])
-    text = (
-        f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
-    )
+    text = f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
     flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
     text += f", {flops} of matrix products on each"
     return f"{text}." if record["system"] else f"{text}. --system prices it."
@@ -73,12 +68,7 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
         table.add_column(name, justify="right" if place else "left", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
-        cells = [
-            row["name"],
-            f"{row['count']:,.0f}",
-            readable(row["flops"], "FLOP"),
-            readable(row["bytes"], "B"),
-        ]
+        cells = [row["name"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"), readable(row["bytes"], "B")]
         if timed:
             cells.append(time_of(row))
         drawn = bar(row[key] / longest, _BAR) if row[key] else ""
@@ -142,16 +132,7 @@ def collectives_table(rows: Sequence[Record]) -> Table:
     """Messages by kind and groups."""
     timed = "time_s" in rows[0]
     table = ruled_table()
-    headings = [
-        "collective",
-        "groups",
-        "of",
-        "stride",
-        "reduces by",
-        "count",
-        "payload",
-        *(["time"] if timed else []),
-    ]
+    headings = ["collective", "groups", "of", "stride", "reduces by", "count", "payload", *(["time"] if timed else [])]
     for place, name in enumerate(headings):
         table.add_column(name, justify="left" if place in (0, 4) else "right", no_wrap=True)
     for row in rows:
@@ -173,10 +154,7 @@ def memory_table(record: Record) -> Table:
     ]
     if not memory["weights_bytes"]:  # nothing is trained
         kept = ("kept", memory["optimizer_bytes"], "that the program gives new values for")
-        rows = [
-            *([kept] if kept[1] else []),
-            ("inputs", memory["inputs_bytes"], "weights among them, if any"),
-        ]
+        rows = [*([kept] if kept[1] else []), ("inputs", memory["inputs_bytes"], "weights among them, if any")]
     order = f"for {memory['schedule']}"
     if "program_bytes_high" in memory:
         low, high = (readable(memory[f"program_bytes_{end}"], "B") for end in ("low", "high"))

@@ -16,13 +16,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.profiles.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
 from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
-from costmodel.profiles.dfmodel.graph import (
-    PUBLISHED,
-    DfmodelGraph,
-    least_moving,
-    moved_bytes,
-    sharding_words,
-)
+from costmodel.profiles.dfmodel.graph import PUBLISHED, DfmodelGraph, least_moving, moved_bytes, sharding_words
 from costmodel.profiles.dfmodel.mapping import (
     Mapping,
     fastest_design,
@@ -93,9 +87,7 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
             raise DseError(f"no mapping into at most {most} groups fits: {short}")
     else:
         groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
-        found = _of_fixed_groups(
-            graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None
-        )
+        found = _of_fixed_groups(graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None)
     evaluation = evaluate(graph, found.setup, sharding, generation=generation, groups=found.groups)
     if not np.isfinite(evaluation.iteration_time[0]):
         crowded = int(np.argmax(~np.isfinite(evaluation.group_time[0])))
@@ -107,13 +99,7 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
 
 
 def _of_fixed_groups(
-    graph: DfmodelGraph,
-    designs: Setup,
-    sharding: IntArray,
-    groups: IntArray,
-    generation: str,
-    *,
-    lenient: bool,
+    graph: DfmodelGraph, designs: Setup, sharding: IntArray, groups: IntArray, generation: str, *, lenient: bool
 ) -> Mapping:
     """The fastest design that fits; the only one whether it fits or not.
 
@@ -241,12 +227,7 @@ def _group_table(report: DfmodelReport) -> Table:
     """Kernels with their sharding, and where the time of their group goes."""
     table = table_of("kernels", "sharded by", "compute", "memory", "network", "group", "SRAM")
     found, words = report.evaluation, np.array(sharding_words(report.sharding))
-    parts: list[FloatArray] = [
-        found.compute_time[0],
-        found.memory_time[0],
-        found.network_time[0],
-        found.group_time[0],
-    ]
+    parts: list[FloatArray] = [found.compute_time[0], found.memory_time[0], found.network_time[0], found.group_time[0]]
     for group, names in enumerate(_members(report.file.graph, report.groups)):
         times = [readable(float(part[group]), "s", digits=4) for part in parts]
         own = words[report.groups == group]

@@ -35,8 +35,7 @@ NOT_FINITE: Final = "NaN or Inf"
 def simai_record(report: SimaiReport, *, strict: bool = False) -> dict[str, Any]:
     """The first workload of a report as JSON: totals, and every row in the order of the step. [us]"""
     totals: dict[str, float | str] = {
-        name.removesuffix("_time") + "_us": float(values[0]) * 1e6
-        for name, values in report.totals.columns().items()
+        name.removesuffix("_time") + "_us": float(values[0]) * 1e6 for name, values in report.totals.columns().items()
     }
     if strict:
         totals = {key: value if np.isfinite(value) else NOT_FINITE for key, value in totals.items()}
@@ -103,14 +102,7 @@ def totals_table(report: SimaiReport) -> Table:
 def rows_table(report: SimaiReport) -> Table:
     """Rows of one name together, in the order of the step."""
     table = ruled_table()
-    for heading in (
-        "row",
-        "times",
-        "arithmetic",
-        "forward\nexposed",
-        "backward\nexposed",
-        "weights\nexposed",
-    ):
+    for heading in ("row", "times", "arithmetic", "forward\nexposed", "backward\nexposed", "weights\nexposed"):
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
     workload = report.workload
     counts, exposed = workload.counts[0], report.exposed[0] * 1e-9

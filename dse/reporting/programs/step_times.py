@@ -69,8 +69,7 @@ def times_table(record: Record) -> Table:
     """Times of a step, each with what it rests on."""
     times = record["times"]
     words = {
-        "a step": f"messages beside kernels start {times['messages_start']}; "
-        f"{percent(times['mfu'])} of the peak rate",
+        "a step": f"messages beside kernels start {times['messages_start']}; {percent(times['mfu'])} of the peak rate",
         "without overlap": f"one after the other; {percent(record['breakdown']['mfu'])} of the peak rate",
         "longest path": f"no overlap can beat it; {_BARRIERS[record['barriers']]}",
     }

@@ -67,9 +67,7 @@ def check_report(found: CheckedStudy) -> list[RenderableType]:
         return report
     report += [Text(), figures_table(shown)]
     if more := found.figures - len(shown):
-        report += [
-            Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")
-        ]
+        report += [Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")]
     anew = f"dse search ... --study NEW --warm-start {quote(found.study.name)}"
     return [*report, Text(), Text(f"{anew}   starts a new study from its best designs")]
 

@@ -184,11 +184,7 @@ def comparison_report(found: Comparison, width: int) -> Report:
     if not found.feasible[rows].all():
         verdicts = ["fits" if fits else "does not fit" for fits in found.feasible[rows].tolist()]
         columns.append(Column("limits", ("limits",), verdicts, 1, left=True))
-    return [
-        *wrapped([("", text) for text in verdict_texts(found)], width),
-        Text(),
-        *drawn(fitted(columns, width)[0]),
-    ]
+    return [*wrapped([("", text) for text in verdict_texts(found)], width), Text(), *drawn(fitted(columns, width)[0])]
 
 
 def verdict_texts(found: Comparison) -> list[str]:

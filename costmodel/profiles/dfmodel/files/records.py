@@ -352,8 +352,7 @@ def _graph(message: Message) -> DfmodelGraph:
 def _numbers(parts: Sequence[Any], *names: str, otherwise: float = 0) -> FloatArray:
     """The first of the named fields that each kernel has."""
     return np.array(
-        [next((float(getattr(p, n)) for n in names if hasattr(p, n)), otherwise) for p in parts],
-        dtype=np.float64,
+        [next((float(getattr(p, n)) for n in names if hasattr(p, n)), otherwise) for p in parts], dtype=np.float64
     )
 
 

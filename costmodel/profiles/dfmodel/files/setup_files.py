@@ -20,9 +20,7 @@ Message = Any
 
 [_FILE] = FileDescriptorSet.FromString(files(__package__).joinpath("schema.binpb").read_bytes()).file
 #: Name -> descriptor of each message of the schema.
-_MESSAGES: Final = (
-    descriptor_pool.Default().AddSerializedFile(_FILE.SerializeToString()).message_types_by_name
-)
+_MESSAGES: Final = descriptor_pool.Default().AddSerializedFile(_FILE.SerializeToString()).message_types_by_name
 
 #: Generation of the cost model -> the root message of its files.
 ROOTS: Final = {"gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3"}

@@ -158,12 +158,7 @@ def _fill_kernel(kernel: Message, graph: DfmodelGraph, place: int) -> None:
 
 
 def _fill_connections(
-    connections: Message,
-    graph: DfmodelGraph,
-    levels: IntArray,
-    traffic: Traffic,
-    part: Shards,
-    marks: ZeroMarks,
+    connections: Message, graph: DfmodelGraph, levels: IntArray, traffic: Traffic, part: Shards, marks: ZeroMarks
 ) -> None:
     zero_out = np.broadcast_to(graph.zero_out, graph.start.shape)
     for number, (start, end) in enumerate(zip(graph.start, graph.end, strict=True), start=1):

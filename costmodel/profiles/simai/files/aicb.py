@@ -39,9 +39,7 @@ TOKENS: Final = {
 
 #: Collective of a file without its suffix, and the suffix of a group that is not the usual one of its pass.
 SPELLED: Final = dict(
-    zip(
-        ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True
-    )
+    zip(("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True)
 )
 SUFFIXES: Final = {"_DP_EP": "dp_ep", "_EP": "ep"}
 KNOWN: Final = ("NONE", *(kind + suffix for kind in [*SPELLED][1:] for suffix in ("", *SUFFIXES)))
@@ -137,8 +135,7 @@ class AicbReader:
             self.mistake(number, f"dependency: {fields[1]!r}: expected -1, the only one that is understood")
         codes = [self.collective(number, place, fields[place]) for place in (3, 6, 9)]
         groups = [
-            code[1] if code[1] >= 0 else GROUPS.index(usual)
-            for code, usual in zip(codes, DEFAULT_GROUPS, strict=True)
+            code[1] if code[1] >= 0 else GROUPS.index(usual) for code, usual in zip(codes, DEFAULT_GROUPS, strict=True)
         ]
         return _Row(
             fields[0],
@@ -367,9 +364,6 @@ def spelled(workload: StepRows) -> list[list[str]]:
     """Collectives of the first design's rows and passes, as files spell them."""
     kinds, suffixes = list(SPELLED), {group: suffix for suffix, group in SUFFIXES.items()}
     return [
-        [
-            kinds[kind] + (suffixes.get(GROUPS[group], "") if kind else "")
-            for kind, group in zip(*both, strict=True)
-        ]
+        [kinds[kind] + (suffixes.get(GROUPS[group], "") if kind else "") for kind, group in zip(*both, strict=True)]
         for both in zip(workload.collective[0].tolist(), workload.group[0].tolist(), strict=True)
     ]

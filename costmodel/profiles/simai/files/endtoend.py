@@ -75,11 +75,7 @@ def row_table(report: SimaiReport, name: str, rules: Revision) -> list[str]:
     algbw, busbw = reached_bandwidths(report, took, rules)
     lines = []
     for row, title in enumerate(report.workload.names):
-        cells = [
-            title,
-            name,
-            *(number(values[row, at], rules) for values in (compute, exposed) for at in ORDER),
-        ]
+        cells = [title, name, *(number(values[row, at], rules) for values in (compute, exposed) for at in ORDER)]
         for at in ORDER:
             cells.append(number(took[row, at], rules))
             cells += [number(values[row, at], rules, decimals=2) for values in (algbw, busbw)]
@@ -91,9 +87,7 @@ def row_table(report: SimaiReport, name: str, rules: Revision) -> list[str]:
     return [",".join([*head, "workload finished at"]), *(lines[row] + end for row in order)]
 
 
-def reached_bandwidths(
-    report: SimaiReport, took: FloatArray, rules: Revision
-) -> tuple[FloatArray, FloatArray]:
+def reached_bandwidths(report: SimaiReport, took: FloatArray, rules: Revision) -> tuple[FloatArray, FloatArray]:
     """(rows, passes) Message over time, and what of it goes over a link; in single precision, as there."""
     workload = report.workload
     kind, size = workload.collective[0], report.group_size[0]
