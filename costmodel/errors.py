@@ -67,12 +67,14 @@ def masked(text: str) -> str:
 def suggestion(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'tp'?"`` for the known words that are close, else all words, if not too many.
 
-    A word that others begin with, or that is not very close to any, gets up to three.
+    A word that others begin with, or that is not very close to any, gets up to three that share a number.
 
     >>> suggestion("mirco_batch_size", ["tp", "micro_batch_size"])
     "; did you mean 'micro_batch_size'?"
     >>> suggestion("llama4", ["llama3_405b", "llama_4_scout", "llama_4_maverick"])
     "; did you mean 'llama_4_maverick' or 'llama_4_scout'?"
+    >>> suggestion("gpt4", ["gpt_1t", "gpt3_175b"])
+    '; known: gpt3_175b, gpt_1t'
     >>> suggestion("zzz", ["tp", "pp"])
     '; known: pp, tp'
     """
@@ -80,9 +82,11 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     plain = {name: re.sub(r"[-_. ]", "", name).lower() for name in known}
     typed = re.sub(r"[-_. ]", "", word).lower()
     close = difflib.get_close_matches(word, known, n=1, cutoff=VERY_CLOSE)
+    numbers = {*re.findall(r"\d+", word)}  # gpt4 is neither gpt3_175b nor gpt_1t
+    alike = [name for name in known if not numbers or numbers & {*re.findall(r"\d+", name)}]
     if not close:
-        close = [name for name in known if len(typed) > 2 and plain[name].startswith(typed)][:3]
-    close = close or difflib.get_close_matches(word, known, n=3)
+        close = [name for name in alike if len(typed) > 2 and plain[name].startswith(typed)][:3]
+    close = close or difflib.get_close_matches(word, alike, n=3)
     if close:
         *others, last = map(repr, close)
         return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from io import StringIO
+from io import BytesIO, StringIO
 from itertools import cycle
 from typing import Any, Final
 
@@ -26,6 +26,9 @@ COLOURS: Final = (
 
 #: Shapes of series, taken in turn.
 SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross")
+
+#: Forms of a picture's file.
+FORMS: Final = ("svg", "png", "pdf")
 
 #: Ink, dim ink, lines and paper of the two schemes.
 SCHEMES: Final[Mapping[str, tuple[str, str, str, str]]] = {
@@ -83,6 +86,15 @@ def svg(chart: alt.ChartType) -> str:
     text = re.sub(r' (?:d|transform)="[^"]*"', lambda at: re.sub(r"(\.\d\d)\d+", r"\1", at[0]), text)
     start, rest = text.split(">", 1)
     return f'{start} role="img" aria-label="{about}">{style}{rest}\n'
+
+
+def picture(chart: alt.ChartType, form: str) -> bytes:
+    """A styled chart as a file of one of `FORMS`."""
+    if form == "svg":
+        return svg(chart).encode()
+    written = BytesIO()
+    chart.save(written, format=form, **({"scale_factor": 2} if form == "png" else {}))
+    return written.getvalue()
 
 
 def rows(frame: pd.DataFrame) -> alt.InlineData:

@@ -109,7 +109,7 @@ def test_a_long_table_shows_its_ends_on_a_terminal(storage):
 def test_an_ending_that_nothing_writes_is_refused(command, capsys, tmp_path):
     assert main([*command.split(), "-o", "table.xlsx"]) == 1
     assert capsys.readouterr().err == (
-        "dse: -o table.xlsx: nothing here writes .xlsx files; end the name in .txt, .csv, .json or .parquet\n"
+        "dse: -o table.xlsx: cannot write .xlsx files; end the name in .txt, .csv, .json or .parquet\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -118,13 +118,13 @@ def test_an_ending_that_nothing_writes_is_refused(command, capsys, tmp_path):
     ("command", "endings"),
     [
         ("columns small.yaml", ".txt, .csv or .json"),
-        ("sensitivity small", ".txt, .csv, .json or .svg"),
-        ("report small", ".html or .svg"),
+        ("sensitivity small", ".txt, .csv, .json, .svg, .png or .pdf"),
+        ("report small", ".html, .svg, .png or .pdf"),
     ],
 )
 def test_other_commands_say_what_endings_they_write(command, endings, capsys):
     assert main([*command.split(), "-o", "table.xlsx"]) == 1
-    assert capsys.readouterr().err.endswith(f"nothing here writes .xlsx files; end the name in {endings}\n")
+    assert capsys.readouterr().err.endswith(f"cannot write .xlsx files; end the name in {endings}\n")
 
 
 def test_a_table_that_is_too_wide_names_what_it_leaves_out(capsys, monkeypatch):

@@ -205,7 +205,7 @@ WRONG = {
     "--format parquet": "has no parquet",
     "-o steps.csv": "has no csv",
     "-o steps.json": "add --sweep",
-    "--sweep -o steps.pdf": "nothing here writes .pdf files",
+    "--sweep -o steps.pdf": "cannot write .pdf files",
 }
 
 

@@ -206,9 +206,8 @@ def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
     ElementTree.fromstring(picture)
     panels = max(1, count * (count - 1) // 2)
     assert symbols(picture) >= panels * (1 if count == 1 else len(study.pareto_front()))
-    for ending, start in ((".svg", b"<svg"), (".png", b"\x89PNG")):
-        study.plot_front().save(tmp_path / f"front{ending}")
-        assert (tmp_path / f"front{ending}").read_bytes().startswith(start)
+    for ending, start in ((".svg", b"<svg"), (".png", b"\x89PNG"), (".pdf", b"%PDF-")):
+        assert study.report(tmp_path / f"front{ending}").read_bytes().startswith(start)
     others = (study.plot_parallel, study.plot_importance, study.plot_hypervolume)
     for plot in others if count == 3 else ():
         plot().save(tmp_path / "other.svg")

@@ -124,11 +124,27 @@ def test_a_plan_keeps_the_values_that_are_set(capsys):
         (f"evaluate {SPACE} --tp 8 --busbw x", "is a space, which does not take --busbw"),
         ("evaluate config.json", "dse plan config.json --gpus N --system S"),
         ("evaluate notes.txt", "give an HLO module"),
+        ("plan gpt4 --gpus 8 --system h100", "unknown model 'gpt4'; `dse list models` shows all"),
+        ("search --focus mfu", "'mfu' is no condition; compare it with a value, as in 'mfu > 0'"),
+        (f"search {SPACE} --focus mfu=0.5", "equality is =="),
+        (f"evaluate {SPACE} --set tp", "expected NAME=VALUE, such as tp=8; quote < and >"),
+        ("evaluate hf.sh --system h100", "`dse plan llama3_70b --gpus 32 --system S` needs no script"),
+        ("evaluate ds.sh --system h100", "`dse plan llama3_70b --gpus N --system S` needs no script"),
+        ("import odd.json", "the nearest of 60 that are: llama, gpt_neox, mistral. Write one of them"),
+        ("import near.json", "the nearest of 60 that are: llama, "),
+        ("report mine -o front.eps", "end the name in .html, .svg, .png or .pdf"),
+        ("export mine -o train.sh", "--format aicb writes no .sh files; use --format megatron"),
+        ("export mine -o front.pdf", "use `dse report` -o front.pdf"),
     ],
 )
 def test_a_mistake_is_one_line_with_a_way_on(typed, said, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "notes.txt").write_text("some notes\n")
+    (tmp_path / "odd.json").write_text('{"model_type": "odd", "hidden_size": 64, "num_hidden_layers": 2}')
+    (tmp_path / "near.json").write_text('{"model_type": "lama"}')
+    hub = "train.py --model_name_or_path meta-llama/Llama-3.1-70B"
+    (tmp_path / "hf.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 4 {hub}\n")
+    (tmp_path / "ds.sh").write_text(f"deepspeed --hostfile hosts {hub} --deepspeed ds.json\n")
     try:
         code = main(typed.split())
     except SystemExit as stop:

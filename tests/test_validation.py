@@ -305,8 +305,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 WRONG = [
-    ("", "runs.csv: empty; the first line names the columns, row_type, dataset"),
-    ("a,b\n1,2\n", "runs.csv: no column row_type, dataset; the first line"),
+    ("", "runs.csv: empty; begin the first line with row_type,dataset"),
+    ("a,b\n1,2\n", "row_type,dataset and each row of a measured step with train_step,mine"),
     (HEADING, "runs.csv: no rows below its heading"),
     (HEADING + '"' + ROW, "not a CSV file ("),
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from costmodel.errors import DseError
+from costmodel.errors import VERY_CLOSE, DseError
 from costmodel.formats.hugging_face_families import ALIASES, REFUSED, Family, families
 from costmodel.formats.hugging_face_numerics import read_numerics
 from costmodel.formats.model_file import read_model
@@ -87,6 +88,17 @@ def _name_of(path: Path) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in stem).strip("_").lower() or "model"
 
 
+def nearest_types(word: str, data: Mapping[str, Any]) -> list[str]:
+    """Up to three supported `model_type`: near by name, then those whose keys a configuration has."""
+    close = get_close_matches(word, [*families(), *ALIASES], n=1, cutoff=VERY_CLOSE)
+    alike = {}
+    for name, family in families().items():
+        keys = {key for alternatives in family.keys.values() for key in alternatives.split("|")}
+        present = len(keys & {*data})
+        alike[name] = -present, present and len((keys & {*NEEDED}) - {*data})
+    return [*dict.fromkeys([*close, *sorted(alike, key=lambda name: alike[name])])][:3]
+
+
 class _ConfigurationReader:
     """Reads one configuration; mistakes are noted in its source."""
 
@@ -120,10 +132,12 @@ class _ConfigurationReader:
                     raise DseError(f"{self.outer.source.name}: model_type: {word!r} is not supported: it has "
                                    f"{REFUSED[name]}")  # fmt: skip
         called = next(iter(words), own)
+        near = ", ".join(nearest_types(called, self.section.data))
         raise DseError(
             f"{self.outer.source.name}: "
             + (f"model_type: {called!r} is not supported" if called else "model_type: missing")
-            + f"; supported: {', '.join(sorted(known))}"
+            + f"; the nearest of {len(known)} that are: {near}. Write one of them if the architecture is the "
+            "same, or edit a built-in model: `dse list model llama3_8b`"
         )
 
     def imported(self, file: str) -> Imported:

@@ -18,10 +18,7 @@ from dse.spaces.space import Params, Space
 def changed_space(args: argparse.Namespace) -> Space:
     """The space that `add_space` arguments describe.
 
-    Raises
-    ------
-    DseError
-        If it does not load, or cannot be changed so.
+    Raises `DseError` if it does not load, or cannot be changed so.
     """
     return chosen_space(args.design if "design" in args else args.space, **changes_of(args))
 

@@ -198,7 +198,7 @@ def pin(text: str) -> tuple[str, str]:
     """``tp=8`` -> ``("tp", "8")``."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, such as tp=8")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, such as tp=8; quote < and >")
     return name, value
 
 

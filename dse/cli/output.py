@@ -25,8 +25,11 @@ TABLE_ENDINGS: Final[Mapping[str, str]] = {
     ".parquet": "parquet",
 }
 
-#: The opposite, and pictures.
-ENDINGS: Final[Mapping[str, str]] = {form: ending for ending, form in TABLE_ENDINGS.items()} | {"svg": ".svg"}
+#: Ending of a file -> form of the picture in it.
+PICTURES: Final[Mapping[str, str]] = {f".{form}": form for form in ("svg", "png", "pdf")}
+
+#: Form of a table or a picture -> ending of its file.
+ENDINGS: Final[Mapping[str, str]] = {form: ending for ending, form in {**TABLE_ENDINGS, **PICTURES}.items()}
 
 #: A table in a file leaves nothing out. [characters]
 FILE_WIDTH: Final = 400
@@ -58,25 +61,16 @@ def checked_ending(output: Path | None, endings: Iterable[str]) -> None:
 
 
 def refuse_ending(output: Path, endings: Iterable[str]) -> None:
-    """Say which endings there are.
-
-    Raises
-    ------
-    DseError
-        Always.
-    """
+    """Say which endings there are. Always raises `DseError`."""
     *others, last = endings
     known = f"{', '.join(others)} or {last}" if others else last
-    raise DseError(f"-o {output}: nothing here writes {output.suffix} files; end the name in {known}")
+    raise DseError(f"-o {output}: cannot write {output.suffix} files; end the name in {known}")
 
 
 def checked_place(output: Path | None) -> None:
     """Find out before long work, not after it, that its result cannot be written; none is fine.
 
-    Raises
-    ------
-    DseError
-        If the folder is not there or cannot be written, or the file is a folder.
+    Raises `DseError` if the folder is not there or cannot be written, or the file is a folder.
     """
     if output is None or (output.exists() and not (output.is_file() or output.is_dir())):
         return  # such as /dev/stdout
@@ -120,10 +114,7 @@ def write_result(write: Callable[[Path | None], None], output: Path | None, endi
 def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> NoReturn:
     """Write a result to the first folder that takes it, under a name like that one, and say so.
 
-    Raises
-    ------
-    DseError
-        Always.
+    Always raises `DseError`.
     """
     for folder in refuges():
         path = folder / f"{named.stem}.{secrets.token_hex(4)}{named.suffix}"
@@ -138,10 +129,7 @@ def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> N
 def write_content(content: Iterable[bytes], form: str, output: Path | None) -> None:
     """A file's content, to the file or to stdout.
 
-    Raises
-    ------
-    DseError
-        If the file cannot be written, or the content is no text and stdout is a terminal.
+    Raises `DseError` if the file cannot be written, or the content is no text and stdout is a terminal.
     """
     if output:
         write_file(output, content)

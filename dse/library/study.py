@@ -162,19 +162,21 @@ class Study(BaseStudy):
         return comparison(self, profile or (None if system else usual_profile(self)), system)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write a page of it, or a picture of its front if the path ends in .svg; the path.
+        """Write a page, or a picture of the front if the path ends in .svg, .png or .pdf; returns the path.
 
         Raises
         ------
         DseError
             If it cannot be written.
         """
+        from costmodel.plotting import FORMS
         from dse.records.tables import write_file
         from dse.reporting.pages.study_page import study_page, study_picture
         from dse.storage.atomic_files import file_name
 
         path = Path(path or f"{file_name(self.name)}.html")
-        write_file(path, (study_picture(self) if path.suffix == ".svg" else study_page(self)).encode())
+        form = path.suffix.lower().removeprefix(".")
+        write_file(path, study_picture(self, form) if form in FORMS else study_page(self).encode())
         return path
 
     def check(self, *, most: int | None = SAMPLE, jobs: Jobs = 1) -> pd.DataFrame:

@@ -239,7 +239,9 @@ class _Reader:
         if compiled is None:
             return None
         if compiled.margin is None:
-            section.mistake(name, f"{formula.text!r} is no condition; compare it with something")
+            section.mistake(
+                name, f"{formula.text!r} is no condition; compare it with a value, as in '{formula.text} > 0'"
+            )
             return None
         unit = unit_name(compiled.margin.dimension)
         behind, derived = self.names.parameters_behind(formula), self.names.derived_behind(formula)

@@ -341,10 +341,7 @@ class Space(Definition):
     def with_layouts(self, layouts: Mapping[str, Mapping[str, Any]]) -> Self:
         """The space with more layouts to start from, after those that it has.
 
-        Raises
-        ------
-        DseError
-            If no legal design has the values of one of them, saying what would be possible.
+        Raises `DseError` if no legal design has the values of one of them, saying what would be possible.
         """
         written: dict[str, Any] = dict(self.data.get("layouts") or {})
         for name, values in layouts.items():
@@ -387,10 +384,7 @@ class Space(Definition):
     def with_system(self, name_or_path: str) -> Self:
         """The space on another machine: one that ships, or a file; what the space itself sets stays.
 
-        Raises
-        ------
-        DseError
-            If there is no such system, or it lacks a quantity that the space names.
+        Raises `DseError` if there is no such system, or it lacks a quantity that the space names.
         """
         return self._changed({**self.data, "system": name_or_path})
 
@@ -401,22 +395,16 @@ class Space(Definition):
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.
 
-        Raises
-        ------
-        DseError
-            If it is none, or knows no such names.
+        Raises `DseError` if it is no condition, or has unknown names.
         """
         constraints = dict(self.data.get("constraints") or {})
-        return self._changed({**self.data, "constraints": {**constraints, FOCUS: condition}})
+        try:
+            return self._changed({**self.data, "constraints": {**constraints, FOCUS: condition}})
+        except DseError as error:
+            raise DseError(str(error).replace(f"{self.name}: constraints.{FOCUS}: ", "condition: ")) from None
 
     def within_focus(self, condition: str) -> Self:
-        """`focused`, of which some design is legal.
-
-        Raises
-        ------
-        DseError
-            If none is.
-        """
+        """`focused`, of which some design is legal. Raises `DseError` if none is."""
         space = self.focused(condition)
         if space.legal.count == 0:
             raise DseError(f"--focus {condition!r}: no legal design of space {self.name} is so")
@@ -425,9 +413,6 @@ class Space(Definition):
     def with_objectives(self, objectives: Iterable[str]) -> Self:
         """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.
 
-        Raises
-        ------
-        DseError
-            If a name is no column.
+        Raises `DseError` if a name is no column.
         """
         return self._changed({**self.data, "objectives": directed(list(objectives))})

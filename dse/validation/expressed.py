@@ -130,10 +130,7 @@ class Expressed:
 def known_values(values: Mapping[str, Value], domains: Mapping[str, Domain]) -> dict[str, Value]:
     """The values that designs of some domains have columns for; the others must mean what such a design does.
 
-    Raises
-    ------
-    NotExpressed
-        For a column or a word that designs do not have.
+    Raises `NotExpressed` for a column or a word that designs do not have.
     """
     known: dict[str, Value] = {}
     for name, value in values.items():

@@ -114,10 +114,7 @@ PLAIN, LATER = Convention("megatron_lm_2022"), Convention("megatron_core")
 def convention_of(row: MeasuredRow) -> Convention:
     """The conventions of what a row names as its software, or of its data set, or of its chip's time.
 
-    Raises
-    ------
-    NotExpressed
-        If it names software of which nothing is known.
+    Raises `NotExpressed` if it names software of which nothing is known.
     """
     name = row.framework or row.dataset
     if row.framework and not any(row.framework.startswith(start) for start in CONVENTIONS):

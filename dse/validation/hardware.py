@@ -7,6 +7,7 @@ from functools import cache
 from typing import Final
 
 from costmodel import System, system_names
+from costmodel.formats.shipped import current_name
 from dse.validation.expressed import Machine, NotExpressed, system_named
 from dse.validation.table import MeasuredRow
 
@@ -68,10 +69,7 @@ NODE: Final = 8.0
 def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
     """The machine of a row: one that is asked for, or a shipped one with the fabric that the row states.
 
-    Raises
-    ------
-    NotExpressed
-        If no system ships that the row's hardware stands for.
+    Raises `NotExpressed` if no system ships that the row's hardware stands for.
     """
     if system is not None:
         return Machine(system)
@@ -80,7 +78,7 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
     name, differing = next(
         ((name, differing) for pattern, name, differing in HARDWARE if re.search(pattern, row.hw)), ("", {})
     )
-    if not name:
+    if not name and (name := current_name(row.hw, "systems")) not in _shipped_systems():
         raise NotExpressed(f"a system for {row.hw or 'its hardware'}")
     called, other = FABRICS.get(name, ("$^", name))
     name = other if re.search(called, f"{row.hw} {row.inter_node}") else name

@@ -115,10 +115,7 @@ def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float 
 def checked_kernel(row: MeasuredRow) -> str:
     """Format of a product, pass of attention, or name of a collective, of a row that its time follows from.
 
-    Raises
-    ------
-    NotExpressed
-        If a row leaves any of that out.
+    Raises `NotExpressed` if a row leaves any of that out.
     """
     lacking = [name for name in SIZES[row.row_type] if not getattr(row, name)]
     if lacking or 0 < row.n_ranks < 2:

@@ -137,10 +137,7 @@ def precision_of(text: str, column: str) -> str:
 def matched(text: str, patterns: tuple[tuple[str, str], ...], column: str) -> str:
     """The word that the first pattern found in a text stands for.
 
-    Raises
-    ------
-    NotExpressed
-        If none is found: naming the column.
+    Raises `NotExpressed` if none is found: naming the column.
     """
     for pattern, word in patterns:
         if re.search(pattern, text, flags=re.IGNORECASE):
@@ -217,10 +214,7 @@ def _fields(row: MeasuredRow) -> dict[str, Any]:
 def with_split(row: MeasuredRow) -> MeasuredRow:
     """A row with the sizes of all groups of ranks: one that it leaves out is what its GPUs leave for it.
 
-    Raises
-    ------
-    NotExpressed
-        If they leave a choice.
+    Raises `NotExpressed` if they leave a choice.
     """
     split = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp")}
     lacking = [name for name, size in split.items() if not size]

@@ -141,9 +141,10 @@ def read_table(path: Path) -> list[MeasuredRow]:
     lacking = [name for name in NEEDED if name not in heading]
     if lacking:
         what = f"no column {', '.join(lacking)}" if heading else "empty"
+        usual = {"row_type": ROW_TYPES[0], "dataset": "mine"}
         raise DseError(
-            f"{path}: {what}; the first line names the columns, {', '.join(NEEDED)} among them: row_type is "
-            "step, layer, memory, ..., dataset any name (docs/validation.md lists all)"
+            f"{path}: {what}; begin the first line with {','.join(lacking)} and each row of a measured step "
+            f"with {','.join(usual[name] for name in lacking)} (docs/validation.md lists all columns)"
         )
     if len(lines) == 1:
         raise DseError(f"{path}: no rows below its heading; expected one for each measurement")

@@ -171,10 +171,7 @@ def run_beside(args: argparse.Namespace) -> int:
 def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
     """The study to certify, if any, and the space to enumerate.
 
-    Raises
-    ------
-    DseError
-        If neither is named, or they do not belong together.
+    Raises `DseError` if neither is named, or they do not belong together.
     """
     if args.certify is None:
         if args.space is None:

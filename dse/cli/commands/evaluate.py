@@ -69,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="table or json; csv and parquet of several designs; trace and dfmodel of programs "
         "(default: by the ending of FILE, else table)",
     )
-    add_output(parser, "; FILE.svg is a picture of a --sweep")
+    add_output(parser, "; FILE.svg, .png or .pdf is a picture of a --sweep")
     add_hlo(parser)
     add_simai(parser)
     add_dfmodel(parser)
@@ -124,10 +124,7 @@ def sweep_text(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Evaluate the design, the designs of a sweep, or a file.
 
-    Raises
-    ------
-    DseError
-        If the design is not recognized, or options do not belong to it.
+    Raises `DseError` if the design is not recognized, or options do not belong to it.
     """
     launches = vars(args).get("launch", [])
     if len(launches) + ("design" in args) != 1:

@@ -22,7 +22,7 @@ from dse.cli.options import (
     physical,
     pin,
 )
-from dse.cli.output import form_of, write_content, write_json, write_report
+from dse.cli.output import PICTURES, form_of, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
 from dse.explaining.difference import Difference
@@ -41,7 +41,7 @@ from dse.reporting.designs.neighbours_report import explained_report
 from dse.reporting.designs.sensitivity_report import importance_report, sensitivity_report, table_text
 
 #: Ending of a file -> what is written there.
-ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", ".svg": "svg"}
+ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", **PICTURES}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table"
     )
-    add_output(parser, "; FILE.svg is a picture of --sensitivity")
+    add_output(parser, "; FILE.svg, .png or .pdf is a picture of --sensitivity")
     add_changes(parser)
     advanced = parser.add_argument_group("advanced")
     add_profile(advanced, ", by default that of the study")
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     form = form_of(args.format, args.output, ENDINGS)
     if args.sensitivity:
         return sensitivities(args, form)
-    if form in ("csv", "svg"):
+    if form == "csv" or form in PICTURES.values():
         raise DseError(f"--format {form}: only with --sensitivity; use table or json")
     if args.measured_mfu or args.measured_step_time:
         return gap(args, form)
@@ -124,14 +124,14 @@ def sensitivities(args: argparse.Namespace, form: str) -> int:
     if form == "table":
         write_report(lambda width: sensitivity_report(found, width, everything=args.all), args.output)
         return 0
-    if form == "svg":
-        from costmodel.plotting import svg
+    if form in PICTURES.values():
+        from costmodel.plotting import picture
         from dse.reporting.pictures.tornado import tornado
 
-        text = svg(tornado(found))
+        content = picture(tornado(found), form)
     else:
-        text = table_text(found) if form == "csv" else json_text(found.to_json()) + "\n"
-    write_content([text.encode()], form, args.output)
+        content = (table_text(found) if form == "csv" else json_text(found.to_json()) + "\n").encode()
+    write_content([content], form, args.output)
     return 0
 
 
@@ -202,10 +202,7 @@ def gap(args: argparse.Namespace, form: str) -> int:
 def named_design(args: argparse.Namespace) -> Explanation:
     """The design that the arguments name: a trial of a study, or a design of a space.
 
-    Raises
-    ------
-    DseError
-        If there is no such design, or the cost model has no number for it.
+    Raises `DseError` if there is no such design, or the cost model has no number for it.
     """
     if args.system or is_launch(args.design):
         return explain(launched_space(args), profile=args.profile)
@@ -224,10 +221,7 @@ def named_design(args: argparse.Namespace) -> Explanation:
 def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanation:
     """What ``--against`` names: a trial of the same study, or the same design but for some values.
 
-    Raises
-    ------
-    DseError
-        If there is no such design.
+    Raises `DseError` if there is no such design.
     """
     text, profile = args.against.strip(), explanation.profile
     if text.isascii() and text.isdigit():

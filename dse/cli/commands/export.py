@@ -9,8 +9,9 @@ from typing import Final
 
 from costmodel.errors import DseError
 from dse.cli.options import EXPORTED, add_storage, add_study, add_trial, describe, exported, natural
+from dse.cli.output import PICTURES
 from dse.cli.terminal import say
-from dse.exporting.artefacts import write_artefact
+from dse.exporting.artefacts import FORMS, write_artefact
 from dse.library.study import Study
 
 ABOUT: Final = (
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Write a design as a file of another program."""
     if args.winner is not None and args.trial is None:
         raise DseError(f"--winner {args.winner}: needs --trial")
+    refuse_ending(args.output, args.format)
     study = Study.load(args.study, storage=args.storage)
     own = {"winner": args.winner or 0, "workload": args.workload, "anyway": args.anyway}
     file = study.export(args.trial, args.format, **own)
@@ -79,3 +81,16 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.buffer.write(file.content)
         sys.stdout.buffer.flush()
     return 0
+
+
+def refuse_ending(output: Path | None, form: str) -> None:
+    """Refuse a file whose ending belongs to another form; a `DseError` that names the form."""
+    ending = output.suffix.lower().replace(".yml", ".yaml") if output else ""
+    own = FORMS[form].replace(".yml", ".yaml")
+    others = [name for name, other in FORMS.items() if ending and other.replace(".yml", ".yaml") == ending]
+    if others and ending != own:
+        raise DseError(
+            f"-o {output}: --format {form} writes no {ending} files; use --format {' or '.join(others)}"
+        )
+    if own and ending in (*PICTURES, ".html"):
+        raise DseError(f"-o {output}: dse export writes no pictures; use `dse report` -o {output}")

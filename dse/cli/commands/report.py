@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from dse.cli.options import add_storage, add_study, describe
-from dse.cli.output import checked_ending
+from dse.cli.output import PICTURES, checked_ending
 from dse.library.study import Study
 
 
@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         about="Write a study as one HTML page that needs no network: the Pareto front, its notable designs\n"
         "with their bottlenecks, the parameters, the course of the search, infeasible designs, and the\n"
-        "space. A FILE that ends in .svg becomes a picture of the front.",
+        "space. A FILE that ends in .svg, .png or .pdf becomes a picture of the front.",
         examples=["dse report gpt3_175b_1024_a100", "dse report gpt3_175b_1024_a100 -o front.svg"],
     )
     add_study(parser)
@@ -25,13 +25,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         dest="out",
         metavar="FILE",
         type=Path,
-        help="page to write, or a picture if FILE ends in .svg (default: STUDY.html)",
+        help="page (.html) or picture (.svg, .png, .pdf) to write (default: STUDY.html)",
     )
     add_storage(parser.add_argument_group("advanced"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Write a study as one page."""
-    checked_ending(args.out, (".html", ".svg"))
+    checked_ending(args.out, (".html", *PICTURES))
     print(Study.load(args.study, storage=args.storage).report(args.out))
     return 0

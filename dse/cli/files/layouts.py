@@ -16,6 +16,7 @@ from costmodel.errors import DseError
 from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.output import (
     ENDINGS,
+    PICTURES,
     TABLE_ENDINGS,
     checked_place,
     form_of,
@@ -120,7 +121,7 @@ def nearest_text(args: argparse.Namespace, record: Record) -> str:
 #: Most legal designs among which the nearest is looked for unasked.
 SOON: Final = 200_000
 #: Ending of a file -> what is written there.
-FORMS: Final = {**TABLE_ENDINGS, ".svg": "svg"}
+FORMS: Final = {**TABLE_ENDINGS, **PICTURES}
 
 
 def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
@@ -148,8 +149,8 @@ def refuse_together(args: argparse.Namespace, form: str, names: list[str]) -> No
         )
     if args.designs and args.sweep:
         raise DseError("--designs and --sweep: name designs by a file or by values, not both")
-    if args.designs and form == "svg":
-        raise DseError("-o FILE.svg: is a picture of a --sweep; --designs have no order to draw them in")
+    if args.designs and form in PICTURES.values():
+        raise DseError(f"-o FILE.{form}: is a picture of a --sweep; --designs have no order to draw them in")
     if "" in names:
         raise DseError("--sweep: name a parameter, such as --sweep tp=1,2,4")
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -162,11 +163,11 @@ def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
     """The designs in one of the forms."""
     if form == "table":
         write_report(lambda width: sweep_report(found, width), output)
-    elif form == "svg":
-        from costmodel.plotting import svg
+    elif form in PICTURES.values():
+        from costmodel.plotting import picture
         from dse.reporting.pictures.sweep_plot import sweep_plot
 
-        write_content([svg(sweep_plot(found)).encode()], form, output)
+        write_content([picture(sweep_plot(found), form)], form, output)
     elif form == "json":
         write_content(json_pieces(found), form, output)
     else:

@@ -18,6 +18,7 @@ from dse.exporting.launch.megatron_command import (
 )
 from dse.exporting.launch.megatron_design import MEGATRON, settings_of
 from dse.exporting.launch.megatron_flags import Flags, flag_text
+from dse.exporting.launch.megatron_model import NEEDED
 from dse.exporting.launch.megatron_read import launch_of
 
 #: Compute capability from which on the order of launches decides nothing (arguments.py). [-]
@@ -47,10 +48,7 @@ TEMPLATE: Final = Path(__file__).with_name("megatron_script.sh")
 def script(launch: Launch) -> tuple[str, list[str]]:
     """A shell script that starts a design, and the settings that it cannot state.
 
-    Raises
-    ------
-    NotExpressible
-        If Megatron-LM cannot run the design.
+    Raises `NotExpressible` if Megatron-LM cannot run the design.
     """
     settings, lost = settings_of(launch)
     nodes, each = launch.nodes
@@ -124,6 +122,10 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         flags = logged or Flags.of(command.flags)
         if "num_layers" not in flags.settings and command.missing:
             raise DseError(f"it does not say num_layers{not_there(command.missing)}")
+        if command.plan and not flags.settings.keys() & {*NEEDED, "use_checkpoint_args"}:
+            raise OtherTraining(
+                f"no flag of a Megatron-LM model, such as --num-layers; {command.plan} needs no script"
+            )
         hint = ""
         if not (world_size := chips or command.chips):
             raise DseError("does not decide the number of GPUs; name it with --gpus N")
@@ -144,10 +146,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 def branch_notes(path: Path, command: TrainingCommand, flags: Flags) -> Iterator[str]:
     """A line for each branch that is not read of a condition that depends on the machine, if it differs.
 
-    Raises
-    ------
-    DseError
-        If the script has too many of them.
+    Raises `DseError` if the script has too many of them.
     """
     branches = [(place, own) for place, (_, count) in enumerate(command.asked) for own in range(1, count)]
     if len(branches) > MOST_BRANCHES:

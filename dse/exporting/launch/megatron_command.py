@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.errors import DseError
+from costmodel.formats import shipped
 from dse.exporting.launch.launch import launch_text
 from dse.exporting.launch.megatron_flags import DATA
 from dse.exporting.launch.shell import Script
@@ -37,6 +38,7 @@ class TrainingCommand:
     missing: Sequence[str]  #: files that the script reads and that do not exist
     asked: Sequence[tuple[str, int]]  #: conditions that depend on the machine, and their branches
     notes: list[str]
+    plan: str = ""  #: command that plans the run without the script
 
 
 def training_command(path: Path, answers: Mapping[int, int] | None = None) -> TrainingCommand:
@@ -58,23 +60,34 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
     words = max(script.commands, key=_flag_count, default=[])
     start = next((place for place, word in enumerate(words) if _is_program(words, place)), None)
     flags = words if start is None else words[start + 1 :]
+    chips, node_size = chips_of(script, words[:start])
+    plan = plan_command(script, chips)
     if not _flag_count(flags):
         held = {name: own for name, own in script.variables.items() if _flag_count(" ".join(own).split())}
         flags, start = [word for own in held.values() for word in " ".join(own).split()], 0
         if not flags:
-            raise NoTraining(f"no flag of Megatron-LM in it{not_there(script.missing)}")
+            raise NoTraining(
+                f"no flag of Megatron-LM in it{not_there(script.missing)}; {plan} needs no script"
+            )
         notes.append(f"no command in it has flags: those of {', '.join(held)} are read")
     elif start is not None:
         program = posixpath.basename(words[start])
-        refuse(words[start], flags)
+        refuse(words[start], flags, plan)
         if program not in ("pretrain_gpt.py", ""):
             notes.append(f"{program} is read as if it were pretrain_gpt.py")
         same = {tuple(own) for own in script.commands if words[start] in own and _flag_count(own) > 3}
         if len(same) > 1:
             notes.append(f"it starts {program} {len(same)} times: the longest command is read")
-    refuse("", flags)
-    chips, node_size = chips_of(script, words[:start])
-    return TrainingCommand(flags, chips, node_size, script.missing, script.asked, notes)
+    refuse("", flags, plan)
+    return TrainingCommand(flags, chips, node_size, script.missing, script.asked, notes, plan)
+
+
+def plan_command(script: Script, chips: int | None) -> str:
+    """The command that plans the run of a script: of the built-in model that its words name, if any."""
+    known = shipped.names("models")
+    words = (shipped.current_name(word, "models") for command in script.commands for word in command)
+    model = next((word for word in words if word in known), "MODEL")
+    return f"`dse plan {model} --gpus {chips if (chips or 1) > 1 else 'N'} --system S`"
 
 
 def _followed(path: Path, answers: Mapping[int, int] | None) -> Script:
@@ -110,8 +123,8 @@ def _is_program(words: Sequence[str], place: int) -> bool:
     return word.endswith(".py") and not word.startswith("-") and not _LAUNCHERS.search(word)
 
 
-def refuse(program: str, flags: Sequence[str]) -> None:
-    """Refuse a program that trains what no model here is.
+def refuse(program: str, flags: Sequence[str], plan: str = "") -> None:
+    """Refuse a program that trains another kind of model, or with another engine, which `plan` plans.
 
     Raises
     ------
@@ -124,7 +137,7 @@ def refuse(program: str, flags: Sequence[str]) -> None:
     names = [flag.partition("=")[0] for flag in flags]
     for pattern, why in DATA["other_settings"].items():
         if found := next((own for own in names if re.match(pattern, own)), ""):
-            raise OtherTraining(f"{found}: {why}")
+            raise OtherTraining(f"{found}: {why}" + (f"; {plan} needs no script" if plan else ""))
     other = next((own for own in names if re.match(DATA["other_flags"], own)), "")
     for near in (name, other, *(["/".join(program.split("/")[-2:])] if "gpt" not in name else [])):
         for pattern, why in DATA["other_models"].items():

@@ -267,16 +267,16 @@ def _numerics_unsaid(model: ModelShape) -> list[str]:
     return [f"{name}={plain(getattr(own, name))}" for name in fields]
 
 
+#: Settings without defaults.
+NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
+
+
 def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
     """The model that settings describe, with Megatron-LM's defaults.
 
-    Raises
-    ------
-    DseError
-        If a number is missing that has no default, or layers stand as no model here has them.
+    Raises `DseError` if a number is missing that has no default, or layers stand as no model here has them.
     """
-    needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
-    missing = [setting for setting in needed if setting not in settings]
+    missing = [setting for setting in NEEDED if setting not in settings]
     if missing:
         raise DseError(f"it does not say {', '.join(missing)}")
     given = {**DEFAULTS, **settings}

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from costmodel.errors import DseError
-from costmodel.plotting import svg
+from costmodel.plotting import picture
 from dse.figures.front import front_figure
 from dse.figures.progress import counts_figure
 from dse.records.text import Record, counted, design_text, objective_texts
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 
 def study_page(study: BaseStudy) -> str:
-    """HTML of a study.
-
-    Raises
-    ------
-    DseError
-        If it has no finished trials.
-    """
+    """HTML of a study. Raises `DseError` if it has no finished trials."""
     records, notable = front_of(study)
     sections = [
         *(found_sections(study, records, notable) if records else []),
@@ -50,20 +44,17 @@ def study_page(study: BaseStudy) -> str:
     )
 
 
-def study_picture(study: BaseStudy) -> str:
-    """SVG of the front of a study.
+def study_picture(study: BaseStudy, form: str) -> bytes:
+    """The front of a study as a picture file of one of `costmodel.plotting.FORMS`.
 
-    Raises
-    ------
-    DseError
-        If it has no feasible trials.
+    Raises `DseError` if it has no feasible trials.
     """
     records, notable = front_of(study)
     if not records:
         raise DseError(f"study {study.name!r}: no feasible trials, so no front")
     several = len(study.space.objectives) > 1
-    picture = front_picture(study.table, records, notable if several else None)
-    return svg(front_figure(picture, f"Pareto front of {study.name}"))
+    front = front_picture(study.table, records, notable if several else None)
+    return picture(front_figure(front, f"Pareto front of {study.name}"), form)
 
 
 def front_of(study: BaseStudy) -> tuple[Sequence[Record], dict[int, str]]:

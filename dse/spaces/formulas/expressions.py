@@ -25,6 +25,7 @@ from dse.spaces.formulas.margins import Compiled, comparison, fixed, joined, neg
 #: Most characters of a formula. Reading a number takes the square of its digits. [characters]
 LONGEST: Final = 10_000
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{1000}")
+_SINGLE_EQUALS: Final = re.compile(r"(?<![<>=!])=(?!=)")
 #: A word such as 1f1b, which Python would not read as a name.
 WORD_FROM_A_DIGIT: Final = re.compile(r"(?<![\w.'\"])[0-9]+[a-df-wyz][0-9]+[a-z]\w*")
 
@@ -48,13 +49,7 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str) -> Expression:
-        """Read a formula by the grammar.
-
-        Raises
-        ------
-        DseError
-            If the text is no formula.
-        """
+        """Read a formula by the grammar. Raises `DseError` if the text is no formula."""
         if len(text) > LONGEST or _LONG_NUMBER.search(text):
             raise DseError(f"'{text[:40]}...': not a formula: longer than any ({len(text):,} characters)")
         quantities: dict[str, str] = {}
@@ -71,6 +66,7 @@ class Expression:
                 tree = ast.parse(spelt.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             what = error.msg if isinstance(error, SyntaxError) else str(error)
+            what += "; equality is ==" if _SINGLE_EQUALS.search(text) else ""
             raise DseError(f"{text!r}: not a formula: {what}") from None
         return cls(" ".join(text.split()), tree, quantities)
 
