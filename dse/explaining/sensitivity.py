@@ -95,10 +95,7 @@ class Sensitivity:
 def sensitivity(explanation: Explanation) -> Sensitivity:
     """Effects of a step of each parameter up and down, and elasticities of quantities of the hardware.
 
-    Raises
-    ------
-    DseError
-        If the profile does not know such designs.
+    Raises `DseError` if the profile does not know such designs.
     """
     steps = [each for each in neighbours(explanation) if len(each.changes) == 1]
     largest: dict[str, float] = {}

@@ -210,10 +210,7 @@ def trial_artefact(study: BaseStudy, number: int | None, form: str, winner: int 
                    workload: str | None = None, *, anyway: bool = False) -> Artefact:  # fmt: skip
     """The file of one finished trial of a study, or of another winner of it; by default of the best design.
 
-    Raises
-    ------
-    DseError
-        If there is no such trial or winner, or no front, or the design has no such file.
+    Raises `DseError` if there is no such trial or winner, or no front, or the design has no such file.
     """
     table = study.table
     found = table.front() if number is None else table.found()
@@ -237,10 +234,7 @@ def trial_artefact(study: BaseStudy, number: int | None, form: str, winner: int 
 def one_workload(study: BaseStudy, trial: FrozenTrial, name: str | None) -> tuple[Space, Mapping[str, Any]]:
     """The space and the design of a trial; of one of its workloads where it has several.
 
-    Raises
-    ------
-    DseError
-        If there is no such workload, or it has no layout on this machine.
+    Raises `DseError` if there is no such workload, or it has no layout on this machine.
     """
     spaces = {own.name: own.space for own in study.space.workloads}
     if name is None and not spaces:
@@ -257,10 +251,7 @@ def one_workload(study: BaseStudy, trial: FrozenTrial, name: str | None) -> tupl
 def write_artefact(path: Path, file: Artefact) -> None:
     """Write a file, or a folder of files; nothing where the design has none.
 
-    Raises
-    ------
-    DseError
-        If it cannot be written, or if the folder has files of another design.
+    Raises `DseError` if it cannot be written, or if the folder has files of another design.
     """
     if isinstance(file.content, bytes):
         write_file(path, file.content)

@@ -126,10 +126,7 @@ def transformer_run(
 ) -> Run[ModelShape, AnyDesign]:
     """Model, machines and designs of a batch, as a table of some profile.
 
-    Raises
-    ------
-    DseError
-        If the space's model is no transformer.
+    Raises `DseError` if the space's model is no transformer.
     """
     if space.workload.work != TRAINING:
         raise DseError(f"space {space.name}: its model is no transformer")

@@ -54,10 +54,7 @@ def interval_columns(
 ) -> dict[str, FloatArray]:
     """Ends of the intervals of a batch of designs as columns for formulas: `dse.predictions.intervals.ends`.
 
-    Raises
-    ------
-    DseError
-        If there are none: what validation leaves is of training under the native cost model.
+    Raises `DseError` if there are none: what validation leaves is of training under the native cost model.
     """
     if profile != NATIVE:
         raise DseError(f"space {space.name}: profile {profile} has no intervals; native does")

@@ -23,10 +23,7 @@ USUAL_RATE: Final = 5e4
 def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
     """How a profile evaluates the designs of a space.
 
-    Raises
-    ------
-    DseError
-        If there is no such profile, or it does not know such models or columns.
+    Raises `DseError` if there is no such profile, or it does not know such models or columns.
     """
     rules = design_rules(profile, space.workload)
     every, own = design_columns(space.workload), rules.columns

@@ -192,10 +192,7 @@ def _for_master(master: int, function: Callable[[Item], Result], item: Item) -> 
 def _cluster(scheduler: str | None) -> Any:
     """A context in which joblib works on a Dask cluster.
 
-    Raises
-    ------
-    DseError
-        If Dask is not installed, no scheduler is named, or none answers.
+    Raises `DseError` if Dask is not installed, no scheduler is named, or none answers.
     """
     try:
         from distributed import Client

@@ -126,10 +126,7 @@ class BaseStudy:
     def load(cls, name: str, *, storage: str | None = None) -> Self:
         """The study of that name, its space included.
 
-        Raises
-        ------
-        DseError
-            If there is no such study, or dse did not make it.
+        Raises `DseError` if there is no such study, or dse did not make it.
         """
         storage = storage_url(storage)
         with Store(storage, "read") as store:

@@ -102,10 +102,7 @@ def check_attributes(store: Store, stored: StoredStudy) -> None:
 def stored_space(store: Store, stored: StoredStudy) -> Space:
     """The space of a study, whose attributes are checked.
 
-    Raises
-    ------
-    DseError
-        If dse did not make the study, or it cannot be read.
+    Raises `DseError` if dse did not make the study, or it cannot be read.
     """
     if SPACE not in stored.user_attrs:
         raise DseError(

@@ -31,10 +31,7 @@ class Summary:
 def studies(storage: str | None = None) -> list[Summary]:
     """What a database holds, the oldest study first.
 
-    Raises
-    ------
-    DseError
-        If there is no database, or it cannot be read.
+    Raises `DseError` if there is no database, or it cannot be read.
     """
     with Store(storage_url(storage), "read") as store, store.snapshot():
         return [summary(store, store.study(name)) for name in store.names()]

@@ -98,10 +98,7 @@ class Planned:
 def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
     """The model that a word names: one that ships, a model file, or a Hugging Face configuration.
 
-    Raises
-    ------
-    DseError
-        If it is none, or no transformer.
+    Raises `DseError` if it is none, or no transformer.
     """
     if is_configuration(Path(word)):
         found = import_model(Path(word), seq_len=seq_len)

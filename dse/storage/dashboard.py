@@ -67,10 +67,7 @@ def laid_out(trial: FrozenTrial) -> FrozenTrial:
 def dashboard(url: str) -> Any:
     """The WSGI application of optuna-dashboard for a database of studies.
 
-    Raises
-    ------
-    DseError
-        If it is not installed, or there is no such database.
+    Raises `DseError` if it is not installed, or there is no such database.
     """
     try:
         from optuna_dashboard import wsgi

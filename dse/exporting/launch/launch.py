@@ -256,13 +256,7 @@ def path_and_part(path: Path) -> tuple[Path, str]:
 
 
 def launch_text(path: Path) -> str:
-    """Text of a launch file.
-
-    Raises
-    ------
-    DseError
-        If it cannot be read, is no text, or far longer than any.
-    """
+    """Text of a launch file. Raises `DseError` if it cannot be read, is no text, or far longer than any."""
     data = file_bytes(path, LONGEST)
     if b"\0" in data:
         raise DseError(f"{path}: expected a launch file: text of at most {LONGEST:,} characters")

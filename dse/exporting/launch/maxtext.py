@@ -24,10 +24,7 @@ MAXTEXT: Final = launching("maxtext")
 def script(launch: Launch) -> tuple[str, list[str]]:
     """The configuration of a design, and what it does not say.
 
-    Raises
-    ------
-    NotExpressible
-        If MaxText cannot run such a design.
+    Raises `NotExpressible` if MaxText cannot run such a design.
     """
     refuse(launch, "maxtext")
     lost = [*model_losses(launch.model), *losses(launch)]
@@ -134,10 +131,7 @@ def _training(launch: Launch) -> dict[str, Any]:
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
     """What a configuration of MaxText runs, and what of it is not read.
 
-    Raises
-    ------
-    DseError
-        If it is no such file, or says too little.
+    Raises `DseError` if it is no such file, or says too little.
     """
     keys = parse(launch_text(path), str(path)).data
     try:
@@ -161,10 +155,7 @@ AXES: Final = {"tensor": "tp", "tensor_sequence": "tp", "context": "cp", "contex
 def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
     """Sizes of groups, and what weights are sharded over.
 
-    Raises
-    ------
-    DseError
-        If an axis takes what is left of the chips, and nobody says how many these are.
+    Raises `DseError` if an axis takes what is left of the chips, and nobody says how many these are.
     """
     names = {f"{place}_{axis}_parallelism": axis for place in ("ici", "dcn")
              for axis in (*AXES, "fsdp", "fsdp_transpose", "data")}  # fmt: skip

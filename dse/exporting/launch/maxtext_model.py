@@ -126,13 +126,7 @@ IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
-    """What a model is, in MaxText's words.
-
-    Raises
-    ------
-    NotExpressible
-        If it has none for such layers.
-    """
+    """What a model is, in MaxText's words. Raises `NotExpressible` if it has none for such layers."""
     found: dict[str, Any] = {
         key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)
     }
@@ -201,13 +195,7 @@ def _numerics_keys(numerics: Numerics, *, latent: bool) -> dict[str, Any]:
 
 
 def block(model: ModelShape) -> str:
-    """MaxText's decoder block of a model.
-
-    Raises
-    ------
-    NotExpressible
-        If it has none.
-    """
+    """MaxText's decoder block of a model. Raises `NotExpressible` if it has none."""
     several = model.window or model.linear_attention != "none"
     for style, (same, _) in PATTERNS.items() if several else ():
         if all(getattr(model, field) == value for field, value in same.items()):
@@ -244,10 +232,7 @@ def model_losses(model: ModelShape) -> list[str]:
 def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
     """The model that keys describe, with the defaults of base.yml.
 
-    Raises
-    ------
-    DseError
-        If it is one of MaxText's by name that is not known, or of a decoder block that is not.
+    Raises `DseError` if it is one of MaxText's by name that is not known, or of a decoder block that is not.
     """
     known = str(keys.get("model_name", "default"))
     if known != "default" and "base_emb_dim" not in keys:

@@ -50,10 +50,7 @@ MEGATRON: Final = launching("megatron")
 def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     """A launch as settings, and the settings that Megatron Core lacks.
 
-    Raises
-    ------
-    NotExpressible
-        If Megatron Core cannot run such a design.
+    Raises `NotExpressible` if Megatron Core cannot run such a design.
     """
     refuse(launch, "megatron")
     settings = {

@@ -16,10 +16,7 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
               name: str) -> tuple[Launch, list[str]]:  # fmt: skip
     """The launch that settings describe, with Megatron-LM's defaults, and what is read otherwise.
 
-    Raises
-    ------
-    DseError
-        If settings contradict each other, or say too little.
+    Raises `DseError` if settings contradict each other, or say too little.
     """
     model = settings_model(settings, name)
     design: dict[str, Any] = {column: int(settings.get(s, 1)) for s, column in SIZES.items()}
@@ -43,13 +40,7 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
 
 
 def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: int) -> dict[str, int]:
-    """Replicas and micro-batches, which must be whole.
-
-    Raises
-    ------
-    DseError
-        If they are not.
-    """
+    """Replicas and micro-batches, which must be whole. Raises `DseError` if they are not."""
     sizes = {name: design.get(name, 1) for name in ("tp", "cp", "pp", "micro_batch_size")}
     for name, size in sizes.items():
         if size < 1:

@@ -84,10 +84,7 @@ _KNOWN: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON, "add_bias_linear", "gra
 def script(launch: Launch) -> tuple[str, list[str]]:
     """The configuration of a design, and the settings that it lacks.
 
-    Raises
-    ------
-    NotExpressible
-        If Megatron Core cannot run such a design.
+    Raises `NotExpressible` if Megatron Core cannot run such a design.
     """
     settings, lost = settings_of(launch)
     if settings.get("use_megatron_fsdp") and settings.get("use_tp_pp_dp_mapping"):

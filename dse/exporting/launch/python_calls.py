@@ -65,10 +65,7 @@ class PythonFunctions:
     def results(self) -> dict[str, Any]:
         """What each function returns that needs no argument, by its name.
 
-        Raises
-        ------
-        DseError
-            If they call each other without end.
+        Raises `DseError` if they call each other without end.
         """
         plain = [own for own in self.functions.values() if not (own.args.args or own.args.kwonlyargs)]
         try:
@@ -109,10 +106,7 @@ class PythonFunctions:
     def value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
         """An expression: a number, a text, a list, a mapping; a `Call` of whatever else.
 
-        Raises
-        ------
-        DseError
-            If reading takes too long.
+        Raises `DseError` if reading takes too long.
         """
         self.steps += 1
         if self.steps > MOST_STEPS:

@@ -171,10 +171,7 @@ class Script(Words):
     def skipped(self, node: Node, kind: str) -> None:
         """Pass over statements that are not followed: variables that they set are unknown from here on.
 
-        Raises
-        ------
-        DseError
-            If they may start the training.
+        Raises `DseError` if they may start the training.
         """
         text = text_of(node)
         if _STARTS.search(text):

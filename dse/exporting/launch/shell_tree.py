@@ -32,10 +32,7 @@ _OPENING: Final = {'"', "`", "(", "((", "$(", "$((", "${", "[", "[[", "{", "if",
 def parsed(text: str) -> Node:
     """Tree of a script.
 
-    Raises
-    ------
-    DseError
-        If a quote or a bracket is left open, or it is no script; with the line.
+    Raises `DseError` if a quote or a bracket is left open, or it is no script; with the line.
     """
     if len(text) > MOST_TEXT or text.count("|") > MOST_PIPES or "\0" in text:
         raise DseError(

@@ -49,10 +49,7 @@ class Code(str):
 def script(launch: Launch) -> tuple[str, list[str]]:
     """The module of a design, and what it does not say.
 
-    Raises
-    ------
-    NotExpressible
-        If torchtitan cannot run such a design.
+    Raises `NotExpressible` if torchtitan cannot run such a design.
     """
     package, flavor = torchtitan_design.flavor_of(launch.model)
     refuse(launch, "torchtitan")

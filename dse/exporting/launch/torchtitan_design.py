@@ -160,13 +160,7 @@ def unread(content: Mapping[str, Any]) -> list[str]:
 
 
 def flavor_of(model: ModelShape) -> tuple[str, str]:
-    """Name and flavor of a model there.
-
-    Raises
-    ------
-    NotExpressible
-        If there is none.
-    """
+    """Name and flavor of a model there. Raises `NotExpressible` if there is none."""
     for found in flavors(TORCHTITAN):
         if is_same(flavored(TORCHTITAN, *found), model):
             return found

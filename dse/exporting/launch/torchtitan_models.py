@@ -66,10 +66,7 @@ def converters(content: Mapping[str, Any]) -> list[str]:
 def layers_of_chunks(parallel: Mapping[str, Any], layers: int, stages: int, *, several: bool) -> list[int]:
     """Layers of each chunk of a pipeline, by the layers of a chunk, or the schedule.
 
-    Raises
-    ------
-    DseError
-        If they do not share out over the stages.
+    Raises `DseError` if they do not share out over the stages.
     """
     first, last = (
         int(parallel.get(f"pipeline_parallel_{place}_stage_less_layers", 1)) for place in ("first", "last")

@@ -44,10 +44,7 @@ def progress_figure(history: pd.DataFrame) -> alt.Chart:
 def shares_figure(table: TrialTable, profile: str) -> alt.Chart:
     """How much of each objective's variance over the space each parameter explains alone.
 
-    Raises
-    ------
-    DseError
-        If too few trials are feasible.
+    Raises `DseError` if too few trials are feasible.
     """
     found = importance(table.space, table, profile)
     return importance_figure({

@@ -49,13 +49,7 @@ class ModuleCost:
 
     @classmethod
     def of(cls, path: Path, barriers: Barriers, system: str | None) -> Self:
-        """Read a module and a system.
-
-        Raises
-        ------
-        DseError
-            If either is wrong.
-        """
+        """Read a module and a system. Raises `DseError` if either is wrong."""
         analysis = hlo.Analysis(hlo.load_module(path))
         try:
             program = hlo.program(analysis)
@@ -113,13 +107,7 @@ class ModuleCost:
         return {**record, "figures": hlo.figures(self.analysis)}
 
     def dataflow(self) -> Dataflow:
-        """The module as a graph of DFModel.
-
-        Raises
-        ------
-        DseError
-            If it runs nothing.
-        """
+        """The module as a graph of DFModel. Raises `DseError` if it runs nothing."""
         try:
             return dataflow(self.analysis, self.barriers)
         except DseError as error:

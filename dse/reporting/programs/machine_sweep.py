@@ -28,10 +28,7 @@ Record = Mapping[str, Any]
 def machines(named: str) -> list[System]:
     """Machines that a list names, apart by commas; all that ship for none.
 
-    Raises
-    ------
-    DseError
-        For a name that is none, or one given twice.
+    Raises `DseError` for a name that is none, or one given twice.
     """
     names = [name.strip() for name in named.split(",")] if named else system_names()
     if twice := next((name for name in names if names.count(name) > 1), None):

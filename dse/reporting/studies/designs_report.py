@@ -69,10 +69,7 @@ def in_short(record: Record) -> Record:
 def chosen_report(study: BaseStudy, table: TrialTable, names: Sequence[str]) -> Report:
     """Designs of a study with some columns, in the order in which they are named.
 
-    Raises
-    ------
-    DseError
-        If one is no column.
+    Raises `DseError` if one is no column.
     """
     records = table.records()
     if not records:
@@ -126,10 +123,7 @@ def _known(record: Record) -> list[str]:
 def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Chosen columns of a study's table, with the number of the trial.
 
-    Raises
-    ------
-    DseError
-        If one is no column.
+    Raises `DseError` if one is no column.
     """
     known = column_names(space, frame)
     for name in names:

@@ -73,10 +73,7 @@ class StudyPair:
 def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
     """Compare the feasible designs of two studies by the objectives that both have.
 
-    Raises
-    ------
-    DseError
-        If they have no objective in common, or one has found nothing feasible.
+    Raises `DseError` if they have no objective in common, or one has found nothing feasible.
     """
     wanted = [
         o

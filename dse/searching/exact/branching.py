@@ -68,10 +68,7 @@ class Search:
     def run(self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf) -> None:
         """Work until no box is left, or enough designs are evaluated.
 
-        Raises
-        ------
-        DseError
-            If more than `MOST_PRICED` designs have to be evaluated.
+        Raises `DseError` if more than `MOST_PRICED` designs have to be evaluated.
         """
         waiting = self.waiting
         while waiting and self.priced < enough:

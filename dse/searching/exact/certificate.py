@@ -48,10 +48,7 @@ class Certificate:
 def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     """Compare a study with the exact front of its space.
 
-    Raises
-    ------
-    DseError
-        If the study searches another space, or there is nothing to compare.
+    Raises `DseError` if the study searches another space, or there is nothing to compare.
     """
     if sought_space(study).fingerprint != exact.space.fingerprint:
         raise DseError(f"study {study.name!r}: searches another space; leave SPACE out to enumerate its own")

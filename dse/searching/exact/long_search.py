@@ -41,10 +41,7 @@ class Reference:
 def reference(study: BaseStudy, jobs: Jobs = 1) -> Reference:
     """Compare a study with a search that prices as many designs as ten thousand of its trials would.
 
-    Raises
-    ------
-    DseError
-        If the study has found nothing feasible.
+    Raises `DseError` if the study has found nothing feasible.
     """
     lowest, space = best_costs(study), sought_space(study)
     rules = rules_for(space, study.profile)

@@ -237,10 +237,7 @@ def normalized(space: Space, name: str, written: Sequence[Any]) -> list[Any]:
 def normal(space: Space, name: str, written: Any) -> Any:
     """A value as a number in SI units, a word or a boolean; None where it is blank.
 
-    Raises
-    ------
-    DseError
-        If it is in another unit.
+    Raises `DseError` if it is in another unit.
     """
     value = scalar(written.strip()) if isinstance(written, str) else written
     unit, known = space.unit_of(name), space.by_name.get(name)

@@ -90,10 +90,7 @@ DRAWS_EACH = 8
 def sampler_choice(name: str) -> Choice:
     """The sampler of that name.
 
-    Raises
-    ------
-    DseError
-        For an unknown name, or one whose packages are not installed.
+    Raises `DseError` for an unknown name, or one whose packages are not installed.
     """
     if name not in SAMPLERS:
         raise DseError(f"sampler {name!r}: unknown{suggestion(name, SAMPLERS)}")

@@ -26,10 +26,7 @@ def stored_winners(
 ) -> dict[int, list[dict[str, Any]]]:
     """Identity -> the winners of each finished trial of a number and later that has some, with some values.
 
-    Raises
-    ------
-    DseError
-        If they are something else.
+    Raises `DseError` if they are something else.
     """
     with store.reading(stored.study_id):
         found = store.attribute(stored, WINNERS, first=first)

@@ -132,13 +132,7 @@ class LegalDesigns:
         return math.inf if self._ranged and listed else float(listed)
 
     def random(self, n: int, rng: np.random.Generator) -> Batch:
-        """`n` legal designs, each as likely as any other.
-
-        Raises
-        ------
-        DseError
-            If there is none.
-        """
+        """`n` legal designs, each as likely as any other. Raises `DseError` if there is none."""
         self._some()
         columns = self._drawn(n, rng)
         for _ in range(MOST_DRAWS):
@@ -219,10 +213,7 @@ class LegalDesigns:
     def enumerate(self, chunk: int = 16384) -> Iterator[Batch]:
         """All legal designs, `chunk` at a time, in the order of the file's options.
 
-        Raises
-        ------
-        DseError
-            If a parameter has no list of options, or the designs are too many to number.
+        Raises `DseError` if a parameter has no list of options, or the designs are too many to number.
         """
         if self._ranged:
             names = ", ".join(p.name for p in self._ranged)

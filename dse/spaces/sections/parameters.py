@@ -130,10 +130,7 @@ class Parameter:
     def accepted(self, written: object) -> Value:
         """The option that a text or number stands for.
 
-        Raises
-        ------
-        DseError
-            If the parameter has no such option, with the options that it has.
+        Raises `DseError` if the parameter has no such option, with the options that it has.
         """
         can_be = f"{self.name} can be {self.described()}"
         try:
@@ -173,10 +170,7 @@ def decoded(parameters: Sequence[Parameter], columns: Mapping[str, FloatArray]) 
 def written_value(written: object, unit: str, words: Sequence[str], boolean: bool) -> Value:
     """A word, a boolean, or a number in SI units, from what a file or a command line holds.
 
-    Raises
-    ------
-    ValueError
-        If it is not of that kind.
+    Raises `ValueError` if it is not of that kind.
     """
     if words:
         if (word := written if written in words else str(written).lower()) in words:
@@ -226,10 +220,7 @@ def _own_words(written: Any, parameter: Parameter) -> tuple[str, ...]:
 def written_options(written: Any) -> Any:
     """What a parameter says of its values alone: a list, a formula or a range, without how they are chosen.
 
-    Raises
-    ------
-    ValueError
-        If a mapping has options and other keys.
+    Raises `ValueError` if a mapping has options and other keys.
     """
     if not isinstance(written, dict):
         return written
