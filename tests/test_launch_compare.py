@@ -71,9 +71,7 @@ def test_the_first_part_is_the_change_with_the_largest_effect_alone(scripts):
 
 def test_settings_that_are_legal_only_together_are_one_part(scripts, tmp_path):
     """On 16 ranks tp 8 leaves 2 stages, and pp 4 leaves tp 4: neither can change alone."""
-    before = changed(
-        ("--nnodes 8", "--nnodes 2"), ("pipeline-model-parallel-size 4", "pipeline-model-parallel-size 2")
-    )
+    before = changed(("--nnodes 8", "--nnodes 2"), ("pipeline-model-parallel-size 4", "pipeline-model-parallel-size 2"))
     after = before.replace("tensor-model-parallel-size 8", "tensor-model-parallel-size 2")
     after = after.replace("pipeline-model-parallel-size 2", "pipeline-model-parallel-size 8")
     (tmp_path / "old.sh").write_text(before)
@@ -102,7 +100,7 @@ def test_compare_answers_first_and_limits_decide_the_exit_code(scripts, capsys):
     assert main(compare) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"new\.sh is [\d.]+ % faster than old\.sh, with [\d.]+ GB more memory\.", first)
-    assert any(re.match(r"tp 8 to 4 +-[\d.]+ s ", line) for line in rest)
+    assert any(re.match(r"--tensor-model-parallel-size 8 to 4 +-[\d.]+ s ", line) for line in rest)
     assert main([*compare, "--max-memory", "80GB", "--max-step-time", "15", "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert re.fullmatch(r"--max-memory 80 GB: new\.sh needs 80\.\d GB, \d+ MB too much", found["exceeded"][0])
@@ -126,10 +124,30 @@ def test_mistakes_are_one_line(words, message, scripts, capsys):
     assert len(err.splitlines()) == 1
 
 
+def test_calls_of_one_script_are_compared_by_its_flags(scripts, tmp_path, capsys):
+    text = SCRIPT.replace("parallel-size 8", "parallel-size ${TP:-8}").replace("--recompute-activations", "$MORE")
+    (tmp_path / "train.sh").write_text(text)
+    calls = ["TP=8 train.sh", "TP=4 MORE='--overlap-grad-reduce --swiglu' train.sh"]
+    assert main(["compare", *calls, "--system", "h100", "--format", "json"]) == 1
+    flags = {name: own for part in json.loads(capsys.readouterr().out)["parts"] for name, own in part["flags"].items()}
+    assert flags == {
+        "--tensor-model-parallel-size": {"from": 8, "to": 4},
+        "--overlap-grad-reduce": {"from": None, "to": True},
+    }
+    assert main(["compare", *calls, "--system", "h100"]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"^with --overlap-grad-reduce +-", shown, flags=re.MULTILINE)
+
+
+def test_a_flag_that_decides_two_settings_is_one_part(scripts):
+    """Without --overlap-param-gather, --overlap-grad-reduce leaves the gathering of weights exposed."""
+    parts = dse.compare_launches("old.sh", "new.sh", system="h100_80g_dgx").parts
+    [part] = [own for own in parts if "--overlap-grad-reduce" in own.flags]
+    assert {*part.changes} == {"overlap_grad_reduce", "overlap_param_gather"}
+
+
 def test_a_design_that_does_not_fit_fails_a_comparison(scripts, tmp_path, capsys):
-    (tmp_path / "new.sh").write_text(
-        changed(("tensor-model-parallel-size 8", "tensor-model-parallel-size 1"))
-    )
+    (tmp_path / "new.sh").write_text(changed(("tensor-model-parallel-size 8", "tensor-model-parallel-size 1")))
     assert main(["compare", "old.sh", "new.sh", "--system", "h100"]) == 1
     assert re.search(r"new\.sh does not fit: [\d.]+ GB too much", capsys.readouterr().out)
 

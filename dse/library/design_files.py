@@ -33,9 +33,7 @@ HEAD: Final = 1 << 18
 _CONTENT: Final = {
     SPACE: re.compile(rb"^[{\s]*['\"]?schema['\"]?\s*:\s*['\"]?search_space/", re.MULTILINE),
     "maxtext": re.compile(rb"^['\"]?(ici_|dcn_|base_)\w+['\"]?\s*:", re.MULTILINE),
-    "nemo": re.compile(
-        rb"^model\s*:\s*$(\n^(\s+.*|#.*)?$)*?\n\s+(_target_|\w+_parallel_size)\s*:", re.MULTILINE
-    ),
+    "nemo": re.compile(rb"^model\s*:\s*$(\n^(\s+.*|#.*)?$)*?\n\s+(_target_|\w+_parallel_size)\s*:", re.MULTILINE),
     "megatron": re.compile(
         rb"--(tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py|\btorchrun\b|"
         rb"\bdeepspeed\b|\bsrun\b|--- (end of )?arguments ---|^\s*tensor_model_parallel_size \.\.\.",
@@ -101,18 +99,24 @@ def _file(text: str) -> Path:
 
 
 def is_launch(text: str) -> bool:
-    """True for a launch file, and for the call of a launch script."""
-    path = _file(text.split()[-1] if text.split() else "")
-    return path.is_file() and not _SYSTEM.search(content(path, HEAD)) and kind_of_design(text) in LAUNCHES
+    """True for a launch file, and for the call of a launch script, such as ``"TP=8 train.sh 7b"``."""
+    path = _file(text)
+    is_file = path.is_file() and not _SYSTEM.search(content(path, HEAD))
+    return is_call(text) or (is_file and kind_of_design(text) in LAUNCHES)
+
+
+def is_call(text: str) -> bool:
+    """True for the call of a script with variables or arguments."""
+    try:
+        words = [] if Path(text).is_file() else shlex.split(text)
+    except ValueError:
+        words = []
+    return len(words) > 1 and any(Path(word).is_file() for word in words)
 
 
 def _absent(text: str) -> str:
     """The kind of a word that is no file: the call of a script."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = []
-    if len(words) > 1 and any(Path(word).is_file() for word in words):
+    if is_call(text):
         return "megatron"
     known = shipped.names("spaces")
     if "/" in text or "." in text:

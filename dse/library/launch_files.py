@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,8 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.exporting.launch.forms import LAUNCH_FORMS, read_launch
 from dse.exporting.launch.launch import COUNTED, Launch, launch_space
+from dse.exporting.launch.megatron_flags import stated
+from dse.exporting.launch.megatron_read import launch_of
 from dse.library.chosen_space import Pins
 from dse.library.design_files import TITLES, kind_of_design
 from dse.records.text import Record
@@ -53,9 +55,7 @@ def launch_design(
     return launch_space(launch, str(system), launch.model.name, set)
 
 
-def _launch(
-    file: str | Path, form: str, gpus: int | None, framework: str, note: Callable[[str], None]
-) -> Launch:
+def _launch(file: str | Path, form: str, gpus: int | None, framework: str, note: Callable[[str], None]) -> Launch:
     """The run that a launch file of any framework starts."""
     kind = form or kind_of_design(str(file))
     if kind not in LAUNCH_FORMS:
@@ -73,6 +73,8 @@ class ChangedSetting:
     changes: Mapping[str, tuple[Any, Any]]  #: setting -> its values before and after
     step_time_change: float  #: [s]
     peak_memory_change: float  #: [B]
+    #: Flags of the scripts that decide them -> their values before and after, None without the flag.
+    flags: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class LaunchPair:
         parts = [
             {
                 "changes": {name: {"from": old, "to": new} for name, (old, new) in part.changes.items()},
+                "flags": {name: {"from": old, "to": new} for name, (old, new) in part.flags.items()},
                 "step_time_change_s": part.step_time_change,
                 "peak_memory_change_bytes": part.peak_memory_change,
             }
@@ -153,32 +156,71 @@ def compare_launches(
 
     spaces = [launch_space(own, str(system), own.model.name) for own in (first, last)]
     records = [priced_design(space, space.completed({})) for space in spaces]
-    parts = tuple(_attributed(records[0], records[1], changes, evaluated))
-    return LaunchPair((str(one), str(other)), (spaces[0], spaces[1]), (records[0], records[1]), parts)
+    flags, script = _flags(first, last), "megatron" in map(kind_of_design, map(str, (one, other)))
+    parts = []
+    for part in _attributed(records[0], records[1], changes, flags, evaluated):
+        own = [name for name, columns in flags.items() if columns & part.changes.keys()]
+        values = [(stated(name, first.settings), stated(name, last.settings)[1]) for name in own]
+        if not script:  # two configurations of Megatron-Bridge
+            values = [((name, first.settings.get(name)), last.settings.get(name)) for name in own]
+        parts.append(replace(part, flags={name: (old, new) for (name, old), new in values}))
+    return LaunchPair((str(one), str(other)), (spaces[0], spaces[1]), (records[0], records[1]), tuple(parts))
 
 
 def _attributed(
     first: Record, last: Record, changes: Mapping[str, tuple[Any, Any]],
-    evaluated: Callable[[frozenset[str]], Record | None],
+    flags: Mapping[str, frozenset[str]], evaluated: Callable[[frozenset[str]], Record | None],
 ) -> Iterator[ChangedSetting]:  # fmt: skip
     """Parts of the difference of two records: in each round the setting with the largest effect is changed.
 
-    Settings that are legal only together, such as tp with pp, are changed together. The parts add up.
+    Settings that one flag decides, or that are legal only together, such as tp with pp, are changed together.
+    The parts add up.
     """
     done, here = frozenset[str](), first
-    while left := [name for name in changes if name not in done]:
-        tried: dict[tuple[str, ...], Record] = {}
+    groups = _groups(changes, flags)
+    while left := [group for group in groups if not group <= done]:
+        tried: dict[frozenset[str], Record] = {}
         for size in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
-            found = {own: evaluated(done | {*own}) for own in combinations(left, size)}
+            together = [frozenset[str]().union(*own) for own in combinations(left, size)]
+            found = {own: evaluated(done | own) for own in together}
             if tried := {own: record for own, record in found.items() if record is not None}:
                 break
-        tried = tried or {tuple(left): last}
+        tried = tried or {frozenset(changes) - done: last}
         names = max(tried, key=lambda own: abs(_totals_of(tried[own])[0] - _totals_of(here)[0]))
-        pairs = zip(_totals_of(here), _totals_of(tried[names]), strict=True)
-        yield ChangedSetting(
-            {name: changes[name] for name in names}, *(after - before for before, after in pairs)
-        )
-        done, here = done | {*names}, tried[names]
+        parts = {name: pair for name, pair in changes.items() if name in names}
+        (time, memory), (later_time, later_memory) = _totals_of(here), _totals_of(tried[names])
+        yield ChangedSetting(parts, later_time - time, later_memory - memory)
+        done, here = done | names, tried[names]
+
+
+def _groups(names: Iterable[str], flags: Mapping[str, frozenset[str]]) -> list[frozenset[str]]:
+    """Names of settings, those together that one flag decides."""
+    groups = [frozenset([name]) for name in names]
+    for columns in flags.values():
+        shared = [group for group in groups if group & columns]
+        groups = [group for group in groups if group not in shared]
+        groups += [frozenset[str]().union(*shared)] if shared else []
+    return groups
+
+
+def _flags(first: Launch, last: Launch) -> dict[str, frozenset[str]]:
+    """Settings of two scripts of Megatron-LM that differ -> names of `_changes` that each decides alone."""
+    one, other = first.settings, last.settings
+    flags = {}
+    for name in {**one, **other} if one and other else ():
+        for base, text in ((first, last), (last, first)):
+            if one.get(name) == other.get(name):
+                break
+            settings = {**base.settings, name: text.settings.get(name)}
+            known = {key: value for key, value in settings.items() if value is not None}
+            try:
+                tried, _ = launch_of(known, world_size=base.world_size, node_size=8, name=base.model.name)
+            except DseError:  # legal only with other changes
+                continue
+            if columns := _changes(base, replace(tried, framework=base.framework)):
+                flags[name] = frozenset(columns)
+                break
+    return flags
 
 
 #: Most settings that are changed together before all that are left are one part. [-]
@@ -220,9 +262,7 @@ def _mixed(first: Launch, last: Launch, names: frozenset[str]) -> Launch:
     model = replace(of["model"].model, seq_len=of["seq_len"].model.seq_len)
     design = {name: of.get(name, first)[name] for name in of["model"].design}
     replicas, rest = divmod(of["GPUs"].world_size, int(design["tp"] * design["pp"] * design["cp"]))
-    steps, left = divmod(
-        of["global_batch_size"].global_batch_size, max(replicas, 1) * int(design["micro_batch_size"])
-    )
+    steps, left = divmod(of["global_batch_size"].global_batch_size, max(replicas, 1) * int(design["micro_batch_size"]))
     if rest or left or not replicas or not steps:
         raise ArithmeticError("ranks or sequences do not divide")
     design |= {"dp": replicas, "gradient_accumulation_steps": steps}

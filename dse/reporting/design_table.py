@@ -116,7 +116,7 @@ class Column:
     @property
     def width(self) -> int:
         """Width of the widest line of a column. [characters]"""
-        return max(map(len, (*self.heading, *self.cells))) + GAP
+        return max(map(len, (*self.heading, *"\n".join(self.cells).split("\n")))) + GAP
 
 
 def design_table(
@@ -197,9 +197,7 @@ def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     left_out = {name for name in UNITS if "run" in records[0] and name not in IN_TABLES}
     left_out |= {objective.name for objective in space.objectives}
     return [
-        Column(
-            name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + place
-        )
+        Column(name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + place)
         for place, (name, unit) in enumerate(units.items())
         if varies(records, "derived", name) and name not in left_out
     ]
@@ -235,12 +233,7 @@ def tight_marks(space: Space, records: Sequence[Record]) -> list[str]:
 def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     """The step time of each workload, where there are several."""
     return [
-        Column(
-            f"{own.name} step time",
-            (own.name, "step", "time"),
-            [step_text(r, own.name) for r in records],
-            300,
-        )
+        Column(f"{own.name} step time", (own.name, "step", "time"), [step_text(r, own.name) for r in records], 300)
         for own in space.workloads
     ]
 

@@ -12,19 +12,14 @@ from typing import Final
 
 from costmodel.formats.framework_file import launching, load_framework
 from costmodel.training.run import TransformerRun
-from dse.exporting.launch.launch import Launch, NotExpressible, launch_text, path_and_part
+from dse.exporting.launch.launch import Launch, NotExpressible, launch_text, script_file
 from dse.records.artefact import Artefact
 
 Writer = Callable[["Launch"], tuple[str, list[str]]]
 Reader = Callable[[Path, int | None], tuple["Launch", list[str]]]
 
 #: Form of a launch file -> ending of the file.
-LAUNCH_FORMS: Final[Mapping[str, str]] = {
-    "megatron": ".sh",
-    "nemo": ".yaml",
-    "torchtitan": ".py",
-    "maxtext": ".yml",
-}
+LAUNCH_FORMS: Final[Mapping[str, str]] = {"megatron": ".sh", "nemo": ".yaml", "torchtitan": ".py", "maxtext": ".yml"}
 
 #: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
 _FRAMEWORK: Final = re.compile(r"^# dse framework: (.*\S)$", re.MULTILINE)
@@ -79,10 +74,7 @@ def read_launch(path: Path, form: str, chips: int | None = None,
     """
     read: Reader = _module(form).read_script
     launch, notes = read(path, chips)
-    words = (Path(word) for word in (str(path_and_part(path)[0]), *str(path).split()))
-    file = next(
-        (own for own in words if own.is_file()), None
-    )  # of a script as it is called, that among its words
-    said = _FRAMEWORK.search(launch_text(file)) if file else None
+    file = script_file(path)
+    said = _FRAMEWORK.search(launch_text(file)) if file.is_file() else None
     own = "" if said and said[1] == "none" else said[1] if said else launching(form).name
     return replace(launch, framework=framework or own), notes

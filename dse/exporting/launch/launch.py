@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,15 +57,15 @@ class Launch:
     framework: str = ""  #: by whose rules the design is priced, a name or a path; "": by none
     compute_capability: float = 0.0  #: of its chips; 0: unknown, or no chips of CUDA [-]
     anyway: bool = False  #: whether a model is written that its framework cannot train as it is
+    #: Settings of the file that was read, by their names in Megatron Core; empty in other frameworks.
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of_run(cls, run: TransformerRun, point: int, framework: str = "") -> Launch:
         """The launch of one design of a run."""
         domains = DesignPoints.domains(run.model.blocks)
         known = DesignPoints().columns() | run.design.columns()
-        values = {
-            name: np.broadcast_to(known[name], (run.num_points,))[point] for name in domains if name in known
-        }
+        values = {name: np.broadcast_to(known[name], (run.num_points,))[point] for name in domains if name in known}
         own = (run.system.network[0].size, run.system.chip.compute_capability)
         size, capability = (float(np.broadcast_to(values, (run.num_points,))[point]) for values in own)
         design = {name: decoded(domains[name], float(value)) for name, value in values.items()}
@@ -93,9 +93,7 @@ class Launch:
     @property
     def points(self) -> DesignPoints:
         """The design as a table of one row."""
-        return DesignPoints.of(
-            blocks=self.model.blocks, **{name: [value] for name, value in self.design.items()}
-        )
+        return DesignPoints.of(blocks=self.model.blocks, **{name: [value] for name, value in self.design.items()})
 
     @property
     def zero_stage(self) -> int:
@@ -253,6 +251,12 @@ def path_and_part(path: Path) -> tuple[Path, str]:
     """A launch file and the part of it that is asked for: ``configs.py:llama3_8b``; "" if it has one part."""
     name, python, part = str(path).rpartition(".py:")
     return (Path(f"{name}.py"), part) if python else (path, "")
+
+
+def script_file(path: Path) -> Path:
+    """The file of a launch: of ``configs.py:llama3_8b``, and of a script as it is called, too."""
+    words = (Path(word) for word in (str(path_and_part(path)[0]), *str(path).split()))
+    return next((own for own in words if own.is_file()), path)
 
 
 def launch_text(path: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError, printable
-from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text
+from dse.exporting.launch.launch import PLACEHOLDERS, Launch, launch_text, script_file
 from dse.exporting.launch.megatron_command import (
     NoTraining,
     OtherTraining,
@@ -123,16 +123,12 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         if "num_layers" not in flags.settings and command.missing:
             raise DseError(f"it does not say num_layers{not_there(command.missing)}")
         if command.plan and not flags.settings.keys() & {*NEEDED, "use_checkpoint_args"}:
-            raise OtherTraining(
-                f"no flag of a Megatron-LM model, such as --num-layers; {command.plan} needs no script"
-            )
+            raise OtherTraining(f"no flag of a Megatron-LM model, such as --num-layers; {command.plan} needs no script")
         hint = ""
         if not (world_size := chips or command.chips):
             raise DseError("does not decide the number of GPUs; name it with --gpus N")
-        name = re.sub(r"\W+", "_", path.stem).strip("_") or "launch"
-        launch, notes = launch_of(
-            flags.settings, world_size=world_size, node_size=command.node_size or 8, name=name
-        )
+        name = re.sub(r"\W+", "_", script_file(path).stem).strip("_") or "launch"
+        launch, notes = launch_of(flags.settings, world_size=world_size, node_size=command.node_size or 8, name=name)
         notes = [*branch_notes(path, command, flags), *notes]
     except DseError as error:
         hint = "" if isinstance(error, OtherTraining) else hint

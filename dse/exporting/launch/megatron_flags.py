@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +28,8 @@ _READ: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON}
 _WITHOUT_COST: Final = {*DATA["without_cost"].split()}
 _DERIVED: Final = _WITHOUT_COST | {*DATA["derived"].split()}
 _FLAGS: Final[dict[str, str]] = DATA["flags"]
-_NEGATED: Final[dict[str, str]] = DATA["negated"]
-_UNSET: Final = (
-    "no line of the script sets it; what its caller gives stands in quotes: 'NAME=8 train.sh ARGUMENT'"
-)
+NEGATED: Final[dict[str, str]] = DATA["negated"]
+_UNSET: Final = "no line of the script sets it; what its caller gives stands in quotes: 'NAME=8 train.sh ARGUMENT'"
 #: The arguments that a run prints, and one of them; lines may begin with the rank.
 _PRINTED: Final = re.compile(r"-{3,} arguments -{3,}\s*\n(.*?)-{3,} end of arguments -{3,}", re.DOTALL)
 _ARGUMENT: Final = re.compile(r"^(?:\S*\d\S*[:\]] ?)?  ([A-Za-z_]\w*) \.* (.*?)\r?$", re.MULTILINE)
@@ -43,12 +41,19 @@ def flag(setting: str) -> str:
     return _FLAGS.get(setting, "--" + setting.replace("_", "-"))
 
 
+def stated(setting: str, settings: Mapping[str, Any]) -> tuple[str, Any]:
+    """The flag that states a setting, and its value; None without the flag."""
+    if setting in NEGATED:
+        return NEGATED[setting], True if settings.get(setting) is False else None
+    return flag(setting), settings.get(setting)
+
+
 def flag_text(setting: str, value: Any) -> str:
     """A flag with its value, as a shell reads it."""
     if value is True:
         return flag(setting)
     if value is False:
-        return _NEGATED[setting]
+        return NEGATED[setting]
     values = value if isinstance(value, list) else [value]
     return " ".join(
         [flag(setting), *(shlex.quote(f"{own:g}" if isinstance(own, float) else str(own)) for own in values)]
@@ -76,7 +81,7 @@ class Flags:
         Flags(settings={'micro_batch_size': 2, 'swiglu': True}, unread={'--fancy': '3'}, unset=[])
         """
         kinds = {flag(name): name for name in _READ}
-        off = {name: setting for setting, name in _NEGATED.items()}
+        off = {name: setting for setting, name in NEGATED.items()}
         found = cls()
         for name, values in _pairs(words):
             argument = name.strip("-").replace("-", "_")
@@ -90,9 +95,7 @@ class Flags:
             elif name and argument not in _WITHOUT_COST and values[:1] != DATA["not_read"].get(argument):
                 found.unread[name] = " ".join(values)
             takes = name and name not in off and kinds.get(name) not in ON
-            found.unset += [
-                own for own in values[bool(takes) :] if own[:1] == "$" and argument != "data_path"
-            ]
+            found.unset += [own for own in values[bool(takes) :] if own[:1] == "$" and argument != "data_path"]
         return found
 
     @classmethod
@@ -104,8 +107,8 @@ class Flags:
         found, names = cls(), DATA["in_a_log"]
         for argument, value in _ARGUMENT.findall(printed[-1]):
             name = names.get(argument, argument)
-            if name in _NEGATED or name in ON:
-                found.settings |= {name: value == "True"} if name in _NEGATED or value == "True" else {}
+            if name in NEGATED or name in ON:
+                found.settings |= {name: value == "True"} if name in NEGATED or value == "True" else {}
             elif name in _READ and value != "None":
                 found.settings[name] = cls.value(name, name, _values(name, value))
             elif name == "world_size":

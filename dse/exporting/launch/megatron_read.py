@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from costmodel.errors import DseError
@@ -36,7 +37,7 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
         design.pop("ep")
     design = {name: value for name, value in design.items() if value is not None}
     design |= batch(settings, design, world_size)
-    return Launch.of(model, design, node_size), _otherwise(settings)
+    return replace(Launch.of(model, design, node_size), settings=dict(settings)), _otherwise(settings)
 
 
 def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: int) -> dict[str, int]:
@@ -48,9 +49,7 @@ def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: in
     group = sizes["tp"] * sizes["cp"] * sizes["pp"]
     dp, rest = divmod(world_size, group)
     if rest or not dp:
-        raise DseError(
-            f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}; --gpus N names others"
-        )
+        raise DseError(f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}; --gpus N names others")
     micro = sizes["micro_batch_size"]
     total = int(settings.get("global_batch_size", dp * micro))
     steps, rest = divmod(total, dp * micro)
@@ -86,9 +85,7 @@ def _read_recomputation(settings: Mapping[str, Any]) -> dict[str, Any]:
         layers = int(settings.get("recompute_num_layers", 1))
         method = settings.get("recompute_method", "uniform")
         alone = method == "uniform" and layers == 1
-        return {"recompute": "full"} | (
-            {} if alone else {"recompute_method": method, "recompute_layers": layers}
-        )
+        return {"recompute": "full"} | ({} if alone else {"recompute_method": method, "recompute_layers": layers})
     if word != "selective":
         return {}
     modules = settings.get("recompute_modules", ["core_attn"])

@@ -40,7 +40,7 @@ def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:
         reached += part.step_time_change
         leads.append(readable(reached, "s"))
     columns = [
-        Column("changed", ("changed",), [settings_text(part.changes) for part in pair.parts], left=True),
+        Column("changed", ("changed",), [flags_text(part) for part in pair.parts], left=True),
         Column("step", ("step time",), [change_text(p.step_time_change, "s") for p in pair.parts]),
         Column("share", ("",), [relative(p.step_time_change, one["step_time_s"]) for p in pair.parts], 2),
         Column("leads to", ("leads to",), leads, 1),
@@ -52,6 +52,19 @@ def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:
 def settings_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
     """Changed settings: ``tp 8 to 4, pp 2 to 4``."""
     return ", ".join(f"{name} {_shown(old)} to {_shown(new)}" for name, (old, new) in changes.items())
+
+
+def flags_text(part: Any) -> str:
+    """Flags of a `ChangedSetting`, a line each, and the settings where no flag decides them."""
+    lines = []
+    for name, (old, new) in part.flags.items():
+        switch = isinstance(new if old is None else old, bool)
+        value = "" if switch else f" {_shown(old if new is None else new)}"
+        if old is None or new is None or switch:
+            lines.append(f"{'without' if new is None or new is False else 'with'} {name}{value}")
+        else:
+            lines.append(f"{name} {_shown(old)} to {_shown(new)}")
+    return "\n".join(lines) or settings_text(part.changes)
 
 
 def _shown(value: Any) -> str:
