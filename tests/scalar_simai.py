@@ -42,10 +42,8 @@ def collective_time(kind, group, of_pass, size, *, tp, ep, dp, gpus, nics, nvlin
     """Time in ns; None where the reference has none. `of_pass` is "forward", or anything else."""
     if of_pass == "forward" and 0 < size < 4096:
         size = 4096
-    if of_pass == "weight_gradient":
-        n = dp // ep if group == "dp_ep" else dp
-    else:
-        n = ep if group == "ep" else tp
+    replicas = dp // ep if group == "dp_ep" else dp
+    n = replicas if of_pass == "weight_gradient" else ep if group == "ep" else tp
     if 1 < size < 2**20:
         return FIXED.get(n, 0)
     if group == "tp":

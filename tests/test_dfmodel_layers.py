@@ -13,14 +13,7 @@ from costmodel.errors import DseError
 from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph, layer_graph, least_moving, model_graph
 from costmodel.profiles.dfmodel.design import design_setup
 from costmodel.profiles.dfmodel.files import load_setup, setup_file, setup_message, setup_text
-from costmodel.profiles.dfmodel.graph import (
-    OUTER,
-    WANTED,
-    consumer_kind,
-    moved_bytes,
-    options,
-    sharding_words,
-)
+from costmodel.profiles.dfmodel.graph import OUTER, WANTED, consumer_kind, moved_bytes, options, sharding_words
 from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
 from dse.cli import main

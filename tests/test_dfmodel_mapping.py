@@ -18,13 +18,7 @@ from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate,
 from costmodel.profiles.dfmodel import cores as dfmodel_cores
 from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
 from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
-from costmodel.profiles.dfmodel.mapping import (
-    fastest_design,
-    fastest_mapping,
-    fused_ways,
-    shortage,
-    with_tiles,
-)
+from costmodel.profiles.dfmodel.mapping import fastest_design, fastest_mapping, fused_ways, shortage, with_tiles
 from costmodel.profiles.dfmodel.network import sized
 from dse.cli import main
 from dse.reporting.programs.dfmodel_report import priced_file

@@ -10,21 +10,9 @@ import pytest
 from costmodel import DesignPoints, ModelShape
 from costmodel.errors import DseError
 from costmodel.profiles.dfmodel import DataflowDesign, design_setup, evaluate, least_moving, model_graph
-from costmodel.profiles.dfmodel.assigned import (
-    design_sharding,
-    rows_of,
-    unsupported_columns,
-    unsupported_shardings,
-)
+from costmodel.profiles.dfmodel.assigned import design_sharding, rows_of, unsupported_columns, unsupported_shardings
 from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
-from costmodel.profiles.dfmodel.graph import (
-    ALL_REDUCE,
-    NONE,
-    kernel_collectives,
-    moved_bytes,
-    options,
-    sharding_words,
-)
+from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE, kernel_collectives, moved_bytes, options, sharding_words
 from costmodel.profiles.dfmodel.setup import OVERLAPS
 from costmodel.profiles.files import kind_of
 from costmodel.training.blocks import DECODER

@@ -24,17 +24,7 @@ from dse.library.study import Study
 from dse.reporting.programs.cost_record import ModuleCost
 from dse.reporting.programs.cost_report import time_of
 from dse.spaces.space import Space
-from tests.hlo_texts import (
-    DATA,
-    GPT,
-    LOOP,
-    OLD_PRINTER,
-    SEED,
-    TRANSFORMER,
-    UNCOUNTED,
-    analysed,
-    needs_reference,
-)
+from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, SEED, TRANSFORMER, UNCOUNTED, analysed, needs_reference
 
 
 def one_kernel(**kernel) -> Program:

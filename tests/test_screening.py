@@ -8,11 +8,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
-from optuna.testing.pytest_samplers import (
-    BasicSamplerTestCase,
-    MultiObjectiveSamplerTestCase,
-    RelativeSamplerTestCase,
-)
+from optuna.testing.pytest_samplers import BasicSamplerTestCase, MultiObjectiveSamplerTestCase, RelativeSamplerTestCase
 
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.library.study import Study
