@@ -87,6 +87,8 @@ class Flags:
             argument = name.strip("-").replace("-", "_")
             unknown = next((value for value in values if "$(" in value), "")
             if unknown and argument not in _WITHOUT_COST:
+                if decided := re.search(r"\$\(([a-z-]+):(\d+)\)", unknown):
+                    raise DseError(f"line {decided[2]}: `{decided[1]}` decides {name}, and is not followed")
                 raise DseError(f"{name} {unknown}: the script does not decide it")
             if name in kinds:
                 found.settings[kinds[name]] = cls.value(kinds[name], name, values)

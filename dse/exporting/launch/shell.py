@@ -3,8 +3,9 @@
 The script is read as Bash would run it without arguments in an empty environment. Nothing is executed: of
 programs, only the output of `echo`, `dirname` and a few others is known. A condition that depends on another
 program, a file or the machine is taken to hold; `Script.asked` lists these conditions, and a reader that
-gives `answers` follows the other branches. Loops, functions and here-documents are not followed: a variable
-that they set is unknown from there on, and a script that starts its training in one of them is refused.
+gives `answers` follows the other branches. Loops, `case`, functions and here-documents are not followed: a variable
+that they set is unknown from there on (`$(for:12)`), and a script that starts its training in one of them is
+refused.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise, product
 from os.path import isfile
@@ -173,12 +173,10 @@ class Script(Words):
 
         Raises `DseError` if they may start the training.
         """
-        text = text_of(node)
+        text, line = text_of(node), node.start_point[0] + 1
         if _STARTS.search(text):
-            raise DseError(
-                f"line {node.start_point[0] + 1}: a {kind} that may start the training is not followed"
-            )
-        self.forget(text, kind)
+            raise DseError(f"line {line}: `{kind}` may start the training, and is not followed")
+        self.forget(text, f"{kind}:{line}")
 
     def forget(self, text: str, kind: str = "arithmetic") -> None:
         """Make the variables unknown that a text sets."""
@@ -213,30 +211,14 @@ class Script(Words):
             self.run(parts[then:])
             break
 
-    def choice(self, node: Node) -> None:
-        """Follow the branch of the first pattern that a word fits; of an unknown word that of `answers`."""
-        if {child.type for item in node.children for child in item.children} & {";&", ";;&"}:
-            raise DseError(f"line {node.start_point[0] + 1}: a case that falls through is not followed")
-        words = node.children_by_field_name("value")[:1]
-        [value] = self.known(words)
-        items = [own for own in node.children if own.type == "case_item"]
-        items = [own for own in items if not any(map(self.leaves, own.children))]
-        if value is not None:
-            texts = [map(self.text, own.children_by_field_name("value")) for own in items]
-            fits = [any(fnmatchcase(value, text) for text in own) for own in texts]
-            items = [own for own, fit in zip(items, fits, strict=True) if fit]
-        place = self.branch(words[0], len(items) + 1) if value is None else 0
-        for item in items[place : place + 1]:
-            self.run(item.children)
-
     def loop(self, node: Node) -> None:
-        """Pass over a loop, unless it has no turn."""
+        """Pass over a loop that has a turn, or `case`."""
         condition = node.children_by_field_name("condition")
         if node.type == "while_statement" and self.run(condition) is (node.children[0].type == "until"):
             return
-        values = self.known(node.children_by_field_name("value"))
+        values = self.known(node.children_by_field_name("value")) if node.type == "for_statement" else []
         if not values or any(value != "" for value in values):
-            self.skipped(node, "loop")
+            self.skipped(node, text_of(node).split()[0])
 
     def defined(self, node: Node) -> None:
         """Keep the body of a function."""
@@ -387,7 +369,7 @@ def _operands(node: Node) -> Iterator[Node]:
 #: Kinds of statements -> what they do; words and comments stand between them.
 STATEMENTS: Final[dict[str, Callable[[Script, Node], bool | None]]] = {
     **dict.fromkeys(("compound_statement", "variable_assignments"), Script.block),
-    **dict.fromkeys(("for_statement", "while_statement", "c_style_for_statement"), Script.loop),
+    **dict.fromkeys(("for_statement", "while_statement", "c_style_for_statement", "case_statement"), Script.loop),
     "declaration_command": Script.declared,
     "subshell": Script.apart,
     "list": Script.chain,
@@ -397,11 +379,8 @@ STATEMENTS: Final[dict[str, Callable[[Script, Node], bool | None]]] = {
     "command": Script.command,
     "test_command": Script.test,
     "variable_assignment": Script.set,
-    "unset_command": lambda script, node: (
-        [script.variables.pop(text_of(own), "") for own in node.children] != []
-    ),
+    "unset_command": lambda script, node: [script.variables.pop(text_of(own), "") for own in node.children] != [],
     "if_statement": Script.branches,
-    "case_statement": Script.choice,
     "function_definition": Script.defined,
 }
 

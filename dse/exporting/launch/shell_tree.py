@@ -35,9 +35,7 @@ def parsed(text: str) -> Node:
     Raises `DseError` if a quote or a bracket is left open, or it is no script; with the line.
     """
     if len(text) > MOST_TEXT or text.count("|") > MOST_PIPES or "\0" in text:
-        raise DseError(
-            f"expected a script: at most {MOST_TEXT:,} characters of text, {MOST_PIPES:,} of them |"
-        )
+        raise DseError(f"expected a script: at most {MOST_TEXT:,} characters of text, {MOST_PIPES:,} of them |")
     for pattern, other in _REWRITTEN:
         text = re.sub(pattern, other, text)
     root = _tree(text.encode(errors="replace"))
@@ -77,9 +75,7 @@ def _braced(source: bytes, cut: list[int]) -> bytes:
     for place in cut:
         word = re.compile(rb"[^\s\"'`;|&()<>]*").match(source, place)
         if word:
-            source = (
-                source[:place] + re.sub(rb"\$([A-Za-z_]\w*|\d)", rb"${\1}", word[0]) + source[word.end() :]
-            )
+            source = source[:place] + re.sub(rb"\$([A-Za-z_]\w*|\d)", rb"${\1}", word[0]) + source[word.end() :]
     return source
 
 

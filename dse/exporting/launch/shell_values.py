@@ -110,31 +110,6 @@ def holds(words: Sequence[str | None]) -> bool | None:
     return None
 
 
-def changed(value: str, sign: str, old: str = "", slash: str = "", new: str = "") -> str:
-    """A value as `${NAME%ending}`, `${NAME/old/new}` and their like change it.
-
-    Raises
-    ------
-    ValueError
-        If the change is of another kind.
-
-    >>> changed("a/b.sh", "%", ".sh"), changed("a/b.sh", "##", "*/"), changed("7b", "^^")
-    ('a/b', 'b.sh', '7B')
-    """
-    if sign in ("^^", ",,") and not old:
-        return value.upper() if sign == "^^" else value.lower()
-    if sign in ("/", "//") and old and not re.search(r"[*?[]", old):
-        return value.replace(old, new, -1 if sign == "//" else 1)
-    if sign not in ("%", "%%", "#", "##") or len(value) > MOST_CHANGED:
-        raise ValueError(sign)
-    ends = sign[0] == "%"
-    places = [*range(len(value), -1, -1)] if ends else [*range(len(value) + 1)]
-    for place in places if len(sign) == 1 else places[::-1]:
-        if fnmatchcase(value[place:] if ends else value[:place], old):
-            return value[:place] if ends else value[place:]
-    return value
-
-
 def line_of(words: Sequence[str]) -> str | None:
     """What a program prints, None where that is not known.
 
@@ -148,11 +123,6 @@ def line_of(words: Sequence[str]) -> str | None:
             return posixpath.dirname(path) or "."
         case ["basename", path, *ending]:
             return posixpath.basename(path.rstrip("/")).removesuffix("".join(ending[:1]))
-        case ["expr", *terms]:
-            try:
-                return str(whole_arithmetic(" ".join(terms)))
-            except (ValueError, ZeroDivisionError):
-                return None
         case ["realpath" | "readlink", *_, path]:
             return path
     return None
@@ -191,9 +161,7 @@ def slurm_sizes(options: Mapping[str, str]) -> tuple[int | None, int | None, int
         return int(match[1]) if match else None
 
     nodes, tasks, each = map(number, ("--nodes", "--ntasks", "--ntasks-per-node"))
-    gpus = number("--gpus-per-node", r"(?:\w+:)?(\d{1,4})") or number(
-        "--gres", r".*\bgpu(?::\w+)?:(\d{1,4})\b.*"
-    )
+    gpus = number("--gpus-per-node", r"(?:\w+:)?(\d{1,4})") or number("--gres", r".*\bgpu(?::\w+)?:(\d{1,4})\b.*")
     if nodes and not gpus and (total := number("--gpus", r"(?:\w+:)?(\d{1,7})")):
         gpus = total // nodes
     return nodes, tasks or (nodes * each if nodes and each else None), gpus

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from costmodel.errors import DseError
 from dse.exporting.launch.launch import LONGEST
 from dse.exporting.launch.shell_tree import text_of
-from dse.exporting.launch.shell_values import changed, is_number, line_of, whole_arithmetic
+from dse.exporting.launch.shell_values import is_number, line_of, whole_arithmetic
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _KEPT: Final = re.compile(r"\$(\{\w+\}|\w+)")
+#: Value of a variable that a statement sets which is not followed: `$(for:12)`, with the line.
+_DECIDED: Final = re.compile(r"\$\([a-z-]+:\d+\)")
 _EXPANDING: Final = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
 #: Variables that any environment sets: a condition on one depends on the machine.
 _SURROUNDING: Final = re.compile(r"\$\{?(HOSTNAME|HOME|USER|PATH|RANDOM|SLURM_\w+)\b")
@@ -38,7 +40,6 @@ class Words:
 
     path: Path | None = None  #: of the script; files are looked for beside it
     variables: dict[str, list[str]] = field(default_factory=dict)
-    tables: dict[str, dict[str, str]] = field(default_factory=dict)  #: associative arrays
     arguments: list[str] | None = None  #: of a script that another starts
     slurm: dict[str, str] = field(default_factory=dict)  #: options of `#SBATCH` lines and of `sbatch`
     folder: str = ""  #: current folder, relative to that of the script
@@ -82,9 +83,8 @@ class Words:
         held = self.variables.get(name, [])
         if values and values[0].type == "array":
             words = [child for child in values[0].children if child.type not in ("(", ")", "comment")]
-            pairs = [re.fullmatch(r"\[([^]]+)\]=(.*)", self.text(own), re.DOTALL) for own in words]
-            if pairs and all(pairs) and not any(is_number(own[1]) for own in pairs if own):
-                self.tables.setdefault(name, {}).update({own[1]: own[2] for own in pairs if own})
+            if any(re.match(r"\[[^]]*\]=", text_of(word)) for word in words):
+                self.variables[name] = [f"$(declare:{node.start_point[0] + 1})"]
                 return name
             items = [item for own in words for item in self.expanded(own)]
             self.variables[name] = self.measured([*(held if sign.type == "+=" else []), *items])
@@ -92,7 +92,7 @@ class Words:
         value = self.text(values[0]) if values else ""
         key = "0" if index is None else self.text(index)
         if not is_number(key):
-            self.tables.setdefault(name, {})[key] = value
+            self.variables[name] = [f"$(declare:{node.start_point[0] + 1})"]
             return name
         place = min(int(key), len(held))
         before = "".join(held[place : place + 1]) if sign.type == "+=" else ""
@@ -190,17 +190,14 @@ class Words:
         held = self.held(name, key)
         if mark == "#":
             return [str(len(held or []) if key in ("@", "*") else len("".join(held or [])))]
-        if mark == "!":
-            held = self.held(held[0], None) if held and key is None else None
         sign = parts[1].type if len(parts) > 1 else ""
         asks = self.slurm or not name.startswith("SLURM_")
         hides = self.strict and not (asks and _SURROUNDING.match(f"${name}"))
         kept = [] if hides else [f"${name}" if sign else written]
+        if not sign and mark != "!":
+            return kept if held is None else held
         if sign.strip(":") not in ("-", "=", "+", "?"):
-            try:
-                return kept if held is None else [self.changed(own, parts[1:]) for own in held]
-            except ValueError:
-                return [f"$({name})"]
+            return kept if held is None else [f"$({name})"]
         there = held is not None and not (sign[0] == ":" and "".join(held) == "")
         text = "".join(" ".join(own.values) for own in self.mixed(node, False, parts[1].end_byte))[:-1]
         if sign[-1] == "+":
@@ -210,12 +207,6 @@ class Words:
         if sign[-1] == "=":
             self.variables[name] = [text]
         return [text]
-
-    def changed(self, value: str, change: Sequence[Node]) -> str:
-        """A value without an ending, with a part replaced, or in other letters."""
-        texts = [re.sub(r"\$\{?(\w+)\}?", lambda own: "".join(self.held(own[1], None) or []), self.text(own))
-                 for own in change]  # fmt: skip
-        return changed(value, *texts) if texts else value
 
     def held(self, name: str, key: str | None) -> list[str] | None:
         """What a variable holds, all of it or one item; None if nothing is known of it."""
@@ -229,14 +220,11 @@ class Words:
             return [str(self.path)] if self.path else None
         if name in ("?", "PWD"):
             return ["0" if name == "?" else self.folder or "."]
-        if name in self.tables:
-            table = self.tables[name]
-            return [*table.values()] if key in ("@", "*") else [table[key]] if key in table else None
-        found = self.variables.get(name)
-        if found is None or key in ("@", "*"):
-            return found
-        place = int(key) if key and is_number(key) else 0
-        return found[place : place + 1] or ([""] if not found else None)
+        values = self.variables.get(name)
+        if not values or key in ("@", "*") or _DECIDED.match(values[0]):
+            return [""] if values == [] and key not in ("@", "*") else values
+        index = int(key) if key and is_number(key) else 0
+        return values[index : index + 1] or None
 
     def output(self, node: Node) -> str | None:
         """What a substituted command prints, where nothing but `echo`, `dirname` and their like does."""
