@@ -45,7 +45,7 @@ class PythonFunctions:
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise DseError("expected TOML, or a Python module") from None
+            raise DseError("expected a Python module") from None
         self.steps = 0
         self.names: dict[str, Any] = {}
         self.functions = {own.name: own for own in tree.body if isinstance(own, ast.FunctionDef)}

@@ -28,9 +28,7 @@ IMPORTS: Final = {
 }
 #: Where the classes are that some designs need alone.
 CLASSES: Final = {
-    "components.quantization": tuple(
-        name for names in TORCHTITAN.runs["precision"].words.values() for name in names
-    ),
+    "components.quantization": tuple(name for names in TORCHTITAN.runs["precision"].words.values() for name in names),
     "distributed.activation_checkpoint": ("SelectiveAC", "FullAC"),
     "components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
     "models.common.config_utils": ("decoder_vocab_size",),
@@ -64,8 +62,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     spec = _call("model_registry", _registry(launch, flavor, predicts=predicts))
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
-        f"# torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train --module THIS_MODULE "
-        f"--config {name}",
+        f"# torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train --module THIS_MODULE --config {name}",
         *(f"# torchtitan has no setting for: {text}" for text in lost),
         "# What the design does not decide, as variables of the environment:",
         *(f"#   {own}: {text}" for own, text in _ENVIRONMENT.items()),
@@ -141,10 +138,7 @@ def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
         "checkpoint": Code('CheckpointManager.Config(folder=environ["CHECKPOINT_DIR"])'),
         "activation_checkpoint": Code(f"{recomputing}.Config()" if recomputing else "None"),
         "compile": Code(
-            _call(
-                "CompileConfig",
-                {"enable": True, **({"enable_async_tensor_parallel": True} if overlapped else {})},
-            )
+            _call("CompileConfig", {"enable": True, **({"enable_async_tensor_parallel": True} if overlapped else {})})
         ),
     }
 
@@ -207,11 +201,11 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         raise DseError(f"{path}: TOML is of torchtitan 0.2.2 and older; dse reads Python: FILE.py:FUNCTION")
     try:
         source = PythonFunctions(launch_text(file), file.resolve().parent.name)
-        content = _content(_configuration(source, part))
-        launch = torchtitan_design.launch_of(content, chips)
+        config = _configuration(source, part)
+        launch = torchtitan_design.launch_of(config, chips)
     except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise DseError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    return launch, torchtitan_design.unread(content)
+    return launch, torchtitan_design.unread(config)
 
 
 def _configuration(module: PythonFunctions, part: str) -> Call:
@@ -231,64 +225,3 @@ def _configuration(module: PythonFunctions, part: str) -> Call:
             else "expected a function without arguments that returns a Trainer.Config"
         )
     return found[part or next(iter(found))]
-
-
-def _content(config: Call) -> dict[str, Any]:
-    """Sections of a configuration: name -> settings."""
-    spec, parallel = config.call("model_spec"), config.call("parallelism")
-    if not spec.name.endswith(".model_registry"):
-        raise DseError("model_spec: expected the result of model_registry, imported from the model's package")
-    sections = {name: own for name, own in parallel.arguments.items() if not isinstance(own, Call)}
-    staged = sections.get("pipeline_parallel_degree", 1) > 1
-    training = _read_training(
-        config.call("training"), sections.get("num_pp_microbatches", 1) if staged else 1
-    )
-    policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
-    converters = [own.name.split(".")[-2] for own in spec.arguments.get("converters") or ()]
-    words = [_CONVERTERS.get(name, name) for name in converters if "Experts" not in name]
-    overlapped = config.call("compile").literal("enable_async_tensor_parallel", default=False)
-    return {
-        "model": {
-            "name": spec.name.split(".")[-2],
-            "flavor": (*spec.positional, spec.arguments.get("flavor", ""))[0],
-            "num_mtp_layers": spec.literal("num_mtp_layers", 0),
-            "converters": words,
-        },
-        "training": training,
-        "parallelism": {
-            **sections,
-            "pipeline_parallel_microbatch_size": training["micro_batch_size"],
-            "expert_parallel_comm_backend": spec.literal("moe_comm_backend", "standard"),
-            "enable_async_tensor_parallel": overlapped,
-        },
-        "activation_checkpoint": {
-            "mode": _POLICIES.get(policy.name.split(".")[-2], "selective") if policy else "none"
-        },
-    }
-
-
-def _read_training(training: Call, steps: int) -> dict[str, Any]:
-    """Sequences of a micro-batch and of a step, of which files say the tokens."""
-    seq_len = int(training.literal("max_context_length", 2048))
-    tokens = int(training.literal("num_tokens_per_microbatch_per_dp_rank", 16384))
-    step = int(training.literal("num_tokens_per_train_step", -1))
-    if seq_len < 1 or tokens % seq_len or (step > 0 and step % seq_len):
-        raise DseError(
-            f"num_tokens_per_microbatch_per_dp_rank {tokens:,}, num_tokens_per_train_step {step:,}: expected "
-            f"multiples of max_context_length {seq_len:,}"
-        )
-    return {
-        "seq_len": seq_len,
-        "micro_batch_size": tokens // seq_len,
-        "local_batch_size": tokens // seq_len * steps,
-        "global_batch_size": step // seq_len if step > 0 else -1,
-        "enable_cpu_offload": training.literal("enable_cpu_offload", default=False),
-    }
-
-
-_CONVERTERS: Final = {
-    "Float8LinearConverter": "float8",
-    "MXFP8LinearConverter": "mx",
-    "NVFP4LinearConverter": "nvfp4",
-}
-_POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}

@@ -1,4 +1,4 @@
-"""Designs in the words of torchtitan: sections of a configuration -> `Launch`, and columns -> settings."""
+"""Designs in the words of torchtitan: a `Trainer.Config` -> `Launch`, and columns -> settings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from costmodel.formats.framework_file import launching
 from costmodel.training.model import ModelShape
 from dse.exporting.launch.launch import Launch, NotExpressible, even_or_written
 from dse.exporting.launch.megatron_read import batch
-from dse.exporting.launch.torchtitan_models import CONVERTER_WORDS, converters, flavored, flavors, layers_of_chunks
+from dse.exporting.launch.python_calls import Call
+from dse.exporting.launch.torchtitan_models import flavored, flavors, layers_of_chunks
 from dse.spaces.sections.frameworks import is_same
 
 #: What torchtitan can do, and what it calls it.
 TORCHTITAN: Final = launching("torchtitan")
+#: Class that converts linear layers -> the format of their products.
+PRECISIONS: Final = {
+    "Float8LinearConverter": "fp8_tensorwise",
+    "MXFP8LinearConverter": "mxfp8",
+    "NVFP4LinearConverter": "nvfp4",
+}
+#: Policy of activation checkpointing -> recomputation.
+POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
 #: Column -> layers that the first or the last stage has less: written beside modules by name, which decide.
 LESS_LAYERS: Final = {
     "count_embedding": "pipeline_parallel_first_stage_less_layers",
@@ -23,139 +32,143 @@ LESS_LAYERS: Final = {
 }
 
 
-def launch_of(content: Mapping[str, Any], chips: int | None = None) -> Launch:
-    """The run that the sections of a configuration describe.
+def launch_of(config: Call, chips: int | None = None) -> Launch:
+    """The run that a `Trainer.Config` describes.
 
-    Raises
-    ------
-    DseError
-        If they say too little, or what is not known; or an error of Python where they are of other kinds.
+    Raises `DseError` if it says too little or names something unknown; an error of Python if values are of other kinds.
     """
-    parallel, training = (content.get(name, {}) for name in ("parallelism", "training"))
-    model = _read_model(content.get("model", {}), training)
-    design = _read_design(content, model)
+    parallel, training = config.call("parallelism"), config.call("training")
+    seq_len = int(training.literal("max_context_length", 2048))
+    tokens = int(training.literal("num_tokens_per_microbatch_per_dp_rank", 16384))
+    step = int(training.literal("num_tokens_per_train_step", -1))
+    if seq_len < 1 or tokens % seq_len or (step > 0 and step % seq_len):
+        raise DseError(
+            f"num_tokens_per_microbatch_per_dp_rank {tokens:,}, num_tokens_per_train_step {step:,}: expected "
+            f"multiples of max_context_length {seq_len:,}"
+        )
+    model = _read_model(config.call("model_spec"), seq_len)
+    design = _read_design(config, model) | {"micro_batch_size": tokens // seq_len}
     world_size = chips or _world_size(parallel, design)
     dp = world_size // max(design["tp"] * design["pp"] * design["cp"], 1)
-    total = int(training.get("global_batch_size", -1))
-    local = int(training.get("local_batch_size", 8))
-    design |= batch({"global_batch_size": total if total > 0 else local * dp}, design, world_size)
+    steps = parallel.literal("num_pp_microbatches", 1) if design["pp"] > 1 else 1
+    total = step // seq_len if step > 0 else tokens // seq_len * steps * dp
+    design |= batch({"global_batch_size": total}, design, world_size)
     return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8)
 
 
-def _read_model(part: Mapping[str, Any], training: Mapping[str, Any]) -> ModelShape:
-    wanted = (str(part.get("name", "llama3")), str(part.get("flavor", "debugmodel")))
-    model = flavored(TORCHTITAN, *wanted)
+def _read_model(spec: Call, seq_len: int) -> ModelShape:
+    if not spec.name.endswith(".model_registry"):
+        raise DseError("model_spec: expected the result of model_registry, imported from the model's package")
+    name, flavor = spec.name.split(".")[-2], str((*spec.positional, spec.arguments.get("flavor", ""))[0])
+    model = flavored(TORCHTITAN, name, flavor)
     if model is None:
-        known = [" ".join(own) for own in flavors(TORCHTITAN)]
-        raise DseError(f"model {' '.join(wanted)}: not known{suggestion(' '.join(wanted), known)}")
-    mtp_layers = float(part.get("num_mtp_layers", 0))
-    return replace(model, seq_len=float(training.get("seq_len", 2048)), mtp_layers=mtp_layers)
+        known = [" ".join(names) for names in flavors(TORCHTITAN)]
+        raise DseError(f"model {name} {flavor}: not known{suggestion(f'{name} {flavor}', known)}")
+    return replace(model, seq_len=float(seq_len), mtp_layers=float(spec.literal("num_mtp_layers", 0)))
 
 
-def _world_size(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> int:
-    shard = int(parallel.get("data_parallel_shard_degree", -1))
+def _world_size(parallel: Call, design: Mapping[str, Any]) -> int:
+    shard = int(parallel.literal("data_parallel_shard_degree", -1))
     if shard < 1:
         raise DseError("does not say on how many chips; name them with --gpus N")
-    replicas = int(parallel.get("data_parallel_replicate_degree", 1))
+    replicas = int(parallel.literal("data_parallel_replicate_degree", 1))
     return shard * replicas * int(design["tp"] * design["pp"] * design["cp"])
 
 
-def _read_shards(parallel: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
+def _read_shards(parallel: Call, design: Mapping[str, Any]) -> dict[str, Any]:
     """Stage of sharded data parallelism."""
-    replicas = int(parallel.get("data_parallel_replicate_degree", 1))
+    replicas = int(parallel.literal("data_parallel_replicate_degree", 1))
     if replicas >= design["dp"] > 1 and design["cp"] == 1:
         return {"zero": 0}
-    word = parallel.get("fsdp_reshard_after_forward", "default")
+    word = parallel.literal("fsdp_reshard_after_forward", "default")
     kept = word == "never" or (word == "default" and design["pp"] > 1)
     return {"zero": 3, "reshard_after_forward": not kept, "shard_replicas": replicas}
 
 
-def _read_design(content: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
-    parallel, training = content.get("parallelism", {}), content.get("training", {})
+def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
+    """Columns that settings decide, those of replicas and the batch aside."""
+    parallel, spec = config.call("parallelism"), config.call("model_spec")
     degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
     design: dict[str, Any] = {
-        own: int(parallel.get(f"{word}_parallel_degree", 1)) for own, word in degrees.items()
+        column: int(parallel.literal(f"{word}_parallel_degree", 1)) for column, word in degrees.items()
     }
-    staged, word = design["pp"] > 1, parallel.get("pipeline_parallel_schedule", "1F1B")
-    local = int(training.get("local_batch_size", 8))
-    micro = parallel.get("pipeline_parallel_microbatch_size", 1) if staged else local
-    design |= {"micro_batch_size": int(micro), "overlap_grad_reduce": True, "vpp": 1}
-    design["attention"] = "flash_attention_2"
-    if staged:
-        known = {
-            own: (name, place > 0)
-            for name, pair in TORCHTITAN.runs["schedule"].words.items()
-            for place, own in enumerate(pair)
-            if own
-        }
-        flat = {own.lower(): own for own in known}
-        word = flat.get(str(word).lower().replace("_", ""), word)
-        if word not in known:
-            raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
-        design |= {"schedule": "gpipe" if word == "GPipe" else known[word][0]}
-        design |= _read_chunks(parallel, design, model, several=known[word][1])
-    return design | _read_groups(parallel, design, model) | _read_rest(content)
-
-
-def _read_groups(parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
-    """How ranks of a group work together."""
-    found: dict[str, Any] = {}
+    design |= {"overlap_grad_reduce": True, "vpp": 1, "attention": "flash_attention_2"}
+    if design["pp"] > 1:
+        design |= _read_schedule(parallel, design, model)
     if design["tp"] > 1:
-        found["sharding"] = "megatron_sp" if parallel.get("enable_sequence_parallel", True) else "megatron"
-        found["tp_overlap"] = "chunked" if parallel.get("enable_async_tensor_parallel") else "gradients"
+        design["sharding"] = "megatron_sp" if parallel.literal("enable_sequence_parallel", True) else "megatron"
+        overlapped = config.call("compile").literal("enable_async_tensor_parallel", False)
+        design["tp_overlap"] = "chunked" if overlapped else "gradients"
     if design["cp"] > 1:
-        rotate = parallel.get("context_parallel_rotate_method", "allgather")
-        found["cp_communication"] = TORCHTITAN.value("cp_communication", rotate, "all_gather")
+        rotate = parallel.literal("context_parallel_rotate_method", "allgather")
+        design["cp_communication"] = TORCHTITAN.value("cp_communication", rotate, "all_gather")
     if model.num_experts:
-        ep = int(parallel.get("expert_parallel_degree", 1))
-        etp = int(parallel.get("expert_tensor_parallel_degree", 1)) if ep > 1 else design["tp"]
-        backend = parallel.get("expert_parallel_comm_backend", "standard")
-        found |= {"ep": ep, "etp": etp}
-        found["dispatcher"] = TORCHTITAN.value("dispatcher", backend, "two_hop") if ep > 1 else "all_to_all"
-    return found
+        ep = int(parallel.literal("expert_parallel_degree", 1))
+        backend = spec.literal("moe_comm_backend", "standard")
+        etp = int(parallel.literal("expert_tensor_parallel_degree", 1)) if ep > 1 else design["tp"]
+        design |= {"ep": ep, "etp": etp, "dispatcher": "all_to_all"}
+        if ep > 1:
+            design["dispatcher"] = TORCHTITAN.value("dispatcher", backend, "two_hop")
+    if config.call("training").literal("enable_cpu_offload", False):
+        design["offload_optimizer"] = 1
+    mode = recomputing(config)
+    design["recompute"] = mode if mode in TORCHTITAN.runs["recompute"].words else "full"
+    precisions = [word for name, word in PRECISIONS.items() if name in converters(config)]
+    return design | ({"precision": precisions[-1]} if precisions else {})
 
 
-def _read_rest(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What runs again, and in which format."""
-    word = content.get("activation_checkpoint", {}).get("mode", "selective")
-    found: dict[str, Any] = {"recompute": word if word in TORCHTITAN.runs["recompute"].words else "full"}
-    if content.get("training", {}).get("enable_cpu_offload"):
-        found["offload_optimizer"] = 1
-    for precision, words in CONVERTER_WORDS.items():
-        if words & {*converters(content)}:
-            found["precision"] = precision
-    return found
-
-
-def _read_chunks(
-    parallel: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape, *, several: bool
-) -> dict[str, Any]:
-    """Chunks of the pipeline: by their modules, or by layers of each."""
-    parts = parallel.get("module_fqns_per_model_part")
-    less = {column: int(parallel.get(setting, 0)) for column, setting in LESS_LAYERS.items()}
+def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    """Schedule of the pipeline, and its chunks: by their modules, or by layers of each."""
+    word = parallel.literal("pipeline_parallel_schedule", "1F1B")
+    known = {
+        title: (name, place > 0)
+        for name, pair in TORCHTITAN.runs["schedule"].words.items()
+        for place, title in enumerate(pair)
+        if title
+    }
+    word = {title.lower(): title for title in known}.get(str(word).lower().replace("_", ""), word)
+    if word not in known:
+        raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
+    schedule, several = known[word]
+    schedule = "gpipe" if word == "GPipe" else schedule
+    parts = parallel.literal("module_fqns_per_model_part", None)
+    less = {column: int(parallel.literal(setting, 0)) for column, setting in LESS_LAYERS.items()}
     if parts:
         sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
-        as_said = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
-        staged = {name: design[name] for name in ("pp", "schedule")}
-        if Launch.of(model, {**staged, **as_said}, 1).chunks() == sizes:
-            return as_said
+        counted = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
+        staged = {"pp": design["pp"], "schedule": schedule}
+        if Launch.of(model, {**staged, **counted}, 1).chunks() == sizes:
+            return {"schedule": schedule, **counted}
     else:
         sizes = layers_of_chunks(parallel, int(model.num_layers), design["pp"], several=several)
-    return even_or_written(model, design, f"E{'|'.join('t' * size for size in sizes)}L")
+    layout = f"E{'|'.join('t' * size for size in sizes)}L"
+    return {"schedule": schedule, **even_or_written(model, {**design, "schedule": schedule}, layout)}
 
 
-def unread(content: Mapping[str, Any]) -> list[str]:
-    """What of a configuration is read as something else."""
-    notes = []
-    if "float8" in converters(content):
+def recomputing(config: Call) -> str:
+    """Policy of activation checkpointing: selective, full, memory_budget or none."""
+    policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
+    return POLICIES.get(policy.name.removesuffix(".Config").rpartition(".")[2], "selective") if policy else "none"
+
+
+def converters(config: Call) -> list[str]:
+    """Classes that convert linear layers to other formats, such as `Float8LinearConverter`."""
+    listed = config.call("model_spec").arguments.get("converters") or ()
+    names = [converter.name.removesuffix(".Config").rpartition(".")[2] for converter in listed]
+    return [name for name in names if "Experts" not in name]
+
+
+def unread(config: Call) -> list[str]:
+    """Settings that are read as something else."""
+    notes, mode, names = [], recomputing(config), converters(config)
+    if "Float8LinearConverter" in names:
         notes.append("float8 with a scale for each row is read as fp8_tensorwise")
-    if content.get("activation_checkpoint", {}).get("mode", "selective") == "selective":
+    if mode == "selective":
         notes.append("activation_checkpoint.mode selective is read as that of attention alone")
-    if content.get("activation_checkpoint", {}).get("mode") == "memory_budget":
+    if mode == "memory_budget":
         notes.append("activation_checkpoint.mode memory_budget is read as full")
-    known = set[str]().union(*CONVERTER_WORDS.values())
-    if unread := [word for word in converters(content) if word not in known]:
-        notes.append(f"model.converters {', '.join(unread)}: not read")
+    if others := [name for name in names if name not in PRECISIONS]:
+        notes.append(f"model.converters {', '.join(others)}: not read")
     return notes
 
 
@@ -175,8 +188,7 @@ def losses(launch: Launch) -> list[str]:
         "attention": launch["attention"] != "flash_attention_2",
         "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
         "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
-        "shard_replicas": launch.zero_stage > 0
-        and launch["cp"] == 1 < launch["dp"] == launch["shard_replicas"],
+        "shard_replicas": launch.zero_stage > 0 and launch["cp"] == 1 < launch["dp"] == launch["shard_replicas"],
         "recompute": launch["recompute"] == "selective",  # there: all but every other product
         "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch.world_size > launch["pp"],
         "overlap_param_gather": bool(launch["overlap_grad_reduce"]) and not launch["overlap_param_gather"],

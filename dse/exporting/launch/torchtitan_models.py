@@ -11,6 +11,7 @@ from costmodel.errors import DseError
 from costmodel.formats.framework_file import Framework
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
+from dse.exporting.launch.python_calls import Call
 
 #: Name and flavor there -> built-in model, and what differs: `model_args` of torchtitan's models.
 VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
@@ -30,8 +31,6 @@ VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
 }  # fmt: skip
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
-#: Last part of a converter's name, by the format that it asks for.
-CONVERTER_WORDS: Final = {"fp8_tensorwise": {"float8", "fp8"}, "mxfp8": {"mx", "mxfp8"}, "nvfp4": {"nvfp4"}}
 
 
 def flavors(framework: Framework) -> list[tuple[str, str]]:
@@ -50,28 +49,20 @@ def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
         if shipped:
             model = load_model(shipped)
             assert isinstance(model, ModelShape)
-            own: dict[str, Any] = {
-                "name": re.sub(r"\W", "_", f"{name}_{flavor}").lower(),
-                "title": f"{name} {flavor}",
-            }
+            own: dict[str, Any] = {"name": re.sub(r"\W", "_", f"{name}_{flavor}").lower(), "title": f"{name} {flavor}"}
             return replace(model, **changes, **(own if changes else {}))
     return None
 
 
-def converters(content: Mapping[str, Any]) -> list[str]:
-    """Converters of a model, such as `float8`."""
-    return list(content.get("model", {}).get("converters", []))
-
-
-def layers_of_chunks(parallel: Mapping[str, Any], layers: int, stages: int, *, several: bool) -> list[int]:
+def layers_of_chunks(parallel: Call, layers: int, stages: int, *, several: bool) -> list[int]:
     """Layers of each chunk of a pipeline, by the layers of a chunk, or the schedule.
 
     Raises `DseError` if they do not share out over the stages.
     """
     first, last = (
-        int(parallel.get(f"pipeline_parallel_{place}_stage_less_layers", 1)) for place in ("first", "last")
+        int(parallel.literal(f"pipeline_parallel_{place}_stage_less_layers", 1)) for place in ("first", "last")
     )
-    each = parallel.get("pipeline_parallel_layers_per_stage")
+    each = parallel.literal("pipeline_parallel_layers_per_stage", None)
     total = layers + first + last
     chunks = -(-total // int(each)) if each else stages * (2 if several else 1)
     sizes = stage_sizes(chunks, layers, first, last)
