@@ -135,10 +135,7 @@ def in_rows(pieces: Iterable[tuple[IntArray | slice, AnyColumns]], shape: int | 
 def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:
     """Columns of one common length from scalars and one-axis arrays.
 
-    Raises
-    ------
-    ValueError
-        If a value has more than one axis, is empty or not finite, or lengths differ.
+    Raises `ValueError` if a value has more than one axis, is empty or not finite, or lengths differ.
     """
     arrays = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in values.items()}
     for name, array in arrays.items():

@@ -26,10 +26,7 @@ _READ: Final[dict[tuple[int, int], tuple[int, bytes]]] = {}
 def piped(path: Path, largest: int) -> bytes:
     """Content of a pipe up to where its writer closes it; a pipe that was read is remembered.
 
-    Raises
-    ------
-    DseError
-        If it is more than `largest` or `MOST_PIPED` [B], or nothing comes for `SILENCE`.
+    Raises `DseError` if it is more than `largest` or `MOST_PIPED` [B], or nothing comes for `SILENCE`.
     """
     found = path.stat()
     pipe, room = (found.st_dev, found.st_ino), min(largest, MOST_PIPED)
@@ -78,11 +75,8 @@ UNPACKED, RATIO = 32 << 20, 50
 def checked_file(path: Path, largest: int = LARGEST) -> int | None:
     """Size of a file that may be read; None of a pipe. [B]
 
-    Raises
-    ------
-    DseError
-        If there is none, it is neither a regular file nor a pipe (a device need not end), or it is larger
-        than `largest`. [B]
+    Raises `DseError` if there is none, it is neither a regular file nor a pipe (a device need not end), or it is larger
+    than `largest`. [B]
     """
     try:
         found = path.stat()
@@ -107,10 +101,7 @@ def unreadable(error: OSError | ValueError) -> str:
 def file_bytes(path: Path, largest: int = LARGEST) -> bytes:
     """The content of a file or a pipe of at most so many bytes.
 
-    Raises
-    ------
-    DseError
-        If it cannot be read, or `checked_file` or `piped` refuses it.
+    Raises `DseError` if it cannot be read, or `checked_file` or `piped` refuses it.
     """
     is_pipe = checked_file(path, largest) is None
     try:
@@ -122,10 +113,7 @@ def file_bytes(path: Path, largest: int = LARGEST) -> bytes:
 def content(path: Path, most: int | None = None) -> bytes:
     """The first bytes of a file, or all, unpacked if it is packed.
 
-    Raises
-    ------
-    DseError
-        If it cannot be read, or unpacks to far more than what files of text do.
+    Raises `DseError` if it cannot be read, or unpacks to far more than what files of text do.
     """
     size = checked_file(path)
     try:

@@ -116,10 +116,7 @@ class Quantity:
 def plain_number(text: str) -> float:
     """A number without a unit, in ASCII digits.
 
-    Raises
-    ------
-    ValueError
-        If the text is none.
+    Raises `ValueError` if the text is none.
 
     >>> plain_number("1e5")
     100000.0
@@ -132,10 +129,7 @@ def plain_number(text: str) -> float:
 def quantity(text: str) -> Quantity:
     """Read a number with a unit; a number alone is a pure number.
 
-    Raises
-    ------
-    ValueError
-        If the text is neither, saying what is wrong with it.
+    Raises `ValueError` if the text is neither, saying what is wrong with it.
 
     >>> quantity("200 Gb/s").value, quantity("40 MiB").value, quantity("$23.4M").value
     (25000000000.0, 41943040.0, 23400000.0)
@@ -214,10 +208,7 @@ def dimension(unit_text: str) -> Dimension:
 def si_value(text: object, unit_text: str) -> float:
     """The number in SI units of a text (or, for pure numbers, of a number) that measures `unit_text`.
 
-    Raises
-    ------
-    ValueError
-        If it measures something else, or is no quantity: with an example of what would do.
+    Raises `ValueError` if it measures something else, or is no quantity: with an example of what would do.
 
     >>> si_value("3.35 TB/s", "B/s"), si_value(8, "-"), si_value("825 mm2", "m2")
     (3350000000000.0, 8.0, 0.000825)
@@ -242,10 +233,7 @@ def si_value(text: object, unit_text: str) -> float:
 def count_value(text: object) -> float:
     """A count as people write it: a number, or one that ends in K, M, B (1e9) or T. [-]
 
-    Raises
-    ------
-    ValueError
-        If it is no whole number of at least 1.
+    Raises `ValueError` if it is no whole number of at least 1.
 
     >>> count_value("15T"), count_value("15.6 B"), count_value(3e9)
     (15000000000000.0, 15600000000.0, 3000000000.0)

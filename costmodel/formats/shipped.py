@@ -61,10 +61,7 @@ def _plain(text: str) -> str:
 def opened(name_or_path: str | Path, kind: str, base: Path | None = None) -> tuple[str, Path, Section]:
     """Name, path and content of a file; a relative path counts from `base`.
 
-    Raises
-    ------
-    DseError
-        If no such file ships or exists, or it holds no keys and values.
+    Raises `DseError` if no such file ships or exists, or it holds no keys and values.
     """
     path = located(name_or_path, kind, base or Path())
     shown = path.name if path.parent == ROOT / kind else str(path)
@@ -77,10 +74,7 @@ def changed_base(section: Section, kind: str, path: Path) -> Section:
 
     A changed constant without a kind is assumed, and its source names both files.
 
-    Raises
-    ------
-    DseError
-        If there is no such file, or it is not of `kind`, or it is made of this one.
+    Raises `DseError` if there is no such file, or it is not of `kind`, or it is made of this one.
     """
     own = {key: value for key, value in section.data.items() if key != BASE}
     if kind != "systems":

@@ -102,10 +102,7 @@ class Source:
 def exact_text(path: Path, expected: str, *, largest: int = LARGEST_WRITTEN) -> str:
     """Text of a file of at most `largest` bytes to the byte; `expected` is what it should be.
 
-    Raises
-    ------
-    DseError
-        If it cannot be read, is too large, or is no text.
+    Raises `DseError` if it cannot be read, is too large, or is no text.
     """
     try:
         return file_bytes(path, largest).decode("utf-8")
@@ -125,10 +122,7 @@ def plain_text(text: str) -> str:
 def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LARGEST_WRITTEN) -> str:
     """The `plain_text` of a file of at most `largest` bytes; `expected` is what it should be.
 
-    Raises
-    ------
-    DseError
-        If it cannot be read, is too large, or is no text.
+    Raises `DseError` if it cannot be read, is too large, or is no text.
     """
     return plain_text(exact_text(path, expected, largest=largest))
 
@@ -136,10 +130,7 @@ def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LAR
 def parse(text: str, name: str) -> Section:
     """The mapping that a text holds.
 
-    Raises
-    ------
-    DseError
-        If the text is not YAML, or is something else than a mapping.
+    Raises `DseError` if the text is not YAML, or is something else than a mapping.
     """
     source = Source(name)
     reader = _Events(text, source)
@@ -161,10 +152,7 @@ def parse(text: str, name: str) -> Section:
 def read_json(path: Path, expected: str) -> Section:
     """The object that a JSON file holds; `expected` is what it should be.
 
-    Raises
-    ------
-    DseError
-        If the text is not JSON, gives a key twice, or is something else than an object.
+    Raises `DseError` if the text is not JSON, gives a key twice, or is something else than an object.
     """
     text = read_text(path, "JSON in UTF-8")
     try:

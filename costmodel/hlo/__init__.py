@@ -44,11 +44,8 @@ __all__ = [
 def load_module(path: Path) -> Module:
     """The module in a file, which may be compressed by gzip.
 
-    Raises
-    ------
-    DseError
-        If the file cannot be read, is no compiled module, or for the first mistake in it, with its line and
-        token.
+    Raises `DseError` if the file cannot be read, is no compiled module, or for the first mistake in it, with its line
+    and token.
     """
     encoded = content(path)
     try:

@@ -117,10 +117,7 @@ class Analysis:
     def devices(self) -> int:
         """Devices that run the program: by its header, and by the groups that it names. [-]
 
-        Raises
-        ------
-        DseError
-            If a group names a device that the header does not count.
+        Raises `DseError` if a group names a device that the header does not count.
         """
         header = [self.module.attributes.get(key, "1") for key in ("replica_count", "num_partitions")]
         counted = prod(int(number) for number in header if number.isdecimal())

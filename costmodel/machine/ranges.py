@@ -58,10 +58,7 @@ class MachinePart(Columns):
     def of(cls, **values: Any) -> Self:
         """Build from scalars, lists and arrays; non-column fields pass through untouched.
 
-        Raises
-        ------
-        DseError
-            If a quantity is out of its range.
+        Raises `DseError` if a quantity is out of its range.
         """
         part = super().of(**values)
         ranges = part_ranges(cls)

@@ -84,10 +84,7 @@ def kind_named(name: str) -> FileKind:
 def kind_of(path: Path) -> FileKind | None:
     """The kind of a file by its content, packed by gzip or not; None where it is of none.
 
-    Raises
-    ------
-    DseError
-        If it cannot be read, or is what a compiler or a run prints besides.
+    Raises `DseError` if it cannot be read, or is what a compiler or a run prints besides.
     """
     head = content(path, HEAD)
     if len(head) == HEAD:

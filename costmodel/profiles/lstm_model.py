@@ -19,10 +19,7 @@ from costmodel.training.run import Run
 class LstmShape:
     """An LSTM language model: embedding, layers of cells, projection, softmax over a vocabulary. [-]
 
-    Raises
-    ------
-    DseError
-        If a dimension is not positive.
+    Raises `DseError` if a dimension is not positive.
     """
 
     #: Fields that count something, and so must be whole and positive.

@@ -160,10 +160,7 @@ def registered(name: str) -> Profile | None:
 def profile_named(name: str) -> Profile:
     """A profile by its name.
 
-    Raises
-    ------
-    DseError
-        If there is none of that name.
+    Raises `DseError` if there is none of that name.
     """
     if name not in PROFILES:
         raise DseError(f"profile {name!r}: unknown{suggestion(name, PROFILES)}")
@@ -173,10 +170,7 @@ def profile_named(name: str) -> Profile:
 def design_rules(name: str, workload: Workload) -> WorkloadRules:
     """How a profile evaluates designs of a workload.
 
-    Raises
-    ------
-    DseError
-        If there is no such profile, or it has no rules for such work.
+    Raises `DseError` if there is no such profile, or it has no rules for such work.
     """
     from costmodel.profiles.rules import WorkloadRules
 

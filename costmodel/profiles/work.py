@@ -47,10 +47,7 @@ class Workload:
     def of(cls, model: WorkModel, work: str = "") -> Workload:
         """The workload of a model, by the name of a kind of work, or the usual one of such models.
 
-        Raises
-        ------
-        DseError
-            If there is no such kind of work, or it is done with other models.
+        Raises `DseError` if there is no such kind of work, or it is done with other models.
         """
         known: Mapping[str, KindOfWork] = {name: own for name, own in WORKS.items() if isinstance(model, own.model)}
         if work and work not in known:

@@ -47,10 +47,7 @@ class ModelDimensions:
 
     Fields are named as in Megatron-LM.
 
-    Raises
-    ------
-    DseError
-        If a dimension is not positive, or heads and query groups do not divide.
+    Raises `DseError` if a dimension is not positive, or heads and query groups do not divide.
     """
 
     #: Fields that count something, and so must be whole and positive.

@@ -19,10 +19,7 @@ class ModelShape(ModelDimensions):
     GPT-3 has ``layer_norm``, biases, learned positions and tied embeddings; Llama has ``rms_norm``, a
     gated MLP, rotary positions, grouped queries and none of the rest.
 
-    Raises
-    ------
-    DseError
-        If dimensions contradict each other, or layers and their number.
+    Raises `DseError` if dimensions contradict each other, or layers and their number.
     """
 
     __repr__ = short_repr

@@ -370,10 +370,7 @@ def gradient_bytes(run: TransformerRun | RankRun) -> FloatArray | float:
 def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatArray:
     """Numbers of the assignments that designs name, or give kernel by kernel; (points,). [-]
 
-    Raises
-    ------
-    DseError
-        If a design splits a kernel that the model has not.
+    Raises `DseError` if a design splits a kernel that the model has not.
     """
     columns = {kernel: sharding_column(kernel) for kernel in assignments.options}
     for name in design.kernel_shardings:

@@ -172,10 +172,7 @@ def text_of(name: str, kind: str) -> str:
 
     Behind that of a model stands what follows from it, as comments.
 
-    Raises
-    ------
-    DseError
-        If there is none.
+    Raises `DseError` if there is none.
     """
     text = read_text(shipped.located(name, kind, Path()))
     return text + model_text(load_model(name)) if kind == "models" else text

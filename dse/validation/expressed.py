@@ -85,10 +85,7 @@ def systems(machines: Sequence[Machine]) -> System:
 def number_of(name: str, value: Value) -> float:
     """The number that a row gives for a quantity. [the unit of it]
 
-    Raises
-    ------
-    NotExpressed
-        If it is a word.
+    Raises `NotExpressed` if it is a word.
     """
     if isinstance(value, str):
         raise NotExpressed(f"a number for {name} ({value!r})")

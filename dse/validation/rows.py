@@ -337,10 +337,7 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
 def measured_time(row: MeasuredRow, run: Expressed) -> float:
     """Time of the step of a row, as it is printed or follows from a printed rate of one chip. [s]
 
-    Raises
-    ------
-    NotExpressed
-        If a row has neither.
+    Raises `NotExpressed` if a row has neither.
     """
     if row.iter_time_s:
         return row.iter_time_s

@@ -128,10 +128,7 @@ def read_table(path: Path) -> list[MeasuredRow]:
 
     A row with a cell that is not understood has its `mistake`.
 
-    Raises
-    ------
-    DseError
-        If the file is no such table.
+    Raises `DseError` if the file is no such table.
     """
     try:
         lines = list(_lines(path))

@@ -56,10 +56,7 @@ def overwritten(instruction: Instruction) -> InPlace:
 def written_aliases(instruction: Instruction) -> InPlace:
     """Outputs that the text lays into an operand's memory.
 
-    Raises
-    ------
-    DseError
-        If it names an operand that is not there.
+    Raises `DseError` if it names an operand that is not there.
     """
     found = {}
     for written, operand, _ in ALIAS.findall(instruction.attributes.get("output_to_operand_aliasing", "")):
@@ -293,10 +290,7 @@ Path: TypeAlias = tuple[int, ...]
 def header_aliases(module: Module) -> list[tuple[Path, int, Path]]:
     """Paths within the result, the parameter whose memory each takes, and where in it, as the header says.
 
-    Raises
-    ------
-    DseError
-        If there is no such parameter, or element of it or of the result.
+    Raises `DseError` if there is no such parameter, or element of it or of the result.
     """
     entry, found = module.entry, []
     where = f"{module.name}: input_output_alias"

@@ -151,10 +151,7 @@ def valid_positions(window: WindowDimension, data: int, result: int) -> int:
     Place k of the window at place o of the result is on element i where o * stride + k * window_dilation -
     low = i * base_dilation; all other places are padding, or holes of a dilation.
 
-    Raises
-    ------
-    DseError
-        If the window is longer than any.
+    Raises `DseError` if the window is longer than any.
     """
     few, many = sorted([(window.size, window.window_dilation), (result, window.stride)])
     if few[0] > LONGEST:
@@ -317,10 +314,7 @@ def is_known(instruction: Instruction) -> bool:
 def backend_config(instruction: Instruction) -> dict[str, Any]:
     """The back end's own settings, from JSON that is bare or escaped in a string; {} where there are none.
 
-    Raises
-    ------
-    DseError
-        If they are no JSON.
+    Raises `DseError` if they are no JSON.
     """
     text = instruction.attributes.get("backend_config", "")
     for decoded in (text, re.sub(r"\\(.)", r"\1", text)):
@@ -342,10 +336,7 @@ def does_products(instruction: Instruction) -> bool:
 def library_products(instruction: Instruction) -> list[Product]:
     """Matrix products of a call; [] for one that does none.
 
-    Raises
-    ------
-    DseError
-        If its settings do not tell the dimensions.
+    Raises `DseError` if its settings do not tell the dimensions.
     """
     name = custom_call_target(instruction)
     return next((products(instruction) for pattern, products in _PRODUCTS if pattern.fullmatch(name)), [])

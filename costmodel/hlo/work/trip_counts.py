@@ -60,10 +60,7 @@ Parameters: TypeAlias = Callable[[int, Path], "_Term | None"]
 def written_trip_count(loop: Instruction) -> int | None:
     """How often a loop's body runs by what the compiler noted with it. [-]
 
-    Raises
-    ------
-    DseError
-        If it noted something else than a number.
+    Raises `DseError` if it noted something else than a number.
     """
     known = backend_config(loop).get("known_trip_count")
     if known is None:

@@ -52,10 +52,7 @@ class DfmodelGraph:
     def levels(self) -> IntArray:
         """Longest way from a source to each kernel. [edges]
 
-        Raises
-        ------
-        DseError
-            If the edges make a cycle; it names one.
+        Raises `DseError` if the edges make a cycle; it names one.
         """
         level = np.zeros(len(self), dtype=np.int64)
         for _ in range(len(self)):

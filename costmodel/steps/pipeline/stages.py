@@ -266,10 +266,7 @@ def written_layouts(design: DesignPoints) -> list[int]:
 def written_sizes(num_layers: float, code: int, chunks: FloatArray, longest: int) -> FloatArray:
     """Layers of each chunk by one of the `LAYOUTS`; (longest,). [-]
 
-    Raises
-    ------
-    DseError
-        If it has other chunks than a design, or other layers than the model.
+    Raises `DseError` if it has other chunks than a design, or other layers than the model.
     """
     layout = LAYOUTS.layout(code)
     if (other := chunks[chunks != len(layout.layers)]).size or sum(layout.layers) != num_layers:

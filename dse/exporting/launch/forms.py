@@ -67,10 +67,7 @@ def read_launch(path: Path, form: str, chips: int | None = None,
 
     Its framework is `framework`; else the one that the file says; else the form's own.
 
-    Raises
-    ------
-    DseError
-        If it is no such file, or says too little.
+    Raises `DseError` if it is no such file, or says too little.
     """
     read: Reader = _module(form).read_script
     launch, notes = read(path, chips)

@@ -154,10 +154,7 @@ def even_or_written(model: ModelShape, design: Mapping[str, Value], text: str) -
 
     That may be where embedding and loss count as layers.
 
-    Raises
-    ------
-    DseError
-        If the text is no layout, or not of such a pipeline.
+    Raises `DseError` if the text is no layout, or not of such a pipeline.
     """
     layout, pp = PipelineLayout.parse(text), int(design["pp"])
     vpp, rest = divmod(len(layout.layers), pp)

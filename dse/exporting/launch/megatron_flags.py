@@ -72,10 +72,7 @@ class Flags:
     def of(cls, words: Sequence[str]) -> Flags:
         """The flags of a command, with Megatron-LM's defaults for others.
 
-        Raises
-        ------
-        DseError
-            If a value does not fit its flag or is not known.
+        Raises `DseError` if a value does not fit its flag or is not known.
 
         >>> Flags.of(["--batch-size=2", "--swiglu", "--lr", "1e-4", "--fancy", "3"])
         Flags(settings={'micro_batch_size': 2, 'swiglu': True}, unread={'--fancy': '3'}, unset=[])

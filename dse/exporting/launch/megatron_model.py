@@ -20,10 +20,7 @@ MOST_BRACKETS: Final = 50
 def pattern(text: str) -> list[int]:
     """A list of 0 and 1 from sums and multiples of lists, as Python writes them.
 
-    Raises
-    ------
-    DseError
-        If the text is something else, or very long.
+    Raises `DseError` if the text is something else, or very long.
 
     >>> pattern("([0]*2+[1]*3)*2")
     [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]

@@ -172,10 +172,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 
     Chips are `chips`, else those of the `torchrun` in its comments.
 
-    Raises
-    ------
-    DseError
-        If it is no such file, or says too little.
+    Raises `DseError` if it is no such file, or says too little.
     """
     text = launch_text(path)
     started = _TORCHRUN.search(text)

@@ -91,11 +91,8 @@ class Script(Words):
     ) -> Script:
         """Follow a script, with variables and arguments of its caller and branches of undecided conditions.
 
-        Raises
-        ------
-        DseError
-            If a quote or a bracket is left open, variables grow without bound, or a loop, a function or a
-            here-document may start the training.
+        Raises `DseError` if a quote or a bracket is left open, variables grow without bound, or a loop, a function or a
+        here-document may start the training.
 
         >>> script = 'TP=8\\nARGS=(--tp $TP # of a node\\n --pp "$((TP * 2))")\\nrun ${ARGS[@]} $X'
         >>> Script.read(script).commands

@@ -41,10 +41,7 @@ _OPERATORS: Final[dict[type, Callable[..., int | bool]]] = {
 def whole_arithmetic(text: str) -> int:
     """Value of an expression of whole numbers, with brackets and comparisons, as a shell has it.
 
-    Raises
-    ------
-    ValueError
-        If it is none.
+    Raises `ValueError` if it is none.
 
     >>> whole_arithmetic("2 * (3 + 4) / 7 - 1"), whole_arithmetic("2 ** 3 > 7 && 1")
     (1, 1)

@@ -191,10 +191,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 
     `path` is ``FILE.py``, or ``FILE.py:FUNCTION`` where several functions return a configuration.
 
-    Raises
-    ------
-    DseError
-        If it is no such module, or says too little.
+    Raises `DseError` if it is no such module, or says too little.
     """
     file, part = path_and_part(path)
     if file.suffix == ".toml":

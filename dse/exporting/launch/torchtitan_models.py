@@ -74,10 +74,7 @@ def layers_of_chunks(parallel: Call, layers: int, stages: int, *, several: bool)
 def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
     """Layers of each chunk, where embedding and output count as so many: `generate_llm_fqn_per_model_part`.
 
-    Raises
-    ------
-    DseError
-        If a chunk would have none.
+    Raises `DseError` if a chunk would have none.
 
     >>> stage_sizes(4, 48, 1, 1)
     [12, 13, 12, 11]

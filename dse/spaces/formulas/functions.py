@@ -76,10 +76,7 @@ class UnitFunction:
     def __call__(self, *arguments: Any) -> FloatArray:
         """Values of the function, one for each row. [SI units]
 
-        Raises
-        ------
-        DseError
-            If that is not a number for each row.
+        Raises `DseError` if that is not a number for each row.
         """
         rows = np.broadcast_arrays(*(np.asarray(argument, dtype=np.float64) for argument in arguments))
         own = [row / quantity(f"1 {unit}").value for row, unit in zip(rows, self.of, strict=True)]
