@@ -1,7 +1,7 @@
-"""Designs that stand in one batch are priced as if each stood alone.
+"""Designs of one batch cost the same as each design alone, and as a batch whose rows share nothing.
 
-Stages price rows once that agree in all that the stage reads. A column that is forgotten there shows here:
-rows that differ in it alone would share a price.
+Stages evaluate rows once that agree in all columns that the stage reads. A column that a stage forgets shows
+here: rows that differ in this column alone would share a result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from costmodel import (
     lstm_step,
     step,
 )
-from costmodel.columns import concatenated
+from costmodel.columns import UniqueRows, concatenated
 from costmodel.hlo.steps.step import program_step
 from costmodel.profiles.dfmodel import DataflowDesign, dataflow_step
 from costmodel.profiles.simai import simai_step
@@ -46,25 +46,12 @@ SPLIT = {"tp": 4, "pp": 4, "vpp": 2, "dp": 2, "micro_batch_size": 2, "gradient_a
 BASES: Mapping[str, Mapping[str, Any]] = {
     "named": SPLIT,
     "unfused": {**SPLIT, "attention": "unfused", "recompute": "selective", "overlap_grad_reduce": 1},
-    "explicit": {
-        **SPLIT,
-        "sharding": "sample",
-        "tiling": "sample",
-        "attention": "unfused",
-        "head_tile_m": 64,
-    },
+    "explicit": {**SPLIT, "sharding": "sample", "tiling": "sample", "attention": "unfused", "head_tile_m": 64},
     "full": {**SPLIT, "recompute": "full", "zero": 1, "sharding": "megatron_sp"},
     "flash": {**SPLIT, "attention": "flash_attention_2"},
     "in line": {**SPLIT, "schedule": "breadth_first", "overlap_p2p": 1},
     "some layers": {**SPLIT, "recompute": "full", "recompute_layers": 2},
-    "long": {
-        **SPLIT,
-        "cp": 4,
-        "cp_communication": "a2a_p2p",
-        "cp_a2a": 2,
-        "zero": 3,
-        "overlap_grad_reduce": 1,
-    },
+    "long": {**SPLIT, "cp": 4, "cp_communication": "a2a_p2p", "cp_a2a": 2, "zero": 3, "overlap_grad_reduce": 1},
     "offloaded": {
         **SPLIT,
         "zero": 1,
@@ -89,14 +76,7 @@ UNITS = {"fp8_speedup": 2, "mx_speedup": 2, "fp4_speedup": 4}
 #: Base designs of a model with experts.
 EXPERT_BASES: Mapping[str, Mapping[str, Any]] = {
     "all to all": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "etp": 2, "zero": 1},
-    "overlapped": {
-        **SPLIT,
-        "sharding": "megatron_sp",
-        "dp": 8,
-        "ep": 4,
-        "dispatcher": "two_hop",
-        "overlap_ep": 1,
-    },
+    "overlapped": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "dispatcher": "two_hop", "overlap_ep": 1},
     "sharded": {
         **SPLIT,
         "dp": 8,
@@ -142,6 +122,17 @@ def batches(
         yield column, table.of(blocks=blocks, **{**base, **own})
 
 
+def unshared(price: Callable[[Any], Breakdown], batch: Any) -> Breakdown:
+    """The price of a batch in which stages evaluate every row, equal ones too."""
+
+    def every_row(*columns: np.ndarray) -> UniqueRows:
+        return UniqueRows(np.arange(max((values.shape[-1] for values in columns if values.ndim), default=1)), None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UniqueRows, "of", every_row)
+        return price(batch)
+
+
 class Alone:
     """Prices designs one by one; the base of many batches once."""
 
@@ -171,26 +162,31 @@ def check_columns(
     *,
     at_once: bool = False,
 ) -> set[str]:
-    """Every column of a table, each in a batch or all in one; those that change a price are returned.
+    """Columns that change a price, after checks of every column, in a batch each or all in one.
 
-    Of known ones the last value is priced alone. Idle ones change no price, all together.
+    One batch costs what it does where its rows share nothing, and columns that are not known yet cost the same
+    alone. In batches of single columns the last value of known ones is priced alone. Idle columns change no
+    price, all together.
     """
     own, alone = {c: t for c, t in batches(table, base, blocks) if c not in idle}, Alone(price)
     ends = np.cumsum([designs.num_points for designs in own.values()])
-    together = price(concatenated([*own.values()])) if at_once else None
+    together = None
+    if at_once:
+        batch = concatenated([*own.values()])
+        together = price(batch)
+        assert_same(together, [unshared(price, batch)])
     telling = set()
     for (column, designs), end in zip(own.items(), ends, strict=True):
         rows = np.arange(designs.num_points)
         found = price(designs) if together is None else together.take(rows - rows.size + end)
-        alone_too = rows[-1 if column in known else 0 :]
-        assert_same(found.take(alone_too), alone.rows(designs, alone_too))
+        if not (at_once and column in known):
+            alone_too = rows[-1 if column in known else 0 :]
+            assert_same(found.take(alone_too), alone.rows(designs, alone_too))
         if any(np.unique(values).size > 1 for values in found.columns().values()):
             telling.add(column)
     if idle:
         last = {name: values_of(domain)[-1] for name, domain in table.domains(blocks).items() if name in idle}
-        assert_same(
-            price(table.of(blocks=blocks, **{**last, **base})), [price(table.of(blocks=blocks, **base))]
-        )
+        assert_same(price(table.of(blocks=blocks, **{**last, **base})), [price(table.of(blocks=blocks, **base))])
     return telling
 
 
@@ -205,9 +201,7 @@ def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
     system = load_system("a100_80g_dgx").with_quantities(UNITS)
     price, columns = partial(step, load_model(model), system), {*DesignPoints.domains()}
     first, of_kernels = model == MODELS[0], {name for name in columns if splits_kernels(name)}
-    bases = (
-        {**BASES, "narrow": FORMATS["fp8_blockwise"]} if first else {name: BASES[name] for name in KERNELS}
-    )
+    bases = {**BASES, "narrow": FORMATS["fp8_blockwise"]} if first else {name: BASES[name] for name in KERNELS}
     read = set()
     for name, base in bases.items():
         known, idle = read if first else columns, of_kernels - {"sharding", "tiling"}
@@ -225,7 +219,7 @@ def test_every_column_of_experts_counts_for_its_row_alone():
     own = {*DesignPoints.domains(model.blocks)}
     idle = {name for name in own if splits_kernels(name)} - {"sharding", "tiling"}
     for name, base in EXPERT_BASES.items():
-        known, at_once = read - {*base}, name != "all to all"
+        known, at_once = {*DesignPoints.domains()} | read - {*base}, name != "all to all"
         read |= check_columns(DesignPoints, base, price, model.blocks, known, idle, at_once=at_once)
     assert read >= own - {*DesignPoints.domains()} - idle
 
@@ -310,14 +304,15 @@ UNREAD = {
 
 
 def check_quantities(
-    system: System, price: Callable[[System], Breakdown], *, at_once: bool = False
+    system: System, price: Callable[[System], Breakdown], known: Collection[str] = (), *, at_once: bool = False
 ) -> set[str]:
-    """Beside the system those that differ in a single quantity, each in a batch or all in one.
+    """Quantities that change a price, after checks of every quantity, in a batch with the system or all in one.
 
-    Quantities that change a price are returned. In the one batch those that change none change none together.
+    One batch costs what it does where its rows share nothing. Quantities that change its prices and are not
+    known yet cost the same alone; those that change none change none together.
     """
-    known = system.quantities()
-    changed = {name: np.asarray(another(name, value)) for name, value in known.items()}
+    values = system.quantities()
+    changed = {name: np.asarray(another(name, value)) for name, value in values.items()}
     own = price(system)
 
     def alone(*names: str) -> Breakdown:
@@ -326,17 +321,18 @@ def check_quantities(
     telling = []
     if not at_once:
         for name, value in changed.items():
-            one, both = alone(name), system.with_quantities({name: [known[name], value]})
+            one, both = alone(name), system.with_quantities({name: [values[name], value]})
             assert_same(price(both), [own, one])
             telling += [name] if differs(own, one) else []
         return {*telling}
-    every = {name: np.full(1 + len(known), value) for name, value in known.items()}
+    every = {name: np.full(1 + len(values), value) for name, value in values.items()}
     for row, (name, value) in enumerate(changed.items(), 1):
         every[name][row] = value
     together = price(system.with_quantities(every))
+    assert_same(together, [unshared(price, system.with_quantities(every))])
     rows = {name: together.take(np.array([row])) for row, name in enumerate(changed, 1)}
     telling = [name for name, one in rows.items() if differs(own, one)]
-    for name in telling:
+    for name in {*telling} - {*known}:
         assert_same(rows[name], [alone(name)])
     assert_same(alone(*(rows.keys() - {*telling})), [own])
     return {*telling}
@@ -364,11 +360,11 @@ def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
         design = DesignPoints.of(**base)
         for machine in (toy_system, *machines.get(name, ())):
             single = name == "named" and machine is toy_system
-            read |= check_quantities(machine, partial(stepped, model, design), at_once=not single)
+            read |= check_quantities(machine, partial(stepped, model, design), read, at_once=not single)
     for base in FORMATS.values():
         design = DesignPoints.of(**base)
         machine = toy_system.with_quantities(UNITS)
-        read |= check_quantities(machine, partial(stepped, model, design), at_once=True)
+        read |= check_quantities(machine, partial(stepped, model, design), read, at_once=True)
     assert read == {*toy_system.quantities()} - UNREAD
 
 

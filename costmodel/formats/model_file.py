@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -77,6 +78,7 @@ def read_model(section: Section, name: str) -> AnyModel:
     return shape(name=name, **stand_in)
 
 
+@cache
 def _words_and_switches(record: type[Any]) -> dict[str, tuple[str, ...]]:
     """Fields of a record that are a word, with the words, or a switch, with none."""
     kinds = get_type_hints(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -42,10 +43,9 @@ def page(
     title: str, body: str, *, style: str = "", figures: Mapping[str, alt.ChartType], scripts: Sequence[str] = ()
 ) -> str:
     """A whole page, in the look of all."""
-    drawn = {name: chart.to_dict() for name, chart in figures.items()}
+    drawn = {name: chart.to_dict(validate=False) for name, chart in figures.items()}
     data = json.dumps({"figures": drawn}, allow_nan=False).replace("</", "<\\/")
-    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version) if figures else ""
+    vega = _vega_embed() if figures else ""
     run = "".join(f"<script>{script}</script>\n" for script in (vega, asset("figures.js"), *scripts))
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -53,6 +53,13 @@ def page(
         f"<style>{asset('style.css')}{style}</style></head>\n"
         f'<body>{body}\n<script type="application/json" id="data">{data}</script>\n{run}</body></html>\n'
     )
+
+
+@cache
+def _vega_embed() -> str:
+    """Script of the libraries that draw figures; bundling it takes more than a second."""
+    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
 
 
 def plot(name: str) -> str:

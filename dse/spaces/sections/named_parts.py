@@ -75,15 +75,18 @@ def with_system(
     section.source.finish()
     if budget:
         section = power_budget.written_out(section, system, part.data)
-    quantities = {name: _shared(name, systems or [system]) for name in system.quantities()}
+    quantities = _shared(systems or [system])
     section, framework = frameworks.written_out(section, model, columns, quantities, base)
     return several_systems.written_out(section, systems), framework, system, part.data
 
 
-def _shared(name: str, systems: Sequence[System]) -> float:
-    """The value of a quantity of systems; NaN where they differ. [SI unit]"""
-    values = {float(system.quantities().get(name, np.nan)) for system in systems}
-    return values.pop() if len(values) == 1 else np.nan
+def _shared(systems: Sequence[System]) -> dict[str, float]:
+    """Quantity of the first system -> its value on all systems; NaN where they differ. [SI unit]"""
+    first, *others = (system.quantities() for system in systems)
+    return {
+        name: float(value) if all(other.get(name) == value for other in others) else np.nan
+        for name, value in first.items()
+    }
 
 
 def _first_system(section: Section, base: Path) -> tuple[Section, list[System]]:
@@ -106,8 +109,7 @@ def _named(section: Section, key: str, kind: str, name: str, base: Path) -> tupl
         return section.section(key), name
     if not isinstance(written, str):
         section.mistake(
-            key if key in section else None,
-            f"{key}: expected a name, a path, or the {kind.removesuffix('s')} itself",
+            key if key in section else None, f"{key}: expected a name, a path, or the {kind.removesuffix('s')} itself"
         )
         section.source.finish()
     try:
