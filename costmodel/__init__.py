@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from costmodel.profiles.lstm_model import LstmDesign, LstmShape
     from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
     from costmodel.steps.result.breakdown import Breakdown
-    from costmodel.steps.transformer import resolve_sharding, step
+    from costmodel.steps.transformer import resolve_sharding, resolve_tiling, step
     from costmodel.training.design import DesignPoints
     from costmodel.training.model import ModelShape
 
 __all__ = [
     "Breakdown", "Chip", "DesignPoints", "DseError", "Host", "LinkTier", "LstmDesign", "LstmShape",
     "MemoryLevel", "ModelShape", "PipelineTimes", "Software", "System", "load_model", "load_system",
-    "lstm_step", "model_names", "pipeline_times", "resolve_sharding", "step", "system_names",
+    "lstm_step", "model_names", "pipeline_times", "resolve_sharding", "resolve_tiling", "step",
+    "system_names",
 ]  # fmt: skip
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
@@ -46,7 +47,7 @@ _HOMES = {
         "costmodel.profiles.lstm_model": "LstmDesign LstmShape",
         "costmodel.steps.pipeline.timed_pipelines": "PipelineTimes pipeline_times",
         "costmodel.steps.result.breakdown": "Breakdown",
-        "costmodel.steps.transformer": "resolve_sharding settled_sharding step",
+        "costmodel.steps.transformer": "resolve_sharding resolve_tiling settled_sharding step",
         "costmodel.training.design": "DesignPoints",
         "costmodel.training.model": "ModelShape",
     }.items()

@@ -69,7 +69,7 @@ def random_columns(rng: np.random.Generator, table: type[Design], blocks: Any, p
         for name, domain in domains.items()
         if name not in ("pipeline_layout", *table.aliases)
     }
-    edges = np.array([(m, n) for m, n in product(TILE_EDGES[:4], repeat=2) if m <= 2 * n and n <= 2 * m])
+    edges = np.array([(m, n) for m, n in product(TILE_EDGES[4:8], repeat=2) if m <= 2 * n and n <= 2 * m])
     for kernel in tiled_kernels(blocks):
         if tile_columns(kernel)[0] in columns:
             pairs = edges[rng.integers(len(edges), size=points)]

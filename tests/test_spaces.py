@@ -224,7 +224,7 @@ def test_rules_of_columns_that_a_space_does_not_open_are_none_of_its_rules():
 #: Spaces of before these rules -> how many legal designs they had.
 COUNTS = {
     "gpt3_175b_1024_a100": 2340,
-    "gpt3_175b_kernels": 214272 * 21.0**15,  # tiles of five products, each with three passes
+    "gpt3_175b_kernels": 214272 * 24.0**15,  # tiles of five products, each with three passes
     "gpt_1t_4096_dfmodel": 6120,
     "gpt_1t_codesign": 24648624000,
     "gpt_1t_power_split": 23517648,

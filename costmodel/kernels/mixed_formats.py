@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.kernels.gemm import GemmCost, gemm_cost
-from costmodel.kernels.output_tiles import has_room
+from costmodel.kernels.output_tiles import ExplicitTiles, has_room, useful_edges
 from costmodel.training.design import tile_columns, tiled_kernel
 from costmodel.training.kernel_kind import PASSES
 from costmodel.training.run import RankRun
@@ -46,8 +46,56 @@ def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
     """
     first, back = distinct_products(run, gemms)
     if first.size < back.size:
-        return kernels_of(_each_cost(run, gemms.take_kernels(first)), back)
-    return _each_cost(run, gemms)
+        distinct = gemms.take_kernels(first)
+        return kernels_of(_each_cost(run, distinct, _possible_edges(run, distinct)), back)
+    return _each_cost(run, gemms, _possible_edges(run, gemms))
+
+
+def best_tiles(run: RankRun, gemms: Gemms) -> dict[str, FloatArray]:
+    """Edges of the fastest output tiles of products, by the names of `tile_columns`; (points,). [elements]
+
+    Where a product stands in several parts of a model, its tile is that of the least time of all. Products
+    that no design has are left out.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and designs whose tiles are free, (points,).
+    gemms : Gemms
+        Their products, (points, kernels). [elements]
+    """
+    gemms = gemms.present()
+    first, back = distinct_products(run, gemms)
+    distinct = gemms.take_kernels(first)
+    names = [tiled_kernel(label.name, label.of_pass) for label in gemms.labels]
+    least = {name: np.full(run.num_points, np.inf) for name in names}
+    found = {name: np.zeros((2, run.num_points)) for name in names}
+    edges = useful_edges(run.system, operand_bytes(run) if some_narrow(run) else run.precision.element_bytes)
+    for m, n in itertools.product(reversed(edges), repeat=2):
+        if not 1 / 2 <= m / n <= 2:
+            continue
+        costs = _each_cost(run, distinct, (np.full(distinct.m.shape, m), np.full(distinct.m.shape, n)))
+        times = dict.fromkeys(names, np.zeros(run.num_points))
+        for place, name in zip(back, names, strict=True):
+            times[name] = times[name] + distinct.count[:, place] * costs.time[:, place]
+        for name, time in times.items():
+            better = time < least[name]
+            least[name] = np.where(better, time, least[name])
+            found[name] = np.where(better, np.array([[m], [n]]), found[name])
+    return {
+        column: edge
+        for name, pair in found.items()
+        for column, edge in zip(tile_columns(name), pair, strict=True)
+    }
+
+
+def _possible_edges(run: RankRun, gemms: Gemms) -> ExplicitTiles | None:
+    """Edges of explicit tiles; 0, so that they are free, for designs whose tiles the chip has no room for."""
+    tiles = explicit_edges(run, gemms.labels)
+    if tiles is None:
+        return None
+    fits = is_possible(run)[..., np.newaxis]
+    return np.where(fits, tiles[0], 0.0), np.where(fits, tiles[1], 0.0)
 
 
 def is_possible(run: RankRun) -> BoolArray:
@@ -99,12 +147,9 @@ def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
     return np.array(first, dtype=np.intp), back
 
 
-def _each_cost(run: RankRun, gemms: Gemms) -> GemmCost:
-    """Costs of products, each for itself."""
-    system, tiles = run.system, explicit_edges(run, gemms.labels)
-    if tiles is not None:
-        fits = is_possible(run)[..., np.newaxis]
-        tiles = np.where(fits, tiles[0], 0.0), np.where(fits, tiles[1], 0.0)
+def _each_cost(run: RankRun, gemms: Gemms, tiles: ExplicitTiles | None) -> GemmCost:
+    """Costs of products, each for itself, with explicit tiles or the best ones."""
+    system = run.system
     if not some_narrow(run):
         return gemm_cost(gemms, system, element_bytes=run.precision.element_bytes, tiles=tiles)
     rate = product_rate(run.design.precision, system)

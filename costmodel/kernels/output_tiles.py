@@ -169,6 +169,30 @@ class Cores:
         return BELOW / (self.rate * at_once)
 
 
+def useful_edges(system: System, element_bytes: FloatArray | float) -> tuple[float, ...]:
+    """Edges that the fastest tile of a product may have on one of some machines, ascending. [elements]
+
+    They are powers of two: from the smallest tile of the block from which on a core takes one cycle for each
+    element of k, to the largest tile for which all cores together have on-chip memory.
+
+    Parameters
+    ----------
+    system : System
+        Machines, (points,).
+    element_bytes : (points,) array or float
+        Size of an operand's element. [B]
+    """
+    cores, scale = Cores.of(system, element_bytes), 1.0
+    while np.max(cores.cycles(scale * cores.edge / 2, scale * cores.edge)) > 1 or (
+        np.max(cores.cycles(scale * cores.edge, scale * cores.edge / 2)) > 1
+    ):
+        scale /= 2
+    smallest = np.maximum(scale * cores.edge * min(TILE_SHARES[-1]), 1.0)
+    largest = np.maximum(np.sqrt(cores.capacity / (BLOCK_AREA * cores.output_room)), 1.0)
+    lowest, highest = (int(np.frexp(edge)[1]) - 1 for edge in (smallest.min(), largest.max()))
+    return tuple(float(2**power) for power in range(lowest, highest + 1))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Products:
     """Matrix products as tilings read them: (kernels, points) arrays, or (products,) of some of them.

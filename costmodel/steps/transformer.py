@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, in_rows
 from costmodel.kernels.items import Items, added
-from costmodel.kernels.mixed_formats import is_possible
+from costmodel.kernels.mixed_formats import best_tiles, is_possible
 from costmodel.machine.system import System
 from costmodel.steps.combinations import Combinations
 from costmodel.steps.memory.memory_items import memory_items
@@ -24,11 +24,12 @@ from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_ch
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.steps.sharding.resolve_sharding import solution
 from costmodel.steps.update.update import update_step
-from costmodel.training.design import DesignPoints
+from costmodel.training.design import EXPLICIT_TILES, DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
 from costmodel.training.run import RankRun, Run, TransformerRun, grouping_columns, once_each, rank_run
 from costmodel.workload.quantisation import has_units, some_narrow
+from costmodel.workload.transformer import transformer_gemms
 
 
 def step(
@@ -90,6 +91,24 @@ def resolve_sharding(
     Parameters are those of `step`, rules those of `costmodel.steps.sharding.resolve_sharding.solution`.
     """
     return solution(Run(model, system, design, precision), cost_of_passes).design
+
+
+def resolve_tiling(
+    model: ModelShape, system: System, design: DesignPoints, *, precision: Precision = MIXED_PRECISION
+) -> DesignPoints:
+    """Replace ``tiling: solve`` by explicit output tiles, product by product and pass by pass.
+
+    Shardings are explicit afterwards too (`resolve_sharding`). Steps with these tiles take the same time, to
+    the bit, unless a product of one name has several sizes. Parameters are those of `step`.
+    """
+    run = Run(model, system, design, precision)
+    run = run.of(design := solution(run, cost_of_passes).design)
+    ranks = rank_run(replace(run, system=system.sliced(design.world_size)))
+    free = replace(ranks, design=replace(ranks.design, tiles={}))
+    best = best_tiles(free, transformer_gemms(free))
+    explicit = np.broadcast_to(design.tiling == EXPLICIT_TILES, (run.num_points,))
+    edges = {name: np.where(explicit, ranks.design.tiles.get(name, 0.0), own) for name, own in best.items()}
+    return replace(design, tiling=np.ones(run.num_points), tile_edges=edges)
 
 
 def transformer_chunk(run: TransformerRun) -> Breakdown:

@@ -32,7 +32,7 @@ RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK = range(2)
 
 #: Codes of `sharding`, and of `tiling` where tiles are explicit.
 MEGATRON, MEGATRON_SP, SOLVE, SOLVE_BYTES, SAMPLE = range(5)
-EXPLICIT_TILES = 1
+FREE_TILES, EXPLICIT_TILES = range(2)
 
 #: Words of `attention`, and their codes: scores in memory; on chip, by the fastest kernels that there are for
 #: the chip; on chip, by FlashAttention-2, or by the one before.
@@ -72,7 +72,7 @@ NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
 HIGHEST_ZERO: Final = len(ZERO) - 1
 
 #: Edges that an explicit output tile may have, powers of two; 0, the default, stands for the best tile.
-TILE_EDGES: Final = tuple(2**power for power in range(4, 13))
+TILE_EDGES: Final = tuple(2**power for power in range(17))
 TILE_EDGE: Final = Domain(low=0.0, high=float(TILE_EDGES[-1]))
 
 

@@ -9,6 +9,7 @@ from costmodel.profiles.registry import NATIVE, design_columns, design_rules, pr
 from costmodel.profiles.rules import WorkloadRules
 from costmodel.profiles.work import PROGRAM
 from costmodel.training.design import SOLVE, SOLVE_BYTES
+from costmodel.training.sharding import ASSIGNMENTS
 from dse.spaces.space import Space
 
 __all__ = ["NATIVE", "nominal_rate", "rules_for"]
@@ -34,6 +35,11 @@ def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
     return rules
 
 
+def solves_shardings(space: Space) -> bool:
+    """Whether every design of a space has its sharding solved for the fastest step."""
+    return "sharding" not in space.by_name and space.constants.get("sharding") == SOLVE
+
+
 def nominal_rate(space: Space) -> float:
     """Designs of a space that are priced in a second on one core, to the order of magnitude. [1/s]
 
@@ -44,6 +50,8 @@ def nominal_rate(space: Space) -> float:
         return float(USUAL_RATE / layouts)
     if space.workload.work == PROGRAM:
         return PROGRAM_RATE
+    if solves_shardings(space):
+        return USUAL_RATE / len(ASSIGNMENTS)  # designs are screened with the named shardings
     options = space.by_name["sharding"].options if "sharding" in space.by_name else None
     codes = [space.constants.get("sharding", 0.0)] if options is None else options.tolist()
     machine = {*space.by_name, *(derived.name for derived in space.derived)} & space.system.units().keys()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.errors import DseError
-from dse.pricing.evaluation import with_splits
+from dse.pricing.kernel_choices import with_kernels
 from dse.pricing.record_columns import RECORD_KEYS
 from dse.storage.atomic_files import write_beside
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (
-    *("trial", "winner", "params", "layouts", "splits", "values", "margins", "run", "breakdown"),
+    *("trial", "winner", "params", "layouts", "values", "margins", "run", "breakdown"),
     *("before", "designs_priced", *RECORD_KEYS),
 )
 EVALUATION_KEYS = (
-    *("feasible", "given", "params", "derived", "layouts", "splits", "values", "margins", "run", "breakdown"),
+    *("feasible", "given", "params", "derived", "layouts", "values", "margins", "run", "breakdown"),
     *RECORD_KEYS,
 )
 
@@ -41,7 +41,7 @@ def study_record(study: BaseStudy, part: Selection = "front") -> dict[str, Any]:
     shown = study.table.front() if part == "front" else study.table
     return {
         **study_summary(study),
-        part: [design_record(record) for record in with_splits(study.space, shown.records())],
+        part: [design_record(record) for record in with_kernels(study.space, shown.records())],
     }
 
 
@@ -70,7 +70,7 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
         "n_infeasible": exact.infeasible,
         "broken": exact.broken,
         "best": exact.best,
-        "front": [design_record(record) for record in with_splits(exact.space, exact.records())],
+        "front": [design_record(record) for record in with_kernels(exact.space, exact.records())],
     }
 
 
@@ -126,12 +126,12 @@ def json_pieces(study: BaseStudy, shown: TrialTable, part: Selection) -> Iterato
 
 def design_texts(study: BaseStudy, shown: TrialTable) -> Iterator[str]:
     """Designs as JSON, one by one, indented as in an object of the study."""
-    if shown.as_stored and "sharding" not in study.space.chosen:
+    if shown.as_stored and not study.space.solved:
         for stored in shown.stored_blocks():
             yield from stored.json_texts()
         return
     for block in shown.blocks():
-        for record in with_splits(study.space, block.records()):
+        for record in with_kernels(study.space, block.records()):
             yield json_text(design_record(record)).replace("\n", "\n    ")
 
 

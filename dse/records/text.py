@@ -87,7 +87,7 @@ def plain_text(shown: Iterable[RenderableType], width: int) -> str:
 
 def design_text(space: Space, params: Mapping[str, Any], names: Iterable[str] | None = None) -> str:
     """A design as ``--set`` takes it: ``tp=8 pp=16 recompute=full``."""
-    chosen = params if names is None else names
+    chosen = [name for name in params if name in space.by_name] if names is None else names
     return " ".join(f"{name}={parameter_text(space.by_name[name], params[name])}" for name in chosen)
 
 

@@ -41,6 +41,11 @@ LAYOUT: Final[Mapping[str, str]] = {
     "recompute": "{} recomputation",
     "precision": "{}",
 }
+#: Last word of a quantity of the machine -> the words for a value, which may name the part.
+MACHINE: Final = {
+    **{"cores": "{} cores", "height": "arrays {} high", "width": "{} wide", "clock": "{}"},
+    **{"capacity": "{} {}", "bandwidth": "{} {}"},
+}
 #: Values that a full layout leaves out, since they switch something off.
 OFF: Final = {**dict.fromkeys(("vpp", "cp", "ep", "etp"), "1"), "zero": "0", "recompute": "none"}
 #: Objective -> the title of the design that is best by it.
@@ -129,7 +134,7 @@ def gpu_word(space: Space) -> str:
 def layout_text(space: Space, record: Record, names: Iterable[str] | None = None) -> str:
     """A design in words: its layout, then the parameters of its machine."""
     known, machine = known_values(space, record), machine_parameters(space)
-    others = [name for name in space.by_name if name not in LAYOUT]
+    others = [name for name in space.by_name if name not in {*LAYOUT, *space.kernel_columns}]
     order = [*LAYOUT, *(n for n in others if n not in machine), *(n for n in others if n in machine)]
     wanted = order if names is None else [name for name in order if name in {*names}]
     return joined(
@@ -149,7 +154,10 @@ def value_text(space: Space, name: str, value: Any, *, full: bool) -> str:
         return word if text in ("true", "True", "1") else "" if full else f"no {word}"
     if full and OFF.get(name) == text:
         return ""
-    return LAYOUT[name].format(text) if name in LAYOUT else f"{name.replace('_', ' ')} {text}"
+    part, _, last = name.rpartition("_")
+    words = LAYOUT.get(name) or (MACHINE.get(last) if name in space.system.units() else None)
+    part = part.upper() if part in {level.name for level in space.system.memory} else part
+    return words.format(text, part) if words else f"{name.replace('_', ' ')} {text}"
 
 
 def numbers_text(space: Space, record: Record) -> str:
@@ -167,7 +175,9 @@ def numbers_text(space: Space, record: Record) -> str:
 
 
 def objective_text(objective: Objective, record: Record) -> str:
-    """An objective of a design: ``system power 12.1 MW``."""
+    """An objective of a design: ``energy per step 12.1 MJ``, ``12.1 MW`` of the system's price and power."""
+    if objective.name in ("system_price", "system_power"):
+        return readable(record["values"][objective.key], objective.unit)
     return f"{objective.name.replace('_', ' ')} {readable(record['values'][objective.key], objective.unit)}"
 
 
@@ -254,6 +264,7 @@ def other_text(space: Space, best: Record, other: Record) -> str:
     """A second design by its differences from the best one: layout, step time, memory, other objectives."""
     one, two = known_values(space, best), known_values(space, other)
     differing = [n for n in two if one.get(n) != two[n] and (n in space.by_name or n == "dp")]
+    differing = [name for name in differing if name not in space.kernel_columns]
     times = [r["breakdown"]["step_time_s"] for r in (best, other)]
     objectives = [o for o in space.objectives if o.name not in SAID]
     trial = f" (trial {other['trial']})" if "trial" in other else ""

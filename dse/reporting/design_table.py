@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import Any
 
 from rich import box
@@ -112,6 +114,7 @@ class Column:
     cells: list[str]
     leave_out: int = 0  #: of the columns that do not fit, the highest go first; 0 always stays
     left: bool = False
+    group: str = ""  #: which columns it stands with: layout, kernels or chip
 
     @property
     def width(self) -> int:
@@ -130,9 +133,10 @@ def design_table(
     """A table of designs, and lines that say what it leaves out."""
     among = among or records
     varying = varying_parameters(space, among) if varying is None else varying
+    differing = [name for name in varying if len(records) == 1 or varies(records, "params", name)]
     columns = [
         *trial_columns(records),
-        *parameter_columns(space, records, varying),
+        *parameter_columns(space, records, differing),
         *derived_columns(space, records),
         *objective_columns(space, records),
         *workload_columns(space, records),
@@ -141,7 +145,7 @@ def design_table(
         *note_columns(len(records), notes or {}),
     ]
     kept, left_out = fitted(columns, width)
-    alike = [p.name for p in space.parameters if p.name not in varying]
+    alike = [p.name for p in space.parameters if p.name not in (*varying, *space.kernel_columns)]
     lines = []
     evidence = {record.get("evidence", "") for record in among}
     if len(evidence) == 1 and "" not in evidence:
@@ -150,9 +154,11 @@ def design_table(
         lines.append(Text("All have " + design_text(space, records[0]["params"], alike)))
     if "*" in tight_marks(space, records) and any(o.key == PEAK_MEMORY for o in space.objectives):
         lines.append(Text(f"* {TIGHT}: {peak_spread(space.framework)}"))
+    if any(column.name == "sharding" for column in kept):
+        lines += sharding_lines(space, records)
     if left_out:
         lines.append(Text(f"Columns that do not fit: {', '.join(left_out)}"))
-    return [*drawn(kept), *lines]
+    return [*drawn(titled(kept)), *lines]
 
 
 def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:
@@ -178,17 +184,100 @@ def machine_parameters(space: Space) -> set[str]:
 
 
 def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[str]) -> list[Column]:
-    """Parameters, those of the machine first; those with few different values go first when it is narrow."""
-    machine = machine_parameters(space)
-    values = {name: len({record["params"][name] for record in records}) for name in names}
-    ranked = sorted(names, key=lambda name: (name not in machine, -values[name] if name in machine else 0))
+    """Parameters in groups: the layout, the kernels, the machine. A narrow table loses columns of each group.
+
+    Of the machine those with few different values go first. Kernels have two columns: how they are split, a
+    letter for each way, and the tile that most products have.
+    """
+    machine, kernels = machine_parameters(space), {*space.kernel_columns}
+    layout = [name for name in names if name not in machine | kernels]
+    chip = [name for name in names if name in machine]
+    values = {name: len({record["params"][name] for record in records}) for name in chip}
+    groups = {
+        "layout": ([_parameter_column(space, records, name) for name in layout], layout),
+        "kernels": (kernel_columns(space, records), []),
+        "chip": (
+            [_parameter_column(space, records, name) for name in chip],
+            sorted(chip, key=lambda name: -values[name]),
+        ),
+    }
     columns = []
-    for name in sorted(names, key=lambda name: name not in machine):
-        parameter = space.by_name[name]
-        cells = [parameter.shown(record["params"][name]) for record in records]
-        place = 2 + ranked.index(name)
-        columns.append(Column(name, lines_of(name), cells, place, left=bool(parameter.words)))
+    for title, (own, order) in groups.items():
+        ranked = order or [column.name for column in own]
+        columns += [
+            replace(column, group=title, leave_out=2 + 3 * ranked.index(column.name)) for column in own
+        ]
     return columns
+
+
+def titled(columns: Sequence[Column]) -> list[Column]:
+    """Columns with the names of their groups above the first of each, where there are several groups."""
+    if len({column.group for column in columns} - {""}) < 2:
+        return [*columns]
+    height = max(len(column.heading) for column in columns)
+    found = []
+    for before, column in zip(("", *(own.group for own in columns)), columns, strict=False):
+        blank = ("",) * (height - len(column.heading))
+        title = "" if column.group == before else column.group
+        found.append(replace(column, heading=(title, *blank, *column.heading)))
+    return found
+
+
+def _parameter_column(space: Space, records: Sequence[Record], name: str) -> Column:
+    """The column of a parameter."""
+    parameter = space.recorded_by_name[name]
+    cells = [parameter.shown(record["params"][name]) for record in records]
+    return Column(name, lines_of(name), cells, left=bool(parameter.words))
+
+
+def kernel_columns(space: Space, records: Sequence[Record]) -> list[Column]:
+    """How the kernels of designs are split and tiled, where that differs."""
+    found = []
+    ways = [sharding_of(space, record) for record in records]
+    if len({*ways}) > 1:
+        letters = letters_of(ways)
+        found.append(Column("sharding", ("sharding",), [letters[way] for way in ways], left=True))
+    tiles = [usual_tile(space, record) for record in records]
+    if len({*tiles}) > 1:
+        found.append(Column("usual_tile", ("usual", "tile"), tiles))
+    return found
+
+
+def sharding_of(space: Space, record: Record) -> tuple[tuple[str, Any], ...]:
+    """How the kernels of a design are split, as far as its trial says."""
+    names = (name for name in space.kernel_columns if name.endswith("_sharding"))
+    return tuple((name, record["params"][name]) for name in names if name in record["params"])
+
+
+def letters_of(ways: Sequence[Any]) -> dict[Any, str]:
+    """Letters for different values, in the order in which they come."""
+    different = [*dict.fromkeys(ways)]
+    return {
+        way: ascii_uppercase[place] if place < 26 else f"#{place + 1}" for place, way in enumerate(different)
+    }
+
+
+def usual_tile(space: Space, record: Record) -> str:
+    """The output tile that most products of a design have: ``128x256``."""
+    params = record["params"]
+    edges = [name for name in space.kernel_columns if name.endswith("_tile_m") and name in params]
+    tiles = Counter(f"{params[name]}x{params[name[:-1] + 'n']}" for name in edges)
+    return tiles.most_common(1)[0][0] if tiles else ""
+
+
+def sharding_lines(space: Space, records: Sequence[Record]) -> list[Text]:
+    """What the letters of a table say, where it has some: what differs from the first way."""
+    ways = [sharding_of(space, record) for record in records]
+    different = letters_of(ways)
+    if len(different) < 2:
+        return []
+    varying = {name for name, _ in ways[0] if varies(records, "params", name)}
+    texts = [
+        f"{letter}: "
+        + " ".join(f"{name.removesuffix('_sharding')}={value}" for name, value in way if name in varying)
+        for way, letter in different.items()
+    ]
+    return [Text(f"Sharding {'; '.join(texts)}.")]
 
 
 def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, with_unit_suffix
-from dse.pricing.evaluation import splits_text, with_splits
+from dse.pricing.kernel_choices import kernels_text, with_kernels
 from dse.records.text import UNITS, Record, column_text, counted, design_text, percent
 from dse.reporting import catalogue
 from dse.reporting.answers import (
@@ -119,11 +119,25 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
     shown: Report = [*design_table(space, [front[row] for row in rows], width, notes, front)]
     if len(rows) < len(front):
         shown.append(Text(f"{more_text(len(front), len(worth), len(rows))}: {more}"))
-    [best] = with_splits(space, [dict(front[0])])
-    below = [splits_text(best)] if "splits" in best else []
+    [best] = with_kernels(space, [dict(front[0])])
+    below = kernel_lines(space, best)
     below += workload_lines(space, best)
     below += [failures_text(best)] if "run" in best else []
     return [*shown, *(Text(line) for line in below), Text(), *binding_tables(space, best, width)]
+
+
+def kernel_lines(space: Space, record: Record) -> list[str]:
+    """How the kernels of a design are split and tiled, where the space chooses that."""
+    text = kernels_text(space, record["params"])
+    if not text:
+        return []
+    how = "solved for each design" if space.solved else "sampled"
+    return [f"Kernels of {design_name(record)} ({how}): {text}."]
+
+
+def design_name(record: Record) -> str:
+    """Name of a design in a sentence: ``trial 12``."""
+    return f"trial {record['trial']}" if "trial" in record else "this design"
 
 
 def more_text(designs: int, worth: int, rows: int) -> str:
@@ -169,7 +183,7 @@ def evaluation_report(
     if "run" in record:
         lines.append(("Run", run_text(space, record)))
     below = [place_text(space, record), failures_text(record) if "run" in record else ""]
-    below += [splits_text(record)] if "splits" in record else []
+    below += kernel_lines(space, record)
     below += workload_lines(space, record)
     return [
         *wrapped([*lines, *next_lines(commands)], width),

@@ -19,7 +19,8 @@ from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.profiles.registry import design_columns
-from costmodel.training.design import DesignPoints
+from costmodel.profiles.work import TRAINING
+from costmodel.training.design import DesignPoints, splits_kernels
 from costmodel.training.design_table import shown
 from dse.predictions.intervals import at_worse_ends
 from dse.spaces import workloads
@@ -31,6 +32,7 @@ from dse.spaces.formulas.names import MODEL_SETTINGS
 from dse.spaces.sections import training_run as runs
 from dse.spaces.sections.objectives import Constraint, directed
 from dse.spaces.sections.parameters import MOST_OPTIONS, Parameter, Value, decoded, refuse_several
+from dse.spaces.sections.sampled_kernels import solved_parameters
 
 Params = dict[str, Value]
 
@@ -161,6 +163,32 @@ class Space(Definition):
     def by_name(self) -> dict[str, Parameter]:
         """Parameters of the space by their names."""
         return {parameter.name: parameter for parameter in self.parameters}
+
+    @cached_property
+    def solved(self) -> tuple[Parameter, ...]:
+        """Choices that the cost model makes inside each design, as parameters that its trials record.
+
+        How kernels are split where `sharding` may be solve, and how products are tiled where the file says
+        ``tiling: solve``.
+        """
+        if self.workload.work != TRAINING or self.workloads:
+            return ()
+        return solved_parameters(self.model.blocks, self.given, self.by_name)
+
+    @cached_property
+    def recorded(self) -> tuple[Parameter, ...]:
+        """Parameters of trials: those of the space, then `solved`."""
+        return (*self.parameters, *self.solved)
+
+    @cached_property
+    def recorded_by_name(self) -> dict[str, Parameter]:
+        """Parameters of trials by their names."""
+        return {parameter.name: parameter for parameter in self.recorded}
+
+    @cached_property
+    def kernel_columns(self) -> tuple[str, ...]:
+        """Names of the parameters of trials that say how single kernels are split and tiled."""
+        return tuple(name for name in self.recorded_by_name if splits_kernels(name) and "_" in name)
 
     @cached_property
     def pinnable(self) -> dict[str, Parameter]:

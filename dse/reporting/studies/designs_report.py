@@ -83,14 +83,15 @@ def column_of(space: Space, records: Sequence[Record], name: str) -> Column:
     cells = [_cell(space, record, name) for record in records]
     if all(cell is None for cell in cells):
         raise DseError(f"--columns: {name}: no column of this study{suggestion(name, _known(records[0]))}")
-    words = name in space.by_name and bool(space.by_name[name].words)
+    parameter = space.recorded_by_name.get(name)
+    words = parameter is not None and bool(parameter.words)
     return Column(name, lines_of(name), ["-" if cell is None else cell for cell in cells], left=words)
 
 
 def _cell(space: Space, record: Record, name: str) -> str | None:
     """A value of a design for people; None where it has none of this name."""
     if name in record["params"]:
-        return space.by_name[name].shown(record["params"][name])
+        return space.recorded_by_name[name].shown(record["params"][name])
     for unit, key in ((unit, key) for key, unit in UNITS.items() if name in (key, bare_name(key, unit))):
         if key in record["breakdown"]:
             return (

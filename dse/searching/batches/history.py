@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, Trial
 from costmodel.profiles.rules import WorkloadRules
 from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import evaluate
+from dse.pricing.kernel_choices import kernel_choices
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.learning_study import LearningStudy, lessons_of
@@ -92,7 +93,8 @@ class History:
         self._learning = LearningStudy(stored.directions, lessons, plan.batch_size, plan.concurrency)
         self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
         self._inner = inner_search(space, rules, stored, plan) if space.inner else None
-        self.distributions = {p.name: p.distribution() for p in space.parameters}
+        self.distributions = {p.name: p.distribution() for p in space.recorded}
+        self._records_kernels = bool(space.solved)
         self._starts = [space.outer.key(start) for start in space.starting_points]
         self.refresh()
 
@@ -111,6 +113,9 @@ class History:
     def _refresh(self) -> None:
         """Read new trials of a database as it is at one moment."""
         moment = self._store.moment(self._stored, attribute=BREAKDOWN, first=self.rows)
+        stored = moment.params.keys()
+        if stored and not all(parameter.name in stored for parameter in self.space.solved):
+            self._records_kernels = False  # an earlier version began the study, and all trials are alike
         with self._store.reading(self._stored.study_id, "trial_params"):
             designs = zip(*moment.params.values(), strict=True)
             keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]
@@ -124,7 +129,15 @@ class History:
         needed = self._needed(places)
         ids = moment.trials.ids[np.array(needed, dtype=np.intp) - places.start]
         lessons = self._store.some_trials(self._stored.study_id, ids, user_attrs=False)
-        self._learning.learn(dict(zip(needed, lessons, strict=True)))
+        self._learning.learn(dict(zip(needed, map(self._sampled, lessons), strict=True)))
+
+    def _sampled(self, trial: FrozenTrial) -> FrozenTrial:
+        """A trial with the parameters that samplers propose alone."""
+        if self.space.solved:
+            names = self.space.by_name
+            trial.params = {name: value for name, value in trial.params.items() if name in names}
+            trial.distributions = {name: self.distributions[name] for name in trial.params}
+        return trial
 
     def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
         """Winners of the trials beyond what is known."""
@@ -282,6 +295,7 @@ class History:
         evaluation = evaluate(self.space, columns, rules=self.rules, jobs=self.jobs)
         attributes = trial_attributes(self.space, evaluation)
         values, violations = finite(evaluation, self._minimize)
+        choices = kernel_choices(self.space, columns) if self._records_kernels else [{}] * len(designs)
         for row, (trial, design) in enumerate(zip(batch.proposals, designs, strict=True)):
             for limit, violation in zip(self.space.limits, violations[row], strict=True):
                 trial.set_constraint(limit.key, float(violation))
@@ -290,7 +304,11 @@ class History:
             frozen = trial.study.tell(trial, values[row].tolist())
             for key, value in attributes[row].items():
                 frozen.set_user_attr(key, value)
-            batch.finished.append(self._completed(frozen, design) if self._inner else frozen)
+            finished = self._completed(frozen, design) if self._inner else frozen
+            if choices[row]:
+                finished.params = {**finished.params, **choices[row]}
+                finished.distributions = self.distributions
+            batch.finished.append(finished)
         batch.memory = self._learning.memory()
 
     def _completed(self, trial: FrozenTrial, design: WholeDesign) -> FrozenTrial:

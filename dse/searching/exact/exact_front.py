@@ -13,7 +13,8 @@ from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from costmodel.profiles.rules import WorkloadRules
 from dse.pricing.evaluated import Evaluation
-from dse.pricing.evaluation import evaluate, with_splits
+from dse.pricing.evaluation import evaluate
+from dse.pricing.kernel_choices import with_kernels
 from dse.pricing.record_columns import with_intervals, with_runs
 from dse.pricing.several_workloads import layouts_of, prefixed_columns
 from dse.pricing.space_rules import NATIVE
@@ -249,7 +250,7 @@ def design_records(
 def priced_design(
     space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None
 ) -> dict[str, Any]:
-    """The record of one design; `splits` says what its sharding was solved to be, where it was."""
+    """The record of one design, with what was solved for it."""
     columns = space.encode([params])
-    records = with_splits(space, design_records(space, columns, evaluate(space, columns, rules=rules)))
+    records = with_kernels(space, design_records(space, columns, evaluate(space, columns, rules=rules)))
     return with_intervals(space, records, rules.profile if rules else NATIVE)[0]

@@ -17,7 +17,8 @@ from costmodel.formats.strict_yaml import scalar
 from costmodel.profiles.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.evaluated import Evaluation
-from dse.pricing.evaluation import evaluate, with_splits
+from dse.pricing.evaluation import evaluate
+from dse.pricing.kernel_choices import with_kernels
 from dse.pricing.record_columns import RECORD_KEYS, space_interval, with_intervals
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
@@ -53,7 +54,7 @@ class PartOfDesigns:
         """One nested record per row, as in JSON; of illegal designs what was named, and the reason."""
         designs = {name: values[self.legal] for name, values in self.columns.items()}
         found = design_records(self.space, designs, self.evaluation)
-        found = with_intervals(self.space, with_splits(self.space, found), self.profile)
+        found = with_intervals(self.space, with_kernels(self.space, found), self.profile)
         decoded = iter(found)
         nothing: dict[str, Any] = {key: {} for key in ("derived", "values", "margins", "breakdown")}
         records = []

@@ -149,11 +149,12 @@ class Screening:
     def _polish(self) -> None:
         """Move the best design of each objective until no option, pair of steps or component is better.
 
-        Pairs of steps are also tried from designs that are as good by one other option, those with most room
-        below their limits first: more memory, say, lets steps be feasible that were not. Where few designs
+        Pairs of steps, and other values of a whole component, are also tried from designs that are as good by
+        one other option, those with most room below their limits first: more memory, say, lets layouts be
+        feasible that were not. Where few designs
         are priced for a batch, since they are dear, some pairs and combinations are left out by chance.
         """
-        before = self.priced
+        most = self.priced + POLISHED * self.budget
         for objective in self.polished:
             while len(self.archive.costs):
                 best = int(self.archive.costs[:, objective].argmin())
@@ -166,10 +167,15 @@ class Screening:
                 equal = np.flatnonzero(costs[:, objective] == cost)
                 roomy = equal[np.argsort(tightest[equal], kind="stable")][:MOST_EQUAL]
                 some = np.concatenate([here, options[roomy]])
-                pairs, _ = self.lattice.moved(some, self.lattice.pairs)
-                around = self._new(np.concatenate([pairs, self.lattice.blocks(here)]))
-                left = max(POLISHED * self.budget - (self.priced - before), 0)
-                self._noted(around if len(around) <= left else self.rng.permutation(around)[:left])
+                self._noted(self._some(self.lattice.moved(some, self.lattice.pairs)[0], most))
+                for place in some[:2]:
+                    if self.archive.costs[:, objective].min() == cost:
+                        self._noted(self._some(self.lattice.blocks(place[np.newaxis]), most))
+
+    def _some(self, places: FloatArray, most: int) -> FloatArray:
+        """New designs among some; by chance where there are more than may be priced, `most` in all."""
+        new, left = self._new(places), max(most - self.priced, 0)
+        return new if len(new) <= left else self.rng.permutation(new)[:left]
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""

@@ -18,10 +18,11 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.profiles.rules import WorkloadRules
+from costmodel.training.sharding import ASSIGNMENTS
 from dse.fronts.pareto import as_costs, low_and_span
 from dse.fronts.thinning import most_dominating
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import nominal_rate, rules_for
+from dse.pricing.space_rules import nominal_rate, rules_for, solves_shardings
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.archive import Archive
 from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known
@@ -222,12 +223,40 @@ class ScreeningSampler(BaseSampler):
 
     def priced(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs of designs, NaN where infeasible, and the sum of violations, or less the least margin. [-]"""
-        evaluation = evaluate(self.space, self.lattice.columns(places), rules=self.rules, jobs=self.jobs)
-        costs = as_costs(evaluation.values, self._directions)
+        columns = self.lattice.columns(places)
+        costs, violations, times = (
+            np.stack(parts)
+            for parts in zip(*(self._costs(space, columns) for space in self._screened), strict=True)
+        )
+        best, rows = times.argmin(axis=0), np.arange(len(places))
+        return costs[best, rows], violations[best, rows]
+
+    def _costs(
+        self, space: Space, columns: Mapping[str, FloatArray]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Costs and violations as `priced` has them, and step times, infinite where infeasible. [s]"""
+        evaluation = evaluate(space, columns, rules=self.rules, jobs=self.jobs)
         broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
         tightest = evaluation.violations.max(axis=1, initial=-1.0)
+        costs = as_costs(evaluation.values, self._directions)
         costs = np.where(evaluation.feasible[:, None], costs, np.nan)
-        return costs, np.where(evaluation.feasible, tightest, broken)
+        times = evaluation.breakdown.columns().get("step_time", costs[:, 0])
+        return (
+            costs,
+            np.where(evaluation.feasible, tightest, broken),
+            np.where(evaluation.feasible, times, np.inf),
+        )
+
+    @cached_property
+    def _screened(self) -> tuple[Space, ...]:
+        """The spaces in which designs are screened, the best of which counts.
+
+        Solving for shardings takes twenty times as long as pricing one. So designs are screened with the
+        named shardings, which `solve` tries too: its time is no longer than theirs.
+        """
+        if not solves_shardings(self.space) or priced_whole(self.space):
+            return (self.space,)
+        return tuple(self.space.set_to({"sharding": word}) for word in ASSIGNMENTS)
 
     @cached_property
     def _starts(self) -> FloatArray:

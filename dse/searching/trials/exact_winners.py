@@ -12,6 +12,7 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from dse.pricing.evaluation import evaluate
+from dse.pricing.kernel_choices import kernel_choices
 from dse.pricing.space_rules import rules_for
 from dse.searching.samplers.exact_search import WINNERS, winner_values
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
@@ -62,6 +63,8 @@ def winner_trials(
     designs = [{**trials[row].params, **own["params"]} for row, own in zip(rows, winners, strict=True)]
     evaluation = evaluate(space, space.encode(designs), rules=rules_for(space, profile))
     attributes = trial_attributes(space, evaluation)
+    choices = kernel_choices(space, space.encode(designs))
+    designs = [{**design, **kernels} for design, kernels in zip(designs, choices, strict=True)]
     for row, winner, params, own_attributes in zip(rows, winners, designs, attributes, strict=True):
         own = copy(trials[row])
         own.params, own.values = params, list(winner["values"].values())

@@ -64,12 +64,16 @@ class Details:
         with Store(self.storage, "read") as store:
             return store.has(self.stored, DESIGNS_PRICED)
 
-    def of(self, ids: IntArray, names: Sequence[str]) -> DecodedDetails:
-        """Details of some trials, (trials,) identities, which have some parameters. [-]"""
+    def of(self, ids: IntArray, space: Space) -> DecodedDetails:
+        """Details of some trials of a space, (trials,) identities. [-]
+
+        Trials of earlier versions have no parameters for what was solved (`Space.solved`).
+        """
         with Store(self.storage, "read") as store, store.snapshot():
             found = store.details(self.stored.study_id, ids, SHOWN)
             with store.reading(self.stored.study_id, "trial_params"):
-                params = {name: found.params[name] for name in names}
+                params = {parameter.name: found.params[parameter.name] for parameter in space.parameters}
+                params |= {p.name: found.params[p.name] for p in space.solved if p.name in found.params}
             with store.reading(self.stored.study_id, "trial_user_attributes"):
                 tables = {
                     name: decoded_tables(found.attributes[name]) for name in (DERIVED, MARGINS, BREAKDOWN)
@@ -91,7 +95,7 @@ class StoredTrials:
     @cached_property
     def details(self) -> DecodedDetails:
         """Details that are stored of the trials."""
-        return self.source.of(self.columns.ids, [parameter.name for parameter in self.space.parameters])
+        return self.source.of(self.columns.ids, self.space)
 
     def frame(self) -> pd.DataFrame:
         """One row per trial: parameters, derived columns, objectives, margins, breakdown."""
@@ -99,7 +103,7 @@ class StoredTrials:
 
         space, details = self.space, self.details
         data: dict[str, Any] = {"trial": self.columns.numbers}
-        data |= {parameter.name: details.params[parameter.name] for parameter in space.parameters}
+        data |= details.params
         objectives = {o.key: self.values[:, place] for place, o in enumerate(space.objectives)}
         margins = self._numbers(MARGINS, [limit.key for limit in space.limits])
         breakdown = self._numbers(BREAKDOWN, self.source.keys)
@@ -143,7 +147,7 @@ class StoredTrials:
         times = np.array([row.get("step_time_s", math.nan) for row in details.tables[BREAKDOWN]])
         counts = details.designs_priced
         ends = zip(*self.intervals(times), strict=True) if self.profile == NATIVE else iter(())
-        names = [parameter.name for parameter in self.space.parameters]
+        names = [*details.params]
         designs = zip(*(details.params[name] for name in names), strict=True)
         for row, design in enumerate(designs):
             values = [value if math.isfinite(value) else None for value in self.values[row].tolist()]

@@ -205,7 +205,7 @@ class TrialTable:
 
     def _names(self) -> list[str]:
         """The columns that a table has even without trials."""
-        parameters = [parameter.name for parameter in self.space.parameters]
+        parameters = [parameter.name for parameter in self.space.recorded]
         objectives = [objective.key for objective in self.space.objectives]
         margins = [f"margin_{limit.key}" for limit in self.space.limits]
         place = [] if self.columns.winners is None else [WINNER]

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from costmodel.formats.quantity import si_value
 from costmodel.formats.strict_yaml import Section
-from costmodel.kernels.output_tiles import has_room
+from costmodel.kernels.output_tiles import useful_edges
 from costmodel.machine.system import System
-from costmodel.training.design import TILE_EDGES, kernel_of_tile, tile_columns
+from costmodel.training.blocks import Block
+from costmodel.training.design import (
+    FREE_TILES,
+    SOLVE,
+    SOLVE_BYTES,
+    TILE_EDGES,
+    UNFUSED,
+    DesignPoints,
+    kernel_of_tile,
+    tile_columns,
+)
 from costmodel.training.design_table import Domain
 from costmodel.training.kinds import ATTENTION_PRODUCTS
+from dse.spaces.sections.parameters import Parameter, written_options
 
-#: Edges of tiles, and bytes of the operands that on-chip memory has to have room for.
-EDGES: Final = np.array(TILE_EDGES, dtype=np.float64)
-SIXTEEN_BITS: Final = 2.0  #: [B]
+#: Size of the operands that on-chip memory has to have room for. [B]
+SIXTEEN_BITS: Final = 2.0
 
 #: What a sampled sharding needs of the sizes that it splits.
 EVEN: Final = "hidden_size % tp == 0 and ffn_hidden_size % tp == 0 and seq_len % tp == 0"
@@ -42,19 +54,86 @@ def written_out(section: Section, columns: Mapping[str, Domain], system: System)
         added |= {name: [*domain.words] for name, domain in shardings.items()}
         rules |= {"tp_splits_evenly": EVEN} if "tp" in named else {}
     if given.get("tiling") == "sample":
-        fits = has_room(EDGES, EDGES, system, SIXTEEN_BITS)
-        largest = int(EDGES[np.broadcast_to(fits, EDGES.shape)].max(initial=EDGES[0]))
+        options = tile_options(section, system)
         for kernel in _tiled(tiles, given, parameters):
             m, n = tile_columns(kernel)
-            added |= {name: [edge for edge in TILE_EDGES if edge <= 2 * largest] for name in (m, n)}
+            added |= dict.fromkeys((m, n), options)
             rules[f"{kernel}_tile_is_compact"] = f"{m} <= 2 * {n} and {n} <= 2 * {m}"
-            rules[f"{kernel}_tile_has_room"] = f"min({m}, {n}) <= {largest}"
+            rules[f"{kernel}_tile_has_room"] = f"min({m}, {n}) <= {options[-1] // 2}"
     new = {name: options for name, options in added.items() if name not in named}
     constraints = {**rules, **section.mapping("constraints")}
     if not added:
         return section
     data = {**section.data, "parameters": {**parameters, **new}, "constraints": constraints}
     return Section(section.source, section.at, data)
+
+
+def solved_parameters(
+    blocks: Iterable[Block], given: Mapping[str, float], parameters: Mapping[str, Parameter]
+) -> tuple[Parameter, ...]:
+    """Parameters for what a space leaves to the cost model: shardings of kernels, and tiles of products.
+
+    Parameters
+    ----------
+    blocks : iterable of Block
+        Blocks of the model.
+    given, parameters : mapping
+        Given values, as columns hold them, and parameters of the space by name.
+    """
+    columns = DesignPoints.domains(blocks)
+    codes = {name: {given[name]} for name in ("sharding", "tiling", "attention") if name in given}
+    for name in ("sharding", "attention"):
+        options = parameters[name].options if name in parameters else None
+        codes |= {} if options is None else {name: {*options.tolist()}}
+    names = []
+    if codes.get("sharding", set()) & {SOLVE, SOLVE_BYTES}:
+        names += [name for name in columns if name.endswith("_sharding")]
+    if codes.get("tiling") == {float(FREE_TILES)}:
+        unfused = UNFUSED in codes.get("attention", ())
+        tiled = (kernel_of_tile(name) for name in columns if name.endswith("_tile_m"))
+        kernels = [name for name in tiled if unfused or not name.startswith(ATTENTION_PRODUCTS)]
+        names += [name for kernel in kernels for name in tile_columns(kernel)]
+    return tuple(Parameter(name, "-", tuple(columns[name].words or TILE_EDGES)) for name in names)
+
+
+def tile_options(section: Section, system: System) -> list[int]:
+    """Edges of tiles that may be the best ones on a machine that the space has, ascending. [elements]"""
+    opened = {**section.mapping("given"), **section.mapping("parameters")}
+    quantities = (
+        "cores",
+        "arrays_per_core",
+        "array_height",
+        "array_width",
+        f"{system.memory[0].name}_capacity",
+    )
+    if any(name in section.mapping("derived") for name in quantities):
+        return [*TILE_EDGES]
+    units = system.units()
+    try:
+        values = {
+            name: [si_value(value, units[name]) for value in listed_values(opened[name])]
+            for name in quantities
+            if name in opened
+        }
+    except ValueError:  # a formula; or a mistake, which the reader of the section reports
+        return [*TILE_EDGES]
+    grid = dict(zip(values, np.array([*itertools.product(*values.values())]).T, strict=True))
+    edges = useful_edges(system.with_quantities(grid), SIXTEEN_BITS)
+    return [edge for edge in TILE_EDGES if edge in edges]
+
+
+def listed_values(written: Any) -> list[Any]:
+    """Options of a parameter, the ends of a range, or one value, as a file has them.
+
+    Raises
+    ------
+    ValueError
+        If they are none of these.
+    """
+    written = written_options(written)
+    if isinstance(written, dict):
+        written = [written.get("from"), written.get("to")]
+    return written if isinstance(written, list) else [written]
 
 
 def _tiled(tiles: Iterable[str], given: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[str]:

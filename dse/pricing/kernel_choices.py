@@ -1,0 +1,82 @@
+"""How the cost model splits and tiles each kernel of a design, where a space leaves that to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.steps.transformer import resolve_sharding, resolve_tiling
+from costmodel.training.design import DesignPoints
+from costmodel.training.run import rank_run
+from dse.pricing.evaluation import Record, transformer_run
+from dse.spaces.sections.parameters import Value
+from dse.spaces.space import Space
+
+
+def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:
+    """Values of `Space.solved` for each design of a batch.
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    columns : mapping
+        Parameter -> (points,) values.
+
+    Returns
+    -------
+    choices : list of mappings
+        Name -> word of a sharding, or edge of an output tile [elements]; empty where nothing is solved for.
+    """
+    points = next(iter(columns.values())).size
+    if not space.solved or not points:
+        return [{} for _ in range(points)]
+    run = transformer_run(space, columns, DesignPoints)
+    names = [parameter.name for parameter in space.solved]
+    tiled = any(name.endswith("_tile_m") for name in names)
+    design = (resolve_tiling if tiled else resolve_sharding)(run.model, run.system, run.design)
+    shape = rank_run(run.of(design)).design
+    found: list[dict[str, Value]] = [{} for _ in range(points)]
+    for parameter in space.solved:
+        if parameter.words:
+            places = shape.assignments.place(shape.assignment, parameter.name.removesuffix("_sharding"))
+            values: list[Value] = [parameter.words[place] for place in np.broadcast_to(places, (points,))]
+        else:
+            values = [int(edge) for edge in np.broadcast_to(design.tile_edges[parameter.name], (points,))]
+        for choices, value in zip(found, values, strict=True):
+            choices[parameter.name] = value
+    return found
+
+
+def with_kernels(space: Space, records: Sequence[Record]) -> list[Record]:
+    """Records of designs whose `params` say how each kernel is split and tiled, where that is solved for.
+
+    Trials of a study have that already, unless an earlier version stored them.
+    """
+    lacking = [not all(p.name in record["params"] for p in space.solved) for record in records]
+    if not any(lacking):
+        return [*records]
+    columns = space.encode([record["params"] for record in records])
+    return [
+        {**record, "params": {**record["params"], **choices}}
+        for record, choices in zip(records, kernel_choices(space, columns), strict=True)
+    ]
+
+
+def kernels_text(space: Space, params: Mapping[str, Any]) -> str:
+    """How the kernels of a design are split and tiled, in words; "" where that is no choice of the space.
+
+    ``column: qkv, mlp_up; row: projection, mlp_down; tiles 128 x 256: qkv, mlp_up``
+    """
+    names = {name: params[name] for name in space.kernel_columns if name in params}
+    groups: dict[str, list[str]] = {}
+    for name, value in names.items():
+        if name.endswith("_sharding"):
+            groups.setdefault(str(value), []).append(name.removesuffix("_sharding"))
+        elif name.endswith("_tile_m"):
+            kernel = name.removesuffix("_tile_m")
+            groups.setdefault(f"tiles {value} x {names.get(f'{kernel}_tile_n', value)}", []).append(kernel)
+    return "; ".join(f"{group}: {', '.join(kernels)}" for group, kernels in groups.items())
