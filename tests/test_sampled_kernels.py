@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from costmodel.training.design import SAMPLE, TILE_EDGES
 from costmodel.training.run import Run
 from costmodel.training.sharding import assignments_of
 from costmodel.workload.kernel_tables import Gemms, Label
+from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
-from dse.records.tables import exact_record
+from dse.records.tables import exact_record, json_text, study_record
 from dse.searching.exact.exact_front import exact_front, priced_design
+from dse.searching.samplers import screening_sampler
 from dse.spaces.space import Space
 from tests.random_designs import random_system
 
@@ -110,24 +113,12 @@ def test_a_sampled_space_is_read_back_from_its_text():
 @pytest.mark.parametrize(
     ("given", "parameters", "message"),
     [
-        (
-            "attention: fused",
-            "sharding: [solve, sample]",
-            "sample is no option beside others; write it under",
-        ),
+        ("attention: fused", "sharding: [solve, sample]", "sample is no option beside others; write it under"),
         ("qkv_sharding: row", "vpp: [1]", "qkv_sharding: counts with sharding: sample alone"),
         ("tiling: solve", "head_tile_n: [64, 128]", "head_tile_n: counts with tiling: sample alone"),
-        (
-            "sharding: solve",
-            "sequence_parallel: [false, true]",
-            "sequence_parallel: is sharding: megatron_sp by",
-        ),
+        ("sharding: solve", "sequence_parallel: [false, true]", "sequence_parallel: is sharding: megatron_sp by"),
         ("sharding: megatron_xp", "vpp: [1]", "'megatron_xp' is not a value; did you mean 'megatron_sp'"),
-        (
-            "tiling: sample",
-            "qkv_tile_m: [64, 131072]",
-            "qkv_tile_m: 131072: expected a whole number from 0 to 65536",
-        ),
+        ("tiling: sample", "qkv_tile_m: [64, 131072]", "qkv_tile_m: 131072: expected a whole number from 0 to 65536"),
     ],
 )
 def test_contradictions_are_told(given, parameters, message):
@@ -149,15 +140,65 @@ def test_an_lstm_has_no_kernels_of_a_layer_to_sample():
     assert "given.sharding: unknown name" in str(told.value)
 
 
-def test_what_was_solved_is_told_beside_each_design():
-    own = space(parameters="sharding: [megatron, solve]")
-    plain, solved = (
-        priced_design(own, {"tp": 8, "pp": 4, "sharding": name}) for name in ("megatron", "solve")
+SOLVED = "attention: fused, sharding: solve, tiling: solve"
+
+
+def test_solved_kernels_are_parameters_of_every_trial(tmp_path):
+    """In tables, in JSON and in Optuna's own study, with the names that a sampled space has."""
+    storage = f"sqlite:///{tmp_path / 'dse.db'}"
+    study = Study.create(space(SOLVED), "solved", storage=storage)
+    study.run(8)
+    names = {*space(SAMPLED).by_name} - {*space().by_name}
+    assert len(names) == len(OPTIONS) + 2 * 15
+    assert {p.name for p in study.space.solved} == names
+    frame, [record, *_] = study.trials(), study_record(study)["front"]
+    assert names <= {*frame.columns}
+    assert names <= {*record["params"]}
+    assert all(names <= {*trial.params} for trial in study.optuna.trials)
+    assert json.loads(json_text(study_record(study, "trials")))["trials"][0]["params"].keys() >= names
+
+
+def test_a_trial_priced_with_its_recorded_kernels_takes_the_same_time(tmp_path):
+    study = Study.create(space(SOLVED), "solved", storage=f"sqlite:///{tmp_path / 'dse.db'}")
+    study.run(8)
+    sampled = space(SAMPLED)
+    for trial in study.optuna.trials:
+        names = {name: value for name, value in trial.params.items() if name in sampled.by_name}
+        found = evaluate(sampled, sampled.encode([names]))
+        assert found.values[0, 0] == trial.values[0]
+
+
+def test_a_study_resumed_records_the_same_kernels(tmp_path):
+    whole, parts = (
+        Study.create(space(SOLVED), name, storage=f"sqlite:///{tmp_path / 'dse.db'}") for name in ("whole", "parts")
     )
-    assert "splits" not in plain
-    assert {*solved["splits"]} == {*OPTIONS}
-    records = exact_record(exact_front(own))["front"]
-    assert {("splits" in record) for record in records if record["params"]["sharding"] == "solve"} == {True}
+    whole.run(12)
+    parts.run(5)
+    Study.load("parts", storage=parts.storage).run(12)
+    one, other = (study.trials().drop(columns="completed") for study in (whole, parts))
+    assert one.equals(other)
+
+
+def test_records_say_what_was_solved():
+    own = space(parameters="sharding: [megatron, solve]")
+    for name in ("megatron", "solve"):
+        record = priced_design(own, {"tp": 8, "pp": 4, "sharding": name})
+        assert {f"{kernel}_sharding" for kernel in OPTIONS} <= {*record["params"]}
+    assert all("qkv_sharding" in record["params"] for record in exact_record(exact_front(own))["front"])
+    assert "qkv_sharding" not in priced_design(space(), {"tp": 8, "pp": 4, "recompute": "none"})["params"]
+
+
+def test_screening_with_named_shardings_finds_what_solving_for_each_finds(monkeypatch, tmp_path):
+    """The sampler screens designs with Megatron-LM's shardings; trials are solved. Snapshot: the same fastest."""
+    text = SPACE.format(given="attention: fused, sharding: solve", parameters="clock: {from: 1 GHz, to: 1.4 GHz}")
+    own = Space.from_text(text.replace("[2, 8]", "[2, 4, 8]").replace("[1, 4]", "[1, 2, 4, 8]"))
+    fastest = []
+    for name, whole in (("named", False), ("solved", True)):
+        monkeypatch.setattr(screening_sampler, "solves_shardings", lambda _, w=whole: not w)
+        study = Study.create(own, name, storage=f"sqlite:///{tmp_path / 'dse.db'}")
+        study.run(50)
+        fastest.append(study.table.front().values[0, 0])
+    assert fastest[0] == pytest.approx(fastest[1], rel=2e-3)
 
 
 def test_a_named_sharding_is_an_option_like_others():
@@ -184,9 +225,7 @@ def test_the_solved_tile_takes_the_time_of_the_best_explicit_one(seed):
         gemms = products(m, n, k)
         solved = gemm_cost(gemms, system, element_bytes=2.0)
         explicit = [
-            gemm_cost(
-                gemms, system, element_bytes=2.0, tiles=(np.full((1, 1), rows), np.full((1, 1), columns))
-            )
+            gemm_cost(gemms, system, element_bytes=2.0, tiles=(np.full((1, 1), rows), np.full((1, 1), columns)))
             for rows, columns in pairs
         ]
         times = np.array([cost.time.item() for cost in explicit])
@@ -201,9 +240,7 @@ def test_resolved_tiles_are_as_fast_as_free_ones(name):
     """To the bit, whatever each core's share of on-chip memory is, and whatever is solved beside."""
     model, system = load_model("gpt3_175b"), load_system(name)
     cores = np.array([1, 7, 108, 128, 144, 216])
-    system = system.with_quantities(
-        {"cores": cores, "sram_capacity": np.array([1, 30, 60, 60, 100, 4000]) * 2e6}
-    )
+    system = system.with_quantities({"cores": cores, "sram_capacity": np.array([1, 30, 60, 60, 100, 4000]) * 2e6})
     layout = {"tp": 4, "pp": 16, "vpp": 6, "dp": 16, "gradient_accumulation_steps": 96}
     free = DesignPoints.of(sharding=["solve", "megatron"] * 3, **layout)
     resolved = resolve_tiling(model, system, free)
@@ -236,9 +273,7 @@ def test_free_tiles_beside_explicit_ones(gpt, toy_system):
 
 def test_a_tile_that_is_no_candidate_is_refused():
     for m, n in ((64, 256), (512, 128), (48, 64)):
-        with pytest.raises(
-            DseError, match=f"mlp_up_tile_n: {m} and {n}; expected powers of two from 1 to 65536"
-        ):
+        with pytest.raises(DseError, match=f"mlp_up_tile_n: {m} and {n}; expected powers of two from 1 to 65536"):
             DesignPoints.of(tiling=["solve", "sample"], mlp_up_tile_m=m, mlp_up_tile_n=n)
     with pytest.raises(DseError, match="mlp_up_tile_m: expected a whole number from 0 to 65536, got 131072"):
         DesignPoints.of(mlp_up_tile_m=131072)

@@ -55,9 +55,7 @@ def counted(d):
 
 #: Rule -> the same in Python, of one design.
 RULES = {
-    "schedules_of_one_chunk": lambda d: (
-        d.vpp == 1 or d.schedule in ("1f1b", "breadth_first", "zb_v", "dualpipe_v")
-    ),
+    "schedules_of_one_chunk": lambda d: d.vpp == 1 or d.schedule in ("1f1b", "breadth_first", "zb_v", "dualpipe_v"),
     "schedules_of_two_chunks": lambda d: d.vpp == 2 or d.schedule not in ("zb_v", "dualpipe_v"),
     "schedules_of_two_halves": lambda d: d.schedule != "dualpipe" or (d.pp % 2 == 0 and d.m % 2 == 0),
     "overlapping_schedules_are_filled": lambda d: d.schedule not in DUAL or d.m >= 2 * d.pp,
@@ -67,8 +65,7 @@ RULES = {
         or (d.pp <= d.group_size <= d.m and d.m % d.group_size in (0, *range(int(d.pp), int(d.m))))
     ),
     "layers_of_told_stages": lambda d: (
-        not told(d)
-        or (left(d) > 0 and d.pp > told(d) and whole(left(d), (d.pp - told(d)) * d.vpp) and not counted(d))
+        not told(d) or (left(d) > 0 and d.pp > told(d) and whole(left(d), (d.pp - told(d)) * d.vpp) and not counted(d))
     ),
     "counted_layers_fill_chunks": lambda d: not counted(d) or whole(d.layers + counted(d), d.pp * d.vpp),
     "cp_cuts_sequences_in_halves": lambda d: d.cp == 1 or whole(d.seq_len, 2 * d.cp),
@@ -92,13 +89,9 @@ RULES = {
     "overlap_ep_has_a_micro_batch_beside": lambda d: (
         not d.overlap_ep or (d.ep > 1 and (d.vpp > 1 or d.pp == 1 or d.schedule in DUAL))
     ),
-    "overlap_ep_keeps_activations": lambda d: (
-        not d.overlap_ep or (d.recompute != "full" and not d.recompute_moe)
-    ),
+    "overlap_ep_keeps_activations": lambda d: not d.overlap_ep or (d.recompute != "full" and not d.recompute_moe),
     "experts_overlap_once": lambda d: not (d.overlap_ep and d.overlap_shared_expert),
-    "shared_expert_is_recomputed_or_overlapped": lambda d: (
-        not (d.recompute_shared_experts and d.overlap_shared_expert)
-    ),
+    "shared_expert_is_recomputed_or_overlapped": lambda d: not (d.recompute_shared_experts and d.overlap_shared_expert),
     "chip_has_fp8": lambda d: d.precision in SIXTEEN_BITS or d.chip.fp8_speedup > 0,
     "chip_has_mx": lambda d: d.precision != "mxfp8" or d.chip.mx_speedup > 0,
     "chip_has_fp4": lambda d: d.precision != "nvfp4" or d.chip.fp4_speedup > 0,
@@ -187,9 +180,7 @@ def test_designs_are_legal_where_each_rule_holds_and_nowhere_else(name):
     model, system, given, parameters = SPACES[name]
     space = space_of(model, system, given, parameters)
     names = [rule.name for rule in space.rules if not rule.name.startswith("uses_all_of_")]
-    product = [
-        dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())
-    ]
+    product = [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
     broken = dict.fromkeys(names, 0)
     wanted = set()
     for design in product:
@@ -273,7 +264,5 @@ def test_published_layouts_take_about_as_long_as_published(name):
 
 def test_folding_pays_as_published():
     """MoE Parallel Folding, table 3: of five layouts of Mixtral 8x22B each is slower than the one before."""
-    steps = [
-        priced("mixtral_8x22b_128_h100", layout) for layout in Space.load("mixtral_8x22b_128_h100").layouts
-    ]
+    steps = [priced("mixtral_8x22b_128_h100", layout) for layout in Space.load("mixtral_8x22b_128_h100").layouts]
     assert steps == sorted(steps)

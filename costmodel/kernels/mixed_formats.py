@@ -82,11 +82,7 @@ def best_tiles(run: RankRun, gemms: Gemms) -> dict[str, FloatArray]:
             better = time < least[name]
             least[name] = np.where(better, time, least[name])
             found[name] = np.where(better, np.array([[m], [n]]), found[name])
-    return {
-        column: edge
-        for name, pair in found.items()
-        for column, edge in zip(tile_columns(name), pair, strict=True)
-    }
+    return {column: edge for name, pair in found.items() for column, edge in zip(tile_columns(name), pair, strict=True)}
 
 
 def _possible_edges(run: RankRun, gemms: Gemms) -> ExplicitTiles | None:

@@ -79,9 +79,7 @@ def tile_edge(capacity: FloatArray, element_bytes: FloatArray | float) -> FloatA
     return np.where(elements >= 1, np.ldexp(1.0, exponent.astype(np.int64)), 0.0)
 
 
-def has_room(
-    tile_m: FloatArray, tile_n: FloatArray, system: System, element_bytes: FloatArray | float
-) -> BoolArray:
+def has_room(tile_m: FloatArray, tile_n: FloatArray, system: System, element_bytes: FloatArray | float) -> BoolArray:
     """Where all cores together have on-chip memory for one block of explicit tiles; shape of the tiles.
 
     Parameters
@@ -94,9 +92,7 @@ def has_room(
         Size of an operand's element. [B]
     """
     block = 2 * np.minimum(tile_m, tile_n) ** 2  # two square ones, or one
-    there: BoolArray = (
-        BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity
-    )
+    there: BoolArray = BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity
     return there
 
 
@@ -211,9 +207,7 @@ class Products:
     rate: FloatArray  #: of the matrix units for such operands, over that for 16 bits [-]
 
     @classmethod
-    def of(
-        cls, gemms: Gemms, floor: FloatArray, element_bytes: FloatArray | float, rate: FloatArray | float
-    ) -> Self:
+    def of(cls, gemms: Gemms, floor: FloatArray, element_bytes: FloatArray | float, rate: FloatArray | float) -> Self:
         """Products of a table of kernels; parameters are those of `fastest_tiling`."""
         columns = {
             "batch": gemms.batch,

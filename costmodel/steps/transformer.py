@@ -180,9 +180,7 @@ def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[
     return columns, items
 
 
-def rank_costs(
-    run: TransformerRun, ranks: RankRun, costs: MicroBatch
-) -> tuple[MicroBatch, Sequence[PartMemory]]:
+def rank_costs(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[MicroBatch, Sequence[PartMemory]]:
     """Micro-batches with what waits for hosts, and what parts of the model need of memory. [s], [J], [B]"""
     memory = once_each(ranks.reading(MEMORY_READS), rank_memory)
     return offloaded_activations(run, costs, memory), memory
@@ -193,14 +191,11 @@ def reasons(run: TransformerRun) -> list[str]:
     if is_possible(rank_run(run))[0]:
         return []
     if has_units(run)[0]:
-        return [
-            f"tiling=sample: system {run.system.name} has no on-chip memory for a tile; take smaller ones"
-        ]
+        return [f"tiling=sample: system {run.system.name} has no on-chip memory for a tile; take smaller ones"]
     word = [*FORMATS][int(run.design.precision[0])]
     units = FORMATS[word].units
     return [
-        f"precision={word}: system {run.system.name} has no {units} units ({units}_speedup is 0); "
-        "take precision=bf16"
+        f"precision={word}: system {run.system.name} has no {units} units ({units}_speedup is 0); take precision=bf16"
     ]
 
 
@@ -209,9 +204,7 @@ def remedies(run: TransformerRun) -> str:
     units, possible = has_units(run), is_possible(rank_run(run))
     found = []
     if missing := int((~units).sum()):
-        found.append(
-            f"for precision ({missing}), whose units {run.system.name} has not; take --set precision=bf16"
-        )
+        found.append(f"for precision ({missing}), whose units {run.system.name} has not; take --set precision=bf16")
     if large := int((units & ~possible).sum()):
         found.append(f"for tiles ({large}) that on-chip memory has no room for; take smaller ones")
     return "; ".join(found)

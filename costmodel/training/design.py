@@ -145,9 +145,7 @@ class DesignPoints(Design):
     overlap_p2p: FloatArray = switch(of=PIPELINE)  #: messages between stages keep no rank waiting to send
     tp_overlap: FloatArray = words(TP_OVERLAP, GRADIENTS, of=TENSOR)
     cp_communication: FloatArray = words(CP_COMMUNICATION, of=SEQUENCE)
-    cp_a2a: FloatArray = column(
-        "-", 1, of=SEQUENCE
-    )  #: ranks that exchange heads, where `cp_communication` is a2a_p2p
+    cp_a2a: FloatArray = column("-", 1, of=SEQUENCE)  #: ranks that exchange heads, where `cp_communication` is a2a_p2p
     recompute: FloatArray = words(RECOMPUTE)
     recompute_method: FloatArray = words(RECOMPUTE_METHODS, RECOMPUTE_BLOCK, of=RECOMPUTED_LAYERS)
     #: Of a chunk, or of a checkpoint, where `recompute` is full; 0: all, one by one.
@@ -160,17 +158,13 @@ class DesignPoints(Design):
     recompute_shared_experts: FloatArray = switch(of="shared_experts")
     recompute_moe: FloatArray = switch(of="moe")
     zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO), of=STATES)
-    reshard_after_forward: FloatArray = switch(
-        1.0, of=STATES
-    )  #: in ZeRO 3, weights are gathered again to go back
+    reshard_after_forward: FloatArray = switch(1.0, of=STATES)  #: in ZeRO 3, weights are gathered again to go back
     shard_replicas: FloatArray = column(
         "-", 1, of=STATES
     )  #: copies of sharded states: of dp * cp a divisor, of edp too where possible
     optimizer: FloatArray = words(OPTIMIZERS, of=STATES)
     moments: FloatArray = words(MOMENTS, of=STATES)
-    store_param_remainders: FloatArray = switch(
-        of=STATES
-    )  #: of master weights the 16 bits alone that weights lack
+    store_param_remainders: FloatArray = switch(of=STATES)  #: of master weights the 16 bits alone that weights lack
     offload_optimizer: FloatArray = share(of=STATES)  #: of the optimizer's states, held and updated by hosts
     offload_activations: FloatArray = share(of=STATES)  #: of what layers keep, held by hosts in between
     precision: FloatArray = words(FORMATS, of=PRECISION)  #: of the products of layers
@@ -346,6 +340,4 @@ def canonical(design: DesignPoints) -> DesignPoints:
     [1.0, 0.0]
     """
     usual, own = DesignPoints().columns(), design.columns()
-    return design.with_columns(
-        {name: np.where(idle(design), usual[name], own[name]) for name, idle in IDLE.items()}
-    )
+    return design.with_columns({name: np.where(idle(design), usual[name], own[name]) for name, idle in IDLE.items()})

@@ -23,7 +23,7 @@ def exported(form: str) -> str:
 
 
 #: What `dse search` searches when no space is named.
-DEFAULT_SPACE = "gpt3_175b_1024_a100"
+DEFAULT_SPACE = "gpt3_175b_codesign"
 
 #: Trials of a search when nothing else is said.
 DEFAULT_BUDGET = 500

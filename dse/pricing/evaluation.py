@@ -78,9 +78,7 @@ def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
     return _evaluate_chunk(pricer.space, columns, pricer.rules)
 
 
-def untimed_margins(
-    space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules
-) -> FloatArray | None:
+def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> FloatArray | None:
     """Margins of all limits of a batch of designs, found without times; None where some limit needs them.
 
     Parameters
@@ -108,9 +106,7 @@ def untimed_margins(
     for derived in space.derived:
         if derived.evaluated and Expression.parse(derived.expression).names <= available.keys() | words:
             available[derived.name] = derived.formula(available)
-    if any(
-        not Expression.parse(limit.expression).names <= available.keys() | words for limit in space.limits
-    ):
+    if any(not Expression.parse(limit.expression).names <= available.keys() | words for limit in space.limits):
         return None
     return _limits(space.limits, available, next(iter(columns.values())).size)[0]
 
@@ -219,9 +215,7 @@ def _evaluation(
     )
 
 
-def evaluated_columns(
-    space: Space, known: Mapping[str, Any], breakdown: ResultTable, profile: str
-) -> dict[str, Any]:
+def evaluated_columns(space: Space, known: Mapping[str, Any], breakdown: ResultTable, profile: str) -> dict[str, Any]:
     """Every column of a batch of designs by name, derived ones included."""
     values: dict[str, Any] = {**_by_both_names(breakdown), **known}
     if space.reads_intervals:
@@ -232,9 +226,7 @@ def evaluated_columns(
     return values
 
 
-def evaluate_workloads(
-    space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules, jobs: Jobs
-) -> Evaluation:
+def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules, jobs: Jobs) -> Evaluation:
     """Evaluate machines by all of their workloads; arguments and results are those of `evaluate`.
 
     A machine keeps a limit where all of its workloads do; its margin is the least of theirs.

@@ -64,9 +64,7 @@ def plain_width() -> int:
 
 def plain_console(stream: TextIO, width: int) -> Console:
     """A console without colour."""
-    return SafeConsole(
-        file=stream, width=width, highlight=False, markup=False, emoji=False, color_system=None
-    )
+    return SafeConsole(file=stream, width=width, highlight=False, markup=False, emoji=False, color_system=None)
 
 
 def show(stream: TextIO, report: Callable[[int], Iterable[RenderableType]]) -> None:

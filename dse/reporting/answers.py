@@ -43,8 +43,12 @@ LAYOUT: Final[Mapping[str, str]] = {
 }
 #: Last word of a quantity of the machine -> the words for a value, which may name the part.
 MACHINE: Final = {
-    **{"cores": "{} cores", "height": "arrays {} high", "width": "{} wide", "clock": "{}"},
-    **{"capacity": "{} {}", "bandwidth": "{} {}"},
+    "cores": "{} cores",
+    "height": "arrays {} high",
+    "width": "{} wide",
+    "clock": "{}",
+    "capacity": "{} {}",
+    "bandwidth": "{} {}",
 }
 #: Values that a full layout leaves out, since they switch something off.
 OFF: Final = {**dict.fromkeys(("vpp", "cp", "ep", "etp"), "1"), "zero": "0", "recompute": "none"}
@@ -65,14 +69,7 @@ TITLES: Final[Mapping[str, str]] = {
     "run_emissions": "least CO2",
 }
 #: Objectives that the numbers of every design say already.
-SAID: Final = (
-    "step_time",
-    "step_time_high",
-    "tokens_per_second",
-    "tokens_per_second_per_gpu",
-    "mfu",
-    "peak_memory",
-)
+SAID: Final = ("step_time", "step_time_high", "tokens_per_second", "tokens_per_second_per_gpu", "mfu", "peak_memory")
 #: The blank before a unit, at which no line ends.
 UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[kMGTPE]?i?B|[munp]?s|min|h|days|[kMG]?[WJ]|t|GPUs?)(?![\w]))")
 #: Columns by which sentences are indented behind their labels. [characters]
@@ -116,9 +113,7 @@ def question_text(space: Space, record: Record) -> str:
     formats = [*FORMATS]
     precision = formats[int(known.get("precision", 0))] if "precision" not in space.by_name else ""
     tokens = f"{int(batch):,} x {int(length):,} tokens a step" if batch and length else ""
-    return joined(
-        [f"{getattr(model, 'title', '') or model.name} on {place}", space.framework, precision, tokens]
-    )
+    return joined([f"{getattr(model, 'title', '') or model.name} on {place}", space.framework, precision, tokens])
 
 
 def known_values(space: Space, record: Record) -> dict[str, Any]:
@@ -137,9 +132,7 @@ def layout_text(space: Space, record: Record, names: Iterable[str] | None = None
     others = [name for name in space.by_name if name not in {*LAYOUT, *space.kernel_columns}]
     order = [*LAYOUT, *(n for n in others if n not in machine), *(n for n in others if n in machine)]
     wanted = order if names is None else [name for name in order if name in {*names}]
-    return joined(
-        value_text(space, name, known[name], full=names is None) for name in wanted if name in known
-    )
+    return joined(value_text(space, name, known[name], full=names is None) for name in wanted if name in known)
 
 
 def value_text(space: Space, name: str, value: Any, *, full: bool) -> str:
@@ -235,9 +228,7 @@ def alternative(space: Space, front: Sequence[Record]) -> tuple[int, str] | None
 def cheaper(space: Space, front: Sequence[Record]) -> tuple[int, str] | None:
     """The best design by the next objective among those nearly as good by the first, and its title."""
     first, *others = space.objectives
-    wanted = next(
-        (o for o in others if o.name in ("system_price", "run_cost")), others[0] if others else None
-    )
+    wanted = next((o for o in others if o.name in ("system_price", "run_cost")), others[0] if others else None)
     costs = [record["values"][first.key] for record in front]
     if wanted is None or not costs[0] > 0:
         return None
@@ -278,9 +269,7 @@ def other_text(space: Space, best: Record, other: Record) -> str:
 
 def next_lines(commands: Sequence[str]) -> list[Line]:
     """Commands to run next, each of which can be copied."""
-    return [
-        ("Next" if not place else " ", command.replace(" ", "\xa0")) for place, command in enumerate(commands)
-    ]
+    return [("Next" if not place else " ", command.replace(" ", "\xa0")) for place, command in enumerate(commands)]
 
 
 def study_words(study: str, storage: str | None = None) -> str:
@@ -297,11 +286,7 @@ def broken_limit_text(space: Space, record: Record, limit: Constraint) -> str:
     free = memory_capacity(space, record) - record["breakdown"].get(PEAK_MEMORY, math.nan)
     if limit.unit == "B" and free < 0:
         return f"{readable(-free, 'B')} too much"
-    return (
-        f"{over} too much for {limit.name} ({limit.expression})"
-        if limit.unit != "-"
-        else f"breaks {limit.name}"
-    )
+    return f"{over} too much for {limit.name} ({limit.expression})" if limit.unit != "-" else f"breaks {limit.name}"
 
 
 def broken_limits(space: Space, record: Record) -> list[Constraint]:
@@ -326,9 +311,6 @@ def verdict_line(space: Space, record: Record) -> Line:
 
 def place_text(space: Space, record: Record) -> str:
     """GPUs and nodes of a design; "" where the space fixes no number."""
-    chips, node = (
-        int(known_values(space, record).get("world_size", 0)),
-        int(np.max(space.system.network[0].size)),
-    )
+    chips, node = (int(known_values(space, record).get("world_size", 0)), int(np.max(space.system.network[0].size)))
     nodes = f" in {counted(-(-chips // node), 'node')}" if node > 1 else ""
     return f"{counted(chips, gpu_word(space))}{nodes}" if chips else ""

@@ -204,9 +204,7 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
     columns = []
     for title, (own, order) in groups.items():
         ranked = order or [column.name for column in own]
-        columns += [
-            replace(column, group=title, leave_out=2 + 3 * ranked.index(column.name)) for column in own
-        ]
+        columns += [replace(column, group=title, leave_out=2 + 3 * ranked.index(column.name)) for column in own]
     return columns
 
 
@@ -252,9 +250,7 @@ def sharding_of(space: Space, record: Record) -> tuple[tuple[str, Any], ...]:
 def letters_of(ways: Sequence[Any]) -> dict[Any, str]:
     """Letters for different values, in the order in which they come."""
     different = [*dict.fromkeys(ways)]
-    return {
-        way: ascii_uppercase[place] if place < 26 else f"#{place + 1}" for place, way in enumerate(different)
-    }
+    return {way: ascii_uppercase[place] if place < 26 else f"#{place + 1}" for place, way in enumerate(different)}
 
 
 def usual_tile(space: Space, record: Record) -> str:
@@ -273,8 +269,7 @@ def sharding_lines(space: Space, records: Sequence[Record]) -> list[Text]:
         return []
     varying = {name for name, _ in ways[0] if varies(records, "params", name)}
     texts = [
-        f"{letter}: "
-        + " ".join(f"{name.removesuffix('_sharding')}={value}" for name, value in way if name in varying)
+        f"{letter}: " + " ".join(f"{name.removesuffix('_sharding')}={value}" for name, value in way if name in varying)
         for way, letter in different.items()
     ]
     return [Text(f"Sharding {'; '.join(texts)}.")]

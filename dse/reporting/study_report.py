@@ -199,14 +199,10 @@ def quantities_table(space: Space, record: Record) -> Table:
     """Energy, price and power of a design, and its derived columns."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for column in SUMMARY:
-        table.add_row(
-            column.removesuffix(UNIT_SUFFIX[UNITS[column]]).replace("_", " "), column_text(record, column)
-        )
+        table.add_row(column.removesuffix(UNIT_SUFFIX[UNITS[column]]).replace("_", " "), column_text(record, column))
     for derived in space.derived:
         if derived.name in record["derived"] and not ("run" in record and derived.name in RUN_UNITS):
-            table.add_row(
-                derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit)
-            )
+            table.add_row(derived.name.replace("_", " "), readable(record["derived"][derived.name], derived.unit))
     return table
 
 
@@ -248,9 +244,7 @@ def regrets(certificate: Certificate) -> list[str]:
     for name, gap in certificate.gaps.items():
         rank = certificate.ranks[name]
         better = "" if rank is None else f", {counted(rank, 'design')} better"
-        texts.append(
-            f"{name} {percent(gap)} worse than the best possible{better}" if gap else f"{name} the best"
-        )
+        texts.append(f"{name} {percent(gap)} worse than the best possible{better}" if gap else f"{name} the best")
     return texts
 
 
@@ -270,9 +264,7 @@ def studies_table(summaries: Sequence[Summary]) -> Report:
         }
         states = [f"{count:,} {state}" for state, count in counts.items() if count or state == "finished"]
         best = [best_text(key, value) for key, value in study.best.items()]
-        table.add_row(
-            study.name, study.space or "-", study.sampler or "-", "\n".join(states), "\n".join(best) or "-"
-        )
+        table.add_row(study.name, study.space or "-", study.sampler or "-", "\n".join(states), "\n".join(best) or "-")
     return [table]
 
 
@@ -296,9 +288,7 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
         for place, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
     ]
     kept, left_out = fitted(columns, width)
-    below = (
-        [Text(f"Columns that do not fit: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
-    )
+    below = [Text(f"Columns that do not fit: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
     for row in rows:
         if "description" in row:
             sought = f" Objectives: {', '.join(row['objectives'])}." if "objectives" in row else ""
@@ -306,9 +296,7 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     return [*drawn(kept), *below]
 
 
-def plan_report(
-    study: BaseStudy, counts: str, notes: Sequence[str], commands: Sequence[str], width: int
-) -> Report:
+def plan_report(study: BaseStudy, counts: str, notes: Sequence[str], commands: Sequence[str], width: int) -> Report:
     """The answer of a plan: the layout to use, a second one, the run, the next commands; then the front."""
     front, space = study.table.front().records(), study.space
     if not front:
@@ -332,11 +320,7 @@ def bound_text(bound: StudyBound, space: Space) -> Text:
         + (f"is within {percent(gap)}" if gap else "reaches it")
         for (key, limit), (name, gap) in zip(bound.limits.items(), bound.gaps.items(), strict=True)
     ]
-    left = (
-        f"{bound.boxes_left:,} box{'es' * (bound.boxes_left != 1)} left"
-        if bound.boxes_left
-        else "nothing left"
-    )
+    left = f"{bound.boxes_left:,} box{'es' * (bound.boxes_left != 1)} left" if bound.boxes_left else "nothing left"
     return Text(
         f"Study {bound.study}, after {counted(bound.trials, 'trial')}: bounds of all legal designs, "
         f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(found)}. This is "

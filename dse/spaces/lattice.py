@@ -90,8 +90,7 @@ class Lattice:
     def _cyclic(self) -> IntArray:
         """Parameters without an order, whose steps go round. [-]"""
         return np.array(
-            [at for at, p in enumerate(self.parameters) if self.sizes[at] and not is_ordered(p)],
-            dtype=np.intp,
+            [at for at, p in enumerate(self.parameters) if self.sizes[at] and not is_ordered(p)], dtype=np.intp
         )
 
     @cached_property
@@ -130,9 +129,7 @@ class Lattice:
     @cached_property
     def pairs(self) -> tuple[Move, ...]:
         """Every change of two parameters by one step each."""
-        return tuple(
-            (*one, *other) for one, other in combinations(self.one_step, 2) if one[0][0] != other[0][0]
-        )
+        return tuple((*one, *other) for one, other in combinations(self.one_step, 2) if one[0][0] != other[0][0])
 
     def blocks(self, places: FloatArray) -> FloatArray:
         """Neighbours of a design: every other combination of each component, its other parameters kept.

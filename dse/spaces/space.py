@@ -148,10 +148,7 @@ class Space(Definition):
 
         Those are the system's own quantities and the first option of everything else.
         """
-        wanted = {
-            p.name: values[p.name] if p.name in values else p.value(simplest(self, p))
-            for p in self.parameters
-        }
+        wanted = {p.name: values[p.name] if p.name in values else p.value(simplest(self, p)) for p in self.parameters}
         return self.legal.nearest(wanted, np.random.default_rng(0))
 
     @cached_property
@@ -376,9 +373,7 @@ class Space(Definition):
             if unknown := next((parameter for parameter in values if parameter not in self.by_name), None):
                 raise DseError(f"{unknown}: no parameter of this space{suggestion(unknown, self.by_name)}")
             self.pinned(values)
-            accepted = {
-                key: self.by_name[key].accepted(self.in_file(key, own)) for key, own in values.items()
-            }
+            accepted = {key: self.by_name[key].accepted(self.in_file(key, own)) for key, own in values.items()}
             written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
         return self._changed({**self.data, "layouts": written})
 

@@ -94,9 +94,7 @@ def _cell(space: Space, record: Record, name: str) -> str | None:
         return space.recorded_by_name[name].shown(record["params"][name])
     for unit, key in ((unit, key) for key, unit in UNITS.items() if name in (key, bare_name(key, unit))):
         if key in record["breakdown"]:
-            return (
-                column_text(record, key) if unit in ("-", "1/s") else readable(record["breakdown"][key], unit)
-            )
+            return column_text(record, key) if unit in ("-", "1/s") else readable(record["breakdown"][key], unit)
     for derived in space.derived:
         if name in (derived.name, keyed(derived.name, derived.unit)) and derived.name in record["derived"]:
             return readable(record["derived"][derived.name], derived.unit)
@@ -109,9 +107,7 @@ def _cell(space: Space, record: Record, name: str) -> str | None:
 def _others(space: Space, record: Record) -> Iterator[tuple[str, str, Any]]:
     """Objectives, margins and ends of intervals: name in tables, unit, and where it stands."""
     yield from ((o.key, o.unit, record["values"]) for o in space.objectives if o.key in record["values"])
-    yield from (
-        (one.key, one.unit, record["margins"]) for one in space.limits if one.key in record["margins"]
-    )
+    yield from ((one.key, one.unit, record["margins"]) for one in space.limits if one.key in record["margins"])
     yield from ((key, "s", record) for key in ("step_time_low_s", "step_time_high_s") if key in record)
 
 

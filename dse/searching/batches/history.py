@@ -219,9 +219,7 @@ class History:
         concurrency, own_turn = self.plan.concurrency, number == self.current
         alone = concurrency == 1 or number == 0 or (own_turn and self._pending(number - 1))
         batch = self._asked(number, number - 1 if alone else base_of(number, concurrency), alone=alone)
-        if not alone and (
-            len(batch.proposals) < self.plan.batch_size or self._clashes(number, batch.proposals)
-        ):
+        if not alone and (len(batch.proposals) < self.plan.batch_size or self._clashes(number, batch.proposals)):
             if not own_turn:
                 self._short = number
                 return None

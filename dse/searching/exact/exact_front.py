@@ -217,9 +217,7 @@ def numbered(space: Space) -> int:
     return int(space.legal.count)
 
 
-def design_records(
-    space: Space, designs: Mapping[str, FloatArray], evaluation: Evaluation
-) -> list[dict[str, Any]]:
+def design_records(space: Space, designs: Mapping[str, FloatArray], evaluation: Evaluation) -> list[dict[str, Any]]:
     """One nested record per evaluated design, as in JSON output; names end in their units."""
     points = len(evaluation.values)
 
@@ -247,9 +245,7 @@ def design_records(
     return with_runs(space, records)
 
 
-def priced_design(
-    space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None
-) -> dict[str, Any]:
+def priced_design(space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None) -> dict[str, Any]:
     """The record of one design, with what was solved for it."""
     columns = space.encode([params])
     records = with_kernels(space, design_records(space, columns, evaluate(space, columns, rules=rules)))

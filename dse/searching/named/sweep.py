@@ -59,9 +59,7 @@ class PartOfDesigns:
         nothing: dict[str, Any] = {key: {} for key in ("derived", "values", "margins", "breakdown")}
         records = []
         for row, (legal, reason) in enumerate(zip(self.legal.tolist(), self.reasons, strict=True)):
-            record = (
-                next(decoded) if legal else {"feasible": False, **nothing, "params": self._named_values(row)}
-            )
+            record = next(decoded) if legal else {"feasible": False, **nothing, "params": self._named_values(row)}
             records.append({**record, "params": {**self.settings, **record["params"]}, "reason": reason})
         return records
 
@@ -304,9 +302,7 @@ def _infeasible(space: Space, evaluation: Evaluation, profile: str) -> Iterator[
             yield ""
             continue
         broken = [
-            f"{readable(-margin, unit)} too much for {name}"
-            if np.isfinite(margin)
-            else f"{name} has no number"
+            f"{readable(-margin, unit)} too much for {name}" if np.isfinite(margin) else f"{name} has no number"
             for (name, unit), margin in zip(keys, margins, strict=True)
             if margin < 0
         ]

@@ -178,9 +178,7 @@ class ScreeningSampler(BaseSampler):
         batch = self.designs_per_trial * self.batch_size
         if self.turn is None:
             return Screening(self.lattice, self.priced, archive, batch * (1 if number else FIRST_BATCH), rng)
-        if (
-            self.share and self.share.number and number == 1
-        ):  # where the first batch's are is known to all shares
+        if self.share and self.share.number and number == 1:  # where the first batch's are is known to all shares
             archive = replace(archive, climbers=archive.climbers.aimed(rng))
         return Screening(
             self.lattice,
@@ -201,9 +199,7 @@ class ScreeningSampler(BaseSampler):
             return [0]
         if self.share is None or turn > self.share.concurrency:
             return list(objectives)
-        return [
-            objective for objective in objectives if objective % self.share.concurrency == self.share.number
-        ]
+        return [objective for objective in objectives if objective % self.share.concurrency == self.share.number]
 
     def _archive(self, found: Mapping[str, Any]) -> Archive:
         """What earlier batches have found; priced again where they had another focus."""
@@ -225,15 +221,12 @@ class ScreeningSampler(BaseSampler):
         """Costs of designs, NaN where infeasible, and the sum of violations, or less the least margin. [-]"""
         columns = self.lattice.columns(places)
         costs, violations, times = (
-            np.stack(parts)
-            for parts in zip(*(self._costs(space, columns) for space in self._screened), strict=True)
+            np.stack(parts) for parts in zip(*(self._costs(space, columns) for space in self._screened), strict=True)
         )
         best, rows = times.argmin(axis=0), np.arange(len(places))
         return costs[best, rows], violations[best, rows]
 
-    def _costs(
-        self, space: Space, columns: Mapping[str, FloatArray]
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _costs(self, space: Space, columns: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Costs and violations as `priced` has them, and step times, infinite where infeasible. [s]"""
         evaluation = evaluate(space, columns, rules=self.rules, jobs=self.jobs)
         broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
@@ -241,11 +234,7 @@ class ScreeningSampler(BaseSampler):
         costs = as_costs(evaluation.values, self._directions)
         costs = np.where(evaluation.feasible[:, None], costs, np.nan)
         times = evaluation.breakdown.columns().get("step_time", costs[:, 0])
-        return (
-            costs,
-            np.where(evaluation.feasible, tightest, broken),
-            np.where(evaluation.feasible, times, np.inf),
-        )
+        return (costs, np.where(evaluation.feasible, tightest, broken), np.where(evaluation.feasible, times, np.inf))
 
     @cached_property
     def _screened(self) -> tuple[Space, ...]:

@@ -75,9 +75,7 @@ class Details:
                 params = {parameter.name: found.params[parameter.name] for parameter in space.parameters}
                 params |= {p.name: found.params[p.name] for p in space.solved if p.name in found.params}
             with store.reading(self.stored.study_id, "trial_user_attributes"):
-                tables = {
-                    name: decoded_tables(found.attributes[name]) for name in (DERIVED, MARGINS, BREAKDOWN)
-                }
+                tables = {name: decoded_tables(found.attributes[name]) for name in (DERIVED, MARGINS, BREAKDOWN)}
                 counts = [int(text) if text else None for text in found.attributes[DESIGNS_PRICED]]
         return DecodedDetails(params, tables, counts, found.attributes, found.completed)
 
@@ -182,9 +180,7 @@ def decoded_tables(texts: Sequence[str]) -> list[dict[str, float]]:
     return rows
 
 
-def number_columns(
-    rows: Sequence[dict[str, float]], keys: Sequence[str] | None = None
-) -> dict[str, FloatArray]:
+def number_columns(rows: Sequence[dict[str, float]], keys: Sequence[str] | None = None) -> dict[str, FloatArray]:
     """Columns of mappings of names to numbers, (rows,), under some names or all that they have; NaN where one
     has none. [as stored]"""
     if keys is None:

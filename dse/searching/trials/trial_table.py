@@ -108,9 +108,7 @@ class TrialTable:
 
     def take(self, rows: IntArray) -> TrialTable:
         """Table of some of the trials, in the order of the rows."""
-        return TrialTable(
-            self.space, self.columns.take(rows), self._load, self._profile, details=self._details
-        )
+        return TrialTable(self.space, self.columns.take(rows), self._load, self._profile, details=self._details)
 
     def found(self) -> TrialTable:
         """All designs that the trials have found: their winners, or themselves where nothing is exact."""
@@ -151,9 +149,7 @@ class TrialTable:
                 "values": dict(zip(keys, values, strict=True)),
                 "margins": trial.user_attrs.get(MARGINS, {}),
                 "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
-                **{
-                    key: trial.user_attrs[key] for key in (LAYOUTS, DESIGNS_PRICED) if key in trial.user_attrs
-                },
+                **{key: trial.user_attrs[key] for key in (LAYOUTS, DESIGNS_PRICED) if key in trial.user_attrs},
             }
             for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
         ]
@@ -197,9 +193,7 @@ class TrialTable:
 
         rows = [
             flat(record) | {"feasible": feasible, "completed": in_utc(trial.datetime_complete)}
-            for record, feasible, trial in zip(
-                self.records(), self.feasible.tolist(), self.trials, strict=True
-            )
+            for record, feasible, trial in zip(self.records(), self.feasible.tolist(), self.trials, strict=True)
         ]
         return pd.DataFrame(rows)
 

@@ -99,13 +99,7 @@ def solved_parameters(
 def tile_options(section: Section, system: System) -> list[int]:
     """Edges of tiles that may be the best ones on a machine that the space has, ascending. [elements]"""
     opened = {**section.mapping("given"), **section.mapping("parameters")}
-    quantities = (
-        "cores",
-        "arrays_per_core",
-        "array_height",
-        "array_width",
-        f"{system.memory[0].name}_capacity",
-    )
+    quantities = ("cores", "arrays_per_core", "array_height", "array_width", f"{system.memory[0].name}_capacity")
     if any(name in section.mapping("derived") for name in quantities):
         return [*TILE_EDGES]
     units = system.units()
@@ -153,9 +147,7 @@ def _check(
     for name, columns in kernel_columns.items():
         options = parameters.get(name)
         if isinstance(options, list) and "sample" in options:
-            section.section("parameters").mistake(
-                name, "sample is no option beside others; write it under given"
-            )
+            section.section("parameters").mistake(name, "sample is no option beside others; write it under given")
         explicit = next((column for column in columns if column in {*given, *parameters}), None)
         if explicit and given.get(name) != "sample":
             section.mistake(None, f"{explicit}: counts with {name}: sample alone; write that under given")
