@@ -16,7 +16,7 @@ MISTAKES = {
     "search nosuch": "unknown space 'nosuch'",
     "search ./nosuch.yaml": "nosuch.yaml: ",
     "search --set tp=7": "tp=7: not an option; tp can be 1, 2, 4, 8",
-    "search --set foo=1": "foo: not a name of space gpt3_175b_1024_a100",
+    "search --set foo=1": "foo: not a name of space gpt3_175b_codesign",
     "search --set recompute=ful": "'ful' is not a value; did you mean 'full'?",
     "search --sampler nsga": "sampler 'nsga': unknown; did you mean 'nsga",
     "search --storage foo": "storage 'foo': not a database URL, such as sqlite:///dse.db",
@@ -80,9 +80,9 @@ def test_wrong_usage_is_exit_code_2(arguments, capsys, empty_folder):
 
 
 def test_a_study_of_another_space_is_refused_and_kept(capsys):
-    main(["search", "--budget", "5"])
+    main(["search", "gpt3_175b_1024_a100", "--budget", "5"])
     capsys.readouterr()
-    assert main(["search", "--budget", "5", "--set", "tp=8"]) == 1
+    assert main(["search", "gpt3_175b_1024_a100", "--budget", "5", "--set", "tp=8"]) == 1
     err = capsys.readouterr().err
     assert "searches another space" in err
     assert "--study" in err
@@ -90,7 +90,7 @@ def test_a_study_of_another_space_is_refused_and_kept(capsys):
 
 
 def test_an_unknown_study_is_told_with_those_there_are(capsys):
-    main(["search", "--budget", "5", "--study", "mine"])
+    main(["search", "gpt3_175b_1024_a100", "--budget", "5", "--study", "mine"])
     capsys.readouterr()
     assert main(["pareto", "mein"]) == 1
     assert "did you mean 'mine'?" in capsys.readouterr().err

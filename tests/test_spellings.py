@@ -24,7 +24,7 @@ def _empty_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def study(capsys):
     """A study of five trials."""
-    assert main(["search", "--budget", "5", "--study", "mine"]) == 0
+    assert main(["search", "gpt3_175b_1024_a100", "--budget", "5", "--study", "mine"]) == 0
     capsys.readouterr()
     return "mine"
 
