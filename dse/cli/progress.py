@@ -43,8 +43,6 @@ def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
         if progress.complete < progress.budget and monotonic() - last < LINE_INTERVAL:
             return
         last = monotonic()
-        print(
-            f"{progress.complete}/{progress.budget} trials, {state(space, progress)}", file=stream, flush=True
-        )
+        print(f"{progress.complete}/{progress.budget} trials, {state(space, progress)}", file=stream, flush=True)
 
     return update

@@ -104,10 +104,7 @@ def _values(database: Database, meant: dict[str, Any], row_of: Mapping[int, int]
 def number_of(value: Any, kind: str) -> float:
     """The number that a row of `trial_values` holds.
 
-    Raises
-    ------
-    ValueError, TypeError, KeyError
-        If it holds none.
+    Raises `ValueError` or `TypeError` or `KeyError` if it holds none.
     """
     number = float(value) if kind == "FINITE" else INFINITE[kind]
     if math.isnan(number):
@@ -118,10 +115,7 @@ def number_of(value: Any, kind: str) -> float:
 def value_of(distribution: BaseDistribution, stored: Any) -> Any:
     """What a number stands for that is stored for a parameter.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If it stands for nothing.
+    Raises `ValueError` or `TypeError` if it stands for nothing.
     """
     number = float(stored)
     count = len(distribution.choices) if isinstance(distribution, CategoricalDistribution) else math.inf
@@ -228,10 +222,7 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
 def is_violated(key: str, violation: Any) -> bool:
     """Whether a system attribute of a trial, `CONSTRAINTS` or one that begins with `CONSTRAINT`, says so.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If it holds no number, or is no list of them: neither kept nor violated.
+    Raises `ValueError` or `TypeError` if it holds no number, or is no list of them: neither kept nor violated.
     """
     numbers = violation if key == CONSTRAINTS else [violation]
     if not all(type(number) in (int, float) and not math.isnan(number) for number in numbers):

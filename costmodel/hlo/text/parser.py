@@ -124,10 +124,7 @@ class Cursor:
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         """Say what is wrong with what stands at a place, by default here.
 
-        Raises
-        ------
-        DseError
-            With the line, the token, and the problem.
+        Raises `DseError` with the line, the token, and the problem.
         """
         at = self.skip_space() if at is None else at
         line = self.text.count("\n", 0, at) + 1

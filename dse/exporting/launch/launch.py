@@ -270,10 +270,7 @@ def launch_text(path: Path) -> str:
 def refuse(launch: Launch, form: str) -> None:
     """Refuse a model or a design that the software of a form of launch files cannot run.
 
-    Raises
-    ------
-    NotExpressible
-        Saying what would do.
+    Raises `NotExpressible`, saying what would do.
     """
     if reasons := refusals(launch, launching(form)):
         waived = not launch.anyway and not refusals(replace(launch, anyway=True), launching(form))

@@ -66,9 +66,7 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
         held = {name: own for name, own in script.variables.items() if _flag_count(" ".join(own).split())}
         flags, start = [word for own in held.values() for word in " ".join(own).split()], 0
         if not flags:
-            raise NoTraining(
-                f"no flag of Megatron-LM in it{not_there(script.missing)}; {plan} needs no script"
-            )
+            raise NoTraining(f"no flag of Megatron-LM in it{not_there(script.missing)}; {plan} needs no script")
         notes.append(f"no command in it has flags: those of {', '.join(held)} are read")
     elif start is not None:
         program = posixpath.basename(words[start])
@@ -126,10 +124,7 @@ def _is_program(words: Sequence[str], place: int) -> bool:
 def refuse(program: str, flags: Sequence[str], plan: str = "") -> None:
     """Refuse a program that trains another kind of model, or with another engine, which `plan` plans.
 
-    Raises
-    ------
-    DseError
-        Saying what it does.
+    Raises `DseError`, saying what it does.
     """
     name = posixpath.basename(program)
     if re.search(DATA["idle"], name):

@@ -51,9 +51,7 @@ def interval_of(expression: Expression, known: Mapping[str, Interval], names: Ma
 class _Walker:
     """Walks a formula that has been compiled before, so that its names and units are right."""
 
-    def __init__(
-        self, known: Mapping[str, Interval], names: Mapping[str, Name], quantities: Mapping[str, str]
-    ) -> None:
+    def __init__(self, known: Mapping[str, Interval], names: Mapping[str, Name], quantities: Mapping[str, str]) -> None:
         self.known, self.names, self.quantities = known, names, quantities
         #: Where a visited part may be no number for some design: no comparison with it is certain.
         self.undefined: Any = False
@@ -103,11 +101,7 @@ class _Walker:
     def sides(self, left: ast.expr, right: ast.expr) -> tuple[Interval, Interval]:
         """Ends of both sides of a comparison; a word is its code in the column beside it."""
         for column, word in ((left, right), (right, left)):
-            words = (
-                self.names[column.id].words
-                if isinstance(column, ast.Name) and column.id in self.names
-                else ()
-            )
+            words = self.names[column.id].words if isinstance(column, ast.Name) and column.id in self.names else ()
             if words:
                 text = word.id if isinstance(word, ast.Name) else getattr(word, "value", None)
                 code = point(words.index(str(text)))

@@ -70,17 +70,10 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
             known = [*columns, *quantities]
             section.mistake("framework", f"{framework.name}: {word}: no such name{suggestion(word, known)}")
     given = {word: value for word, value in given.items() if word not in own}
-    data = {
-        **section.data,
-        "framework": {"name": framework.name},
-        "given": {**given, **section.mapping("given")},
-    }
+    data = {**section.data, "framework": {"name": framework.name}, "given": {**given, **section.mapping("given")}}
     if limits and isinstance(model, ModelShape):
         named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}
-        options = {
-            **{name: [value] for name, value in data["given"].items()},
-            **section.mapping("parameters"),
-        }
+        options = {**{name: [value] for name, value in data["given"].items()}, **section.mapping("parameters")}
         kept = limits_of(framework, model, named, options, quantities)
         data["constraints"] = {**section.mapping("constraints"), **kept}
         for word in given.keys() & framework.otherwise.keys():
@@ -89,9 +82,7 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     return Section(section.source, section.at, data), framework.name
 
 
-def _opened(
-    data: Mapping[str, Any], word: str, first: Any, other: Any, refusing: Sequence[str]
-) -> dict[str, Any]:
+def _opened(data: Mapping[str, Any], word: str, first: Any, other: Any, refusing: Sequence[str]) -> dict[str, Any]:
     """A space that chooses the `other` value of a column where limits refuse the `first`."""
     usual = " and ".join(
         re.sub(
