@@ -18,15 +18,7 @@ LINE_INTERVAL = 1.0
 
 @contextmanager
 def progress_of(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """A function that shows where a search of `space` stands.
-
-    Parameters
-    ----------
-    space : Space
-        What is searched; its objectives say the units.
-    stream : text file
-        Where to show it: standard error.
-    """
+    """A function that shows the progress of a search of `space` on a stream."""
     if stream.isatty():
         with bar(space, plain_stream(stream)) as update:
             yield update

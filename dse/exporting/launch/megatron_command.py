@@ -44,17 +44,9 @@ class TrainingCommand:
 def training_command(path: Path, answers: Mapping[int, int] | None = None) -> TrainingCommand:
     """The command of a script that trains: the one with the most flags; else flags that its variables hold.
 
-    Parameters
-    ----------
-    path : Path
-        The script, or the call of one with variables before it and arguments behind, `TP=8 train.sh 7b`.
-    answers : mapping, optional
-        Ordinal of a condition that depends on the machine -> its branch; 0, the default, where it holds. [-]
-
-    Raises
-    ------
-    DseError
-        If no command trains, or it trains a model of another kind.
+    `path` is a script or its call (`TP=8 train.sh 7b`). `answers` maps the ordinal of a condition that depends on the
+    machine to its branch; 0, the default, where it holds. [-] Raises `DseError` if no command trains, or it trains a
+    model of another kind.
     """
     script, notes = _followed(path, answers), []
     words = max(script.commands, key=_flag_count, default=[])

@@ -33,16 +33,9 @@ def point(values: Any) -> Interval:
 
 
 def interval_of(expression: Expression, known: Mapping[str, Interval], names: Mapping[str, Name]) -> Interval:
-    """Ends of a formula.
+    """Ends of a number or a condition for known intervals of names. [SI units]
 
-    Parameters
-    ----------
-    expression : Expression
-        A number, or a condition.
-    known : mapping of intervals
-        By name, without a unit; a name that is not there may have any value. [SI units]
-    names : mapping of Name
-        Columns that are written in words.
+    A name that is not known may have any value; `names` are columns that are written in words.
     """
     with np.errstate(all="ignore"):
         return _Walker(known, names, expression.quantities).visit(expression.tree)
